@@ -27,7 +27,7 @@ class HangWatch {
 
   explicit HangWatch(Seconds limit) : limit_(limit) {}
 
-  // True once it has hung for longer than the limit. Between two looks at most a second counts: where the
+  // True once it has hung for longer than the limit. Between two looks at most a second counts: if the
   // process itself stood still (stopped, or its machine asleep), nothing was watched.
   bool hangs(const Look& look, Time now) {
     constexpr Seconds kLongestStep{1};

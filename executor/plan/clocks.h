@@ -20,7 +20,7 @@ class ClockTimes {
 
   explicit ClockTimes(const Plan& plan);
 
-  // After this many ticks of every clock the pattern repeats; at most the clock's ticks where it does not within the
+  // After this many ticks of every clock the pattern repeats; at most the clock's ticks if it does not within the
   // run.
   int64_t phases(ClockId clock) const;
   bool repeats(ClockId clock) const { return lines_[size_t(clock)].repeats; }

@@ -16,7 +16,7 @@
 // A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.
 //
-// Nothing is allocated and nothing locked after construction, except where a run ends or rests.
+// Nothing is allocated and nothing locked after construction, except when a run ends or rests.
 
 #include <atomic>
 #include <cstdint>
@@ -76,7 +76,7 @@ class Dependencies {
   bool at_end() const;   // every task has run all its ticks
   bool trained() const;  // the tasks of clock 0 have run as far as they may; others may be under way
 
-  // Only at rest: where the plan stands. Throws std::logic_error where that is no state to go on from.
+  // Only at rest: where the plan stands. Throws std::logic_error if that is no state to go on from.
   PlanPosition position() const;
   // The instances of each task that lie before `position`.
   std::vector<int64_t> instances_before(const PlanPosition& position) const;

@@ -168,7 +168,7 @@ void average_gradients(const SynchronisationInputs& given) {
     given.builder.add_edge(last_collective, first_collective, 1, Needs::Issued, Why::Lane);
 }
 
-// Local SGD: every replica becomes the mean of all, which nothing can run beside.
+// Local SGD: every replica becomes the mean of all; nothing can run at the same time.
 std::vector<TaskId> replace_models(const SynchronisationInputs& given) {
   const ValueId copy = given.in.training().arenas.weights_lowered;
   const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,

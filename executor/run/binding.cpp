@@ -209,7 +209,7 @@ void Binding::make_kernels(const BindOptions& options) {
     const Launch& launch = plan_.launches[size_t(i)];
     const Graph& graph = plan_.graphs[size_t(launch.program)];
     const PlanDevice::Kind kind = plan_.devices[task->device == kNone ? 0 : size_t(task->device)].kind;
-    // Validation too runs beside the learners.
+    // Validation, too, runs at the same time as the learners.
     const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task->device;
     });
@@ -228,7 +228,7 @@ void Binding::make_kernels(const BindOptions& options) {
   workspaces_ = place_workspaces(plan_, workspaces);
 }
 
-// Takes the memory anew where what was kept has another size.
+// Takes the memory anew if what was kept has another size.
 std::byte* Binding::kept_memory(const Arena& arena, KeptArenas& kept) {
   if (!is_there(arena, kept)) {
     kept.erase(arena.name);

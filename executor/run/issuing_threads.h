@@ -27,7 +27,7 @@ class IssuingThreads {
   // Issues everything that was pushed before it ends the threads.
   ~IssuingThreads();
 
-  // First in, first out. Any thread may call it, `issue` too. Takes a lock only where a thread is to be woken.
+  // First in, first out. Any thread may call it, `issue` too. Takes a lock only if a thread is to be woken.
   void push(TaskId task, int64_t instance);
 
  private:

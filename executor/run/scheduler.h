@@ -55,7 +55,7 @@ class Scheduler final : private CompletionSink {
   // The functions of host tasks, called once for each instance. Parallel to the plan's tasks; empty for device tasks.
   using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
 
-  // Throws RunError where the system refuses the threads that a run needs.
+  // Throws RunError if the system refuses the threads that a run needs.
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
 
   // Runs the plan to its end, or until `interrupted` is set; batches that were already read are still trained then.

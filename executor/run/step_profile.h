@@ -25,7 +25,7 @@ struct NodeProfile {
 struct DeviceLimits {
   double bytes_per_second = 0, flops_per_second = 0;
 
-  // The least seconds of such work; 0 where the limits are unknown.
+  // The least seconds of such work; 0 if the limits are unknown.
   double seconds(const Cost& cost) const;
 };
 

@@ -4,7 +4,7 @@
 //  - host tasks: `threads.host` threads, first come, first served;
 //  - issuing: `threads.issuing` threads; the first device task that an issue makes ready goes on on the same thread;
 //  - device lanes: in-order queues. The head starts when the one before it has ended and every instance that it awaits
-//    from another lane (an Issued edge) has. Lanes of a GPU run beside each other, at the durations given: how they
+//    from another lane (an Issued edge) has. Lanes of a GPU run at the same time, at the durations given: how they
 //    slow each other down is in the durations. Lanes of a CPU device take turns, as its one thread serves them;
 //  - the host's news of an end: LaneCosts::notice later.
 //
@@ -30,7 +30,7 @@ struct Simulation {
   std::vector<double> busy;     // by lane: share of the steady state during which it ran a task
 };
 
-// `plan` is live (verify). Throws std::logic_error where `costs` is not made for it.
+// `plan` is live (verify). Throws std::logic_error if `costs` is not made for it.
 Simulation simulate(const Plan& plan, const Costs& costs, const SimulationOptions& options = {});
 
 }  // namespace arbalest

@@ -31,7 +31,7 @@ struct NodeSpan {
 };
 
 // A node inside a task whose nodes are not recorded as they run, as on GPUs, where a step is one launch. Timed once the
-// run is over, in the order of the task and with nothing beside it.
+// run is over, in the order of the task, while nothing else runs.
 struct NodeTime {
   int32_t launch = kNone;  // index into Plan::launches
   TaskId task = kNone;
@@ -90,7 +90,7 @@ struct TracedRun {
   int64_t first = 0;         // the run's number of the trace's iteration 0
   std::string begins;        // why there: "" (the run began), "resumed", "tuned", "planned anew", "gone back"
   std::string ended;         // RunFinished::reason, or "failed"; "": unknown
-  std::string message;       // failed: why; interrupted: by which signal, where that is known
+  std::string message;       // failed: why; interrupted: by which signal, if that is known
   int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
   // The settings of the run and its hardware; "", 0 and empty: unknown.
   std::vector<std::string> command;  // its words
@@ -139,8 +139,8 @@ struct TraceWriteOptions {
 // Writes under a temporary name in the same folder and renames. Throws RunError.
 void write_trace(const TraceFile& trace, const std::string& path, const TraceWriteOptions& options = {});
 
-// Reads a gzipped or plain file. Throws RunError where it cannot be read, GraphError where it is no trace of ours, with
-// line and column where it is not JSON.
+// Reads a gzipped or plain file. Throws RunError if it cannot be read, GraphError if it is no trace of ours, with
+// line and column if it is not JSON.
 TraceFile read_trace(const std::string& path);
 
 }  // namespace arbalest

@@ -352,7 +352,7 @@ class Writer {
     }
   }
 
-  // A counter of the series' device for each sample. Viewers name it by the series and, behind that, the unit.
+  // A counter of the series' device for each sample. Viewers name it by the series and, after that, the unit.
   void write_samples() {
     const Sampling& sampling = trace_.sampling;
     for (size_t i = 0; i < sampling.at.size(); ++i) {

@@ -25,7 +25,7 @@ struct Payoff {
 
 struct WhatPays {
   double measured_ns = 0, simulated_ns = 0;  // per iteration as it is
-  double spread = 0;            // of the latter, as a share, where the recording is replayed from elsewhere
+  double spread = 0;            // of the latter, as a share, when the recording is replayed from elsewhere
   int64_t iterations = 0;       // simulated
   std::vector<Payoff> changes;  // what saves most first
 
@@ -34,7 +34,7 @@ struct WhatPays {
   double error() const { return std::max(std::abs(simulated_ns / measured_ns - 1), spread); }
 };
 
-// Empty (measured_ns = 0) where the trace has too few iterations to tell.
+// Empty (measured_ns = 0) if the trace has too few iterations to tell.
 WhatPays what_pays(const TraceFile& trace);
 
 }  // namespace arbalest

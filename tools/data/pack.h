@@ -47,8 +47,8 @@ struct PackResult {
 // early once `interrupted` is true, after the shards that are finished. `progress` is called by the calling thread,
 // `skipped` with the place and the reason of each file that is left out.
 //
-// Throws GraphError where the source has no photos with a class, or the folder has shards of another data set or made
-// with other options; RunError where files cannot be read or written.
+// Throws GraphError if the source has no photos with a class, or the folder has shards of another data set or made
+// with other options; RunError if files cannot be read or written.
 PackResult pack(const Source& source, const PackOptions& options, const std::atomic<bool>& interrupted,
                 const std::function<void(const PackProgress&)>& progress,
                 const std::function<void(const std::string& where, const std::string& why)>& skipped);

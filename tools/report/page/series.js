@@ -146,8 +146,9 @@ export function spanOf(arrays, log = false) {
   return least <= most ? [least, most] : null;
 }
 
-// Positions of as many points as can be told apart on `columns` pixels between two x: of each pixel's points the first,
-// the last, the lowest and the highest, and the neighbours of what is seen, so that lines lead out of the picture.
+// Positions of as many points as can be distinguished on `columns` pixels between two x: of each pixel's points the
+// first, the last, the lowest and the highest, and the neighbours of what is seen, so that lines lead out of the
+// picture.
 export function thinned(x, y, from, to, columns) {
   const kept = [];
   const keep = (position) => {

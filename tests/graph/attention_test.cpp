@@ -1,4 +1,4 @@
-// Matrix products with a Softmax between them become one Attention, and only where that is the same.
+// Matrix products with a Softmax between them become one Attention, and only if that is the same.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

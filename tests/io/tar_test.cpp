@@ -321,7 +321,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
 TEST_CASE("tar: an index that cannot be kept") {
   const TestFolder folder;
   const std::string path = folder.write("a.tar", shard(0, 5)).string();
-  std::filesystem::create_directory(path + ".index");  // in the way, whoever runs the test
+  std::filesystem::create_directory(path + ".index");  // in the way, even if root runs the test
   const auto source = open(path);
   CHECK(labels(*source) == std::vector<int32_t>{0, 1, 2, 0, 1});
   CHECK(content(*source, 3) == "photo 3");

@@ -57,7 +57,7 @@ struct Place {
   }
 };
 
-// Events of the run without what depends on time, as the moments of checkpoints do where the disk is slow.
+// Events of the run without what depends on time, as the moments of checkpoints do if the disk is slow.
 std::multiset<std::string> told(const std::string& log) {
   std::multiset<std::string> events;
   std::ifstream file(log);
@@ -88,7 +88,7 @@ TEST_CASE("a run that goes on has the weights and the log of one that was not en
   const Place whole;
   REQUIRE(whole.run({"--checkpoint-keep", "100"}) == kDone);
   const std::vector<fs::path> checkpoints = checkpoints_in(whole.checkpoints);
-  REQUIRE(checkpoints.size() > 2);  // of 240 iterations, after each seventh, but fewer where the disk is slow
+  REQUIRE(checkpoints.size() > 2);  // of 240 iterations, after each seventh, but fewer if the disk is slow
   const std::multiset<std::string> expected = told(whole.log);
   for (const size_t i : {size_t{1}, checkpoints.size() - 1}) {
     const Place part;

@@ -420,7 +420,7 @@ TEST_CASE("the first signal sets the flag, the second kills") {
       raise(signal);
       if (!InterruptHandler::requested()) _exit(11);
       if (InterruptHandler::signal_name() != std::string("SIG") + sigabbrev_np(signal)) _exit(11);
-      raise(signal);  // right behind: part of the same interrupt
+      raise(signal);  // right after: part of the same interrupt
       std::this_thread::sleep_for(std::chrono::milliseconds(600));
       raise(signal);
       _exit(12);

@@ -25,7 +25,7 @@ bool within(std::chrono::milliseconds time, const Condition& condition) {
   return condition();
 }
 
-// The call for the third instance of a task does not return before the run is aborted, where it ever does.
+// The call for the third instance of a task does not return before the run is aborted, if it ever does.
 struct Keeping final : PassingDevice {
   Keeping(std::unique_ptr<Device> inner, CallWatch& calls, bool returns)
       : PassingDevice(std::move(inner)), caller(calls.add({"cpu:0"})), returns(returns) {}

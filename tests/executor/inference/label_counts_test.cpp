@@ -1,4 +1,4 @@
-// Rates of labels at thresholds, beside scikit-learn's recall_score, precision_score and roc_curve of the same numbers.
+// Rates of labels at thresholds against scikit-learn's recall_score, precision_score and roc_curve of the same numbers.
 
 #include <doctest/doctest.h>
 

@@ -106,7 +106,7 @@ TEST_CASE("predictors answer one after the other, and take no thread while nobod
     CHECK(other.predict(given) == first);
   }
   options.length.iterations = 3;
-  CHECK(run(graph, options).ends.size() == 1);  // training beside two predictors
+  CHECK(run(graph, options).ends.size() == 1);  // training next to two predictors
 }
 
 TEST_CASE("a predictor that nobody asks ends") {

@@ -337,7 +337,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
         REQUIRE(place.offset % 256 == 0);
         REQUIRE(mine.end <= arena.bytes);
         REQUIRE(arena.device == task.device);
-        if (place.arena >= ArenaId(arenas)) {  // launches beside each other work apart
+        if (place.arena >= ArenaId(arenas)) {  // launches at the same time work apart
           REQUIRE(contains(arena.name, "workspace aside") == launch.aside);
           ++(launch.aside ? apart_aside : apart);
           continue;
@@ -363,7 +363,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
   CHECK(in_gaps_aside > 5);
   CHECK(apart_aside > 10);
 
-  // Nothing is added where all find a gap.
+  // Nothing is added if all find a gap.
   Step small(ready.program, {PlanDevice::Kind::Cuda, 0});
   const size_t arenas = small.plan.arenas.size();
   std::vector<int64_t> few(small.plan.launches.size(), 0);

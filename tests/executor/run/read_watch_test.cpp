@@ -92,7 +92,7 @@ TEST_CASE("a read that has begun since the look before has waited for nothing ye
   ReadWatch::Time now;
   CHECK_FALSE(watch.late(now));
   const ReadWatch::Reading reading(&watch, source, {});
-  CHECK_FALSE(watch.late(now += 1h));  // as behind a checkpoint that took its time
+  CHECK_FALSE(watch.late(now += 1h));  // as after a checkpoint that took its time
   CHECK_FALSE(watch.late(now += 500ms));
   CHECK(watch.late(now += 20ms));
 }

@@ -1,4 +1,4 @@
-// Whole runs on CPUs with generated digits, and on a GPU where there is one.
+// Whole runs on CPUs with generated digits, and on a GPU if there is one.
 
 #include <doctest/doctest.h>
 

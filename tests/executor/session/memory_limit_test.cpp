@@ -109,7 +109,7 @@ int64_t least_of(const TinyNet& net, SessionOptions options) {
   const TestFolder folder;
   options.length.epochs = 2;
   options.numerics.deterministic = true;          // some kernels need another workspace then
-  options.files.save = folder / "w.safetensors";  // where what is validated is saved, a CPU's memory holds it, too
+  options.files.save = folder / "w.safetensors";  // if what is validated is saved, a CPU's memory holds it, too
   options.execution.memory_limit = 1;
   const std::atomic<bool> interrupted{true};  // before anything is trained
   Recorder story;

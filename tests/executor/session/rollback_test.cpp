@@ -220,7 +220,7 @@ TEST_CASE("statistics that are infinite while the loss is finite are found by th
     CHECK(run.error == "");
     REQUIRE(run.story.rollbacks.size() == 1);
     const RolledBack& back = run.story.rollbacks[0];
-    CHECK(back.from_iteration >= bad);  // of a checkpoint behind it: the first, where the disk keeps up
+    CHECK(back.from_iteration >= bad);  // of a checkpoint after it: the first, if the disk keeps up
     CHECK(back.iteration < bad);
     CHECK(contains(back.reason,
                    fmt::format("is no longer finite after iteration {}, though the loss is", back.from_iteration)));

@@ -24,7 +24,7 @@ TEST_CASE("weights that were saved validate as they did") {
   CHECK(training.checkpoints[0].path == options.files.save);
   CHECK(training.ends.at(0).weights == options.files.save);
 
-  // Batch norm's running statistics move even where nothing is learned, unless momentum is 0.
+  // Batch norm's running statistics move even if nothing is learned, unless momentum is 0.
   TinyNet still = convolutional(160);
   still.train = "lr = 0.0";
   still.layers =

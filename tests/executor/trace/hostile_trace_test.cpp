@@ -1,4 +1,4 @@
-// Traces whose numbers are wrong: refused where they are read, so that nothing behind divides by zero, indexes out of
+// Traces whose numbers are wrong: refused where they are read, so that no later code divides by zero, indexes out of
 // bounds, or works and allocates beyond measure.
 
 #include <doctest/doctest.h>

@@ -160,7 +160,7 @@ TEST_CASE("what runs beside compute is hidden or awaited") {
   CHECK(all.waited_ns == 0);
   CHECK(of(4, Lane::Kind::CopyIn).hidden_ns == 10);
   CHECK(of(5, Lane::Kind::Validate).hidden_ns == 5);
-  CHECK(summary.hiding.size() == 6);  // lanes beside compute, and averaging as a whole
+  CHECK(summary.hiding.size() == 6);  // lanes other than compute, and averaging as a whole
 
   const std::string report = summarize(trace, {.each = true});
   for (const char* part : {"Beside compute          busy, ns   hidden  compute waits, ns",

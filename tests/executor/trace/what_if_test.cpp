@@ -140,7 +140,7 @@ TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or
         std::string::npos);
   trace.alone = {-1, 51'000};  // one is not known
   CHECK(without_one(trace, false) == doctest::Approx(70 / 2.0).epsilon(0.01));
-  trace.alone = {90'000, 90'000};  // longer than beside the others: nothing to save
+  trace.alone = {90'000, 90'000};  // longer than with the others: nothing to save
   CHECK(without_one(trace, true) == doctest::Approx(70).epsilon(0.01));
 }
 

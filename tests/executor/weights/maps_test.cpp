@@ -1,4 +1,4 @@
-// The maps of names beside the examples: every parameter and statistic of the example gets a tensor, and one each.
+// The maps of names next to the examples: every parameter and statistic of the example gets a tensor, and one each.
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Plots, thinning, tables of options and CSV, against brute force where there is one.
+// Plots, thinning, tables of options and CSV, against brute force if there is one.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -265,7 +265,7 @@ test("the card has what is known of the run", () => {
   assert.deepEqual(cardOf({ graph: "lenet" }), [["graph", "lenet"]]);
 });
 
-// A step of 100 ns each iteration, but iteration 11, which takes ten times that, and a host task beside it.
+// A step of 100 ns each iteration (iteration 11: ten times that), and a host task at the same time.
 function steadyTrace() {
   const start = [0], count = 20;
   for (let i = 1; i < count; ++i) start.push(start[i - 1] + (i - 1 === 11 ? 1000 : 100));

@@ -149,7 +149,7 @@ void ConsoleObserver::started(const RunStarted& event) {
   if (!event.better.empty()) {
     print(fmt::format("best is judged by {}, {} is better", printable(event.best_metric), event.better));
   } else if (!event.best_metric.empty()) {
-    print(fmt::format("no validation is told as the best: --metric {0}:min or {0}:max states which way {0} is better",
+    print(fmt::format("no validation is shown as the best: --metric {0}:min or {0}:max states which way {0} is better",
                       printable(event.best_metric)));
   }
   if (!event.note.empty()) print("note: " + event.note);

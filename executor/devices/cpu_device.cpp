@@ -178,7 +178,7 @@ class CpuDevice final : public Device {
   void* zeros(int64_t bytes) const {
     constexpr size_t kAlign = 256;
     void* memory = std::aligned_alloc(kAlign, (size_t(bytes) + kAlign - 1) / kAlign * kAlign);
-    if (!memory) throw RunError(fmt::format("cpu:{}: {} bytes of memory are not to be had", index_, bytes));
+    if (!memory) throw RunError(fmt::format("cpu:{}: cannot allocate {} bytes of memory", index_, bytes));
     std::memset(memory, 0, size_t(bytes));
     return memory;
   }

@@ -233,7 +233,7 @@ PlanPosition Dependencies::position() const {
   const std::vector<int64_t> before = instances_before(position);
   for (TaskId task = 0; task < tasks_; ++task) {
     if (before[size_t(task)] <= states_[task].counts[int(Edge::Needs::Done)].load()) continue;
-    throw std::logic_error(plan_.tasks[size_t(task)].name + " is behind the position at which its plan rests");
+    throw std::logic_error(plan_.tasks[size_t(task)].name + " is past the position at which its plan rests");
   }
   return position;
 }

@@ -81,7 +81,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
     }
   }
   parts.emplace_back(samples, "samples that stay on the device (cache = \"device\" of Prefetch)");
-  parts.emplace_back(validation, "validation, which runs beside training (Validate's batch)");
+  parts.emplace_back(validation, "validation, at the same time as training (Validate's batch)");
   int64_t rest = planned_bytes(plan, device);
   for (const auto& part : parts) rest -= part.first;
   parts.emplace_back(rest, "batches, averages and other state");

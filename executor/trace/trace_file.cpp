@@ -182,7 +182,7 @@ class EventReader {
     values.push_back(value_of(event.args.at(unit), unit.c_str()));
     if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
     throw GraphError(
-        fmt::format("a sample of '{}' is not beside those of the other series", sampling.series[series].name));
+        fmt::format("a sample of '{}' has another time than those of the other series", sampling.series[series].name));
   }
 
   void take_timed(const json& timed) {

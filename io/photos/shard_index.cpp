@@ -195,7 +195,7 @@ class Indexer {
   }
 
   [[noreturn]] void refuse(const std::string& base, const Parts& parts) const {
-    if (parts.image) tar_.fail(parts.begin, fmt::format("'{}.cls' beside '{}'", base, parts.image->name), "none");
+    if (parts.image) tar_.fail(parts.begin, fmt::format("'{}.cls' next to '{}'", base, parts.image->name), "none");
     tar_.fail(parts.begin, fmt::format("an image '{}.jpg', or with another of {}", base, image_endings()), "none");
   }
 

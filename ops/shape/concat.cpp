@@ -196,7 +196,7 @@ std::vector<Sample> split_samples() {
 void add_concat_and_split(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Concat",
-                .doc = "the inputs beside each other along `axis`",
+                .doc = "the inputs side by side along `axis`",
                 .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
                 .outputs = {{.name = "concat_result", .lowered = true}},
                 .attributes = {required_spec("axis", AttributeKind::Int, "negative counts from the end")},

@@ -170,7 +170,7 @@ TEST_CASE("scores and weights that the graph gives back stay") {
   }
 }
 
-TEST_CASE("attention is fused where the program is told to, in training and in validation") {
+TEST_CASE("attention is fused if the program asks for it, in training and in validation") {
   const std::string text =
       kTokens + kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n" + kTokensAgain + kLogits;
   for (const bool fuse : {false, true}) {

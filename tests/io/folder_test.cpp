@@ -261,9 +261,9 @@ TEST_CASE("folder: photos beside the classes, and classes with nothing to test, 
     return errors.lines();
   };
   CHECK(warnings("train") == Strings{"arbalest: source '" + source +
-                                     " train': 1 image beside the folders of classes is in no class and ignored"});
+                                     " train': 1 image next to the folders of classes is in no class and ignored"});
   CHECK(warnings("test") == Strings{"arbalest: source '" + source +
-                                        " test': 3 images beside the folders of classes are in no class and ignored",
+                                        " test': 3 images next to the folders of classes are in no class and ignored",
                                     "arbalest: source '" + source + " test': 1 of 2 classes have no sample: b"});
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("folder: of a limited split bytes, labels, names and places fit") {
   for (const int32_t label : {0, 1, 2}) CHECK(std::count(classes.begin(), classes.end(), label) > 10);
 }
 
-TEST_CASE("folder: one class is told, and a folder too high or too low is named with the one that seems to be meant") {
+TEST_CASE("folder: one class is reported, and a folder too high or too low is named with the one that is meant") {
   const TestFolder folder;
   write_photos(folder, {"set/cat", "set/dog"}, 2);
   const auto said = [&](const std::string& inside, const std::string& split = "train") {

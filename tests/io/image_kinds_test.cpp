@@ -190,7 +190,7 @@ TEST_CASE("images: an orientation that is none is upright") {
   }
 }
 
-TEST_CASE("images: what is told of a file") {
+TEST_CASE("images: what is reported of a file") {
   const ImageInfo colour = image_info(bytes_of(encode_jpeg(test_image(31, 17, 3))));
   CHECK(colour.format == ImageFormat::Jpeg);
   CHECK(colour.width == 31);

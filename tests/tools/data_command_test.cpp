@@ -149,7 +149,7 @@ TEST_CASE("data: what people read, and samples that are chosen") {
   check_parts(text, {"images       2 PNG, 2 colour", "size         8 × 8 pixels", "mean = [0.0000, 0.0000, 0.0000]"});
 }
 
-TEST_CASE("data: a file that cannot be read is told with its reason, and is a failure") {
+TEST_CASE("data: a file that cannot be read is reported with its reason, and is a failure") {
   const Photos photos;
   photos.break_one();
   auto [status, text] = photos.look({});
@@ -474,7 +474,7 @@ TEST_CASE("data pack: archives of others are not replaced") {
   const Photos photos;
   photos.folder.write("out/train-7.tar", std::string("of another"));
   CHECK_THROWS_WITH_AS(photos.pack(),
-                       (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes beside "
+                       (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes next to "
                                      "its archives; give another folder")
                            .c_str(),
                        GraphError);

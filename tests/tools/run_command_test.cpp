@@ -432,7 +432,7 @@ TEST_CASE("the first signal sets the flag, the second kills") {
   }
 }
 
-TEST_CASE("an interrupt is told in the words of what it ends") {
+TEST_CASE("an interrupt is reported in the words of what it ends") {
   const TestFolder folder;
   const std::string path = folder / "told.txt";
   const pid_t child = fork();
@@ -509,7 +509,7 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
                                    stderr);
   for (const char* expected : {"--set train.lr=0.01: changes nothing, the graph has that value already",
                                "--set prefetch.batch=2: replaces --set prefetch.batch=4",
-                               "--set train.epochs=3: changes nothing beside --epochs, which counts"}) {
+                               "--set train.epochs=3: changes nothing, because --epochs counts"}) {
     CHECK(told.find(expected) != std::string::npos);
   }
 }

@@ -59,7 +59,7 @@ constexpr const char* kMessage =
 
 }  // namespace
 
-TEST_CASE("a call that takes longer than it may is told once, with what it is for, and others are not") {
+TEST_CASE("a call that takes longer than it may is reported once, with what it is for, and others are not") {
   std::mutex mutex;
   std::vector<CallWatch::Late> told;
   CallWatch calls(0.5);  // long enough for the other calls on a busy machine

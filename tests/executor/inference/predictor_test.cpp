@@ -113,7 +113,7 @@ TEST_CASE("a predictor that nobody asks ends") {
   Predictor(tiny({}), on_cpus(2), {});
 }
 
-TEST_CASE("what a predictor cannot do is told") {
+TEST_CASE("what a predictor cannot do is reported") {
   const Graph graph = tiny({});
   const SessionOptions options = on_cpus();
   CHECK(contains(message_of([&] { Predictor(graph, options, {.value = "hiden"}); }), "did you mean 'hidden'"));
@@ -133,7 +133,7 @@ TEST_CASE("what a predictor cannot do is told") {
   CHECK(refusal({images(pixels)}) == "");  // and it still works
 }
 
-TEST_CASE("when a model cannot be run, all who ask are told, and the predictor ends") {
+TEST_CASE("when a model cannot be run, all who ask get the error, and the predictor ends") {
   const Graph graph = read_graph_text(
       "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
       "table () => (float loss)\n{\n"

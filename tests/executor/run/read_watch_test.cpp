@@ -97,7 +97,7 @@ TEST_CASE("a read that has begun since the look before has waited for nothing ye
   CHECK(watch.late(now += 20ms));
 }
 
-TEST_CASE("a watch without a limit waits for ever, and a reader without a watch is told to nobody") {
+TEST_CASE("a watch without a limit waits for ever, and a reader without a watch is reported to nobody") {
   const HeldUp source(0ms);
   ReadWatch watch(0);
   const ReadWatch::Reading reading(&watch, source, {}), unwatched(nullptr, source, {});

@@ -144,7 +144,7 @@ TEST_CASE("sources without samples, with fields that are none, or with a time th
   check_parts(found("points", 1, std::nan("")), {"odd takes nan µs per sample"});
 }
 
-TEST_CASE("the mask is read: with the classes it closes, rings are told better than without") {
+TEST_CASE("the mask is read: with the classes it closes, rings are recognised better than without") {
   const Points training(512, 1), test(170, 2);
   SessionOptions options = with_sources(training.source(), test.source());
   options.length.epochs = 1;

@@ -280,7 +280,7 @@ TEST_CASE("a limit that cannot be met says what the least is, and what takes it"
   for (const char* part : {", workspace apart, where ", " are computed again in each step, about ",
                            "; what takes it:\n", "  activations of 2 learners", "  weights of 2 learners",
                            "  gradients of 2 learners", "  optimiser slots of 2 learners",
-                           "  validation, which runs beside training", "  batches, averages and other state"}) {
+                           "  validation, at the same time as training", "  batches, averages and other state"}) {
     CHECK(contains(refusal, part));
   }
   Graph graph = tiny(net);

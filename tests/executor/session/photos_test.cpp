@@ -100,7 +100,7 @@ Skips run_skipping(Graph graph, int64_t most) {
 
 }  // namespace
 
-TEST_CASE("photos: what a session passes over is told, of each split") {
+TEST_CASE("photos: what a session passes over is reported, of each split") {
   const Photos photos;
   for (const char* name : {"a.heic", "b.heic", "notes.txt"})
     photos.folder.write(std::string("train/above/") + name, std::string("x"));
@@ -281,7 +281,7 @@ TEST_CASE("photos: files of a table that are missing are skipped too, and the me
   CHECK(skipping.validations.at(0).samples == 19);
 }
 
-TEST_CASE("photos: logits that no class of the data asks for are told of") {
+TEST_CASE("photos: logits that no class of the data asks for are reported") {
   const Photos photos;
   Graph graph = photos.graph(kFixed);
   CHECK(prepare(graph, on_cpus()).notes.empty());

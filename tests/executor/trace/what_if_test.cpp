@@ -122,7 +122,7 @@ TraceFile two_learners() {
   return trace;
 }
 
-TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or is told at its most") {
+TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or is bounded") {
   const auto without_one = [](const TraceFile& trace, bool measured_alone) {
     Scenario scenario{trace.plan, measured(trace)};
     CHECK(scenario.costs.contention[0].measured == measured_alone);
@@ -136,7 +136,7 @@ TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or
   trace.alone = {50'000, 51'000};
   CHECK(without_one(trace, true) == doctest::Approx(50).epsilon(0.01));
   CHECK(predict(trace, {parse_what_if("learners-1")})
-            .find("cuda:0: alone, 'learner 1/step' takes 73 % of its time beside all learners (measured") !=
+            .find("cuda:0: alone, 'learner 1/step' takes 73 % of its time with all learners (measured") !=
         std::string::npos);
   trace.alone = {-1, 51'000};  // one is not known
   CHECK(without_one(trace, false) == doctest::Approx(70 / 2.0).epsilon(0.01));

@@ -38,7 +38,7 @@ inline int64_t memory_sum(int64_t a, int64_t b, const char* what) {
   throw GraphError(std::string(what) + ": more than any memory holds (2^47 bytes)");
 }
 
-// Quotients that become indices or counts. Whole numbers are divided as such: rounded arithmetic may end just below a
+// Quotients that become indices or counts. Whole numbers are divided as such. Rounded arithmetic may end just below a
 // whole number that the exact quotient is, and the index or the count is then one too small.
 
 // over / under, exactly. `under` is above 0.

@@ -35,11 +35,10 @@ Initializer data_of(const std::vector<T>& elements) {
 // The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
 
-// Sets the content of the node's outputs, whose types are inferred: by Op::content, which may also say by no bytes for
-// a value that has elements that it is not known, or by the operator's CPU kernel
-// if the content of all inputs is known and neither more than 16 MiB come out nor more than 2^28 operations are
-// needed. Returns the work that it was, in bytes read and written and in operations. Throws GraphError at the node
-// if the kernel finds a fault in the content.
+// Sets the content of the node's outputs, whose types are inferred. Op::content gives it, and says by no bytes for a
+// value that has elements that it is unknown. Otherwise the operator's CPU kernel does, if the content of all inputs is
+// known, at most 16 MiB come out and at most 2^28 operations are needed. Returns the work that it was, in bytes read
+// and written and in operations. Throws GraphError at the node if the kernel finds a fault in the content.
 double infer_content(Graph& graph, NodeId node);
 
 // The content of `value`, numbers of any type, as an attribute of `kind` (Int, Float, Ints or Floats). Throws

@@ -105,12 +105,12 @@ void take_conditionals_apart(GraphSource& source);
 // ONNX's Constant and ConstantOfShape, which are values here and no operators.
 bool is_constant_node(std::string_view qualified_name);
 
-// Resolves operators and names, and inlines functions with their attributes: inside an instance whose first output is
+// Resolves operators and names, and inlines functions with their attributes. Inside an instance whose first output is
 // `h1` (or which is labelled so), value `c1` becomes `h1/c1`, and the function's outputs take the caller's names.
 // Floating initialisers become parameters, others and Constant nodes constants. `batch` > 0 is the extent of the first
 // symbol among the inputs'. Calls of models are replaced by what graph/file/model_call.h makes of the models' files.
-// `files`: as load_graph() tells them.
-// Throws GraphError: unknown or repeated names, use before definition, functions that call themselves or nest too deep.
+// `files`: as load_graph() tells them. Throws GraphError: unknown or repeated names, use before definition, functions
+// that call themselves or nest too deep.
 Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models = {},
                   std::vector<std::string>* files = nullptr);
 

@@ -57,8 +57,9 @@ class Keeping {
   }
 
   // All of a window's gradient goes to one element of X, which is Y. So the sums for a bias are those over windows, and
-  // the gradient of the Relu that made X may come first, by Y: both of images that are smaller by the stride's square,
-  // and X is needed no more. Dilated windows may miss the image altogether: no sum has what flows back into these.
+  // the gradient of the Relu that made X may come first, by Y. Both are of images that are smaller by the stride's
+  // square, and X is needed no more. Dilated windows may miss the image altogether: no sum has what flows back into
+  // these.
   void take_from_windows(NodeId id, ValueId x, ValueId y) {
     Node& gradient = graph_.nodes[size_t(id)];
     const ValueId dy = gradient.inputs[0], dx = gradient.outputs[0];

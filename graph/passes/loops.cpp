@@ -73,7 +73,7 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   return values;
 }
 
-// A value that is normalised by itself is 0: a norm over one value has its bias for a result, whatever it reads, and
+// A value that is normalised by itself is 0. A norm over one value has its bias for a result, whatever it reads, and
 // the running variance of a batch norm says nothing of the data.
 void check_norms(const Graph& graph) {
   for (const Node& node : graph.nodes) {

@@ -18,7 +18,7 @@ struct MixingNode {
 };
 
 // A node of a called model that mixes samples, or fits none, if the model runs in other batches than those it was
-// exported for: what the model gives for a sample would depend on the others, and not be what its own batch gives.
+// exported for. What the model gives for a sample would depend on the others, and not be what its own batch gives.
 // Nothing if there is none, or no such model. `graph` is verified; batch norms are taken as inference runs them.
 std::optional<MixingNode> find_mixing(const Graph& graph, ModelBatch which = ModelBatch::Fixed);
 

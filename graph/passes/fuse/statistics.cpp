@@ -15,8 +15,8 @@ bool all_are(const Node& node, const char* name, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
 }
 
-// A convolution of images of few channels that is folded by its stride, and has the row of taps then that a kernel of
-// ours takes: 7 × 7 with stride 2 from three channels.
+// A convolution of images of few channels that is folded by its stride, and then has the row of taps that a kernel of
+// ours takes. It is 7 × 7 with stride 2 from three channels.
 bool is_folded_by_stride(const Node& node, const Shape& filter) {
   const std::vector<int64_t> strides = ints_attribute(node, "strides"), pads = ints_attribute(node, "pads");
   if (strides.size() != 2 || pads.empty() || strides[0] < 2) return false;

@@ -46,7 +46,7 @@ std::string read_text(const std::filesystem::path& path);
 // Its lines, without those at the end that are empty.
 std::vector<std::string> read_lines(const std::filesystem::path& path);
 
-// The most that a gzipped file of so many bytes may hold: what is compressed further than any data is (deflate's limit
+// The most that a gzipped file of so many bytes may hold. What is compressed further than any data is (deflate's limit
 // is 1032 times) is refused before it fills the memory.
 uint64_t most_decompressed(uint64_t compressed);
 

@@ -16,10 +16,10 @@
 
 namespace arbalest {
 
-// Opens a file and reads its header; tensors are read one by one, straight to where they are wanted, so that a file
+// Opens a file and reads its header. Tensors are read one by one, straight to where they are wanted, so that a file
 // larger than memory can be looked at and no tensor lies in memory twice. Element types: F64, F32, F16, BF16, I64, I32,
-// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") next
-// to it, which are read as one.
+// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") next to
+// it, which are read as one.
 class SafetensorsReader {
  public:
   struct Entry {

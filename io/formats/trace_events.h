@@ -33,8 +33,8 @@ struct TraceEvent {
 };
 
 // Calls `take` for each object of the list 'traceEvents' of a file, gzipped or plain. Throws RunError if the file
-// cannot be read, and GraphError that names it if it is no trace, with line and column if it is not JSON, and
-// if `take` throws one.
+// cannot be read, and GraphError that names it if it is no trace or `take` throws one. If it is not JSON, the error has
+// line and column.
 void read_events(const std::string& path, const std::function<void(const TraceEvent&)>& take);
 
 }  // namespace arbalest

@@ -1,7 +1,7 @@
 #pragma once
 // The order of data: which sample is where in an epoch. A function of (seed, epoch, position) alone: nothing to save,
-// nothing allocated, and any thread may ask. k learners, batch b each: round i takes batches i·k … i·k + k − 1, learner
-// j the j-th.
+// nothing allocated, and any thread may ask. With k learners of batch b, round i takes batches i·k … i·k + k − 1,
+// learner j the j-th.
 
 #include <cstdint>
 #include <span>
@@ -37,8 +37,8 @@ class DataOrder {
   }
 
   // The blocks (block b has samples b · block and on) that are read soon after those at `count` positions from `first`
-  // on: if a window begins there, those of the next one, and at the start of an epoch those of the first as well.
-  // None if blocks are of one sample.
+  // on. If a window begins there, these are those of the next one, and at the start of an epoch those of the first as
+  // well. None if blocks are of one sample.
   std::vector<int64_t> blocks_ahead(uint64_t epoch, int64_t first, int64_t count) const;
 
  private:

@@ -32,7 +32,8 @@ struct BoundLaunch {
   bool ranged = false;     // within an NvtxRange
   bool aside = false;      // Launch::aside
   // The launch aside that this launch has to wait for, by its index in the variant: the last one before it that uses
-  // the same memory. kNone if there is none, if an earlier launch waits for it, or for a launch that is aside itself.
+  // the same memory. It is kNone if there is none, if an earlier launch waits for it, or for a launch that is aside
+  // itself.
   int32_t after = kNone;
 
   void run() const { run_on(context.stream); }

@@ -25,7 +25,7 @@ class LabelCounts {
  public:
   explicit LabelCounts(size_t labels) : scores_(labels) {}
 
-  // One sample: the scores of its labels, as SigmoidCrossEntropy takes them, and what they are: 1 or 0; others are
+  // One sample: the scores of its labels, as SigmoidCrossEntropy takes them, and what they are, 1 or 0. Others are
   // unknown and do not count, nor do scores that are not numbers.
   void add(std::span<const float> logits, std::span<const float> targets);
 

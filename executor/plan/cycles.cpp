@@ -145,8 +145,8 @@ class Reaches {
   std::vector<TaskId> touched_;
 };
 
-// The most instances of a clock that end within a stretch of time: those that can lie between an ending of u and the
-// instance of u that v's started instances need, or that its next one needs.
+// The most instances of a clock that end within a stretch of time. They can lie between an ending of u and the instance
+// of u that v's started instances need, or that its next one needs.
 int64_t instances_within(const ClockTimes& times, const Clock& clock, ClockId id, double stretch) {
   constexpr double kExact = 1e-6;
   const int64_t phases = times.phases(id);

@@ -13,7 +13,7 @@
 // The thread that fires n checks n + 1 itself. Everything that an instance wrote before done() is visible to the
 // instances that its completion makes ready.
 //
-// A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
+// A plan's edges bound what runs. Besides them a task's own order holds, whether or not the plan spells it out. A
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.
 //
 // Nothing is allocated and nothing locked after construction, except when a run ends or rests.
@@ -71,7 +71,7 @@ class Dependencies {
   bool pause(Ready&& ready);
 
   // Only at rest, before start(): clock 0 runs `iterations` ticks in all, and other clocks what is complete by then,
-  // but for a validation that only begins there; from clock 0's number of ticks on, everything runs to its end.
+  // but for a validation that only begins there. From clock 0's number of ticks on, everything runs to its end.
   void rest_at(int64_t iterations);
   bool at_end() const;   // every task has run all its ticks
   bool trained() const;  // the tasks of clock 0 have run as far as they may; others may be under way

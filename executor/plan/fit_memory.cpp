@@ -126,7 +126,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const int64_t others = peak_of(plan) - request.learners * activation_bytes(plan);
   const int64_t room = (most - others) / request.learners;  // of a learner's activations
 
-  // Two searches run. One lowers the memory a little at a time and reaches the lowest peak; the other aims at the limit
+  // Two searches run. One lowers the memory a little at a time and reaches the lowest peak. The other aims at the limit
   // directly, which adds less work if the limit leaves much memory. The choice with the least work is used.
   const std::vector<Choice> choices = search.descent();
   auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));

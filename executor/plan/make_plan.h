@@ -71,9 +71,9 @@ BatchLayout batch_layout(const Loop& loop, BatchOrigin origin);
 // Makes the plan in the phases of executor/plan/phases.h. Throws GraphError if the options do not fit the program.
 Plan make_plan(const Program& program, const PlanRequest& request);
 
-// The plan of one pass over the validation split with weights that are given: the program's validation loop on every
-// device of the request, each with its share of the batches, without training. Sums are read back at the end, outputs
-// (Loop::outputs) with every batch.
+// The plan of one pass over the validation split with weights that are given. It is the program's validation loop on
+// every device of the request, each with its share of the batches, without training. Sums are read back at the end,
+// outputs (Loop::outputs) with every batch.
 Plan make_inference_plan(const Program& program, const PlanRequest& request);
 
 // Bytes rounded up to a multiple of 256, since buffers begin at multiples of 256 bytes.

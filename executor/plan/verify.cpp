@@ -1,6 +1,6 @@
-// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead;
-// and as what an edge needs never decreases with n, so does one that waits for a later instance of its own task. Two
-// steps decide exactly:
+// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead.
+// What an edge needs never decreases with n, so this also holds for one that waits for a later instance of its own
+// task. Two steps decide exactly:
 //  1. A certificate: with each edge's least lag over all phases, every cycle has a positive lag. Sound, and fast
 //  whatever the
 //     length of an epoch. But not complete: least lags of different edges may belong to different phases.

@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
 }
 
 // Number of events of an edge's first task that must be distinguished. A slow task waits for the last instance of a
-// group only; if the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
+// group only. If the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
 int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   if (edge.relation == kNone) return int32_t(lead) + 1;
   const ClockRelation& relation = plan.relations[size_t(edge.relation)];

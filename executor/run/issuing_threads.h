@@ -1,6 +1,6 @@
 #pragma once
 // Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker
-// that sleeps takes long to wake; a device lane that is ready must not wait for either.
+// that sleeps takes long to wake. A device lane that is ready must not wait for either.
 
 #include <tbb/concurrent_queue.h>
 

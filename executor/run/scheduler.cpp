@@ -316,9 +316,9 @@ std::string Scheduler::describe_waiting() const {
   return text;
 }
 
-// Once the count is zero at the end of a run, the scheduler may be gone: what comes after belongs under the mutex,
-// which the waiting thread holds when it looks. If the last one to leave took the short way, that thread finds out
-// at its next look.
+// Once the count is zero at the end of a run, the scheduler may be gone. What comes after belongs under the mutex,
+// which the waiting thread holds when it looks. If the last one to leave took the short way, that thread finds out at
+// its next look.
 void Scheduler::leave() {
   if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
     active_.fetch_sub(1, std::memory_order_acq_rel);

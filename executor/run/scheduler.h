@@ -96,8 +96,8 @@ class Scheduler final : private CompletionSink {
   void run_host(TaskId task, int64_t instance);
   void come_to_rest();
   void start_host_threads();
-  // Hand-over from thread to thread does not rest on what TBB's queues happen to order: enter() releases what the
-  // caller wrote, and a function that was enqueued after it begins with taken_over().
+  // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
+  // released by enter(), and a function that was enqueued after it begins with taken_over().
   void enter() { active_.fetch_add(1, std::memory_order_release); }
   void taken_over() const { (void)active_.load(std::memory_order_acquire); }
   void leave();

@@ -20,8 +20,8 @@ struct NodeProfile {
   Cost cost;
 };
 
-// The best rates that a device was measured to reach with operators of this build: Relu from memory to memory, and a
-// product of large matrices in the precision of the run. 0: not available.
+// The best rates that a device was measured to reach with operators of this build. These are Relu from memory to
+// memory, and a product of large matrices in the precision of the run. 0: not available.
 struct DeviceLimits {
   double bytes_per_second = 0, flops_per_second = 0;
 
@@ -37,8 +37,8 @@ struct StepProfile {
   DeviceLimits limits;
 };
 
-// ns of each node of every learner's step: the times of the first learner's nodes, run one after the other in the
-// step's order while nothing else runs on the device. Call it after a run: the values that the step writes are not
+// ns of each node of every learner's step. They are the times of the first learner's nodes, run one after the other in
+// the step's order while nothing else runs on the device. Call it after a run: the values that the step writes are not
 // valid afterwards.
 std::vector<NodeTime> time_nodes(const Binding& binding);
 

@@ -67,8 +67,8 @@ struct MonitorState {
 class Monitor {
  public:
   // `class_names`: of classes or labels, what parts of metrics are called; empty: by their numbers. Throws GraphError
-  // if a rule names a metric that the program's validation has not, or a value that it cannot reach, or needs the
-  // best of a metric of which nothing states which way it is better.
+  // if a rule names a metric that the program's validation has not, or a value that it cannot reach. Throws it also if
+  // a rule needs the best of a metric and nothing states which way it is better.
   Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
           const std::vector<std::string>& class_names = {});
 
@@ -93,11 +93,10 @@ class Monitor {
   // Throws GraphError if nothing states which way the metric is better, which `option` needs.
   void require_better(const std::string& option) const;
   // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
-  // graph/passes/passes.h), over all learners since the report before.
-  // `updates`: if they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged if the
-  // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or if the last
-  // kMostSkipped updates of each learner, by whole reports, have been skipped. `validates`: the epoch has ended, and
-  // its weights are validated.
+  // graph/passes/passes.h), over all learners since the report before. `updates`: if they may be skipped; the sums are
+  // then of batches whose loss was finite. Throws Diverged if the loss is not finite, which names `diverged`, the
+  // learners of which that is so; "": the only one. Throws it also if the last kMostSkipped updates of each learner, by
+  // whole reports, have been skipped. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
               const std::vector<double>& sums, const std::optional<UpdateCount>& updates, const std::string& diverged,
               const InputReport& input);

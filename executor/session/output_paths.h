@@ -56,8 +56,8 @@ FreePath free_path(const std::string& path);
 // temporary files, if these exist.
 std::vector<FreePath> other_places(const std::string& path);
 
-// `text`, which may be anything, as the name of a file in the folder where it is written: letters, digits, '-', '_',
-// '.' and what is not ASCII stay, other bytes become '_', dots in front too; at most 100 bytes. "unnamed" for "".
+// `text`, which may be anything, as the name of a file in the folder where it is written. Letters, digits, '-', '_',
+// '.' and what is not ASCII stay; other bytes become '_', dots in front too. At most 100 bytes. "unnamed" for "".
 std::string file_name_of(const std::string& text);
 
 }  // namespace arbalest

@@ -204,8 +204,8 @@ std::optional<DataFault> Segment::fault_in_new_labels(int64_t from, int64_t to) 
   return std::nullopt;
 }
 
-// Reports of training up to iteration `to`. If the samples are why the loss is not finite, the error says so, and
-// not that the rate is; if labels are, or are why updates were skipped, nothing helps, and the run ends.
+// Reports of training up to iteration `to`. If the samples are why the loss is not finite, the error says so, and not
+// that the rate is. If labels are, or are why updates were skipped, nothing helps, and the run ends.
 bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums) {
   const std::optional<UpdateCount> updates = take_updates(sums);
   const RunPosition at = position_after(to);

@@ -1,6 +1,6 @@
 #pragma once
 // Runs a plan in simulated time: what the executor would do if tasks took as long as they are said to take. The
-// dependencies are counted by the executor's own engine (dependencies.h); around it are models of
+// dependencies are counted by the executor's own engine (dependencies.h). Around it are models of
 //  - host tasks: `threads.host` threads, first come, first served;
 //  - issuing: `threads.issuing` threads; the first device task that an issue makes ready goes on on the same thread;
 //  - device lanes: in-order queues. The head starts when the one before it has ended and every instance that it awaits
@@ -8,7 +8,7 @@
 //    slow each other down is in the durations. Lanes of a CPU device take turns, as its one thread serves them;
 //  - the host's news of an end: LaneCosts::notice later.
 //
-// Not modelled: that host tasks and the kernels of CPU devices share cores, that copies share buses, and that a
+// Not modelled: that host tasks and the kernels of CPU devices share cores, and that copies share buses. Nor that a
 // collective may have been recorded with the time that it waited for the last device.
 
 #include <cstdint>

@@ -175,8 +175,8 @@ class CostMeasurement {
     }
   }
 
-  // The delay from the beginning of issuing to the start on a lane where every task waited for something else after it
-  // was issued, so that the delay cannot be measured: the longest time that issuing takes.
+  // The delay from the beginning of issuing to the start, on a lane where it cannot be measured because every task
+  // waited for something else after it was issued. It is the longest time that issuing takes.
   int64_t longest_issuing(LaneId lane) const {
     int64_t longest = 0;
     for (size_t task = 0; task < plan_.tasks.size(); ++task) {

@@ -16,7 +16,7 @@
 namespace arbalest {
 
 // Times in ns that are replayed as they were recorded, instance after instance, rather than drawn at random or taken as
-// a mean: so what slows several tasks at once (a busy host, a clock that drops) still does so at once, the rare long
+// a mean. So what slows several tasks at once (a busy host, a clock that drops) still does so at once. The rare long
 // instance keeps its share, and the same trace gives the same prediction.
 class Replay {
  public:

@@ -1,6 +1,6 @@
 #pragma once
-// A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is, with one metadata record
-// that holds the plan, so that the file alone tells what every lane did and what each instance waited for.
+// A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is. One metadata record holds
+// the plan, so that the file alone says what every lane did and what each instance waited for.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@ namespace arbalest {
 
 // One instance of a task. Times in ns since the trace began; −1: unknown. `ready`: its last edge was satisfied;
 // `issued`: it entered its device queue (a host task: its thread took it); `started`, `ended`: it ran. On a GPU it
-// `started` once it was issued, the instance before it in its lane had ended, and what the lane waited for had ended:
-// some microseconds of launching count as its own.
+// `started` once it was issued, the instance before it in its lane had ended, and what the lane waited for had ended.
+// Some microseconds of launching count as its own.
 struct TaskSpan {
   TaskId task = kNone;
   int64_t instance = 0;

@@ -195,7 +195,7 @@ class Writer {
           record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
-  // Events of a GPU are timed by the microsecond, so that neighbours in a queue may seem to overlap by one: the later
+  // Events of a GPU are timed by the microsecond, so that neighbours in a queue may seem to overlap by one. The later
   // slice is cut where the earlier one ends, for slices of a track must nest.
   void write_tasks() {
     Tracks tracks(plan_);

@@ -22,8 +22,8 @@ std::string Training::note() const {
   return fmt::format("{}", fmt::join(notes, "; "));
 }
 
-// A note if the learning rate goes on otherwise than the run before would have had it: by what was asked for, or
-// because a schedule of the run's length has become another with it.
+// A note if the learning rate goes on otherwise than the run before would have had it. That is by what was asked for,
+// or because a schedule of the run's length has become another with it.
 std::string Training::resumed_note() const {
   std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
   // With a change of the rate itself what it was before is not known from the schedule as it is now.

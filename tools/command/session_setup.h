@@ -28,10 +28,10 @@ void tell_of_fresh_weights(const FileOptions& files);
 Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch);
 
 // A GPU runs streams through 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and streams that
-// share one wait for each other: with more learners than that on a device there are as many queues as learners, and
-// if there are more than four on each of several devices twice as many, up to 32. `learners`: 0 for auto;
-// `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA.
-// Has to be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
+// share one wait for each other. With more learners than that on a device there are as many queues as learners. If
+// there are more than four on each of several devices, there are twice as many, up to 32. `learners`: 0 for auto;
+// `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA. Has to
+// be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
 void give_learners_queues(int learners, const std::string& devices);
 
 // A warning if `threads` is far more than the machine has processors for, so that it is a typing error or wasteful.

@@ -13,9 +13,9 @@ namespace arbalest {
 // if no run has a validation.
 LinePlot accuracy_plot(const std::vector<RunLog>& runs);
 
-// Images/s of the cells that `bench scaling --json` has written into these files: over the devices if their number
-// differs, with a line for each number of learners, otherwise over the learners, with a line for each file. Dashed:
-// what as many times the first would be. Throws RunError if a file cannot be read, GraphError if it holds no
+// Images/s of the cells that `bench scaling --json` has written into these files. They are over the devices if their
+// number differs, with a line for each number of learners; otherwise over the learners, with a line for each file.
+// Dashed: what as many times the first would be. Throws RunError if a file cannot be read, GraphError if it holds no
 // cells.
 LinePlot scaling_plot(const std::vector<std::string>& files);
 

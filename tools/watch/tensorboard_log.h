@@ -1,8 +1,8 @@
 #pragma once
-// --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations;
-// tags are "loss/train", "loss/epoch" and "loss/validation", metrics in the same way, "learning_rate",
-// "images_per_second", "epochs", "late_batches", "skipped_updates" if there are any, and "learners"; options and
-// attributes of what trains are hyperparameters.
+// --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations.
+// Tags are "loss/train", "loss/epoch" and "loss/validation", and metrics in the same way. Other tags are
+// "learning_rate", "images_per_second", "epochs", "late_batches", "skipped_updates" if there are any, and "learners".
+// Options and attributes of the training are hyperparameters.
 
 #include <optional>
 #include <string>

@@ -11,8 +11,8 @@ using namespace arbalest::test;
 
 namespace {
 
-// 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8), each of a product of its own,
-// or all of one.
+// 9 tokens of 8, with queries, keys and values of 2 heads of 8. They are q4, k4 and v4, (4, 9, 2, 8), each of a product
+// of its own, or all of one.
 const std::string kApart =
     "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
     "q3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n"

@@ -446,7 +446,7 @@ e (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
 TEST_CASE("model: what tf2onnx folds and stores once is called after the layer that reads it") {
   const Files files;
   const std::string path = files.file("folded.onnxtxt");
-  // Channels-last images; a batch norm folded into a product and a sum; scales that are equal stored once, under the
+  // Channels-last images; a batch norm folded into a product and a sum. Scales that are equal stored once, under the
   // name of the second layer; a sum whose name is counted up.
   Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]> t (float[N, 4, 4, 2] x) => (float[N, 2] y)
 <float[2, 2, 1, 1] "net/conv/merged_input:0" = {1, 2, 3, 4}, float[1, 2, 1, 1] "const_fold_opt__12" = {5, 6},

@@ -17,7 +17,7 @@ using namespace arbalest::test;
 namespace {
 
 // Points of the plane. `side` is on which side of a line a point lies, `ring` in which of three rings around the
-// origin; `mask` closes the class of the rings that a point cannot have, by a number far below any logit.
+// origin. `mask` closes the class of the rings that a point cannot have, by a number far below any logit.
 struct Points {
   std::vector<float> points, mask;
   std::vector<int32_t> side, ring;

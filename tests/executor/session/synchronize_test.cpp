@@ -16,7 +16,7 @@ using namespace arbalest::test;
 namespace {
 
 // Runs compute in single precision. Over all settings below their weights, which reach ±0.6, differ from the
-// simulation's by less than 3e-7; by 6e-7 if a mean of three is taken 50 times, as 1/3 in single precision is 3e-8
+// simulation's by less than 3e-7. It is 6e-7 if a mean of three is taken 50 times, as 1/3 in single precision is 3e-8
 // too much.
 constexpr double kTolerance = 1e-6;
 

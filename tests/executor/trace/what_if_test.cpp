@@ -356,9 +356,9 @@ Predicted predict_and_measure() {
           predicted("source*5")};
 }
 
-// On a busy machine a thread wakes up late, now and then and not alike in each run, so that runs taken one after the
-// other differ by more than is allowed. So there are several attempts. Other processes do not make wrong predictions
-// right, least of all three at once: a simulation that is wrong by more than is allowed fails in each attempt.
+// On a busy machine a thread wakes up late, now and then and not alike in each run. So runs taken one after the other
+// differ by more than is allowed. So there are several attempts. Other processes do not make wrong predictions right,
+// least of all three at once: a simulation that is wrong by more than is allowed fails in each attempt.
 TEST_CASE("what is simulated was measured, and what is predicted is measured after the change") {
   constexpr int kAttempts = 10;
   Predicted found = predict_and_measure();

@@ -16,7 +16,7 @@ bool shows_colours(std::FILE* out);
 // Columns of a terminal as of now; 80 if `out` is none.
 size_t terminal_width(std::FILE* out);
 
-// Characters of UTF-8; each takes one column, but for those of some scripts.
+// Characters of UTF-8; each takes one column, except for those of some scripts.
 size_t columns_of(std::string_view text);
 
 // The beginning of the text that takes so many columns.

@@ -62,7 +62,7 @@ bool can_tell(const Plan& plan, const Edge& edge, int64_t n) {
 }
 
 // How far a turn of the cycle reaches on average, in base batches. Every clock's pattern repeats, so the mean over many
-// turns is the mean for ever but for the rounding of one hyper-period. If numbers of instances grow beyond 64 bits,
+// turns is the mean for ever, except for the rounding of one hyper-period. If numbers of instances grow beyond 64 bits,
 // as of traces that were made up, the most.
 double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<EdgeId>& cycle, double at_most) {
   const bool one_clock = std::all_of(cycle.begin(), cycle.end(), [&](EdgeId id) {

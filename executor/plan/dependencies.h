@@ -71,7 +71,7 @@ class Dependencies {
   bool pause(Ready&& ready);
 
   // Only at rest, before start(): clock 0 runs `iterations` ticks in all, and other clocks what is complete by then,
-  // but for a validation that only begins there. From clock 0's number of ticks on, everything runs to its end.
+  // except for a validation that only begins there. From clock 0's number of ticks on, everything runs to its end.
   void rest_at(int64_t iterations);
   bool at_end() const;   // every task has run all its ticks
   bool trained() const;  // the tasks of clock 0 have run as far as they may; others may be under way

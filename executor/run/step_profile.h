@@ -30,7 +30,7 @@ struct DeviceLimits {
 };
 
 struct StepProfile {
-  std::vector<NodeProfile> nodes;  // of the first learner's step, in order, but for views of memory
+  std::vector<NodeProfile> nodes;  // of the first learner's step, in order, except for views of memory
   double seconds = 0;              // the step as training runs it, while nothing else runs on the device
   int64_t library_bytes = -1;      // of it, before anything was allocated: Binding::library_bytes()
   int64_t taken_bytes = -1;        // of the device's memory after training: Device::taken_bytes()

@@ -117,7 +117,7 @@ void Segment::add_frozen(const Loop& loop, InitialValues& content) const {
   if (loop.arenas.frozen_lowered != kNone) content[loop.arenas.frozen_lowered] = lowered_content(frozen_);
 }
 
-// Puts everything in place that validation and recalibration read, but for the weights, which the snapshot makes.
+// Puts everything in place that validation and recalibration read, except for the weights, which the snapshot makes.
 void Segment::put_validation_state() const {
   const auto put = [&](LoopRole role, const Source& source) {
     const Loop& loop = *prepared_.program.find(role);

@@ -110,7 +110,7 @@ OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback",
 
 struct DivergenceOptions {
   // The run rests after each iteration, keeps on the host what it held before, and ends, or goes back, at the first
-  // loss or weight that is not finite, with the node that made it (executor/run/first_not_finite.h). Slow.
+  // loss or weight that is not finite. It names the node that made it (executor/run/first_not_finite.h). Slow.
   bool find = false;
   OnDivergence then = OnDivergence::Stop;
   double rate_factor = 0.5;    // Rollback: what the learning rate is multiplied by, each time

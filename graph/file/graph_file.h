@@ -1,13 +1,13 @@
 #pragma once
 // Graph files: ONNX's textual syntax (.onnxtxt), read with positions and written so that it reads back the same.
 //
-// The grammar is libonnx 1.12's, plus: lists that mix integers and reals (they become floats), escapes in strings
-// (\" \\ \n \t \r \xHH), inf and nan, quoted names, labels of nodes (`["name"] y = Op (x)`), defaults of function
-// attributes, untyped names, and operands left out anywhere.
+// The grammar is libonnx 1.12's. It also has lists that mix integers and reals (they become floats), escapes in strings
+// (\" \\ \n \t \r \xHH), inf and nan. Further it has quoted names, labels of nodes (`["name"] y = Op (x)`), defaults of
+// function attributes, untyped names, and operands left out anywhere.
 //
 // The writer stays inside libonnx 1.12's grammar unless the graph needs more: names that are no identifiers
-// ([A-Za-z_][A-Za-z0-9_]*) are quoted, nodes not named after their first output get a label, empty lists carry a type,
-// outputs of unknown type none, and strings are escaped.
+// ([A-Za-z_][A-Za-z0-9_]*) are quoted, and nodes not named after their first output get a label. Empty lists carry a
+// type, outputs of unknown type none, and strings are escaped.
 
 #include <string>
 #include <string_view>

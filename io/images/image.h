@@ -7,9 +7,9 @@
 // its writers store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
 //
 // Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG, 16 channels of a TIFF. A file that is too
-// short for the pixels that it states is refused before memory is taken for them, but for WebP. Decoding takes up to 4
-// bytes for each pixel of the region. For a PNG its rows count (interlaced: the image), for a TIFF its strip or tile as
-// well. A progressive JPEG takes another 6 for each pixel of the image (CMYK: 8). WebP's library takes memory of its
+// short for the pixels that it states is refused before memory is taken for them, except for WebP. Decoding takes up to
+// 4 bytes for each pixel of the region. For a PNG its rows count (interlaced: the image), for a TIFF its strip or tile
+// as well. A progressive JPEG takes another 6 for each pixel of the image (CMYK: 8). WebP's library takes memory of its
 // own, up to 5 bytes for each pixel of the image.
 
 #include <cstddef>

@@ -207,7 +207,7 @@ void TiffCodec::read_layout() {
   }
 }
 
-// The palette has 16 bits, but for some writers, which leave 8 there.
+// The palette has 16 bits, except for some writers, which leave 8 there.
 void TiffCodec::read_palette() {
   uint16_t* primaries[3] = {};
   if (TIFFGetField(tiff_, TIFFTAG_COLORMAP, &primaries[0], &primaries[1], &primaries[2]) != 1) {

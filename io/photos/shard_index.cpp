@@ -22,9 +22,9 @@ namespace arbalest {
 namespace {
 
 // The index begins with a line that says what it is. The second has the shard's size, its time of change in
-// nanoseconds, its number of samples and of those with dots in their names, and how many endings of other members there
-// are. Then each sample has a line of offset, size, headers and label, and each ending one of its number and itself.
-// Without the last line the index is cut off.
+// nanoseconds, its number of samples, that of samples with dots in their names, and that of endings of other members.
+// Then each sample has a line of offset, size, headers and label, and each ending one of its number and itself. Without
+// the last line the index is cut off.
 constexpr std::string_view kFirstLine = "arbalest tar index 2", kLastLine = "end";
 constexpr uint32_t kHeader = 512;  // bytes of a member's, at least
 constexpr int32_t kMostClasses = 10'000'000;

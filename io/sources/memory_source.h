@@ -60,8 +60,8 @@ FieldArray owned_array(std::string name, Shape shape, std::vector<T> values, int
 }
 
 // A source over arrays; `name` stands for it in messages, `class_names` are what classes are called. Throws GraphError
-// if fields cannot be what they say (check_fields), if arrays hold different numbers of samples, none, or a part of
-// one, or if a class index is out of range. All values of fields with classes are looked at.
+// if fields cannot be what they say (check_fields), or if arrays hold different numbers of samples, none, or a part of
+// one. Throws it also if a class index is out of range. All values of fields with classes are looked at.
 std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name = "memory",
                                       std::vector<std::string> class_names = {});
 

@@ -1,5 +1,5 @@
 #pragma once
-// Files that a source found and does not read. Internal to io, but for the text.
+// Files that a source found and does not read. Internal to io, except for the text.
 
 #include <string>
 #include <string_view>

@@ -10,7 +10,7 @@
 namespace arbalest {
 namespace {
 
-// The extents of Split's outputs along the axis: as stated, or equal but for the last, which may be smaller.
+// The extents of Split's outputs along the axis: as stated, or equal except for the last, which may be smaller.
 std::vector<int64_t> split_extents(const Node& node, int64_t extent) {
   std::vector<int64_t> extents = ints_attribute(node, "split");
   if (!extents.empty()) return extents;

@@ -270,8 +270,8 @@ TEST_CASE("a value is found by the name that it has now") {
   CHECK(graph.find_value("x") == loss);
 }
 
-// Weights of batches have a node, an element of the gradients and a sum of the tally only if they vary, and a node
-// only if several batches make an update.
+// Weights of batches have a node, an element of the gradients and a sum of the tally only if they vary. They have a
+// node only if several batches make an update.
 TEST_CASE("batches are weighed where their samples need not weigh the same") {
   struct Case {
     const char *loss, *attributes;

@@ -402,7 +402,7 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
   CHECK(all.over_dy == 3);
 
   // A value that is read once more keeps its memory. It may be read when the step is over, by a later node, through a
-  // view, by a launch that may be late, or by the same node through another operand.
+  // view, by a launch that may be late, or by the same node again.
   const auto kept = [&](const std::function<void(Graph&, size_t)>& change) {
     Program changed = ready.program;
     Graph& graph = changed.training().graph;

@@ -53,7 +53,7 @@ TEST_CASE("bfloat16: casts stand where float is read as bfloat16") {
   CHECK(count_ops(program_of_net(kResidual, false).training().graph, "Cast") == 0);
 }
 
-TEST_CASE("losses, metrics and outputs keep their names behind casts that change nothing") {
+TEST_CASE("losses, metrics and outputs keep their names after casts that change nothing") {
   const std::string body =
       "h = Flatten (x)\n"
       "logits = arbalest.Linear <units = 3> (h)\n"

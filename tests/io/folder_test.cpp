@@ -96,7 +96,7 @@ TEST_CASE("folder: splits, classes, nested folders, and what is no photo") {
   check_parts(validation->describe(), {"validation (folder 'test'): "});
 }
 
-TEST_CASE("folder: validation under all its names, beside test and instead of it") {
+TEST_CASE("folder: validation under all its names, with test and instead of it") {
   for (const std::string name : {"val", "valid", "validation"}) {
     TestFolder folder;
     write_photos(folder, {"train/a", name + "/a"}, 3);
@@ -248,7 +248,7 @@ TEST_CASE("folder: all that is an image by its name is taken, and all else is co
   CHECK(open(folder, "test")->passed_over().empty());
 }
 
-TEST_CASE("folder: photos beside the classes, and classes with nothing to test, are warned of") {
+TEST_CASE("folder: photos next to the classes, and classes with nothing to test, are warned of") {
   TestFolder folder;
   for (const char* file :
        {"train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "beside.jpg", "test/x.png", "test/y.PNG"}) {

@@ -275,7 +275,7 @@ TEST_CASE("tar: names of classes, and how many there are") {
   check_parts(message_of<RunError>([&] { open(path); }), {"found class 2, expected 0 to 1"});
 }
 
-TEST_CASE("tar: the index beside a shard is used as long as the shard is the same") {
+TEST_CASE("tar: the index next to a shard is used as long as the shard is the same") {
   const TestFolder folder;
   const std::string path = folder.write("a.tar", shard(0, 5)).string(), index = path + ".index";
   open(path);

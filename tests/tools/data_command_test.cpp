@@ -542,7 +542,7 @@ TEST_CASE("data pack: files that cannot be read end it unless they may be left o
   CHECK(errors.lines().at(0).find("broken.jpg") != std::string::npos);
 }
 
-TEST_CASE("data pack: a set is finished, too, where the samples behind its last shard are left out") {
+TEST_CASE("data pack: a set is finished, too, where the samples after its last shard are left out") {
   const Photos photos;
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);

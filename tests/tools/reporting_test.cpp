@@ -246,7 +246,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   CHECK(text.find("weights: w.safetensors") != std::string::npos);
 }
 
-TEST_CASE("the first line has devices in ranges, and a note behind it") {
+TEST_CASE("the first line has devices in ranges, and a note after it") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
   ConsoleObserver line(file);

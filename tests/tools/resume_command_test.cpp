@@ -125,7 +125,7 @@ TEST_CASE("resume takes the command line from the checkpoint") {
         place.graph + ": found no folder, expected the folder of a run's checkpoints");
 }
 
-TEST_CASE("other files of a run may lie in the folder of its checkpoints, and beside it") {
+TEST_CASE("other files of a run may lie in the folder of its checkpoints, and next to it") {
   Place place;
   place.checkpoints = (place.folder / "runs/a").string();
   place.log = (place.folder / "runs/a.jsonl").string();

@@ -450,7 +450,7 @@ TEST_CASE("an interrupt is reported in the words of what it ends") {
   CHECK(std::string(std::istreambuf_iterator<char>(told), {}) == "ending with what is finished");
 }
 
-TEST_CASE("behind its limit of processor time a process is asked to end every second, and may take longer") {
+TEST_CASE("past its limit of processor time a process is asked to end every second, and may take longer") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {

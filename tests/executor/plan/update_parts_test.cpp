@@ -216,7 +216,7 @@ TEST_CASE("large gradients for which activations leave no room stay where they a
   CHECK(print_plan(make_plan(ready.program, ready.request)) == print_plan(make_plan(early, ready.request)));
 }
 
-TEST_CASE("a large gradient does not come behind what reads it, or may write over its operands") {
+TEST_CASE("a large gradient does not come after what reads it, or may write over its operands") {
   const Prepared ready = prepare(tiny(wide()), short_run());
   enum class Other : uint8_t { Reads, Writes, ReadsGradient };  // what a node after it does
   const auto moved = [&](Other does) {

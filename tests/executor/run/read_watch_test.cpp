@@ -51,7 +51,7 @@ Graph without_validation() {
 
 }  // namespace
 
-TEST_CASE("a read is late after its time, and told with its sample, however often it is asked") {
+TEST_CASE("a read is late after its time, and reported with its sample, however often it is asked") {
   const HeldUp source(0ms);
   ReadWatch watch(20);
   ReadWatch::Time now;

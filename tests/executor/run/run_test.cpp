@@ -208,7 +208,7 @@ TEST_CASE("bfloat16 trains on the CPU as well") {
   CHECK(story.validations[2].metrics.at(0).second > 0.7);
 }
 
-TEST_CASE("a graph that cannot be run is refused, and the observer told") {
+TEST_CASE("a graph that cannot be run is refused, and the observer hears of it") {
   TinyNet net;
   net.source = "glyps:";
   Recorder recorder;

@@ -358,7 +358,7 @@ TEST_CASE("photos: a pass hands out the samples that can be read, each under its
   CHECK(logits() == expected);
 }
 
-TEST_CASE("photos: padding behind a skipped sample leaves nothing in the cache") {
+TEST_CASE("photos: padding after a skipped sample leaves nothing in the cache") {
   const Photos photos;  // 20 to validate, in batches of 6: the last one has four samples of padding
   photos.folder.write("test/below/9.jpg", std::string("\xff\xd8\xff not quite"));
   const Graph graph = photos.graph(kFixed, ", cache = \"host\"");

@@ -84,7 +84,7 @@ TEST_CASE("a run that is killed after a rollback, before its next checkpoint, go
   CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
 }
 
-TEST_CASE("checkpoints that a run has gone back behind are removed, and no longer gone back to") {
+TEST_CASE("checkpoints that a run has gone back past are removed, and no longer gone back to") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1000);
   options.length.iterations = 36;

@@ -127,7 +127,7 @@ TEST_CASE("a large parameter is drawn as a small one of its name is, all of it")
 }
 
 TEST_CASE(
-    "what starts as zeros is zeros, beside parameters that do not, also where the rest of their memory does not") {
+    "what starts as zeros is zeros, next to parameters that do not, also where the rest of their memory does not") {
   const auto content = [](double rest, double first, double second) {
     Graph graph;
     const ValueId arena = graph.add_value("arena", {DataType::Float32, {6}}, Role::Parameter);

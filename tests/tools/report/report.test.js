@@ -19,7 +19,7 @@ function run(name, changes = {}) {
     validations: points({ loss: [2], accuracy: [0.5], "auc/cat": [0.25] }, 2), tunes: [], checkpoints: [], end: null, error: null, skipped: 0, faults: [], faulty_lines: 0, ...changes };
 }
 
-test("there is a plot a quantity, loss first, speed behind metrics, parts last", () => {
+test("there is a plot a quantity, loss first, speed after metrics, parts last", () => {
   const plots = plotsOf([run("a"), run("b")]);
   assert.deepEqual(plots.map((plot) => plot.name), ["loss", "accuracy", "images_per_second", "auc/cat"]);
   assert.deepEqual(plots.map((plot) => plot.part), [false, false, false, true]);

@@ -25,7 +25,7 @@ struct Payoff {
 
 struct WhatPays {
   double measured_ns = 0, simulated_ns = 0;  // per iteration as it is
-  double spread = 0;            // of the latter, as a share, when the recording is replayed from elsewhere
+  double spread = 0;            // of the latter, as a share, when it is replayed from elsewhere
   int64_t iterations = 0;       // simulated
   std::vector<Payoff> changes;  // what saves most first
 

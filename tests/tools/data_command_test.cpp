@@ -473,11 +473,12 @@ TEST_CASE("data pack: a split is packed by one process at a time") {
 TEST_CASE("data pack: archives of others are not replaced") {
   const Photos photos;
   photos.folder.write("out/train-7.tar", std::string("of another"));
-  CHECK_THROWS_WITH_AS(photos.pack(),
-                       (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes next to "
-                                     "its archives; give another folder")
-                           .c_str(),
-                       GraphError);
+  CHECK_THROWS_WITH_AS(
+      photos.pack(),
+      (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes next to "
+                    "its archives; give another folder")
+          .c_str(),
+      GraphError);
   CHECK_FALSE(std::filesystem::exists(photos.out + "/classes.txt"));
   std::filesystem::remove(photos.out + "/train-7.tar");
 

@@ -25,9 +25,9 @@ struct Payoff {
 
 struct WhatPays {
   double measured_ns = 0, simulated_ns = 0;  // per iteration as it is
-  double spread = 0;            // of the latter, as a share, when it is replayed from elsewhere
-  int64_t iterations = 0;       // simulated
-  std::vector<Payoff> changes;  // what saves most first
+  double spread = 0;                         // of the latter, as a share, when it is replayed from elsewhere
+  int64_t iterations = 0;                    // simulated
+  std::vector<Payoff> changes;               // what saves most first
 
   // As a share: how far the model is off, and how far nothing that matters takes it. What saves or costs less than that
   // says nothing.

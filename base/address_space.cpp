@@ -14,7 +14,7 @@ AddressSpace::AddressSpace(size_t bytes)
   if (begin_ != MAP_FAILED) return;
   throw RunError(fmt::format(
       "not enough memory on the host: its limit (ulimit -v) leaves less than the {} MiB of address space that threads "
-      "and kernels need beside the model",
+      "and kernels need besides the model",
       bytes >> 20));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Arithmetic on numbers that come from files and options. Results that no memory holds are refused where they are made;
-// behind that, sums and products are right. And quotients that are exact.
+// afterwards sums and products are right. And quotients that are exact.
 
 #include <cmath>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace arbalest {
 // Bytes that a process can address (47 bits): more in one place is a mistake in the graph or the command.
 inline constexpr int64_t kMostBytes = int64_t{1} << 47;
 
-// a · b, a + b. Throw GraphError "WHAT: A × B is more than can be counted" where the result does not fit.
+// a · b, a + b. Throw GraphError "WHAT: A × B is more than can be counted" if the result does not fit.
 inline int64_t checked_multiply(int64_t a, int64_t b, const std::string& what) {
   int64_t product = 0;
   if (!__builtin_mul_overflow(a, b, &product)) return product;
@@ -38,7 +38,7 @@ inline int64_t memory_sum(int64_t a, int64_t b, const char* what) {
   throw GraphError(std::string(what) + ": more than any memory holds (2^47 bytes)");
 }
 
-// Quotients that become indices or counts. Whole numbers are divided as such: rounded arithmetic may end just below a
+// Quotients that become indices or counts. Whole numbers are divided as such. Rounded arithmetic may end just below a
 // whole number that the exact quotient is, and the index or the count is then one too small.
 
 // over / under, exactly. `under` is above 0.
@@ -59,7 +59,7 @@ constexpr __int128 round_of(const Quotient& q) {
   return floor_of({2 * q.over + q.under, 2 * q.under});
 }
 
-// floor(number), where `number` was computed of rounded numbers such as 0.1: one that is a few roundings below a whole
+// floor(number), if `number` was computed of rounded numbers such as 0.1: one that is a few roundings below a whole
 // number is meant to be that.
 ARBALEST_HOST_DEVICE inline int64_t whole_part(double number) {
   constexpr double kRoundings = 0x1p-50;

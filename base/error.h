@@ -16,7 +16,7 @@ struct Position {
   int column = 0;
 };
 
-// The command or the graph is wrong (exit status 2). what() starts with "FILE:LINE:COLUMN: " where there is a place.
+// The command or the graph is wrong (exit status 2). what() starts with "FILE:LINE:COLUMN: " if there is a place.
 class GraphError : public std::runtime_error {
  public:
   GraphError(const Position& where, const std::string& message);
@@ -29,10 +29,10 @@ class RunError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The errors of a graph, collected so that all of them are told at once.
+// The errors of a graph, collected so that all of them are reported at once.
 class ErrorList {
  public:
-  // Runs `check`. False where it throws a GraphError, which is kept; of several about one place the first.
+  // Runs `check`. False if it throws a GraphError, which is kept; of several about one place the first.
   template <typename Check>
   bool attempt(const Check& check) {
     try {
@@ -45,7 +45,7 @@ class ErrorList {
   }
 
   // Throws one GraphError with all that were kept, a line each, in the order of their places in the file: at most
-  // twenty, and how many more there are. Does nothing where there are none. attempt() throws it once it has kept a
+  // twenty, and how many more there are. Does nothing if there are none. attempt() throws it once it has kept a
   // thousand, since a hostile file may have any number of errors.
   void throw_if_any() const;
 
@@ -59,7 +59,7 @@ class ErrorList {
 // Lines that end in '\n' stay lines with `keep_lines`.
 std::string printable(std::string_view text, bool keep_lines = false);
 
-// The candidate with the least edit distance to `name`, or "" where none is near (more than a third of the letters
+// The candidate with the least edit distance to `name`, or "" if none is near (more than a third of the letters
 // differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 

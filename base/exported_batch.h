@@ -12,7 +12,7 @@ namespace arbalest {
 // 1)".
 std::string exported_file(const std::string& file, int64_t batch);
 
-// The batch that exported_file() was told, of what it returned; 0 for any other text.
+// The batch in a result of exported_file(); 0 for any other text.
 int64_t exported_batch(std::string_view file);
 
 }  // namespace arbalest

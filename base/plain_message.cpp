@@ -18,7 +18,7 @@
 namespace arbalest {
 namespace {
 
-// Bytes of the UTF-8 character that `text` begins with; 0 where there is none that may be shown.
+// Bytes of the UTF-8 character that `text` begins with; 0 if there is none that may be shown.
 size_t shown_character(std::string_view text) {
   const auto byte = [&](size_t i) { return uint8_t(text[i]); };
   const auto first = byte(0);
@@ -62,7 +62,7 @@ std::string with_short_lines(std::string_view text) {
 }
 
 // A terminal or a pipe, opened once more so that writing never waits; the descriptor that others share stays as it is.
-// −1 where there is none.
+// −1 if there is none.
 int without_waiting(std::FILE* out) {
   struct stat status = {};
   const int descriptor = fileno(out);

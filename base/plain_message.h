@@ -17,11 +17,11 @@ std::string shown_text(std::string_view text, bool keep_lines);
 // are cut after 1000 bytes.
 std::string plain_message(const std::exception& error);
 
-// "arbalest: MESSAGE", as a terminal may show it. Lines behind the first begin with four blanks: they may come from a
+// "arbalest: MESSAGE", as a terminal may show it. Lines after the first begin with four blanks. They may come from a
 // name with an end of line in it, and lines of a run's results begin with two at most.
 std::string shown_message(std::string_view message);
 
-// Writes that to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for
+// Writes that to standard error. If that cannot be written (a terminal that was closed, or that has been stopped for
 // a second), the run goes on.
 void warn(const std::string& message);
 

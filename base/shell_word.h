@@ -6,7 +6,7 @@
 
 namespace arbalest {
 
-// `text` as a POSIX shell takes it for one word: as it is, or in single quotes where a character might mean something.
+// `text` as a POSIX shell takes it for one word: as it is, or in single quotes if a character might mean something.
 std::string shell_word(std::string_view text);
 
 }  // namespace arbalest

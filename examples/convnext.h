@@ -14,7 +14,7 @@ inline Tensor patches(Tensor x, int64_t filters, int64_t size) {
   return conv(x, {.filters = filters, .kernel = size, .stride = size, .pad = 0, .init = "normal:0.02"});
 }
 
-// A depthwise convolution, and two layers for each pixel, beside the identity, which alone is left of a share of the
+// A depthwise convolution and two layers for each pixel, added to the identity, which alone is left for a share of the
 // samples.
 inline Tensor mixed(Tensor x, int64_t width, double dropped) {
   const Tensor c = conv(x, {.filters = width, .kernel = 7, .group = width, .init = "normal:0.02"});

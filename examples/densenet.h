@@ -14,7 +14,7 @@ inline Tensor plain_conv(Tensor x, int64_t filters, int64_t kernel, int64_t stri
               {.filters = filters, .kernel = kernel, .stride = stride, .bias = false, .init = "kaiming_normal_fan_in"});
 }
 
-// 32 channels more, beside all those before.
+// 32 channels more, after all those before.
 inline Tensor dense(Tensor x) {
   const Tensor bottleneck = plain_conv(relu(batch_norm(x)), 128, 1);
   return concat({x, plain_conv(relu(batch_norm(bottleneck)), 32, 3)}, 1);

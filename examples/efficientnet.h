@@ -21,7 +21,7 @@ struct EfficientBlock {
   double dropped;  // share of the samples that leave the block out
 };
 
-// To `width` channels, a depthwise convolution, weighed channels and a projection, beside the identity where the shape
+// To `width` channels, a depthwise convolution, weighed channels and a projection, added to the identity if the shape
 // stays.
 inline Tensor efficient_block(Tensor x, const EfficientBlock& block) {
   Tensor y = block.width == block.channels ? x : conv_swish(x, {.filters = block.width});

@@ -23,7 +23,7 @@ inline Tensor mobile_conv(Tensor x, const ConvOptions& options) {
   return batch_norm(conv(x, plain), {.epsilon = 1e-3, .momentum = 0.01});
 }
 
-// To `width` channels, a depthwise convolution, and a projection, beside the identity where the shape stays.
+// To `width` channels, a depthwise convolution, and a projection, added to the identity if the shape stays.
 inline Tensor mobile_block(Tensor x, int64_t channels, const MobileBlock& block) {
   const auto activate = [&](Tensor t) { return block.hard ? hard_swish(t) : relu(t); };
   Tensor y = x;

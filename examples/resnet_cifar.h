@@ -14,7 +14,7 @@ inline Tensor conv_bn(Tensor x, int64_t filters, int64_t kernel, int64_t stride)
       conv(x, {.filters = filters, .kernel = kernel, .stride = stride, .bias = false, .init = "kaiming_normal"}));
 }
 
-// Two convolutions around which the input passes, projected where its shape changes.
+// Two convolutions around which the input passes, projected if its shape changes.
 inline Tensor residual(Tensor x, int64_t filters, int64_t stride, bool project) {
   const Tensor y = conv_bn(relu(conv_bn(x, filters, 3, stride)), filters, 3, 1);
   return relu(y + (project ? conv_bn(x, filters, 1, stride) : x));

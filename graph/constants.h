@@ -35,18 +35,17 @@ Initializer data_of(const std::vector<T>& elements) {
 // The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
 
-// Sets the content of the node's outputs, whose types are inferred: by Op::content, which may also say by no bytes for
-// a value that has elements that it is not known, or by the operator's CPU kernel
-// where the content of all inputs is known and neither more than 16 MiB come out nor more than 2^28 operations are
-// needed. Returns the work that it was, in bytes read and written and in operations. Throws GraphError at the node
-// where the kernel finds a fault in the content.
+// Sets the content of the node's outputs, whose types are inferred. Op::content gives it, and says by no bytes for a
+// value that has elements that it is unknown. Otherwise the operator's CPU kernel does, if the content of all inputs is
+// known, at most 16 MiB come out and at most 2^28 operations are needed. Returns the work that it was, in bytes read
+// and written and in operations. Throws GraphError at the node if the kernel finds a fault in the content.
 double infer_content(Graph& graph, NodeId node);
 
 // The content of `value`, numbers of any type, as an attribute of `kind` (Int, Float, Ints or Floats). Throws
 // GraphError at the node: "input 'axes' is …".
 Attribute content_as(const Graph& graph, const Node& node, size_t input, AttributeKind kind);
 
-// Which input of the node is its constant operand `name`; none where the operator has no such operand, or the node
+// Which input of the node is its constant operand `name`; none if the operator has no such operand, or the node
 // leaves it out.
 std::optional<size_t> constant_operand(const Node& node, std::string_view name);
 
@@ -55,9 +54,9 @@ std::optional<size_t> constant_operand(const Node& node, std::string_view name);
 void take_operands(const Graph& graph, Node& node);
 
 // Choices between two values by a condition that is known when the graph is read: arbalest.Choose, which ONNX's If
-// becomes. Exporters write If where a model asks for a shape.
+// becomes. Exporters write If when a model asks for a shape.
 
-// Operands of arbalest.Choose: the condition, then what is taken where it is true and where it is false. Once it is
+// Operands of arbalest.Choose: the condition, then what is taken if it is true and if it is false. Once it is
 // known the other one is left out, and so are the nodes that nothing else reads.
 inline constexpr size_t kChoiceCondition = 0, kChoiceThen = 1, kChoiceElse = 2;
 

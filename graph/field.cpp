@@ -18,7 +18,7 @@ bool is_name(std::string_view text) {
   return !text.empty() && !std::isdigit(uint8_t(text[0])) && std::all_of(text.begin(), text.end(), fits);
 }
 
-// The text up to `mark`, which goes with it; the whole rest where there is none.
+// The text up to `mark`, which goes with it; the whole rest if there is none.
 std::string_view take(std::string_view& rest, std::string_view mark) {
   const std::string_view part = rest.substr(0, rest.find(mark));
   rest.remove_prefix(std::min(rest.size(), part.size() + mark.size()));
@@ -39,7 +39,7 @@ bool read_type(std::string_view name, DataType& type) {
   return found != std::end(kElementTypes) || type == DataType::String;
 }
 
-// Elements of a sample; 0 where an extent is out of range or the product is.
+// Elements of a sample; 0 if an extent is out of range or the product is.
 int64_t checked_elements(const Shape& shape) {
   int64_t elements = 1;
   for (const int64_t extent : shape) {

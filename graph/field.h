@@ -30,8 +30,8 @@ std::string to_string(const std::vector<Field>& fields);
 // Reads what to_string() writes. Throws GraphError.
 Field parse_field(std::string_view text);
 
-// Throws GraphError where a field cannot be one (its name, type, extents or number of classes), where two have the same
-// name, or where there is none. `owner` is named in the message.
+// Throws GraphError if a field cannot be one (its name, type, extents or number of classes), if two have the same
+// name, or if there is none. `owner` is named in the message.
 void check_fields(const std::vector<Field>& fields, const std::string& owner);
 
 // Prefetch's attribute `fields`: empty as long as nobody has opened the source. Throws GraphError.
@@ -40,7 +40,7 @@ void set_fields(Node& prefetch, const std::vector<Field>& fields);
 
 // For each output of a Prefetch node, the index of its field; kNone for one left out. An output that is named like a
 // field is that field; any other output is the field at its position, unless the attribute `by_name` is 1. Throws
-// GraphError at the node where outputs and fields do not fit.
+// GraphError at the node if outputs and fields do not fit.
 std::vector<int> fields_of_outputs(const Graph& graph, const Node& prefetch, const std::vector<Field>& fields);
 
 }  // namespace arbalest

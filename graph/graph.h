@@ -82,7 +82,7 @@ struct Carry {
 };
 
 struct Graph {
-  // The operators that nodes may be of. Whoever makes a graph says which; they outlive it.
+  // The operators that nodes may be of, set by the maker of the graph. They outlive it.
   const OpRegistry* registry = nullptr;
   std::string name;
   std::vector<std::pair<std::string, int64_t>> opsets;  // domain, version; as in the file

@@ -61,8 +61,9 @@ struct KernelRequest {
   bool has_output(size_t i) const { return i < outputs.size() && outputs[i].dtype != DataType::Token; }
 };
 
-// A node made ready to run for fixed types: library descriptors, chosen engines. run() may be called any number of
-// times, from one thread at a time; it allocates nothing, waits for nothing and is safe to record into a CUDA graph.
+// A node made ready to run for fixed types: library descriptors, chosen engines. The kernel's run() may be called any
+// number of times, from one thread at a time. It allocates nothing, waits for nothing and is safe to record into a CUDA
+// graph.
 class Kernel {
  public:
   virtual ~Kernel() = default;

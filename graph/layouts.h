@@ -7,13 +7,13 @@
 
 namespace arbalest {
 
-// `value` itself where it lies in memory as `layout` says, else what an arbalest.ChangeLayout node makes of it. The
+// `value` itself if it lies in memory as `layout` says, else what an arbalest.ChangeLayout node makes of it. The
 // node is appended to the graph; it takes its place in the file and its stage from `reader`.
 ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader);
 
-// Whether Transpose with this permutation leaves the elements of a tensor of rank 4 or more where they are, since the
-// layouts `from` and `to` say the same of both orders of axes: (N, C, …) channels-last is (N, …, C) row-major. It does
-// not depend on the extents.
+// Whether Transpose with this permutation leaves the elements of a tensor of rank 4 or more where they are. It does if
+// the layouts `from` and `to` say the same of both orders of axes: (N, C, …) channels-last is (N, …, C) row-major. It
+// does not depend on the extents.
 bool keeps_memory(const std::vector<int64_t>& permutation, Layout from, Layout to);
 
 }  // namespace arbalest

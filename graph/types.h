@@ -41,9 +41,9 @@ std::string_view name_of(DataType type);
 
 // The number that ONNX gives the type (TensorProto.DataType): attributes such as Cast's `to` hold it.
 int64_t onnx_number(DataType type);
-// The type of the number; none where it stands for another of ONNX's types, or for nothing.
+// The type of the number; none if it stands for another of ONNX's types, or for nothing.
 std::optional<DataType> type_of_onnx(int64_t number);
-// "int8", of any of ONNX's types; "" where the number stands for nothing.
+// "int8", of any of ONNX's types; "" if the number stands for nothing.
 std::string_view onnx_type_name(int64_t number);
 
 constexpr bool is_floating(DataType type) {

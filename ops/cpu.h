@@ -67,7 +67,7 @@ KernelFactory floating_kernel(F make, size_t operand = 0) {
   };
 }
 
-// Calls f(begin, end) on parts of 0 … count − 1, on OpenMP's threads if the whole costs at least about 20 µs:
+// Calls f(begin, end) on parts of 0 … count − 1, on OpenMP's threads if the whole costs at least about 20 µs. Here
 // `work` is the number of simple operations in one of the `count`.
 template <typename F>
 void parallel_for(int64_t count, int64_t work, const F& f) {

@@ -8,8 +8,9 @@
 
 namespace arbalest {
 
-// While the result lives, OpenMP's threads go to sleep as soon as they have nothing to do; all callers share one team.
-// nullptr if the environment says how to wait (OMP_WAIT_POLICY or GOMP_SPINCOUNT), and in a build without OpenMP.
+// While the result lives, OpenMP's threads go to sleep as soon as they have nothing to do. All callers share one team.
+// The result is nullptr if the environment says how to wait (OMP_WAIT_POLICY or GOMP_SPINCOUNT), and in a build without
+// OpenMP.
 std::shared_ptr<void> let_idle_threads_sleep();
 
 }  // namespace arbalest

@@ -194,7 +194,7 @@ class ParameterGroups {
     }
     attributes.set("decays", decays);
     attributes.set("rate_factors", rate_factors);
-    // A byte a block, which only a run that binds it to memory writes out: 0 but for the parts of other groups.
+    // A byte a block, which only a run that binds it to memory writes out: 0 except for the parts of other groups.
     const int64_t blocks = elements / kParameterAlignment;
     const ValueId groups = graph.add_value("parameter_groups", {DataType::Uint8, {blocks}}, Role::Constant);
     for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -28,7 +28,7 @@ void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
 namespace {
 
 // Layers' outputs and what stands for them. A node's inputs are looked up when its turn comes, as readers come after
-// what they read: to search the graph for readers at every layer would take time quadratic in the number of layers.
+// what they read. To search the graph for readers at every layer would take time quadratic in the number of layers.
 class Replacements {
  public:
   explicit Replacements(const Graph& graph) : by_value_(graph.values.size(), kNone) {}

@@ -17,7 +17,7 @@ bool normalises(const Node& node) {
   return name == "arbalest.BatchNormTraining" || name == "arbalest.BatchNormInference";
 }
 
-// Parameters, and what batch norms keep beside them.
+// Parameters, and the statistics of batch norms.
 std::vector<ValueId> values_of_the_model(const Graph& graph) {
   std::vector<ValueId> found;
   for (size_t v = 0; v < graph.values.size(); ++v) {

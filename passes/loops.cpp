@@ -59,7 +59,7 @@ void check_rows(const Graph& graph) {
 }
 
 // Values that one mean and one deviation are of: each channel's of a batch, or those of the axes from `axis` on. None
-// where the node is no norm of its own batch.
+// if the node is no norm of its own batch.
 std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   const std::string name = node.op->qualified_name();
   const bool of_batch = keeps_running_statistics(node);
@@ -73,7 +73,7 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   return values;
 }
 
-// A value that is normalised by itself is 0: a norm over one value has its bias for a result, whatever it reads, and
+// A value that is normalised by itself is 0. A norm over one value has its bias for a result, whatever it reads, and
 // the running variance of a batch norm says nothing of the data.
 void check_norms(const Graph& graph) {
   for (const Node& node : graph.nodes) {
@@ -88,7 +88,7 @@ void check_norms(const Graph& graph) {
   }
 }
 
-// The graph as it is before anything is lowered: finish() is told of the types that the kernel's rows are made of.
+// The graph as it is before anything is lowered: finish() gets the types that the kernel's rows are made of.
 LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
   LoopMetric metric;
   metric.name = graph.values[size_t(value)].name;
@@ -102,7 +102,7 @@ LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
   return metric;
 }
 
-// Sums the means, and keeps rows where a metric is made of these.
+// Sums the means, and keeps rows if a metric is made of these.
 void measure(Loop& loop, const std::vector<ValueId>& values, ValueId loss, const ProgramOptions& options) {
   std::vector<TalliedMean> means;
   for (const ValueId value : values) {
@@ -159,7 +159,7 @@ Graph slice_for_split(const Graph& graph, const std::vector<ValueId>& wanted, co
   return slice_validation(graph, wanted, split, batch);
 }
 
-// The loss is measured as well where all metrics that are asked for keep rows.
+// The loss is measured as well if all metrics that are asked for keep rows.
 Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOptions& options, ProgramNotes& notes) {
   const bool means = std::any_of(notes.listed.begin(), notes.listed.end(), [&](ValueId value) {
     return metric_of(graph, value).keeps == MetricSpec::Keeps::Mean;

@@ -20,15 +20,15 @@ struct ProgramNotes {
   std::vector<ValueId> reported;  // by the training loop
 };
 
-// A program of one loop, whose graph is the whole graph, with what Train and Validate say. Throws GraphError where the
+// A program of one loop, whose graph is the whole graph, with what Train and Validate say. Throws GraphError if the
 // graph lacks Prefetch or Train, has two of what there is one of, or counts rows that are no samples.
 Program read_rules(Graph graph, ProgramNotes& notes);
 
-// Adds the validation loop where there is a Validate node, and drops Train, Synchronize and Validate from training's
-// graph. Throws GraphError where a norm is over one value, or recalibration has no batch norm.
+// Adds the validation loop if there is a Validate node, and drops Train, Synchronize and Validate from training's
+// graph. Throws GraphError if a norm is over one value, or recalibration has no batch norm.
 void cut_validation(Program& program, const ProgramOptions& options, ProgramNotes& notes);
 
-// Adds the recalibration loop where Validate asks for one: training's forward pass, which averages statistics.
+// Adds the recalibration loop if Validate asks for one: training's forward pass, which averages statistics.
 void add_recalibration(Program& program, const ProgramOptions& options, const ProgramNotes& notes);
 
 // Sums and rows of what the loop measures.

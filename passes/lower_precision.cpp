@@ -7,7 +7,7 @@
 namespace arbalest {
 namespace {
 
-// bfloat16 views of parameters, made on demand in flat values beside the master weights and the frozen ones.
+// bfloat16 views of parameters, made on demand in flat values next to the master weights and the frozen ones.
 class LoweredWeights {
  public:
   LoweredWeights(Graph& graph, ArenaValues& arenas) : graph_(graph), arenas_(arenas) {}

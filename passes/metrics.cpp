@@ -34,7 +34,7 @@ int64_t weight_output(const Graph& graph, ValueId value) {
   return found == outputs.end() ? kNone : found - outputs.begin();
 }
 
-// Asks the node for it, unless it is asked already; kNone where the operator says, by a type that is no number, that
+// Asks the node for it, unless it is asked already; kNone if the operator says, by a type that is no number, that
 // samples weigh 1 each.
 ValueId ask_for(Graph& graph, ValueId value, size_t output) {
   const NodeId id = graph.values[size_t(value)].producer;

@@ -14,7 +14,7 @@ namespace arbalest {
 // false, operators of ONNX's that stand for simpler ones.
 void expand_layers(Graph& graph, bool standard = true);
 
-// Whether the node is a batch norm by the batch's statistics: inputs 1 to 4 are scale, bias, running mean and running
+// Whether the node is a batch norm by the batch's statistics. Inputs 1 to 4 are scale, bias, running mean and running
 // variance, and outputs 1 and 2 the new running ones.
 bool keeps_running_statistics(const Node& node);
 
@@ -152,9 +152,9 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
 // If updates may be skipped: restores the running statistics from before the batches of an update that is skipped.
 void keep_statistics(Graph& step, const ArenaValues& arenas);
 
-// Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
-// `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated counts
-// the batches.
+// Turns a step with its update into one that leaves the weights as they are. Then `arenas.statistics` becomes the mean,
+// over `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated
+// counts the batches.
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
 
 // Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in

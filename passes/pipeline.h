@@ -18,7 +18,7 @@ struct Pass {
     Graph,       // the whole graph, before the validation loop is cut from it
     Program,     // the program: adds a loop
     Training,    // the training loop's graph
-    Validation,  // the validation loop's, where there is one
+    Validation,  // the validation loop's, if there is one
     Loops,       // each loop's
     Plan,        // the training loop's, once plans have shown what to choose (fit_memory)
   };
@@ -40,11 +40,11 @@ struct Passage {
 const std::vector<Pass>& passes();
 
 // Runs the pass on what it is for, unless it does not apply or `options` leave it out, and then checks the graphs
-// (check_sound()) where options ask for that. Throws GraphError; what a check finds is a std::logic_error that names
+// (check_sound()) if options ask for that. Throws GraphError; what a check finds is a std::logic_error that names
 // the pass.
 void run_pass(const Pass& pass, const Passage& passage);
 
-// The pass of that name, of a program that make_program() has made. Throws std::logic_error where there is none.
+// The pass of that name, of a program that make_program() has made. Throws std::logic_error if there is none.
 void run_pass(std::string_view name, Program& program, const ProgramOptions& options);
 
 }  // namespace arbalest

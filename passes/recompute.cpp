@@ -60,7 +60,7 @@ void recompute(Graph& graph, const std::vector<bool>& chosen) {
   const Repetitions repetitions(graph);
   const std::vector<NodeId> places = repetitions.places(chosen);
   const size_t count = graph.nodes.size();
-  std::vector<ValueId> again(graph.values.size());  // what those behind the forward pass read
+  std::vector<ValueId> again(graph.values.size());  // what those after the forward pass read
   for (size_t v = 0; v < again.size(); ++v) again[v] = ValueId(v);
   const auto read_again = [&](ValueId& value) { value = value == kNone ? kNone : again[size_t(value)]; };
 

@@ -64,7 +64,7 @@ std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch w
   return models;
 }
 
-// The samples that the model is called with where Prefetch reads so many of `all`; none where that is the batch it was
+// The samples that the model is called with if Prefetch reads so many of `all`; none if that is the batch it was
 // exported for.
 std::optional<int64_t> other_batch(const Graph& graph, const Exported& model, int64_t read, int64_t all) {
   for (const ValueId operand : model.operands) {

@@ -17,12 +17,12 @@ struct MixingNode {
   int64_t batch = 0;  // that its model was exported for; 0: it is open
 };
 
-// A node of a called model that mixes samples, or fits none, where the model runs in other batches than those it was
-// exported for: what the model gives for a sample would depend on the others, and not be what its own batch gives.
-// Nothing where there is none, or no such model. `graph` is verified; batch norms are taken as inference runs them.
+// A node of a called model that mixes samples, or fits none, if the model runs in other batches than those it was
+// exported for. What the model gives for a sample would depend on the others, and not be what its own batch gives.
+// Nothing if there is none, or no such model. `graph` is verified; batch norms are taken as inference runs them.
 std::optional<MixingNode> find_mixing(const Graph& graph, ModelBatch which = ModelBatch::Fixed);
 
-// Throws GraphError where there is such a node in a model whose batch is fixed, and one of `batches`, in samples of
+// Throws GraphError if there is such a node in a model whose batch is fixed, and one of `batches`, in samples of
 // Prefetch, is another than the model's.
 void check_samples_apart(const Graph& graph, const std::vector<int64_t>& batches);
 

@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth
-// recording that is launched on that device, those of set-up among them, counted from 0.
+// A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N. The fault comes with the Nth recording
+// that is launched on that device, those of set-up among them, counted from 0.
 //   kernel:D:N   a kernel launched with the step writes to an invalid address
 //   endless:D:N  a kernel before the step never ends
 //   lost:D:N     from then on every call for the device is an error, as if it had fallen off the bus

@@ -1,5 +1,5 @@
-// A library with the functions of NVML that the sampler uses, for the test of what is read through them: one GPU,
-// without a clock of its memory, whose power rises with each look.
+// A library with the functions of NVML that the sampler uses, for the test of what is read through them. It has one
+// GPU, without a clock of its memory, whose power rises with each look.
 
 #include <cstring>
 

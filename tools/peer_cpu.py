@@ -10,7 +10,7 @@ import sys
 import time
 
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
-BATCHES = 8  # of data, by turns
+BATCHES = 8  # of data, taken in turn
 
 
 def tensorflow_step(name, images, labels):

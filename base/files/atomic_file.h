@@ -1,6 +1,6 @@
 #pragma once
 // Replacing a file as a whole. New content is written into a temporary file in the same folder, flushed to the disk and
-// renamed over the old file, so that a reader finds either the old content or the new, whatever happens in between.
+// renamed over the old file. So a reader finds either the old content or the new, whatever happens in between.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,9 +11,9 @@
 namespace arbalest {
 
 // The temporary file has a random name, is created anew (never opened where something lies already), and is removed
-// unless commit() renames it; what killed processes left of that kind is removed first. An existing file keeps its
-// permissions; a new one gets those that the umask leaves. A symbolic link stays, and what it points to is replaced or
-// made. A device, such as /dev/null, is written to as it is. All functions throw RunError.
+// unless commit() renames it. Such files of killed processes are removed first. An existing file keeps its permissions;
+// a new one gets those that the umask leaves. A symbolic link stays, and what it points to is replaced or made. A
+// device, such as /dev/null, is written to as it is. All functions throw RunError.
 class AtomicFile {
  public:
   // Refuses a path that names something other than a regular file or a device, and a file that is write-protected: a
@@ -39,7 +39,7 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// The file that writing to `path` replaces or makes: what its symbolic links lead to. Throws RunError where they go
+// The file that writing to `path` replaces or makes: what its symbolic links lead to. Throws RunError if they go
 // round in a circle.
 std::filesystem::path output_target(const std::filesystem::path& path);
 

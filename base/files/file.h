@@ -27,7 +27,7 @@ std::filesystem::path find_file(const std::string& what, std::span<const std::fi
 // Whether a path that a file states leads to something below the file's own folder: relative, without "..".
 bool stays_inside(const std::string& path);
 
-// A file as it is. Throws RunError, also where it has more than `most` bytes.
+// A file as it is. Throws RunError, also if it has more than `most` bytes.
 std::vector<uint8_t> read_file(const std::filesystem::path& path, uint64_t most = UINT64_MAX);
 
 inline constexpr uint64_t kMostText = uint64_t{1} << 30;  // bytes of a file that people write or read
@@ -39,23 +39,23 @@ bool is_utf16(std::string_view text);
 // The text without its byte order mark, and with "\n" at the end of each line, which may be "\r\n" or "\r".
 std::string plain_text(std::string_view text);
 
-// A file that people write or read, as plain_text() has it. Throws RunError, also where it is UTF-16 or has more than
+// A file that people write or read, as plain_text() has it. Throws RunError, also if it is UTF-16 or has more than
 // kMostText bytes.
 std::string read_text(const std::filesystem::path& path);
 
 // Its lines, without those at the end that are empty.
 std::vector<std::string> read_lines(const std::filesystem::path& path);
 
-// The most that a gzipped file of so many bytes may hold: what is compressed further than any data is (deflate's limit
+// The most that a gzipped file of so many bytes may hold. What is compressed further than any data is (deflate's limit
 // is 1032 times) is refused before it fills the memory.
 uint64_t most_decompressed(uint64_t compressed);
 
-// Reads a file from the start, decompressing it where it is gzipped. Offsets are those of the decompressed content.
+// Reads a file from the start, decompressing it if it is gzipped. Offsets are those of the decompressed content.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path);  // throws RunError
 
-  // Exactly `count` bytes. Throws RunError (file, offset, expected, found) where the file ends sooner or is corrupt.
+  // Exactly `count` bytes. Throws RunError (file, offset, expected, found) if the file ends sooner or is corrupt.
   // Memory grows with what is there, not with `count`, which may come from the file itself.
   std::vector<uint8_t> read(uint64_t count, const std::string& what);
 

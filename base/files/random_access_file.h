@@ -12,7 +12,7 @@ namespace arbalest {
 
 class RandomAccessFile {
  public:
-  // Throws RunError where the file cannot be opened or is no regular file: "PATH: expected WHAT, found a folder".
+  // Throws RunError if the file cannot be opened or is no regular file: "PATH: expected WHAT, found a folder".
   RandomAccessFile(const std::filesystem::path& path, const std::string& what);
   ~RandomAccessFile();
   RandomAccessFile(const RandomAccessFile&) = delete;
@@ -22,7 +22,7 @@ class RandomAccessFile {
   uint64_t size() const { return size_; }  // bytes, when it was opened
 
   // All of `to` from `offset` on; the caller keeps within the size. By any number of threads at once. Throws RunError
-  // where it cannot be read or has become shorter.
+  // if it cannot be read or has become shorter.
   void read(uint64_t offset, std::span<std::byte> to) const;
 
   // Tells the system that a part will be read soon, so that reading it starts now; or that it will not be for long, so

@@ -135,7 +135,7 @@ def place_weights(graph, weights):
                     if operand == readers[0].output[0]:
                         node.input[i] = name
     read = {operand for node in nodes for operand in node.input}
-    # tf2onnx states tensors that TensorFlow has captured as inputs, also where it has folded them away.
+    # tf2onnx states tensors that TensorFlow has captured as inputs, also if it has folded them away.
     inputs = [value for value in graph.input if value.name not in weights and value.name in read]
     constants = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.input[:], graph.initializer[:], graph.node[:]

@@ -17,7 +17,7 @@
 namespace arbalest {
 namespace {
 
-constexpr double kPlainInterval = 10;  // seconds between progress lines where they are not redrawn
+constexpr double kPlainInterval = 10;  // seconds between progress lines if they are not redrawn
 
 std::string join(const Metrics& metrics) {
   std::string text;
@@ -93,7 +93,7 @@ size_t ConsoleObserver::width() const {
   return std::max<size_t>(2, terminal_width(out_)) - 1;  // the last column would wrap the cursor
 }
 
-// Errors are ignored: training goes on where the terminal is gone. One that takes nothing is waited for once, and then
+// Errors are ignored: training goes on if the terminal is gone. One that takes nothing is waited for once, and then
 // only asked: what it does not take is left out.
 void ConsoleObserver::put(const std::string& text) {
   taken_ = put_within(std::chrono::milliseconds(taken_ ? 1000 : 0), out_, (taken_ ? "" : "\n") + text);
@@ -149,7 +149,7 @@ void ConsoleObserver::started(const RunStarted& event) {
   if (!event.better.empty()) {
     print(fmt::format("best is judged by {}, {} is better", printable(event.best_metric), event.better));
   } else if (!event.best_metric.empty()) {
-    print(fmt::format("no validation is told as the best: --metric {0}:min or {0}:max states which way {0} is better",
+    print(fmt::format("no validation is shown as the best: --metric {0}:min or {0}:max states which way {0} is better",
                       printable(event.best_metric)));
   }
   if (!event.note.empty()) print("note: " + event.note);
@@ -181,7 +181,7 @@ void ConsoleObserver::progress(const RunProgress& event) {
   print(progress_text(run_, event, {.validated = validated_, .recalibrates = recalibrates_}));
 }
 
-// The share stands behind the progress of training, which may go on meanwhile.
+// The share stands after the progress of training, which may go on meanwhile.
 void ConsoleObserver::validating(const ValidationProgress& event) {
   validated_ = event.share;
   recalibrates_ = event.recalibrates;

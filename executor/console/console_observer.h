@@ -10,7 +10,7 @@ namespace arbalest {
 
 class ConsoleObserver : public RunObserver {
  public:
-  // Redraws where `out` is a terminal that can; `out` must outlive this.
+  // Redraws if `out` is a terminal that can; `out` must outlive this.
   explicit ConsoleObserver(std::FILE* out = stderr);
   ~ConsoleObserver() override { clear(); }
 

@@ -9,10 +9,10 @@
 
 namespace arbalest {
 
-inline constexpr const char* kInputBound = "input-bound";  // where training waits for its input
+inline constexpr const char* kInputBound = "input-bound";  // if training waits for its input
 
 // "epoch 3/10  [===>      ]  37 %  loss 0.1234  accuracy 0.9612  12.3k images/s  ETA 1:23", no longer than `width`
-// columns: what matters least (learning rate, bar, metrics, the share of the epoch) goes first, and the bar takes what
+// columns. What matters least (learning rate, bar, metrics, the share of the epoch) goes first, and the bar takes what
 // is left. `validated`: the share of a validation that goes on, or of its recalibration; below 0: none does.
 struct ProgressLayout {
   size_t width = std::string::npos;

@@ -45,7 +45,7 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   while (columns_of(rest) > width - (lines.empty() ? 0 : blanks.size())) {
     if (!lines.empty()) lines += blanks;
     const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : blanks.size()));
-    // Behind the last blank that fits; a word longer than a line is cut.
+    // After the last blank that fits; a word longer than a line is cut.
     const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
     const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
     const size_t end = indented_only ? fits.size() : blank;

@@ -10,13 +10,13 @@ namespace arbalest {
 // Whether lines of `out` can be replaced by later ones: a terminal that can move its cursor.
 bool can_redraw(std::FILE* out);
 
-// Whether colours are wanted there: such a terminal, where NO_COLOR is not set (https://no-color.org).
+// Whether colours are wanted there: such a terminal, if NO_COLOR is not set (https://no-color.org).
 bool shows_colours(std::FILE* out);
 
-// Columns of a terminal as of now; 80 where `out` is none.
+// Columns of a terminal as of now; 80 if `out` is none.
 size_t terminal_width(std::FILE* out);
 
-// Characters of UTF-8; each takes one column, but for those of some scripts.
+// Characters of UTF-8; each takes one column, except for those of some scripts.
 size_t columns_of(std::string_view text);
 
 // The beginning of the text that takes so many columns.

@@ -178,7 +178,7 @@ class CpuDevice final : public Device {
   void* zeros(int64_t bytes) const {
     constexpr size_t kAlign = 256;
     void* memory = std::aligned_alloc(kAlign, (size_t(bytes) + kAlign - 1) / kAlign * kAlign);
-    if (!memory) throw RunError(fmt::format("cpu:{}: {} bytes of memory are not to be had", index_, bytes));
+    if (!memory) throw RunError(fmt::format("cpu:{}: cannot allocate {} bytes of memory", index_, bytes));
     std::memset(memory, 0, size_t(bytes));
     return memory;
   }
@@ -232,7 +232,7 @@ class CpuDevice final : public Device {
 
   // Runs the first item of a queue unless there is none or an edge holds it back.
   bool run_head(Queue& queue) {
-    if (broken_) return false;  // what was issued behind a failure is dropped
+    if (broken_) return false;  // what was issued after a failure is dropped
     const uint64_t head = queue.head.load(std::memory_order_relaxed);
     if (head == queue.tail.load(std::memory_order_acquire)) return false;
     const Item item = queue.items[head % queue.items.size()];

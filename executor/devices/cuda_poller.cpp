@@ -118,7 +118,7 @@ bool CudaPoller::look() {
   return busy;
 }
 
-// Once it is to stop: whether what is under way still has time to end. Where something has ended there is time for the
+// Once it is to stop: whether what is under way still has time to end. If something has ended there is time for the
 // next, too: nothing more is issued, and what ends takes turns.
 bool CudaPoller::may_take_longer() {
   const auto now = std::chrono::steady_clock::now();

@@ -75,7 +75,7 @@ class CudaPoller {
     std::atomic<uint64_t> head_{0}, tail_{0};
   };
 
-  // Throws where the oldest instance that is under way in a lane, a place in `lanes`, will not end. `progress`: since
+  // Throws if the oldest instance that is under way in a lane, a place in `lanes`, will not end. `progress`: since
   // the look before something has ended in any of them.
   using Check = std::function<void(size_t lane, const Pending::Instance& oldest, bool progress)>;
 
@@ -86,7 +86,7 @@ class CudaPoller {
              TraceRecorder* trace, CallWatch::Caller& caller, Check check);
   ~CudaPoller() { stop(drain_deadline()); }
 
-  // One thread a lane at a time. Throws RunError where too much is under way.
+  // One thread a lane at a time. Throws RunError if too much is under way.
   void push(Pending& lane, const Pending::Instance& instance);
   // Ends the thread once everything has ended, or at the deadline; after a sticky error at once.
   void stop(Deadline until);

@@ -32,7 +32,8 @@ struct BoundLaunch {
   bool ranged = false;     // within an NvtxRange
   bool aside = false;      // Launch::aside
   // The launch aside that this launch has to wait for, by its index in the variant: the last one before it that uses
-  // the same memory. kNone if there is none, if an earlier launch waits for it, or for a launch that is aside itself.
+  // the same memory. It is kNone if there is none, if an earlier launch waits for it, or for a launch that is aside
+  // itself.
   int32_t after = kNone;
 
   void run() const { run_on(context.stream); }
@@ -75,7 +76,7 @@ struct BoundTask {
     std::vector<BoundLaunch> launches;
   };
   TaskId id = kNone;
-  std::vector<Variant> variants;  // one for each combination of slots; where `every` is above 1, an empty one behind
+  std::vector<Variant> variants;  // one for each combination of slots; if `every` is above 1, an empty one at the end
   std::vector<SlotChoice> choices;
   std::vector<BoundWait> waits;
   int32_t every = 1;     // as the task's
@@ -188,13 +189,13 @@ std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<
 struct DeviceCache;
 std::shared_ptr<DeviceCache> make_device_cache();
 
-// Throws RunError where CUDA or the device is missing. Devices of one run share `events`. A task that hangs for longer
+// Throws RunError if CUDA or the device is missing. Devices of one run share `events`. A task that hangs for longer
 // than the limit of `calls` fails (HangWatch), and so does a call that does not return; `calls` outlives the device.
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
-// Collectives over GPUs through NCCL, one at a time, with the same limit. Throws RunError where NCCL cannot connect the
+// Collectives over GPUs through NCCL, one at a time, with the same limit. Throws RunError if NCCL cannot connect the
 // devices.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
@@ -208,7 +209,7 @@ std::vector<std::pair<std::string, std::string>> library_versions();
 std::string cuda_device_model(int index);
 std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device
 std::string cpu_model();
-// Whether the CPU multiplies bfloat16 by instructions of its own; true where that is not known.
+// Whether the CPU multiplies bfloat16 by instructions of its own; true if that is not known.
 bool cpu_has_bfloat16();
 
 }  // namespace arbalest

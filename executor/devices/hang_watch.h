@@ -9,9 +9,9 @@
 
 namespace arbalest {
 
-// The instance of a task that is the oldest under way in a lane hangs when, for longer than a limit, it could have
-// started (what it reads is ready on every device that takes part) and nothing else completed: of the run for a
-// collective, of its device for any other task. So what waits for another task is not taken for what hangs.
+// The oldest instance in progress in a lane hangs if, for longer than a limit, it could have started and nothing else
+// completed. It could start if what it reads is ready on every device that takes part. For a collective the whole run
+// counts, for any other task its device. So what waits for another task is not taken for what hangs.
 class HangWatch {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -27,7 +27,7 @@ class HangWatch {
 
   explicit HangWatch(Seconds limit) : limit_(limit) {}
 
-  // True once it has hung for longer than the limit. Between two looks at most a second counts: where the
+  // True once it has hung for longer than the limit. Between two looks at most a second counts: if the
   // process itself stood still (stopped, or its machine asleep), nothing was watched.
   bool hangs(const Look& look, Time now) {
     constexpr Seconds kLongestStep{1};

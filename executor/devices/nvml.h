@@ -27,7 +27,7 @@ class Nvml {
   ~Nvml();
 
   // Utilisation, memory in use, power, clocks of the GPU with this PCI bus id ("0000:1b:00.0"): those of them that it
-  // tells. They must not outlive the library. Throws RunError where it knows no such GPU.
+  // tells. They must not outlive the library. Throws RunError if it knows no such GPU.
   std::vector<Gauge> gauges(const std::string& bus_id) const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Ranges that NVIDIA's Nsight shows beside what the GPU does.
+// Ranges that NVIDIA's Nsight shows along with the GPU's work.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@ namespace arbalest {
 // Whether this build can make them: the CUDA toolkit has the header.
 bool has_nvtx();
 
-// From here to the end of the scope, on the calling thread. Where it is not `wanted`, it costs a comparison.
+// From here to the end of the scope, on the calling thread. If it is not `wanted`, it costs a comparison.
 class NvtxRange {
  public:
   NvtxRange(bool wanted, const std::string& name, int64_t instance = -1) : wanted_(wanted) {

@@ -24,7 +24,7 @@ std::vector<Gauge> process_gauges();
 // If NVML is not available, the trace's note says why.
 class Sampler {
  public:
-  // The recorder outlives the sampler. Throws RunError where the system refuses a thread.
+  // The recorder outlives the sampler. Throws RunError if the system refuses a thread.
   Sampler(const std::vector<PlanDevice>& devices, std::chrono::milliseconds interval, TraceRecorder& trace);
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;

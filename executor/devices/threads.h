@@ -1,5 +1,5 @@
 #pragma once
-// Starting threads, with an error that says for what one was wanted where the system refuses it.
+// Starting threads, with an error that says for what one was wanted if the system refuses it.
 
 #include <functional>
 #include <string>

@@ -22,12 +22,12 @@ struct Head {
 };
 // Those of SoftmaxCrossEntropy before those of SigmoidCrossEntropy, in the graph's order; one for each value of scores.
 std::vector<Head> heads_of(const Graph& graph);
-// The head of these scores, "" for the first. Throws GraphError where there is none, which asks for `instead`, as in
+// The head of these scores, "" for the first. Throws GraphError if there is none, which asks for `instead`, as in
 // "name a value".
 Head head_of(const Graph& graph, const std::string& scores, const std::string& instead);
-// The scores of the others, for people: "'parity' or 'size'"; "" where there are none.
+// The scores of the others, for people: "'parity' or 'size'"; "" if there are none.
 std::string other_heads(const Graph& graph, const Head& chosen);
-// The names of a head's classes, where `names` are the source's: none where another head's may be meant.
+// The names of a head's classes, if `names` are the source's: none if another head's may be meant.
 std::vector<std::string> names_for(const Graph& graph, const std::vector<std::string>& names, int64_t classes);
 // Whether a SigmoidCrossEntropy compares the value: its probabilities are its sigmoid then, not its softmax.
 bool scores_labels(const Graph& graph, ValueId value);
@@ -59,7 +59,7 @@ class ConfusionMatrix {
   int64_t samples() const;  // in all
   int64_t samples(int64_t label) const { return of_[size_t(label)]; }
 
-  // Fractions; NaN where there is nothing to divide by.
+  // Fractions; NaN if there is nothing to divide by.
   double accuracy() const;
   double precision(int64_t label) const;  // of those taken for the class, which are of it
   double recall(int64_t label) const;     // of the class, which were taken for it

@@ -10,9 +10,9 @@
 
 namespace arbalest {
 
-// The fields of a sample, inferred from the graph's use of Prefetch's outputs: files that host nodes prepare, classes,
-// and labels, as many as the file of weights has names for. Empty if an output's type cannot be inferred. Throws
-// RunError if the file of weights cannot be read.
+// The fields of a sample, inferred from the graph's use of Prefetch's outputs. They are files that host nodes prepare,
+// classes, and labels, as many as the file of weights has names for. Empty if an output's type cannot be inferred.
+// Throws RunError if the file of weights cannot be read.
 std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& files);
 
 // Stands for a data set of such samples; none can be read.

@@ -90,7 +90,7 @@ std::function<void(int64_t)> Inference::hand_out(const Replica& replica,
   };
 }
 
-// Throws where the samples are why values are not finite. Some metrics are nan for good reasons.
+// Throws if the samples are why values are not finite. Some metrics are nan for good reasons.
 void Inference::blame_data(const Measurement& measured) const {
   if (std::none_of(measured.values.begin(), measured.values.end(), [](double v) { return !std::isfinite(v); })) return;
   const bool finite = all_means_finite(model_->loop(), measured);

@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-// Fractions; NaN where there is nothing to divide by.
+// Fractions; NaN if there is nothing to divide by.
 struct LabelRates {
   double threshold = 0;    // the probability above which the label is predicted
   double sensitivity = 0;  // of the samples that have the label, which are predicted to: recall
@@ -18,14 +18,14 @@ struct LabelRates {
   double precision = 0;    // of those predicted to have it, which do
 };
 
-// A sample's row of labels, as a batch hands it out: 0 to 1, or −1 where it is unknown: −1, 255 in uint8, or NaN.
+// A sample's row of labels, as a batch hands it out: 0 to 1, or −1 if it is unknown: −1, 255 in uint8, or NaN.
 std::vector<float> targets_of(const std::byte* row, DataType type, size_t labels);
 
 class LabelCounts {
  public:
   explicit LabelCounts(size_t labels) : scores_(labels) {}
 
-  // One sample: the scores of its labels, as SigmoidCrossEntropy takes them, and what they are: 1 or 0; others are
+  // One sample: the scores of its labels, as SigmoidCrossEntropy takes them, and what they are, 1 or 0. Others are
   // unknown and do not count, nor do scores that are not numbers.
   void add(std::span<const float> logits, std::span<const float> targets);
 
@@ -35,7 +35,7 @@ class LabelCounts {
 
   LabelRates at(size_t label, double threshold) const;
   // At the threshold whose sensitivity and specificity have the greatest sum (Youden's index), halfway between two
-  // probabilities; of several such the highest. NaN where not both kinds of samples are there.
+  // probabilities; of several such the highest. NaN if not both kinds of samples are there.
   LabelRates best(size_t label) const;
 
  private:

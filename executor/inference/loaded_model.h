@@ -12,7 +12,7 @@ namespace arbalest {
 class LoadedModel {
  public:
   // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
-  // that file weights are what the graph's initialisers say. Throws GraphError, and RunError where the file does not
+  // that file weights are what the graph's initialisers say. Throws GraphError, and RunError if the file does not
   // fit the graph.
   LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   LoadedModel(const LoadedModel&) = delete;

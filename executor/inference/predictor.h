@@ -26,12 +26,12 @@ struct PredictorOptions {
   std::vector<Field> fields;
 };
 
-// A request goes to a device that is free at once. Where all are busy it waits, and samples of requests that wait are
+// A request goes to a device that is free at once. If all are busy it waits, and samples of requests that wait are
 // computed together, up to a batch.
 class Predictor {
  public:
   // Plans on all devices of `options`, allocates, and reads options.files.weights; without that file weights are what
-  // the graph's initialisers say. Throws GraphError, and RunError where the file does not fit the graph.
+  // the graph's initialisers say. Throws GraphError, and RunError if the file does not fit the graph.
   Predictor(Graph graph, const SessionOptions& options, const PredictorOptions& asked = {});
   // Ends requests that are under way first. Nobody may be calling predict().
   ~Predictor();
@@ -47,7 +47,7 @@ class Predictor {
 
   // The value's rows for the samples, one after the other. `samples` has an array for each of fields(), in any order,
   // with the same number of samples; others are ignored. Any thread may call it; it returns when the rows are there.
-  // Throws GraphError where arrays do not fit the fields, RunError where the model cannot be run (any more).
+  // Throws GraphError if arrays do not fit the fields, RunError if the model cannot be run (any more).
   std::vector<float> predict(std::span<const FieldArray> samples);
 
  private:

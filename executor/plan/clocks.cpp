@@ -26,7 +26,7 @@ Ratio reduced(__int128 over, __int128 under) {
   return {over / divisor, under / divisor};
 }
 
-// Ticks of each clock while clock `root` makes one, along the relations; false where relations contradict each other or
+// Ticks of each clock while clock `root` makes one, along the relations; false if relations contradict each other or
 // the numbers grow beyond use.
 bool find_ratios(const Plan& plan, ClockId root, std::vector<Ratio>& ratios, std::vector<ClockId>& members) {
   ratios[size_t(root)] = {1, 1};

@@ -1,6 +1,6 @@
 #pragma once
-// Relations of a plan's clocks in time: which instance an edge needs, when the pattern of all clocks repeats, and the
-// lag of an edge in base batches (ticks of clock 0) over all phases. Used by the proofs, not while a plan runs.
+// Relations of a plan's clocks in time. They say which instance an edge needs, when the pattern of all clocks repeats,
+// and the lag of an edge in base batches (ticks of clock 0) over all phases. Used by the proofs, not while a plan runs.
 
 #include <cstdint>
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace arbalest {
 
-// Every clock's ticks on one time axis. The time of tick n of clock 0 is n; a coarse tick's time is that of the last
-// fine tick it groups; the ticks of a clock that hangs under a coarse one (validation batches) are spread evenly
+// Every clock's ticks on one time axis. The time of tick n of clock 0 is n. A coarse tick's time is that of the last
+// fine tick it groups. The ticks of a clock that hangs under a coarse one (validation batches) are spread evenly
 // between coarse ticks.
 class ClockTimes {
  public:
@@ -20,7 +20,7 @@ class ClockTimes {
 
   explicit ClockTimes(const Plan& plan);
 
-  // After this many ticks of every clock the pattern repeats; at most the clock's ticks where it does not within the
+  // After this many ticks of every clock the pattern repeats; at most the clock's ticks if it does not within the
   // run.
   int64_t phases(ClockId clock) const;
   bool repeats(ClockId clock) const { return lines_[size_t(clock)].repeats; }

@@ -62,7 +62,7 @@ bool can_tell(const Plan& plan, const Edge& edge, int64_t n) {
 }
 
 // How far a turn of the cycle reaches on average, in base batches. Every clock's pattern repeats, so the mean over many
-// turns is the mean for ever but for the rounding of one hyper-period. Where numbers of instances grow beyond 64 bits,
+// turns is the mean for ever, except for the rounding of one hyper-period. If numbers of instances grow beyond 64 bits,
 // as of traces that were made up, the most.
 double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<EdgeId>& cycle, double at_most) {
   const bool one_clock = std::all_of(cycle.begin(), cycle.end(), [&](EdgeId id) {
@@ -145,8 +145,8 @@ class Reaches {
   std::vector<TaskId> touched_;
 };
 
-// The most instances of a clock that end within a stretch of time: those that can lie between an ending of u and the
-// instance of u that v's started instances need, or that its next one needs.
+// The most instances of a clock that end within a stretch of time. They can lie between an ending of u and the instance
+// of u that v's started instances need, or that its next one needs.
 int64_t instances_within(const ClockTimes& times, const Clock& clock, ClockId id, double stretch) {
   constexpr double kExact = 1e-6;
   const int64_t phases = times.phases(id);

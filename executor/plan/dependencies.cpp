@@ -35,9 +35,9 @@ Dependencies::Dependencies(const Plan& plan, const PlanPosition& from)
   lay_out_edges();
 }
 
-// Edges that others imply: those that never hold anything back in this run, those beside a shorter one or one way round
-// another task, and those to oneself that the width covers. A way round needs its first edge to wait for the same
-// ending.
+// Edges that others imply. Some never hold anything back in this run. Others are parallel to a shorter one or to one
+// way round another task, or lead to oneself and are covered by the width. A way round needs its first edge to wait for
+// the same ending.
 std::vector<char> Dependencies::redundant_edges() const {
   const size_t edges = plan_.edges.size();
   std::vector<char> redundant(edges, 0);
@@ -162,11 +162,11 @@ int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
 }
 
 // Firing pauses while limits are chosen. A thread that read its limit before the pause read `fired` before that, so it
-// fires at most the instance that stands there now: one more than the largest `fired` is a number that no task exceeds.
+// fires at most the instance that stands there now. One more than the largest `fired` is a number that no task exceeds.
 //
-// Where the plan pauses, a validation that has not ended is left where it stands, but for what the iterations need: the
-// copy of the weights that the next update writes over. Where they need the copy of the validation after it too, it has
-// no batch left, and ends, so that at most one has to begin again.
+// When the plan pauses, a validation that has not ended stays where it stands. An exception is the copy of the weights
+// that the next update writes over, which the iterations need. If they need the copy of the validation after it too, it
+// has no batch left, and ends, so that at most one has to begin again.
 bool Dependencies::restrict_to_iterations(bool pauses) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return false;
@@ -233,7 +233,7 @@ PlanPosition Dependencies::position() const {
   const std::vector<int64_t> before = instances_before(position);
   for (TaskId task = 0; task < tasks_; ++task) {
     if (before[size_t(task)] <= states_[task].counts[int(Edge::Needs::Done)].load()) continue;
-    throw std::logic_error(plan_.tasks[size_t(task)].name + " is behind the position at which its plan rests");
+    throw std::logic_error(plan_.tasks[size_t(task)].name + " is past the position at which its plan rests");
   }
   return position;
 }

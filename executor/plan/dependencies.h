@@ -13,10 +13,10 @@
 // The thread that fires n checks n + 1 itself. Everything that an instance wrote before done() is visible to the
 // instances that its completion makes ready.
 //
-// A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
+// A plan's edges bound what runs. Besides them a task's own order holds, whether or not the plan spells it out. A
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.
 //
-// Nothing is allocated and nothing locked after construction, except where a run ends or rests.
+// Nothing is allocated and nothing locked after construction, except when a run ends or rests.
 
 #include <atomic>
 #include <cstdint>
@@ -71,12 +71,12 @@ class Dependencies {
   bool pause(Ready&& ready);
 
   // Only at rest, before start(): clock 0 runs `iterations` ticks in all, and other clocks what is complete by then,
-  // but for a validation that only begins there; from clock 0's number of ticks on, everything runs to its end.
+  // except for a validation that only begins there. From clock 0's number of ticks on, everything runs to its end.
   void rest_at(int64_t iterations);
   bool at_end() const;   // every task has run all its ticks
   bool trained() const;  // the tasks of clock 0 have run as far as they may; others may be under way
 
-  // Only at rest: where the plan stands. Throws std::logic_error where that is no state to go on from.
+  // Only at rest: where the plan stands. Throws std::logic_error if that is no state to go on from.
   PlanPosition position() const;
   // The instances of each task that lie before `position`.
   std::vector<int64_t> instances_before(const PlanPosition& position) const;

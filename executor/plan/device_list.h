@@ -9,7 +9,7 @@
 
 namespace arbalest {
 
-// A comma-separated list of KIND, KIND:N or KIND:FIRST-LAST, KIND being cpu or cuda; a bare KIND is KIND:0, and a bare
+// A comma-separated list of KIND, KIND:N or KIND:FIRST-LAST, KIND being cpu or cuda. A bare KIND is KIND:0, and a bare
 // number or range goes on with the kind before it ("cuda:0,2"). "auto" alone asks `resolve_auto`. Keeps the order
 // written; throws GraphError on an empty list, an unknown kind (with the nearest), a range that runs backwards and a
 // device named twice.

@@ -55,7 +55,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
   const ArenaValues& arenas = training.arenas;
   int64_t slots = 0;
   for (const ArenaValues::Slot& slot : arenas.slots) slots += bytes_of(slot.value);
-  // Gradients that are updated in parts have no arena: they are packed with the activations, but for padded parts.
+  // Gradients that are updated in parts have no arena: they are packed with the activations, except for padded parts.
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const bool has_gradients = placement.of[size_t(arenas.gradients)].buffer != kNone;
   const std::string of_learners = learners == 1 ? "of the learner" : fmt::format("of {} learners", learners);
@@ -81,7 +81,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
     }
   }
   parts.emplace_back(samples, "samples that stay on the device (cache = \"device\" of Prefetch)");
-  parts.emplace_back(validation, "validation, which runs beside training (Validate's batch)");
+  parts.emplace_back(validation, "validation, at the same time as training (Validate's batch)");
   int64_t rest = planned_bytes(plan, device);
   for (const auto& part : parts) rest -= part.first;
   parts.emplace_back(rest, "batches, averages and other state");
@@ -126,7 +126,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const int64_t others = peak_of(plan) - request.learners * activation_bytes(plan);
   const int64_t room = (most - others) / request.learners;  // of a learner's activations
 
-  // Two searches run. One lowers the memory a little at a time and reaches the lowest peak; the other aims at the limit
+  // Two searches run. One lowers the memory a little at a time and reaches the lowest peak. The other aims at the limit
   // directly, which adds less work if the limit leaves much memory. The choice with the least work is used.
   const std::vector<Choice> choices = search.descent();
   auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));

@@ -28,9 +28,9 @@ class LimitTooLow : public GraphError {
 };
 
 // Computes nodes of the program's training step again (passes/recompute.h) such that the plan that the request
-// asks for needs no more than the limit on any device: those that save most for their work first, and no more of them
-// than it takes. A program that fits is left as it is. Throws LimitTooLow, which says what the least is, and what takes
-// it.
+// asks for needs no more than the limit on any device. Nodes that save most for their work come first, and no more of
+// them than it takes. A program that fits is left as it is. Throws LimitTooLow, which says what the least is, and what
+// takes it.
 Recomputation fit_memory(Program& program, const PlanRequest& request, const MemoryLimit& limit);
 
 }  // namespace arbalest

@@ -27,8 +27,8 @@ NodeId find_accumulate(const PlanInputs& in) {
 }
 
 // Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
-// the last bucket has no backward left to travel under, so it is cut off small: a sixteenth of bucket_bytes, at least,
-// where as much is left before it.
+// the last bucket has no backward left to travel under, so it is cut off small. It has a sixteenth of bucket_bytes, at
+// least, if as much is left before it.
 std::vector<Bucket> find_buckets(const PlanInputs& in) {
   const Graph& graph = in.training().graph;
   const ValueId arena = in.training().arenas.gradients;
@@ -66,7 +66,7 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
 }
 
 // Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
-// more: some sixteen, of 16 MiB at least, since each is a launch. Empty where the update is whole.
+// more. There are some sixteen, of 16 MiB at least, since each is a launch. Empty if the update is whole.
 std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
   const Loop& loop = in.training();
@@ -190,7 +190,7 @@ void add_step_with_updates(PlanBuilder& builder, const PlanInputs& in, const Ste
   run_until(NodeId(loop.graph.nodes.size()));
 }
 
-// The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it: so
+// The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it. So
 // the bucket's sum can travel while backward is at work on the next.
 void add_accumulation(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
                       const Replica& replica) {
@@ -230,7 +230,7 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
     if (cut.accumulate != kNone) add_accumulation(builder, in, cut, i, replica);
     begin = cut.ends[i];
   }
-  if (!in_parts && begin < end) {  // without the accumulate node, whose parts are behind those of the step
+  if (!in_parts && begin < end) {  // without the accumulate node, whose parts are after those of the step
     Placement for_update = replica.placement;
     if (!memory.gradients.empty()) {
       for_update.of[size_t(cut.averaged_gradients(loop))] = {memory.gradients[size_t(replica.device)], 0, 0};

@@ -76,7 +76,7 @@ void check(const PlanInputs& in) {
 
 namespace {
 
-// Whole epochs between validations, such that the last whole epoch of the run is validated: where the last group is
+// Whole epochs between validations, such that the last whole epoch of the run is validated: if the last group is
 // short, the whole run is one period.
 void add_validation_clocks(PlanBuilder& builder, const PlanInputs& in, int64_t epochs, int64_t rounds,
                            int64_t syncs_per_epoch, Clocks& clocks) {

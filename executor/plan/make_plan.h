@@ -37,13 +37,13 @@ struct PlanRequest {
   int32_t run_ahead = 2;                 // iterations that may be under way at once
   int32_t device_slots = 2;              // batches on the device per learner
   int64_t report_every = 0;              // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
-  bool validates = true;                 // where the program has a validation graph
+  bool validates = true;                 // if the program has a validation graph
   bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
   bool branches = true;  // on GPUs with few learners gradients of parameters and parts of updates run aside
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
-                                       // CUDA. Where a convolution of few channels is folded, its images come on top
+                                       // CUDA. If a convolution of few channels is folded, its images come on top
 };
 
 // Devices that share validation's work: all that have the model which the learners share.
@@ -62,7 +62,7 @@ int32_t fill_parts(int64_t samples, double fill_time, int32_t threads);
 // made from.
 struct BatchLayout {
   BatchOrigin origin = BatchOrigin::Host;
-  std::vector<int64_t> offsets;  // by the source's field, in bytes; 0 where it is not in the slot
+  std::vector<int64_t> offsets;  // by the source's field, in bytes; 0 if it is not in the slot
   int64_t bytes = 0;
   int64_t pinned_bytes = 0;  // Host: as `bytes`; Resident: the scalars; Samples: the scalars, then an int64 a sample
 };
@@ -71,9 +71,9 @@ BatchLayout batch_layout(const Loop& loop, BatchOrigin origin);
 // Makes the plan in the phases of executor/plan/phases.h. Throws GraphError if the options do not fit the program.
 Plan make_plan(const Program& program, const PlanRequest& request);
 
-// The plan of one pass over the validation split with weights that are given: the program's validation loop on every
-// device of the request, each with its share of the batches, without training. Sums are read back at the end, outputs
-// (Loop::outputs) with every batch.
+// The plan of one pass over the validation split with weights that are given. It is the program's validation loop on
+// every device of the request, each with its share of the batches, without training. Sums are read back at the end,
+// outputs (Loop::outputs) with every batch.
 Plan make_inference_plan(const Program& program, const PlanRequest& request);
 
 // Bytes rounded up to a multiple of 256, since buffers begin at multiples of 256 bytes.
@@ -93,7 +93,8 @@ struct Packing {
 };
 Packing pack(const std::vector<Lifetime>& lifetimes);
 
-// Offsets for what comes beside lifetimes that have their place already, below `limit` bytes; −1 for what finds none.
+// Packs `added` around buffers that are already placed, without growing past `limit` bytes. Returns offsets; −1 for
+// each that does not fit.
 std::vector<int64_t> pack_into_gaps(const std::vector<Lifetime>& placed, const std::vector<int64_t>& offsets,
                                     const std::vector<Lifetime>& added, int64_t limit);
 
@@ -122,7 +123,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
                 bool branch = false, const std::vector<UpdatePart>& updates = {});
 
 // Number of further nodes for which values of this size stay if a launch aside reads them, so that those nodes need not
-// wait for it: about two layers. Where values are large, nodes take longer and memory is worth more.
+// wait for it: about two layers. If values are large, nodes take longer and memory is worth more.
 inline int32_t linger_of(int64_t bytes) {
   constexpr int64_t kSmall = 2 << 20;
   return bytes <= kSmall ? 8 : 4;

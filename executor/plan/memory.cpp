@@ -189,7 +189,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
     const auto part = std::find_if(updates.begin(), updates.end() - 1, [&](const UpdatePart& each) {
       return each.holds(storage[size_t(value)].offset_bytes);
     });
-    return size_t(part - updates.begin());  // what has no elements may lie behind all of them
+    return size_t(part - updates.begin());  // what has no elements may lie after all of them
   };
   for (const UpdatePart& part : updates) {
     const int32_t linger = branch ? linger_of(part.bytes()) : 0;

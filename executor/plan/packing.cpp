@@ -57,7 +57,7 @@ class Union {
     lists_.push_back({ranges.all().data(), ranges.all().data() + ranges.all().size()});
   }
 
-  // The lowest gap of this size; above all ranges where it is not found soon.
+  // The lowest gap of this size; above all ranges if it is not found soon.
   int64_t gap(int64_t size) {
     int64_t offset = 0;
     int seen = 0;

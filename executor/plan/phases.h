@@ -25,7 +25,7 @@ struct PlanInputs {
   const TensorType& type_of(ValueId value) const { return training().graph.values[size_t(value)].type; }
 };
 
-// Throws GraphError where the options do not fit the program or each other.
+// Throws GraphError if the options do not fit the program or each other.
 void check(const PlanInputs& in);
 
 // True if compute lanes of the device have a branch: the device is a GPU with few learners.
@@ -43,7 +43,7 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in);
 
 struct Lanes {
   LaneId host = kNone;
-  LaneId collectives = kNone;                        // over all devices, where several synchronise
+  LaneId collectives = kNone;                        // over all devices, if several synchronise
   std::vector<LaneId> copy_in, copy_out, averaging;  // by device
 };
 Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in);
@@ -60,7 +60,7 @@ struct StepCut {
   std::vector<NodeId> ends;     // of the parts but the update, which may be empty
   std::vector<Bucket> buckets;  // Ssgd: one a part
   NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
-  NodeId update = kNone;        // the update node, where it is made in parts, which take its place
+  NodeId update = kNone;        // the update node, if it is made in parts, which take its place
   // None: the parts of the update, in the order of the arenas; each runs as soon as its gradients are complete.
   std::vector<UpdatePart> updates;
   // Ssgd between devices: number of leading elements that are updated while the last bucket is being reduced; 0: the
@@ -79,7 +79,7 @@ StepCut cut_step(const PlanInputs& in);
 struct SharedMemory {
   std::vector<BufferId> models;                       // Sma: z, two slots of the sync clock
   std::vector<BufferId> gradients;                    // Ssgd with several learners on a device: the mean gradient
-  std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16
+  std::vector<BufferId> frozen, frozen_lowered;       // empty if nothing is frozen, or nothing reads it in bfloat16
   std::vector<MovingAverageBuffers> moving_averages;  // of the weights, on devices that validate; empty without
 
   // Adds the places of a loop's frozen values on a device to `given`, for place().
@@ -114,8 +114,8 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // Parts that phases share.
 
-// For each value the base whose memory it shares: through views, in-place outputs and carries, and where an
-// output is written over an input that nothing reads afterwards.
+// For each value the base whose memory it shares: through views, in-place outputs, carries, and
+// outputs that are written over an input that nothing reads afterwards.
 std::vector<View> shared_storage(const Graph& graph);
 
 // Adds the path source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Reuse

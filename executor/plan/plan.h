@@ -27,8 +27,8 @@ struct Clock {
   int64_t ticks = 0;
 };
 
-// A coarse clock's ticks group a fine clock's: `group` fine ticks make a coarse one, and every `period` fine ticks a
-// group is cut short and a new one begins (the end of an epoch forces a sync). group ≤ period.
+// A coarse clock's ticks group a fine clock's. `group` fine ticks make a coarse one. Every `period` fine ticks a group
+// is cut short and a new one begins (the end of an epoch forces a sync). group ≤ period.
 struct ClockRelation {
   ClockId fine = kNone, coarse = kNone;
   int64_t group = 1, period = 1;
@@ -54,7 +54,7 @@ struct Edge {
 
   TaskId from = kNone, to = kNone;
   int64_t distance = 0;
-  int32_t relation = kNone;  // index into Plan::relations where the clocks differ
+  int32_t relation = kNone;  // index into Plan::relations if the clocks differ
   Needs needs = Needs::Done;
   Why why = Why::Data;
   std::string what;  // the buffer or value the edge protects, for reading
@@ -98,7 +98,7 @@ struct Buffer {
   int64_t bytes = 0;
   int64_t stride = 0;
   int32_t slots = 1;
-  ClockId clock = kNone;  // whose ticks choose the slot; kNone where slots = 1
+  ClockId clock = kNone;  // whose ticks choose the slot; kNone if slots = 1
   // The first and the last node that the buffer is in use for, as positions in their graph; kNone unless its arena is
   // packed by lifetime.
   int32_t first = kNone, last = kNone;
@@ -164,9 +164,9 @@ struct Placement {
   ArenaId activations = kNone;  // the arena that is packed by lifetime
 };
 
-// A loop's graph on a device with memory of its own, the tasks that bring it batches and the task that reads its sums:
-// a learner's training, or a device's part in validation or recalibration. Its step is one task, or several if others
-// have to come in between.
+// A loop's graph on a device with memory of its own, the tasks that bring it batches and the task that reads its sums.
+// This is a learner's training, or a device's part in validation or recalibration. Its step is one task, or several if
+// others have to come in between.
 struct Replica {
   int32_t device = 0;
   int32_t learner = kNone;  // global number; kNone unless the loop trains
@@ -179,11 +179,11 @@ struct Replica {
   TaskId read_back = kNone;       // copies measurements to the host; kNone if the loop measures nothing
   BufferId tally = kNone;         // target of that copy: pinned, in slots of its clock
   std::vector<BufferId> rows;     // the same for each metric that keeps rows
-  TaskId hand_out = kNone;        // gives each batch's outputs to the host; kNone where the loop has none
+  TaskId hand_out = kNone;        // gives each batch's outputs to the host; kNone if the loop has none
   std::vector<BufferId> outputs;  // what it reads: pinned, in slots of the step's clock
 
   TaskId first() const { return step.front(); }
-  TaskId update() const { return step.back(); }  // the last task of it, where it is in several
+  TaskId update() const { return step.back(); }  // the last task of it, if it is in several
 };
 
 struct LoopPlan {
@@ -199,7 +199,7 @@ struct SamplesOnDevice {
   bool validation = false;
   int32_t device = 0;
   ArenaId arena = kNone;
-  std::vector<BufferId> fields;  // by Loop::fields: samples × bytes of one; kNone where no loop reads it
+  std::vector<BufferId> fields;  // by Loop::fields: samples × bytes of one; kNone if no loop reads it
 };
 
 // A device's moving average of the weights: float[P], and int64[2] as ops/optim/moving_average.h has it.
@@ -232,8 +232,8 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<Launch> launches;
-  // Those of the program's loops in their order, then "synchronisation" where averaging, moving averages or validation
-  // add nodes, updates are made in parts, or batches are made of samples on a device.
+  // Those of the program's loops in their order. Then comes "synchronisation" if averaging, moving averages or
+  // validation add nodes, updates are made in parts, or batches are made of samples on a device.
   std::vector<Graph> graphs;
   PlanHandles handles;
 
@@ -256,8 +256,8 @@ struct Cycle {
   double bound() const { return microseconds / lag; }  // no schedule is faster, per iteration of the base clock
 };
 
-// The tick of `clock` that instance n of a task of clock `of` belongs to: n itself, the coarser tick around it, or the
-// last of the finer ones in it. Throws std::logic_error where the clocks have no relation.
+// The tick of `clock` that instance n of a task of clock `of` belongs to. That is n itself, the coarser tick around it,
+// or the last of the finer ones in it. Throws std::logic_error if the clocks have no relation.
 int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n);
 
 // The instance of edge.from that instance n ≥ 0 of edge.to needs; negative: none.
@@ -266,16 +266,15 @@ int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n);
 // How many instances v may start, on account of edge e, once u has completed `completed` instances. Never decreases.
 int64_t allowed_instances(const Plan& plan, const Edge& edge, int64_t completed);
 
-// Proves the plan live, or throws GraphError that names a cycle without lag ("step → copy → step") or an edge that is
-// malformed (clocks without a relation, negative distance, an Issued edge from a host task or to one).
+// Proves the plan live, or throws GraphError that names a cycle without lag ("step → copy → step") or a malformed edge.
+// That is one of clocks without a relation, of negative distance, or an Issued one from or to a host task.
 void verify(const Plan& plan);
 
-// The cycle with the largest bound(). Empty where no task has a duration.
+// The cycle with the largest bound(). Empty if no task has a duration.
 Cycle critical_cycle(const Plan& plan);
 
-// For each edge, by how many instances of u its completions can be ahead of those that v has already started on: how
-// many events or slots of u must be kept apart. Throws GraphError where an edge lies on no cycle, so that nothing
-// bounds it.
+// For each edge u → v, the largest number of instances by which u can run ahead of those that v has started on. That
+// many events or slots of u are needed. Throws GraphError if an edge lies on no cycle, so that nothing bounds it.
 std::vector<int64_t> edge_leads(const Plan& plan);
 
 }  // namespace arbalest

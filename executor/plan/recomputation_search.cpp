@@ -35,7 +35,7 @@ double RecomputationSearch::work_of(const Node& node) const {
   return std::max(cost.bytes, cost.flops / operations_per_byte_);
 }
 
-// Nodes that make what is read behind the forward pass; of very many those that make most, since each is looked at
+// Nodes that make what is read after the forward pass. Of very many those that make most, since each is looked at
 // often.
 void RecomputationSearch::find_candidates() {
   constexpr size_t kMost = 1000;
@@ -117,7 +117,7 @@ void RecomputationSearch::start_anew() {
   worth_.assign(2 * candidates_.size(), std::numeric_limits<double>::max());  // to be looked at
 }
 
-// Moves until all that lives at once is within the limit. False where none helps any more.
+// Moves until all that lives at once is within the limit. False if none helps any more.
 bool RecomputationSearch::reach(int64_t limit) {
   now_ = step_.need(chosen_, limit);
   while (now_.excess > 0) {
@@ -181,7 +181,7 @@ double RecomputationSearch::make(size_t move, Choice& choice) const {
 }
 
 // Chooses a node with what has to be computed again along with it: views of what it makes, and what makes its inputs
-// where nothing keeps these for long. Returns the work of all.
+// if nothing keeps these for long. Returns the work of all.
 double RecomputationSearch::add_with_others(size_t node, Choice& choice) const {
   double work = 0;
   std::vector<size_t> added;

@@ -63,7 +63,7 @@ StepMemory::Operands StepMemory::packed(const Op& op, const std::vector<ValueId>
 }
 
 // The nodes of a step in their order, with those that are computed again among them. Bases of values that are made
-// again have numbers behind those of all values.
+// again have numbers after those of all values.
 class StepMemory::Walk {
  public:
   Walk(const StepMemory& step, const std::vector<bool>& chosen)
@@ -140,7 +140,7 @@ class StepMemory::Walk {
 
   const StepMemory& step_;
   std::vector<Life> lives_;     // by base
-  std::vector<ValueId> later_;  // by value: the base that is read behind the forward pass
+  std::vector<ValueId> later_;  // by value: the base that is read after the forward pass
   int32_t position_ = 0;
 };
 

@@ -28,7 +28,7 @@ class StepMemory {
   const Repetitions& repetitions() const { return repetitions_; }
   // The base whose memory the value shares, if that is packed with the activations; kNone otherwise.
   ValueId storage(ValueId value) const { return storage_[size_t(value)]; }
-  // Whether the step needs the base's memory behind its forward pass.
+  // Whether the step needs the base's memory after its forward pass.
   bool read_later(ValueId base) const { return read_later_[size_t(base)]; }
 
  private:
@@ -51,7 +51,7 @@ class StepMemory {
   const Repetitions repetitions_;
   const bool branch_;
   std::vector<ValueId> storage_;         // by value
-  std::vector<int64_t> bytes_;           // by value: of bases, with what is left free behind them
+  std::vector<int64_t> bytes_;           // by value: of bases, with what is left free after them
   std::vector<bool> read_later_;         // by base
   std::vector<Operands> nodes_, again_;  // by node; again_ of their repetitions
   std::vector<bool> aside_;              // by node

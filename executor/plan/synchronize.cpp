@@ -1,9 +1,9 @@
 // Synchronisation: the tasks that average gradients (S-SGD) or models (SMA, local SGD), within a device and over all.
 //
-// Averaging n of SMA follows the updates of group n of `every` iterations and runs while group n + 1 begins: forward
+// Averaging n of SMA follows the updates of group n of `every` iterations and runs while group n + 1 begins. Forward
 // and backward go on, and only the first update of that group waits for it. It reads w_j, z_n and z_n−1 and puts z_n+1
-// into the place of z_n−1; the update reads z_n. Between devices w_j are read when the device's own sum is made, and
-// the update waits no longer than for that and for z_n, unless it may have to start again from z_n+1.
+// into the place of z_n−1; the update reads z_n. Between devices w_j are read when the device's own sum is made. The
+// update waits no longer than for that and for z_n, unless it may have to start again from z_n+1.
 
 #include <fmt/format.h>
 
@@ -41,9 +41,9 @@ struct Averaged {
   std::vector<TaskId> reads, writes;  // by device: the task that reads its replicas, and the one that has the whole sum
 };
 
-// Share · Σ w_j over all learners, as tasks at the ticks of averaging: one a device that reads its replicas; or a sum
-// on each device, an all-reduce, and one a device that reads the whole. `write` adds the node that makes something of
-// it.
+// Share · Σ w_j over all learners, as tasks at the ticks of averaging. They are one a device that reads its replicas;
+// or a sum on each device, an all-reduce, and one a device that reads the whole. `write` adds the node that makes
+// something of it.
 Averaged sum_models(const SynchronisationInputs& given, const std::string& name, double share, const SumWriter& write) {
   const TensorType type = given.in.type_of(given.in.training().arenas.weights);
   const bool alone = given.in.devices() == 1;
@@ -101,7 +101,7 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
   const bool restarts = given.in.training().arenas.averaged != kNone;
   for (const Replica& replica : given.learners) {
     const TaskId read = reads[size_t(replica.device)], written = writes[size_t(replica.device)];
-    // If learners do not restart from the average, updates need not wait for the task that writes it: the task that
+    // If learners do not restart from the average, updates need not wait for the task that writes it. The task that
     // made z_n precedes the sum of models that follows it.
     const bool whole = restarts || read == written;
     given.builder.add_edge(whole ? written : read, replica.update(), 1, Needs::Issued, Why::Reuse,
@@ -168,7 +168,7 @@ void average_gradients(const SynchronisationInputs& given) {
     given.builder.add_edge(last_collective, first_collective, 1, Needs::Issued, Why::Lane);
 }
 
-// Local SGD: every replica becomes the mean of all, which nothing can run beside.
+// Local SGD: every replica becomes the mean of all; nothing can run at the same time.
 std::vector<TaskId> replace_models(const SynchronisationInputs& given) {
   const ValueId copy = given.in.training().arenas.weights_lowered;
   const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,

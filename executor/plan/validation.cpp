@@ -30,7 +30,7 @@ struct Validator {
 // The learners' statistics summed over all devices.
 struct GatheredStatistics {
   std::vector<Term> sums;  // one a device
-  TaskId after = kNone;    // which they hold the whole; kNone where nothing is gathered
+  TaskId after = kNone;    // which they hold the whole; kNone if nothing is gathered
 };
 
 Term term_of(const Loop& loop, const Placement& placement, ValueId value) {
@@ -72,7 +72,7 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
   return gathered;
 }
 
-// The snapshot's weights: made from their moving average or the learners' average, where there is one, else copied from
+// The snapshot's weights: made from their moving average or the learners' average, if there is one, else copied from
 // the first learner, whose model all then have.
 void snapshot_weights(const ValidationInputs& given, const Validator& validator, std::vector<Operand>& copies) {
   const ArenaValues &from = given.in.training().arenas, &to = given.loop.arenas;
@@ -211,7 +211,7 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
   TaskId all = kNone;
   if (validators.size() > 1) {
     all = add_all_reduce(builder, given.lanes, "all-reduce recalibration", given.clocks.validation, averages, true);
-    // Once they are done: issued before, it would hold up averaging behind it.
+    // Once they are done: issued before, it would delay the averaging after it.
     for (const Replica& replica : replicas) {
       builder.add_edge(replica.update(), all, 0, Needs::Done, Why::Data, "statistics");
     }
@@ -233,7 +233,7 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
   return replicas;
 }
 
-// Adds the copy of the validated model to the host, where it can be saved.
+// Adds the copy of the validated model to the host, if it can be saved.
 void keep_validated(const ValidationInputs& given, const Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
   PlanHandles& handles = builder.plan.handles;

@@ -1,10 +1,10 @@
-// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead;
-// and as what an edge needs never decreases with n, so does one that waits for a later instance of its own task. Two
-// steps decide exactly:
+// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead.
+// What an edge needs never decreases with n, so this also holds for one that waits for a later instance of its own
+// task. Two steps decide exactly:
 //  1. A certificate: with each edge's least lag over all phases, every cycle has a positive lag. Sound, and fast
 //  whatever the
 //     length of an epoch. But not complete: least lags of different edges may belong to different phases.
-//  2. Where step 1 proves nothing, token counts are run through one hyper-period, after which the pattern of all clocks
+//  2. If step 1 proves nothing, token counts are run through one hyper-period, after which the pattern of all clocks
 //     repeats. That decides: shift a cycle of waiting instances down by hyper-periods until one of them lies in the
 //     first, and it never starts there; and what the first hyper-period needs lies in the first hyper-period.
 
@@ -99,7 +99,7 @@ void check_edge(const Plan& plan, const Edge& edge) {
   }
 }
 
-// Tasks so ordered that edges of distance 0 within a clock lead forward; shorter than the tasks where such edges close
+// Tasks so ordered that edges of distance 0 within a clock lead forward; shorter than the tasks if such edges close
 // a cycle.
 std::vector<TaskId> forward_order(const Plan& plan, const std::vector<std::vector<EdgeId>>& out_edges) {
   const auto forward = [](const Edge& edge) { return edge.distance == 0 && edge.relation == kNone; };

@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-// Makes the plan's devices and, where a lane spans them, their collectives. `threads` are shared by the CPU devices;
+// Makes the plan's devices and, if a lane spans them, their collectives. `threads` are shared by the CPU devices;
 // what hangs on GPUs for longer than `device_timeout` seconds fails; `cache` keeps kernels and communicators from one
 // plan to the next. Throws RunError.
 std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double device_timeout, const BindOptions& options,

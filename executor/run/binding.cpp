@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
 }
 
 // Number of events of an edge's first task that must be distinguished. A slow task waits for the last instance of a
-// group only; if the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
+// group only. If the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
 int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   if (edge.relation == kNone) return int32_t(lead) + 1;
   const ClockRelation& relation = plan.relations[size_t(edge.relation)];
@@ -209,7 +209,7 @@ void Binding::make_kernels(const BindOptions& options) {
     const Launch& launch = plan_.launches[size_t(i)];
     const Graph& graph = plan_.graphs[size_t(launch.program)];
     const PlanDevice::Kind kind = plan_.devices[task->device == kNone ? 0 : size_t(task->device)].kind;
-    // Validation too runs beside the learners.
+    // Validation, too, runs at the same time as the learners.
     const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task->device;
     });
@@ -228,7 +228,7 @@ void Binding::make_kernels(const BindOptions& options) {
   workspaces_ = place_workspaces(plan_, workspaces);
 }
 
-// Takes the memory anew where what was kept has another size.
+// Takes the memory anew if what was kept has another size.
 std::byte* Binding::kept_memory(const Arena& arena, KeptArenas& kept) {
   if (!is_there(arena, kept)) {
     kept.erase(arena.name);

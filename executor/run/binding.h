@@ -29,19 +29,19 @@ struct BindOptions {
   int64_t workspace_limit = 64 << 20;  // bytes per compute lane
   int threads = 1;                     // that make kernels of GPUs
   bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
-  bool capture = true;                 // record steps and replay them, where the device can
+  bool capture = true;                 // record steps and replay them, if the device can
   std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();
 };
 
-// Throws RunError where the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
+// Throws RunError if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
 // device; CPU devices have one memory, and what they need counts together.
 void check_memory(const Plan& plan, const std::vector<int64_t>& free);
 
 class Binding {
  public:
   // `calls` watches what the devices call; they are parallel to plan.devices. `collectives` runs the lanes that span
-  // them, nullptr where there are none. Adds arenas for workspaces that find no gap to the plan. Throws RunError,
-  // naming the largest arenas, where a device lacks memory: before the first allocation.
+  // them, nullptr if there are none. Adds arenas for workspaces that find no gap to the plan. Throws RunError,
+  // naming the largest arenas, if a device lacks memory: before the first allocation.
   Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
           std::unique_ptr<Queues> collectives, const BindOptions& options);
 

@@ -230,7 +230,7 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
 namespace {
 
 // The first layer, or product with a parameter, that takes the value or what only changes its type or shape. Whole
-// numbers are indices where a layer takes them as they are. kNone: there is none.
+// numbers are indices if a layer takes them as they are. kNone: there is none.
 NodeId layer_that_takes(const Graph& graph, ValueId value) {
   static const std::set<std::string_view> pass_on = {"Cast",    "Concat",    "Flatten", "Identity",
                                                      "Reshape", "Transpose", "Squeeze", "Unsqueeze"};

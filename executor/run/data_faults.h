@@ -24,9 +24,9 @@ struct DataFindings {
   std::string note;  // of labels that seem to be counted from 1 (counted_from_one()); "": they are not
 };
 
-// Reads samples once more, on the calling thread: labels that a loss or a metric of the loop cannot take, also where
-// nodes compute them of the source's fields, and, where that is asked for, floating fields that are nan or infinite. A
-// missing label is neither. `samples`: indices; none: all of the split. Throws what the source throws.
+// Reads samples once more, on the calling thread. Finds labels that a loss or a metric of the loop cannot take, also if
+// nodes compute them of the source's fields. If asked for, finds floating fields that are nan or infinite. A missing
+// label is neither. `samples`: indices; none: all of the split. Throws what the source throws.
 DataFindings look_at_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
                           std::span<const int64_t> samples = {});
 std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,

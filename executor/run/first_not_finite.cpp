@@ -95,7 +95,7 @@ class Search {
       if (output == kNone || !is_floating(graph.values[size_t(output)].type.dtype)) continue;
       const ValueRange& range = range_of(graph, output, launch.outputs[i]);
       if (range.finite()) continue;
-      // Labels may be missing, so that what the batch holds is to blame only where it comes through.
+      // Labels may be missing, so that what the batch holds is to blame only if it comes through.
       if (from_outside) return tell(*from_outside, false);
       if ((range.undefined > 0 && !undefined) || (range.infinite > 0 && !infinite && !undefined))
         return tell(range, true);

@@ -26,7 +26,7 @@ struct NotFinite {
   int64_t learner = 0;
   std::string device;  // "cuda:0"
   std::string node, op;
-  ValueRange value;  // an output of the node, or, where `made` is false, an input that nothing of the step has made
+  ValueRange value;  // an output of the node, or, if `made` is false, an input that nothing of the step has made
   bool made = true;
   std::vector<ValueRange> inputs;  // of the node, those with elements of a floating type
 };
@@ -34,8 +34,8 @@ struct NotFinite {
 // Runs the steps of all learners for iteration `tick` of the plan again, from the state and the batches that are in
 // place, and looks at every output. Infinities that come from constants or states, such as masks, and pass through
 // nodes are not what is looked for; what becomes not a number is. After a run; what steps write is of no use
-// afterwards. Averages between learners are not made again: nodes behind them read what the run has left there. Nothing
-// where all values are finite.
+// afterwards. Averages between learners are not made again: nodes after them read what the run has left there. Nothing
+// if all values are finite.
 std::optional<NotFinite> first_not_finite(const Binding& binding, int64_t tick);
 
 // "node 'c' (Conv) of learner 0 on cuda:0 makes 'c', float[4,8]: -1 to 2; 3 of 32 elements are nan, the first at

@@ -1,6 +1,6 @@
 #pragma once
 // Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker
-// that sleeps takes long to wake; a device lane that is ready must not wait for either.
+// that sleeps takes long to wake. A device lane that is ready must not wait for either.
 
 #include <tbb/concurrent_queue.h>
 
@@ -27,7 +27,7 @@ class IssuingThreads {
   // Issues everything that was pushed before it ends the threads.
   ~IssuingThreads();
 
-  // First in, first out. Any thread may call it, `issue` too. Takes a lock only where a thread is to be woken.
+  // First in, first out. Any thread may call it, `issue` too. Takes a lock only if a thread is to be woken.
   void push(TaskId task, int64_t instance);
 
  private:

@@ -21,7 +21,7 @@ struct KeepingOptions {
 };
 
 // Reads `size` samples from the first to the last, some MiB at a time on each thread, and puts each on all devices of
-// `places`, which are of one split. Returns what is known of them; nothing where `interrupted` was set. Before a run.
+// `places`, which are of one split. Returns what is known of them; nothing if `interrupted` was set. Before a run.
 // Throws what reading throws: RunError with the samples of a part that cannot be read, and TaskError as
 // SampleReader::read() does.
 std::optional<KeptSamples> keep_samples(const Binding& binding, const std::vector<SamplesOnDevice>& places,

@@ -10,7 +10,7 @@ namespace arbalest {
 
 class SampleCache {
  public:
-  // For so many samples of so many bytes each. Memory is taken as samples come. Throws RunError where the system
+  // For so many samples of so many bytes each. Memory is taken as samples come. Throws RunError if the system
   // refuses the addresses.
   SampleCache(int64_t samples, int64_t sample_bytes);
   ~SampleCache();

@@ -57,7 +57,8 @@ void Scheduler::start_host_threads() {
     std::atomic<int> here{0};
     std::atomic<bool> go{false};
   };
-  // The tasks may outlive this object, so what hands `arrivals` over to them, beside TBB's queue, belongs to nobody.
+  // The tasks may outlive this object, so the counter that hands `arrivals` over to them is static. TBB's queue alone
+  // orders nothing that ThreadSanitizer sees.
   static std::atomic<int> handed_over{0};
   const auto arrivals = std::make_shared<Arrivals>();
   handed_over.fetch_add(1, std::memory_order_release);
@@ -107,7 +108,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
   check();
 }
 
-// An issuing thread that hangs in NCCL comes back once that is aborted; the process ends where a call does not return.
+// An issuing thread that hangs in NCCL comes back once that is aborted; the process ends if a call does not return.
 Scheduler::Listening::Listening(Scheduler& scheduler)
     : calls_(scheduler.binding_.calls()),
       before_(calls_.listen({[&scheduler](const CallWatch::Late& late) {
@@ -315,9 +316,9 @@ std::string Scheduler::describe_waiting() const {
   return text;
 }
 
-// Once the count is zero at the end of a run, the scheduler may be gone: what comes after belongs under the mutex,
-// which the waiting thread holds when it looks. Where the last one to leave took the short way, that thread finds out
-// at its next look.
+// Once the count is zero at the end of a run, the scheduler may be gone. What comes after belongs under the mutex,
+// which the waiting thread holds when it looks. If the last one to leave took the short way, that thread finds out at
+// its next look.
 void Scheduler::leave() {
   if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
     active_.fetch_sub(1, std::memory_order_acq_rel);

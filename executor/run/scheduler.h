@@ -55,7 +55,7 @@ class Scheduler final : private CompletionSink {
   // The functions of host tasks, called once for each instance. Parallel to the plan's tasks; empty for device tasks.
   using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
 
-  // Throws RunError where the system refuses the threads that a run needs.
+  // Throws RunError if the system refuses the threads that a run needs.
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
 
   // Runs the plan to its end, or until `interrupted` is set; batches that were already read are still trained then.
@@ -96,8 +96,8 @@ class Scheduler final : private CompletionSink {
   void run_host(TaskId task, int64_t instance);
   void come_to_rest();
   void start_host_threads();
-  // Hand-over from thread to thread does not rest on what TBB's queues happen to order: enter() releases what the
-  // caller wrote, and a function that was enqueued after it begins with taken_over().
+  // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
+  // released by enter(), and a function that was enqueued after it begins with taken_over().
   void enter() { active_.fetch_add(1, std::memory_order_release); }
   void taken_over() const { (void)active_.load(std::memory_order_acquire); }
   void leave();

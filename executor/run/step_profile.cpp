@@ -68,7 +68,7 @@ bool is_view(const BoundLaunch& launch, const Cost& cost) {
   return same && cost.flops == 0 && launch.node->op->aliases == std::vector<std::pair<int, int>>{{0, 0}};
 }
 
-// A limit stays 0 where the device has no memory left for finding it.
+// A limit stays 0 if the device has no memory left for finding it.
 DeviceLimits find_limits(Device& device, LaneId lane, const Graph& graph, const BindOptions& options,
                          DataType precision) {
   const bool cpu = device.context() == nullptr;

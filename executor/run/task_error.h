@@ -13,7 +13,7 @@ namespace arbalest {
 class TaskError : public RunError {
  public:
   TaskError(const std::string& message, int64_t at) : RunError(message), iteration(at) {}
-  int64_t iteration;  // of the run: the task instance's, or how many were complete; −1 where neither is known
+  int64_t iteration;  // of the run: the task instance's, or how many were complete; −1 if neither is known
 };
 
 // A loss that is not finite.

@@ -36,7 +36,7 @@ class EventQueue final : public RunObserver {
  public:
   static constexpr size_t kMostWaiting = 256;
 
-  // Throws RunError where the system refuses a thread.
+  // Throws RunError if the system refuses a thread.
   explicit EventQueue(RunObserver& observer, size_t most_waiting = kMostWaiting);
   ~EventQueue() override;  // after everything has been delivered
 

@@ -13,7 +13,7 @@ namespace arbalest {
 
 struct Initialisation {
   uint64_t seed = 1;
-  const WeightsFile* file = nullptr;  // takes the initialisers' place where it is given
+  const WeightsFile* file = nullptr;  // takes the initialisers' place if it is given
   int threads = 1;                    // to draw numbers with
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Finds the number of learners per device (--learners auto): starts with one, measures once the throughput is steady,
-// doubles while doubling pays, and keeps the smallest number whose doubling does not.
+// Finds the number of learners per device (--learners auto). It starts with one, measures once the throughput is
+// steady, doubles while doubling pays, and keeps the smallest number whose doubling does not.
 
 #include <cstdint>
 #include <optional>

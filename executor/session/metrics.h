@@ -28,11 +28,11 @@ struct MeasuredMetric {
 bool keeps_rows(const LoopMetric& metric);
 
 // Sums of a loop's tally from a checkpoint of before means had weights of their own: samples weighed 1 each. `counts`:
-// of updates, behind the sums. Others stay as they are.
+// of updates, after the sums. Others stay as they are.
 void add_weights(const std::vector<LoopMetric>& metrics, size_t counts, std::vector<double>& sums);
 
 // In the order of the loop's metrics, each before its parts. Parts are numbered as classes, or labels, are, and called
-// like them where these have names.
+// like them if these have names.
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names);
 
 struct Measurement {

@@ -178,8 +178,8 @@ void Monitor::check_loss(const RunProgress& progress, bool skipped, const std::s
                  progress.iteration, Diverged::Of::Training);
 }
 
-// Images per second over the last two reports at least, and over half a second at least where the run is as old: the
-// end of an epoch may follow a report at once, and the host may come to two groups of iterations together.
+// Images per second over the last two reports at least, and over half a second at least if the run is as old. The end
+// of an epoch may follow a report at once, and the host may come to two groups of iterations together.
 double Monitor::recent_rate(double now, int64_t images) {
   constexpr size_t kLeastReports = 2;
   constexpr double kLeastSeconds = 0.5;

@@ -67,8 +67,8 @@ struct MonitorState {
 class Monitor {
  public:
   // `class_names`: of classes or labels, what parts of metrics are called; empty: by their numbers. Throws GraphError
-  // where a rule names a metric that the program's validation has not, or a value that it cannot reach, or needs the
-  // best of a metric of which nothing states which way it is better.
+  // if a rule names a metric that the program's validation has not, or a value that it cannot reach. Throws it also if
+  // a rule needs the best of a metric and nothing states which way it is better.
   Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
           const std::vector<std::string>& class_names = {});
 
@@ -90,20 +90,19 @@ class Monitor {
   int64_t best_iteration() const;                                       // of the best validation; 0: there was none
   const std::string& best_metric() const { return best_metric_; }       // what it is judged by
   std::optional<MetricSpec::Better> better() const { return better_; }  // none: nothing states it, and there is no best
-  // Throws GraphError where nothing states which way the metric is better, which `option` needs.
+  // Throws GraphError if nothing states which way the metric is better, which `option` needs.
   void require_better(const std::string& option) const;
   // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
-  // passes/passes.h), over all learners since the report before.
-  // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
-  // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or where the last
-  // kMostSkipped updates of each learner, by whole reports, have been skipped. `validates`: the epoch has ended, and
-  // its weights are validated.
+  // passes/passes.h), over all learners since the report before. `updates`: if they may be skipped; the sums are
+  // then of batches whose loss was finite. Throws Diverged if the loss is not finite, which names `diverged`, the
+  // learners of which that is so; "": the only one. Throws it also if the last kMostSkipped updates of each learner, by
+  // whole reports, have been skipped. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
               const std::vector<double>& sums, const std::optional<UpdateCount>& updates, const std::string& diverged,
               const InputReport& input);
   // So much of a validation's batches has been read; passed on a few times a second.
   void validating(int64_t epoch, double share, bool recalibrates = false);
-  // Throws Diverged where the loss is not finite, TaskError where no sample could be measured.
+  // Throws Diverged if the loss is not finite, TaskError if no sample could be measured.
   Verdict validated(const RunPosition& at, const Measurement& measured);
   // Factor of the learning rate after `validations` validations. It depends on these and on the rollbacks before this
   // segment alone.
@@ -132,7 +131,7 @@ class Monitor {
   std::optional<MetricSpec::Better> better_;  // of best_metric_
 
   mutable std::mutex mutex_;
-  std::chrono::steady_clock::time_point begun_;  // less what the run had behind it
+  std::chrono::steady_clock::time_point begun_;  // less the seconds of earlier processes of the run
   double told_validating_ = -1;
   // Totals at earlier reports, over which images per second are counted. A restored run begins with the state's last
   // report.

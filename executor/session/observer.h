@@ -15,7 +15,7 @@ namespace arbalest {
 // Each metric under its own name, fractions as fractions ("accuracy": 0.9125); without the loss. NaN: undefined.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-// How reading kept up. A batch is late where everything else that its way to the device waits for was there before it.
+// How reading kept up. A batch is late if everything else that its way to the device waits for was there before it.
 struct InputReport {
   double late = 0;  // share of training's batches
   // Files that host nodes prepare: µs of a thread a sample, by stage; 0: there are none.
@@ -45,7 +45,7 @@ struct RunStarted {
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
   bool validates = false;                                     // the graph has a Validate node
   std::string best_metric;      // what the best validation is judged by; "": there is none
-  std::string better;           // "lower", "higher", or "" where nothing states it, and there is no best
+  std::string better;           // "lower", "higher", or "" if nothing states it, and there is no best
   Recomputation recomputation;  // what a memory limit costs
   double setup_seconds = 0;
   std::string note;                  // what is probably not meant; "": nothing
@@ -71,7 +71,7 @@ struct RunProgress {
   double seconds = 0;
   double images_per_second = 0;  // since the progress before the last, and over half a second at least
   double learning_rate = 0;
-  double loss = 0;              // mean since the progress before; NaN where no batch has counted
+  double loss = 0;              // mean since the progress before; NaN if no batch has counted
   Metrics metrics;              // means since then of Validate's metrics that training computes along with the loss
   InputReport input;            // since the progress before
   int64_t skipped_updates = 0;  // since then, of all learners: their loss or gradients were not finite
@@ -94,7 +94,7 @@ struct Validated {
   double seconds = 0;
   double loss = 0;  // NaN: not among Validate's metrics
   Metrics metrics;
-  Metrics parts;           // what metrics are means of: "auc/edema", or "auc/0" where labels have no names
+  Metrics parts;           // what metrics are means of: "auc/edema", or "auc/0" if labels have no names
   double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now
 };
 
@@ -159,7 +159,7 @@ struct RunFinished {
   bool validated = false;                 // whether the next three mean anything
   Validated last;
   Metrics best;            // per metric, over validations
-  int64_t best_epoch = 0;  // of the metric that decides, where there is one
+  int64_t best_epoch = 0;  // of the metric that decides, if there is one
   std::string best_metric;
   double best_value = 0;  // of it, in that epoch
   int learners = 1;       // per device, at the end

@@ -21,7 +21,7 @@ namespace {
 constexpr auto kWritable =
     std::filesystem::perms::owner_write | std::filesystem::perms::group_write | std::filesystem::perms::others_write;
 
-// Throws RunError where there is no writing to `path`: sooner than after the training.
+// Throws RunError if there is no writing to `path`: sooner than after the training.
 void check_output_path(const std::string& path) {
   if (path.empty()) return;
   namespace fs = std::filesystem;

@@ -13,7 +13,7 @@ namespace arbalest {
 
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;  // option and path; an empty path is not given
 
-// Whether both are one file, by whatever name: through links, symbolic or hard. Never where one is empty.
+// Whether both are one file, by whatever name: through links, symbolic or hard. Never if one is empty.
 bool same_file(const std::string& one, const std::string& other);
 
 // Throws GraphError if two are the same file, unless that is a device.
@@ -45,7 +45,7 @@ void check_kind_kept(const std::string& option, const std::string& path, OutputK
 // The name of a file that does not exist. While the lock lives, no other process takes the name.
 struct FreePath {
   std::string path;                // "": all names that were tried are taken
-  std::optional<OutputLock> held;  // none where no file can be made
+  std::optional<OutputLock> held;  // none if no file can be made
 };
 
 // The path itself if no file is there. Otherwise the first free name of NAME-1.EXTENSION, NAME-2.EXTENSION and so on,
@@ -56,8 +56,8 @@ FreePath free_path(const std::string& path);
 // temporary files, if these exist.
 std::vector<FreePath> other_places(const std::string& path);
 
-// `text`, which may be anything, as the name of a file in the folder where it is written: letters, digits, '-', '_',
-// '.' and what is not ASCII stay, other bytes become '_', dots in front too; at most 100 bytes. "unnamed" for "".
+// `text`, which may be anything, as the name of a file in the folder where it is written. Letters, digits, '-', '_',
+// '.' and what is not ASCII stay; other bytes become '_', dots in front too. At most 100 bytes. "unnamed" for "".
 std::string file_name_of(const std::string& text);
 
 }  // namespace arbalest

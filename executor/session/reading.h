@@ -38,12 +38,12 @@ class SlowOpening {
   std::thread thread_;  // last: it uses the others
 };
 
-// Throws RunError where a sample's label is none that the graph can take, or one of its numbers is not finite. Nothing
-// is decoded, and samples that take long to make are not looked at. Adds a note where training's labels are probably
+// Throws RunError if a sample's label is none that the graph can take, or one of its numbers is not finite. Nothing
+// is decoded, and samples that take long to make are not looked at. Adds a note if training's labels are probably
 // not counted as they are meant.
 void check_samples(Prepared& prepared);
 
-// That note alone, for a run that begins: what is asked for is a few batches where labels are as they should be.
+// That note alone, for a run that begins: what is asked for is a few batches if labels are as they should be.
 std::string note_of_labels(const Prepared& prepared);
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);

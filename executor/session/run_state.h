@@ -39,11 +39,11 @@ struct ModelState {
   std::vector<std::byte> weights, statistics, frozen;
 };
 
-// The model that the learners share under `strategy`. Where learners have made updates since the last averaging, they
+// The model that the learners share under `strategy`. If learners have made updates since the last averaging, they
 // are averaged once more.
 ModelState shared_model(const RunState& state, const Strategy& strategy);
 
-// The moving average once it has taken in `weights`, the shared model's, where learners have made updates since the
+// The moving average once it has taken in `weights`, the shared model's, if learners have made updates since the
 // last averaging; else as it is.
 MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& weights);
 
@@ -51,10 +51,10 @@ MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& wei
 std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learners);
 
 // The state of `learners` learners on each of `devices` devices that go on from `state`. Learners that are there keep
-// their weights, and the next update corrects them as the last averaging asked; new ones start from the shared model,
-// with slots of zeros; surplus ones end. Where all have to be alike (a single learner, S-SGD, local SGD after
-// averaging) they have the shared model's weights, under S-SGD the first learner's slots too. The moving average goes
-// on, caught up.
+// their weights, and the next update corrects them as the last averaging asked. New ones start from the shared model,
+// with slots of zeros; surplus ones end. If all have to be alike (a single learner, S-SGD, local SGD after averaging)
+// they have the shared model's weights, under S-SGD the first learner's slots too. The moving average goes on, caught
+// up.
 RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
                        const Strategy& after);
 

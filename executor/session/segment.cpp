@@ -117,7 +117,7 @@ void Segment::add_frozen(const Loop& loop, InitialValues& content) const {
   if (loop.arenas.frozen_lowered != kNone) content[loop.arenas.frozen_lowered] = lowered_content(frozen_);
 }
 
-// Puts everything in place that validation and recalibration read, but for the weights, which the snapshot makes.
+// Puts everything in place that validation and recalibration read, except for the weights, which the snapshot makes.
 void Segment::put_validation_state() const {
   const auto put = [&](LoopRole role, const Source& source) {
     const Loop& loop = *prepared_.program.find(role);
@@ -278,7 +278,7 @@ double Segment::rate(int64_t tick) const {
          monitor_.rate_factor(validations_before(tick));
 }
 
-// Drops of the rate in steps, before iteration `tick`: where their number grows, averaging starts again.
+// Drops of the rate in steps, before iteration `tick`: if their number grows, averaging starts again.
 int64_t Segment::rate_drops(int64_t tick) const {
   return schedule_.drops(epochs_seen(tick)) + monitor_.rate_drops(validations_before(tick));
 }
@@ -290,7 +290,7 @@ bool Segment::restarts(int64_t group) const {
   return rate_drops(first_of(*by_sync_, group)) > before;
 }
 
-// The last group up to `group` that restarts; −1 where there is none. Drops only grow in number.
+// The last group up to `group` that restarts; −1 if there is none. Drops only grow in number.
 int64_t Segment::last_restart(int64_t group) const {
   const int64_t drops = rate_drops(first_of(*by_sync_, group));
   if (drops == drops_before_) return -1;

@@ -1,6 +1,6 @@
 #pragma once
 // A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
-// one segment, or several where the number of learners changes.
+// one segment, or several if the number of learners changes.
 
 #include <atomic>
 #include <functional>
@@ -86,7 +86,7 @@ class Segment {
   // take by themselves.
   void time_alone(TraceRecorder& trace);
 
-  // Call after run() and state(); the state is lost. Records the time of each node of a step, on GPUs, where the trace
+  // Call after run() and state(); the state is lost. Records the time of each node of a step, on GPUs, if the trace
   // cannot record it.
   void time_nodes(TraceRecorder& trace);
   // Call after run() and state(); the state is lost. Measures the time of each node of the first learner's step, and
@@ -207,7 +207,7 @@ class Segment {
   std::vector<double> corrections_;                // LearnerState::correction by learner
   std::vector<int64_t> updates_;                   // LearnerState::updates by learner
   std::vector<std::byte> frozen_;                  // RunState::frozen
-  const ClockRelation *by_sync_, *by_validation_;  // of plan_; nullptr where there is no such clock
+  const ClockRelation *by_sync_, *by_validation_;  // of plan_; nullptr if there is no such clock
   const int64_t drops_before_;                     // of the rate, by the group before the first
   std::unique_ptr<Binding> binding_;
   std::map<LoopRole, std::shared_ptr<const SampleReader>> readers_;

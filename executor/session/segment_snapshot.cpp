@@ -13,7 +13,7 @@ namespace arbalest {
 
 std::vector<ValueId> kept_values(const Loop& training) {
   const ArenaValues& arenas = training.arenas;
-  // Gradients are of one iteration: where several make an update, their sum is another value.
+  // Gradients are of one iteration: if several make an update, their sum is another value.
   std::vector<ValueId> elsewhere = {arenas.weights, arenas.weights_lowered, arenas.gradients, arenas.statistics,
                                     arenas.average, arenas.averaged,        arenas.frozen};
   for (const ArenaValues::Slot& slot : arenas.slots) elsewhere.push_back(slot.value);

@@ -120,7 +120,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
   };
 }
 
-// Fills recalibration's batches: the first of the epoch that follows the validation, and, where that has too few, of
+// Fills recalibration's batches: the first of the epoch that follows the validation, and, if that has too few, of
 // the epochs after it.
 std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica, TaskId task) {
   const Loop& loop = *prepared_.program.find(LoopRole::Recalibrate);
@@ -204,8 +204,8 @@ std::optional<DataFault> Segment::fault_in_new_labels(int64_t from, int64_t to) 
   return std::nullopt;
 }
 
-// Reports of training up to iteration `to`. Where the samples are why the loss is not finite, the error says so, and
-// not that the rate is; where labels are, or are why updates were skipped, nothing helps, and the run ends.
+// Reports of training up to iteration `to`. If the samples are why the loss is not finite, the error says so, and not
+// that the rate is. If labels are, or are why updates were skipped, nothing helps, and the run ends.
 bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums) {
   const std::optional<UpdateCount> updates = take_updates(sums);
   const RunPosition at = position_after(to);
@@ -264,7 +264,7 @@ std::optional<Diverged> Segment::diverged() const {
   return diverged_;
 }
 
-// Whether losses are still finite, which `look` throws where they are not.
+// Whether losses are still finite, which `look` throws if they are not.
 bool Segment::watch(const std::function<void()>& look) {
   if (!outlives_divergence) {
     look();
@@ -290,7 +290,7 @@ std::string Segment::name_of(const Replica& learner) const {
 }
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
-  constexpr int64_t kFewest = 4;  // batches of a learner that tell whether training waits, where it has just begun
+  constexpr int64_t kFewest = 4;  // batches of a learner that tell whether training waits, if it has just begun
   InputReport report;
   // The first batches cannot but be late and do not count; some of iterations to come may be counted already.
   const int64_t first = from.iterations == at_.iterations ? learners_ : 0;
@@ -322,7 +322,7 @@ void Segment::report_rest() {
   report_trained(before, done, false, trained_->advance_to_end());
 }
 
-// The learners whose loss was not finite when it was read last; "" where there is one learner only.
+// The learners whose loss was not finite when it was read last; "" if there is one learner only.
 std::string Segment::diverged_learners() const {
   if (learners_ == 1) return "";
   constexpr size_t kMostTold = 8;

@@ -69,7 +69,7 @@ void open_sources(Prepared& prepared, const SessionOptions& options) {
   set_fields(*prefetch, fields);
 }
 
-// The field that a value of the graph is, unchanged; nullptr where it is none.
+// The field that a value of the graph is, unchanged; nullptr if it is none.
 const Field* field_of(const Graph& graph, const std::vector<Field>& fields, ValueId value) {
   const NodeId producer = graph.values[size_t(value)].producer;
   if (producer == kNone || graph.nodes[size_t(producer)].op->qualified_name() != "arbalest.Prefetch") return nullptr;
@@ -102,7 +102,7 @@ void check_classes(Prepared& prepared) {
   }
 }
 
-// Samples of a batch, in training and, where the graph is validated, in validation.
+// Samples of a batch, in training and, if the graph is validated, in validation.
 std::vector<int64_t> batches_of(const Graph& graph) {
   std::vector<int64_t> batches;
   if (const Node* prefetch = graph.find_op("arbalest.Prefetch")) batches.push_back(int_attribute(*prefetch, "batch"));
@@ -206,7 +206,7 @@ BatchOrigin origin_of(const Source& source, bool keeps_samples) {
   return source.resident() ? BatchOrigin::Resident : BatchOrigin::Host;
 }
 
-// `keeps_samples`: they stay on the devices, where Prefetch's `cache` says so.
+// `keeps_samples`: they stay on the devices, if Prefetch's `cache` says so.
 void describe_sources(Prepared& prepared, bool keeps_samples) {
   PlanRequest& request = prepared.request;
   const Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
@@ -223,7 +223,7 @@ void describe_sources(Prepared& prepared, bool keeps_samples) {
   request.validation_fill_time = prepared.validation->microseconds_per_sample() + preparing;
 }
 
-// The graph's Validate node; one that measures the loss where there is none.
+// The graph's Validate node; one that measures the loss if there is none.
 Node& validate_of(Graph& graph) {
   if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
   const Node train = *require_op(graph, "arbalest.Train");

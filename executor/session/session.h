@@ -39,14 +39,14 @@ enum class RateScaling : uint8_t { None, Linear, Sqrt };
 RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sqrt"; throws GraphError otherwise
 
 // Sources that a program passes itself: each takes the place of what the graph's Prefetch names. Nothing is opened for
-// validation where the graph has none, or where it is given. They are read by several threads at once, and they are
+// validation if the graph has none, or if it is given. They are read by several threads at once, and they are
 // what `source = "memory:"` stands for.
 struct DataSources {
   std::shared_ptr<const Source> training, validation;
 };
 
 struct LearnerOptions {
-  std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 where there is none
+  std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 if there is none
   int32_t per_device = 1;                  // 0: found while training
   LearnerTuner::Options tuning;            // how they are found
   std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
@@ -102,7 +102,7 @@ enum class OnDivergence : uint8_t {
   Stop,      // it ends with an error
   Rollback,  // it goes back to its newest checkpoint that is finite, with a lower rate
   // Nothing: an update whose loss, or whose gradients' norm, is not finite leaves weights, slots and statistics as they
-  // are. Each learner decides for itself, but with S-SGD all alike. The run ends where all updates are skipped
+  // are. Each learner decides for itself, but with S-SGD all alike. The run ends if all updates are skipped
   // (Monitor::kMostSkipped).
   Skip,
 };
@@ -110,11 +110,11 @@ OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback",
 
 struct DivergenceOptions {
   // The run rests after each iteration, keeps on the host what it held before, and ends, or goes back, at the first
-  // loss or weight that is not finite, with the node that made it (executor/run/first_not_finite.h). Slow.
+  // loss or weight that is not finite. It names the node that made it (executor/run/first_not_finite.h). Slow.
   bool find = false;
   OnDivergence then = OnDivergence::Stop;
   double rate_factor = 0.5;    // Rollback: what the learning rate is multiplied by, each time
-  int64_t most_rollbacks = 3;  // that a run makes; where its loss diverges once more it ends as with Stop
+  int64_t most_rollbacks = 3;  // that a run makes; if its loss diverges once more it ends as with Stop
 };
 
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
@@ -191,7 +191,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
 // How kernels compute.
 BindOptions bind_options(const Prepared& prepared, const SessionOptions& options);
 
-// Threads of the process, for kernels and reading: one a core where 0 are asked for.
+// Threads of the process, for kernels and reading: one a core if 0 are asked for.
 int thread_count(int asked);
 int thread_count(const SessionOptions& options);
 
@@ -199,11 +199,11 @@ int thread_count(const SessionOptions& options);
 Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
 
 // Runs the passes again for another number of learners per device, and makes the request for them. Throws LimitTooLow
-// where a memory limit cannot be met.
+// if a memory limit cannot be met.
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after = {});
 
-// Runs the passes again where kernels need so many bytes of each device's memory besides what is planned: less is left
+// Runs the passes again if kernels need so many bytes of each device's memory besides what is planned: less is left
 // of the memory limit. Throws LimitTooLow.
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 

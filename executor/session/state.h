@@ -14,8 +14,8 @@
 
 namespace arbalest {
 
-// Bytes of the value `base` (an arena, or a value of its own) as device memory holds it at the start: every member from
-// its initialiser, keyed by `seed` and the member's name. The same for any number of `threads`.
+// Bytes of the value `base` (an arena, or a value of its own) as device memory holds it at the start. Every member
+// comes from its initialiser, keyed by `seed` and the member's name. The same for any number of `threads`.
 std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads = 1);
 
 // The same numbers as bfloat16.

@@ -21,7 +21,7 @@ struct Contention {
   bool measured = false;           // of all compute tasks; otherwise some are assumed
   std::map<TaskId, double> alone;  // by compute task: how long it takes alone ÷ how long it took; at most 1
 
-  // How much longer a task runs when `share` of the others that ran beside it are left.
+  // How much longer a task runs when `share` of the others that ran at the same time are left.
   double scale(TaskId task, double share) const {
     const auto found = alone.find(task);
     return found == alone.end() ? 1 : found->second + share * (1 - found->second);

@@ -39,7 +39,7 @@ int64_t overlap(const Intervals& busy, int64_t from, int64_t to) {
   return sum;
 }
 
-// When as many batches were read at once as tasks of the host ever ran. None where threads read less than half of the
+// When as many batches were read at once as tasks of the host ever ran. None if threads read less than half of the
 // time: what waits for one of them waits for it to wake.
 Intervals all_reading(const TraceFile& trace) {
   struct Change {
@@ -176,7 +176,7 @@ class IdleCauses::WayBack {
   const LaneId lane_;
   const int64_t from_;
   int64_t at_;               // what is before is not explained yet
-  LaneId turns_of_ = kNone;  // a lane that waits, where other lanes of its device may have had the thread
+  LaneId turns_of_ = kNone;  // a lane that waits, if other lanes of its device may have had the thread
   std::vector<IdlePart> parts_;
 };
 

@@ -26,9 +26,9 @@ class IdleCauses {
   IdleCauses(const TraceFile& trace, const SpanIndex& index, const std::vector<Intervals>& busy);
 
   // Divides a gap of a lane, which `next` ended, among its causes. From the start of `next` the way leads back over the
-  // edge that was satisfied last to the instance that satisfied it, and while that does not cover the gap either, on to
-  // what that one waited for: a learner that waits for an average, which waits for the slowest learner, waits for that
-  // learner. Latest first; parts of one cause and text are one.
+  // edge that was satisfied last to the instance that satisfied it. While that does not cover the gap, it leads on to
+  // what that one waited for. So a learner that waits for an average, which waits for the slowest learner, waits for
+  // that learner. Latest first; parts of one cause and text are one.
   std::vector<IdlePart> of(LaneId lane, const Interval& gap, const TaskSpan& next) const;
 
  private:

@@ -17,7 +17,7 @@ struct NodeShare {
   double share = 0;
 };
 
-// By task, in the order in which its nodes run; empty where the trace knows none.
+// By task, in the order in which its nodes run; empty if the trace knows none.
 std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace);
 
 struct LayerTime {
@@ -28,7 +28,7 @@ struct LayerTime {
   int64_t total_ns() const { return forward_ns + backward_ns; }
 };
 
-// The costliest first; empty where the trace knows no nodes.
+// The costliest first; empty if the trace knows no nodes.
 std::vector<LayerTime> layer_times(const TraceFile& trace);
 
 // The layer that a node of a step belongs to, and whether the node is one of its gradients: "conv2.grad_weight" is a

@@ -10,7 +10,7 @@
 namespace arbalest {
 
 struct SteadyState {
-  int64_t first = 0, last = -1;  // iterations of the base clock (clock 0); empty where there are too few
+  int64_t first = 0, last = -1;  // iterations of the base clock (clock 0); empty if there are too few
   int64_t begin = 0, end = 0;    // ns: iterations `first` and `last` ended
   double iteration_ns = 0;       // from end to end of iterations; 0: unknown
 

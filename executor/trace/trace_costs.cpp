@@ -59,7 +59,7 @@ class CostMeasurement {
       }
       if (chosen.empty()) chosen = index_.of(task);
       if (chosen.empty()) continue;
-      // Turned so that instance n of the simulation takes what instance n took, where that is known.
+      // Turned so that instance n of the simulation takes what instance n took, if that is known.
       const size_t count = chosen.size(), turn = size_t(chosen.front()->instance) % count;
       std::vector<int64_t> durations(count);
       for (size_t i = 0; i < count; ++i) durations[(i + turn) % count] = chosen[i]->ended - chosen[i]->started;
@@ -75,7 +75,7 @@ class CostMeasurement {
     }
   }
 
-  // Counts the threads. Where the trace does not say how many there were, the count is the largest number that was seen
+  // Counts the threads. If the trace does not say how many there were, the count is the largest number that was seen
   // at work at the same time.
   void measure_threads() {
     std::vector<int64_t> starts, ends;  // of host tasks
@@ -109,8 +109,8 @@ class CostMeasurement {
     const Intervals all_working = at_once(changes, costs_.threads.host);
     for (const TaskSpan& span : trace_.tasks) {
       if (!plan_.on_host(span.task) || span.ready < 0 || !in_time(span.ready, span.started)) continue;
-      // It waited for a thread, which is simulated: from the beginning, or where another instance took the thread that
-      // was free then.
+      // It waited for a thread, which is simulated: from the beginning, or from when another instance took the
+      // thread that was free then.
       if (running(span.ready) >= costs_.threads.host) continue;
       const int64_t waited = common_within(all_working, span.ready, span.started);
       dispatch_[size_t(span.task)].push_back(std::max<int64_t>(0, span.started - span.ready - waited));
@@ -175,8 +175,8 @@ class CostMeasurement {
     }
   }
 
-  // The delay from the beginning of issuing to the start on a lane where every task waited for something else after it
-  // was issued, so that the delay cannot be measured: the longest time that issuing takes.
+  // The delay from the beginning of issuing to the start, on a lane where it cannot be measured because every task
+  // waited for something else after it was issued. It is the longest time that issuing takes.
   int64_t longest_issuing(LaneId lane) const {
     int64_t longest = 0;
     for (size_t task = 0; task < plan_.tasks.size(); ++task) {

@@ -16,14 +16,14 @@
 namespace arbalest {
 
 // Times in ns that are replayed as they were recorded, instance after instance, rather than drawn at random or taken as
-// a mean: so what slows several tasks at once (a busy host, a clock that drops) still does so at once, the rare long
+// a mean. So what slows several tasks at once (a busy host, a clock that drops) still does so at once. The rare long
 // instance keeps its share, and the same trace gives the same prediction.
 class Replay {
  public:
   Replay() = default;
   Replay(std::vector<int64_t> recorded) : recorded_(std::make_shared<std::vector<int64_t>>(std::move(recorded))) {}
 
-  // Instance n takes what was recorded at n mod size; nothing where nothing was.
+  // Instance n takes what was recorded at n mod size; nothing if nothing was.
   int64_t of(int64_t instance) const {
     if (recorded_ == nullptr || recorded_->empty()) return 0;
     return (*recorded_)[size_t(instance + first_) % recorded_->size()];
@@ -45,12 +45,12 @@ struct TaskCosts {
   Replay duration;
   Replay dispatch;               // from ready to issuing (a host task: to running), by a thread that was free
   int64_t issuing = 0;           // ns of an issuing thread for each instance, the median; device tasks
-  std::vector<NodeShare> nodes;  // inside; empty where the trace knows none
+  std::vector<NodeShare> nodes;  // inside; empty if the trace knows none
 };
 
 // Latencies in ns, medians.
 struct LaneCosts {
-  int64_t after_issue = 0;  // from the beginning of issuing to the start, where nothing else held it back
+  int64_t after_issue = 0;  // from the beginning of issuing to the start, if nothing else held it back
   int64_t after_queue = 0;  // from the end of what it waited for in its queue to the start
   int64_t notice = 0;       // from an end to what it makes ready
 };
@@ -64,7 +64,7 @@ struct Costs {
 };
 
 // Measures in the steady state. For tasks of slower clocks it takes the instances that ran during the steady state, or
-// all of them where none did.
+// all of them if none did.
 Costs measure_costs(const TraceFile& trace, const SteadyState& steady);
 
 }  // namespace arbalest

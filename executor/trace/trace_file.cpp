@@ -182,7 +182,7 @@ class EventReader {
     values.push_back(value_of(event.args.at(unit), unit.c_str()));
     if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
     throw GraphError(
-        fmt::format("a sample of '{}' is not beside those of the other series", sampling.series[series].name));
+        fmt::format("a sample of '{}' has another time than those of the other series", sampling.series[series].name));
   }
 
   void take_timed(const json& timed) {
@@ -297,7 +297,7 @@ SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size())
 const TaskSpan* SpanIndex::find(TaskId task, int64_t instance) const {
   const auto& spans = by_task_[size_t(task)];
   if (spans.empty()) return nullptr;
-  const auto place = uint64_t(instance - spans.front()->instance);  // where none before it is missing
+  const auto place = uint64_t(instance - spans.front()->instance);  // if none before it is missing
   if (place < spans.size() && spans[place]->instance == instance) return spans[place];
   const auto found = std::lower_bound(spans.begin(), spans.end(), instance,
                                       [](const TaskSpan* span, int64_t wanted) { return span->instance < wanted; });

@@ -1,6 +1,6 @@
 #pragma once
-// A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is, with one metadata record
-// that holds the plan, so that the file alone tells what every lane did and what each instance waited for.
+// A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is. One metadata record holds
+// the plan, so that the file alone says what every lane did and what each instance waited for.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@ namespace arbalest {
 
 // One instance of a task. Times in ns since the trace began; −1: unknown. `ready`: its last edge was satisfied;
 // `issued`: it entered its device queue (a host task: its thread took it); `started`, `ended`: it ran. On a GPU it
-// `started` once it was issued, the instance before it in its lane had ended, and what the lane waited for had ended:
-// some microseconds of launching count as its own.
+// `started` once it was issued, the instance before it in its lane had ended, and what the lane waited for had ended.
+// Some microseconds of launching count as its own.
 struct TaskSpan {
   TaskId task = kNone;
   int64_t instance = 0;
@@ -31,7 +31,7 @@ struct NodeSpan {
 };
 
 // A node inside a task whose nodes are not recorded as they run, as on GPUs, where a step is one launch. Timed once the
-// run is over, in the order of the task and with nothing beside it.
+// run is over, in the order of the task, while nothing else runs.
 struct NodeTime {
   int32_t launch = kNone;  // index into Plan::launches
   TaskId task = kNone;
@@ -90,7 +90,7 @@ struct TracedRun {
   int64_t first = 0;         // the run's number of the trace's iteration 0
   std::string begins;        // why there: "" (the run began), "resumed", "tuned", "planned anew", "gone back"
   std::string ended;         // RunFinished::reason, or "failed"; "": unknown
-  std::string message;       // failed: why; interrupted: by which signal, where that is known
+  std::string message;       // failed: why; interrupted: by which signal, if that is known
   int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
   // The settings of the run and its hardware; "", 0 and empty: unknown.
   std::vector<std::string> command;  // its words
@@ -139,8 +139,8 @@ struct TraceWriteOptions {
 // Writes under a temporary name in the same folder and renames. Throws RunError.
 void write_trace(const TraceFile& trace, const std::string& path, const TraceWriteOptions& options = {});
 
-// Reads a gzipped or plain file. Throws RunError where it cannot be read, GraphError where it is no trace of ours, with
-// line and column where it is not JSON.
+// Reads a gzipped or plain file. Throws RunError if it cannot be read, GraphError if it is no trace of ours, with
+// line and column if it is not JSON.
 TraceFile read_trace(const std::string& path);
 
 }  // namespace arbalest

@@ -332,7 +332,7 @@ class Report {
       busy.add(parts.sum(&Hiding::busy_ns));
       waits.add(parts.sum(&Hiding::waited_ns));
     }
-    line("\n{:<{}}  {:>11} {:>8} {:>18}", "Beside compute", name_width_ + 2, busy.heading(), "hidden", waits.heading());
+    line("\n{:<{}}  {:>11} {:>8} {:>18}", "Other lanes", name_width_ + 2, busy.heading(), "hidden", waits.heading());
     for (size_t i = 0; i < groups.size(); ++i) {
       const Group<Hiding>& parts = groups[i];
       const Hiding& first = *parts.members[0];

@@ -222,7 +222,7 @@ class Analysis {
     if (time > 0) summary_.compute_idle = double(idle) / double(time);
   }
 
-  // Over the steady state, all threads that issue; instances of slower clocks count where they fall in it.
+  // Over the steady state, all threads that issue; instances of slower clocks count if they fall in it.
   void summarize_issuing() {
     if (trace_.issues.empty()) return;
     int64_t from = std::numeric_limits<int64_t>::max(), to = -1;

@@ -46,7 +46,7 @@ struct LaneSummary {
   int64_t steady_idle_ns = 0;       // between tasks, within steady_ns
   std::vector<IdleReason> steady_reasons;
   std::vector<IdleShare> causes;  // the same idle time by kind of cause, longest first
-  int64_t late = 0;               // gaps that waited for a batch to be read, or for a thread where all read batches
+  int64_t late = 0;               // gaps that waited for a batch to be read, or for a thread while all read batches
   int64_t steady_late = 0;        // those in the steady state
 };
 
@@ -70,12 +70,13 @@ struct Overlap {
   double share = 0;
 };
 
-// Work beside compute (collectives, copies, validation): how much of it compute covers, and what it costs compute.
+// Work of lanes other than compute (collectives, copies, validation): how much of it compute covers, and what it costs
+// compute.
 struct Hiding {
   LaneId lane = kNone;  // kNone: all lanes of the kind
   Lane::Kind kind = Lane::Kind::Collectives;
   int64_t busy_ns = 0;
-  int64_t hidden_ns = 0;  // of busy_ns, while a compute lane was busy: of the lane's device; of any where it has none
+  int64_t hidden_ns = 0;  // of busy_ns, while a compute lane was busy: of the lane's device; of any if it has none
   int64_t waited_ns = 0;  // of gaps, over all compute lanes: while a task of this lane ran that they waited for
 
   double share() const { return busy_ns > 0 ? double(hidden_ns) / double(busy_ns) : 0; }
@@ -87,7 +88,7 @@ struct TraceSummary {
   std::vector<TaskSummary> tasks;  // by total time
   std::vector<const TaskSpan*> slowest;
   std::vector<Gap> gaps;                       // of device lanes; compute lanes first, then the longest first
-  int64_t first_steady = 0, last_steady = -1;  // iterations of the base clock; empty where the trace is too short
+  int64_t first_steady = 0, last_steady = -1;  // iterations of the base clock; empty if the trace is too short
   double iteration_ns = 0;                     // per iteration of the base clock in the steady state; 0: unknown
   double compute_idle = -1;                    // idle share between tasks over all compute lanes; −1: unknown
   double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
@@ -95,8 +96,8 @@ struct TraceSummary {
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
   std::vector<int64_t> awaited_ns;  // by lane: idle time of compute lanes while that lane computed what they waited for
   std::vector<Hiding> hiding;       // lanes that are neither host nor compute; then kinds with several lanes
-  Cycle critical;                   // with mean durations of the steady state; empty where the plan has no cycle
-  Slack slack;                      // beside that cycle, with the same durations
+  Cycle critical;                   // with mean durations of the steady state; empty if the plan has no cycle
+  Slack slack;                      // outside that cycle, with the same durations
 };
 
 // "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".
@@ -105,7 +106,7 @@ std::string alike(const std::string& name);
 // The kind of a task: its name by alike(), with all parts of a batch's filling as one kind, "cuda:*/learner */fill".
 std::string kind_of(const Task& task);
 
-// The summary points into `trace`. Throws GraphError where the trace holds no task.
+// The summary points into `trace`. Throws GraphError if the trace holds no task.
 TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options = {});
 
 // The report for a terminal.

@@ -195,7 +195,7 @@ class Writer {
           record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
-  // Events of a GPU are timed by the microsecond, so that neighbours in a queue may seem to overlap by one: the later
+  // Events of a GPU are timed by the microsecond, so that neighbours in a queue may seem to overlap by one. The later
   // slice is cut where the earlier one ends, for slices of a track must nest.
   void write_tasks() {
     Tracks tracks(plan_);
@@ -352,7 +352,7 @@ class Writer {
     }
   }
 
-  // A counter of the series' device for each sample. Viewers name it by the series and, behind that, the unit.
+  // A counter of the series' device for each sample. Viewers name it by the series and, after that, the unit.
   void write_samples() {
     const Sampling& sampling = trace_.sampling;
     for (size_t i = 0; i < sampling.at.size(); ++i) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kBusy = 0.9;  // a device that computes so much of the time is what bounds the run
 
-// "Bound by …", where the cause says all of it.
+// "Bound by …", if the cause says all of it.
 std::string bound_by(IdleCause cause, const TracedRun& run) {
   switch (cause) {
     case IdleCause::Input:
@@ -155,7 +155,7 @@ class Judgement {
     return cause == IdleCause::Compute ? slowest() : bound_by(cause, trace_.run);
   }
 
-  // The learner or the device that is waited for, where it is the same most of the time.
+  // The learner or the device that is waited for, if it is the same most of the time.
   std::string slowest() const {
     constexpr double kMost = 0.6;
     const std::vector<int64_t>& awaited = summary_.awaited_ns;
@@ -177,7 +177,7 @@ class Judgement {
     return "whichever learner is the slowest";
   }
 
-  // "the costliest layer, conv2, takes 41 % of it", of layers, or else of tasks where there are several.
+  // "the costliest layer, conv2, takes 41 % of it", of layers, or else of tasks if there are several.
   std::string costliest() const {
     const std::vector<LayerTime> layers = layer_times(trace_);
     if (!layers.empty()) {

@@ -25,7 +25,7 @@ struct Verdict {
   std::vector<VerdictFigure> figures;
 };
 
-// How the run ended, and where in it the trace begins, a sentence each. Empty where the trace does not know.
+// How the run ended, and where in it the trace begins, a sentence each. Empty if the trace does not know.
 std::vector<std::string> notes_on(const TracedRun& run);
 
 // `summary` is analyze(trace).

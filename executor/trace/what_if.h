@@ -40,11 +40,11 @@ bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor);
 // Throws GraphError that says what was found and what forms there are.
 WhatIf parse_what_if(std::string_view text);
 
-// Edits the scenario, which stays live. Throws GraphError where there is nothing that the change applies to.
+// Edits the scenario, which stays live. Throws GraphError if there is nothing that the change applies to.
 void apply(const WhatIf& change, Scenario& scenario);
 
 // A table for the terminal: time per iteration as measured, as simulated, and after each change by itself. Throws
-// GraphError where the trace has too few iterations.
+// GraphError if the trace has too few iterations.
 std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes);
 
 }  // namespace arbalest

@@ -116,7 +116,7 @@ class PlanPrediction {
         const auto longest = std::max_element(known.alone.begin(), known.alone.end(), [&](auto& a, auto& b) {
           return trace_.alone[size_t(a.first)] < trace_.alone[size_t(b.first)];
         });
-        line("  {}: alone, '{}' takes {:.0f} % of its time beside all learners (measured after the run)", name,
+        line("  {}: alone, '{}' takes {:.0f} % of its time with all learners (measured after the run)", name,
              trace_.plan.tasks[size_t(longest->first)].name, 100 * longest->second);
       } else if (!known.alone.empty()) {
         line("  {}: learners taken as sharing its throughput, so this is the most saved", name);

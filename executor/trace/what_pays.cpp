@@ -28,8 +28,8 @@ std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace
   return kinds;
 }
 
-// Groups the edges that say that a slot is free again by the content of the slot, the number of slots and the kind of
-// the task that waits for one.
+// Groups the edges that say that a slot is free again. The key is the content of the slot, the number of slots and the
+// kind of the task that waits for one.
 std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   std::map<std::string, std::vector<EdgeId>> kinds;
   for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {

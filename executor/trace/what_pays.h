@@ -25,16 +25,16 @@ struct Payoff {
 
 struct WhatPays {
   double measured_ns = 0, simulated_ns = 0;  // per iteration as it is
-  double spread = 0;            // of the latter, as a share, where the recording is replayed from elsewhere
-  int64_t iterations = 0;       // simulated
-  std::vector<Payoff> changes;  // what saves most first
+  double spread = 0;                         // of the latter, as a share, when it is replayed from elsewhere
+  int64_t iterations = 0;                    // simulated
+  std::vector<Payoff> changes;               // what saves most first
 
   // As a share: how far the model is off, and how far nothing that matters takes it. What saves or costs less than that
   // says nothing.
   double error() const { return std::max(std::abs(simulated_ns / measured_ns - 1), spread); }
 };
 
-// Empty (measured_ns = 0) where the trace has too few iterations to tell.
+// Empty (measured_ns = 0) if the trace has too few iterations to tell.
 WhatPays what_pays(const TraceFile& trace);
 
 }  // namespace arbalest

@@ -55,13 +55,13 @@ class CheckpointLayout {
   // The checkpoint's arrays are given up.
   TensorFile encode(Checkpoint checkpoint) const;
 
-  // Reads a file's tensors into the checkpoint, whose other parts are known. Throws RunError where the file has not
+  // Reads a file's tensors into the checkpoint, whose other parts are known. Throws RunError if the file has not
   // just the tensors that the program needs, in their shapes.
   void decode(const TensorFile& file, Checkpoint& checkpoint) const;
 
   // The first array of weights, statistics, averages or sums that holds something infinite or not a number, by its
-  // place in the file; "" where there is none. Slots do not count: a run may go on with a square that is infinite.
-  // Where updates may be skipped, sums and statistics in the middle of one may be anything: weights and averages count.
+  // place in the file; "" if there is none. Slots do not count: a run may go on with a square that is infinite.
+  // If updates may be skipped, sums and statistics in the middle of one may be anything: weights and averages count.
   std::string not_finite(Checkpoint& checkpoint) const;
 
  private:
@@ -91,7 +91,7 @@ struct CheckpointFile {
   TensorFile tensors;
 };
 
-// Throws RunError where the file cannot be read, is no checkpoint, or is not whole.
+// Throws RunError if the file cannot be read, is no checkpoint, or is not whole.
 CheckpointFile read_checkpoint(const std::filesystem::path& path);
 
 // True if all values that training goes on from are finite.

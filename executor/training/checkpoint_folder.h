@@ -15,8 +15,8 @@ namespace arbalest {
 
 class CheckpointFolder {
  public:
-  // Makes the folder where it is missing, and holds it for this process. Removes temporary files that killed runs left.
-  // Throws RunError where it cannot be made or written to, or where another process holds it.
+  // Makes the folder if it is missing, and holds it for this process. Removes temporary files that killed runs left.
+  // Throws RunError if it cannot be made or written to, or if another process holds it.
   explicit CheckpointFolder(const std::string& folder);
 
   std::filesystem::path path_of(int64_t iteration) const;
@@ -30,10 +30,10 @@ class CheckpointFolder {
   std::optional<OutputLock> held_;
 };
 
-// By their names, the newest first; none where there is no such folder.
+// By their names, the newest first; none if there is no such folder.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
-// For a run that starts afresh. Throws GraphError where the folder has checkpoints.
+// For a run that starts afresh. Throws GraphError if the folder has checkpoints.
 void check_has_none(const std::filesystem::path& folder);
 
 // The newest that is whole; says on standard error why newer ones are not taken. nullptr: there is none.
@@ -42,7 +42,7 @@ std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::p
 // The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const std::filesystem::path& folder, int64_t before);
 
-// Removes those after more iterations, which a run that has gone back behind them would otherwise go on from.
+// Removes those of later iterations; a run that has gone back would otherwise go on from them.
 void remove_after(const std::filesystem::path& folder, int64_t iteration);
 
 }  // namespace arbalest

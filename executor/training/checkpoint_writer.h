@@ -1,5 +1,5 @@
 #pragma once
-// Checkpoints are written beside training, by a thread of their own: one at a time, so that at most one lies in memory.
+// Checkpoints are written during training, by a thread of their own: one at a time, so that at most one lies in memory.
 
 #include <atomic>
 #include <condition_variable>
@@ -23,7 +23,7 @@ class CheckpointWriter {
   };
 
   // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError
-  // where the system refuses a thread.
+  // if the system refuses a thread.
   CheckpointWriter(std::shared_ptr<const CheckpointFolder> folder, int64_t keep, std::function<int64_t()> best);
   ~CheckpointWriter();  // after what is under way has been written
 

@@ -22,7 +22,7 @@ void Training::check_divergence() const {
 }
 
 // At rest, or at the end of a segment: whether all is well. A checkpoint may have found weights or statistics that are
-// not finite while the loss was. --find-nan looks at weights and sums each time, and keeps them where they are finite.
+// not finite while the loss was. --find-nan looks at weights and sums each time, and keeps them if they are finite.
 bool Training::is_finite() {
   if (writer_ && writer_->found_not_finite() && !segment_->diverged()) {
     const CheckpointWriter::NotFinite found = *writer_->take_not_finite();
@@ -44,9 +44,9 @@ bool Training::is_finite() {
   return true;
 }
 
-// The error with the node that makes the first value that is not finite, where that is asked for.
+// The error with the node that makes the first value that is not finite, if that is asked for.
 Diverged Training::located(const Diverged& error) const {
-  // A validation is of weights that were finite. Where the run was about to end by itself, iterations may have gone by
+  // A validation is of weights that were finite. If the run was about to end by itself, iterations may have gone by
   // without a rest.
   const bool known = error.of == Diverged::Of::Training && before_.at.iterations == segment_->iterations() - 1;
   if (!options_.divergence.find || !known) return error;
@@ -55,8 +55,8 @@ Diverged Training::located(const Diverged& error) const {
           error.iteration, error.of};
 }
 
-// Goes back to the newest checkpoint that is finite, or to the one before where that has been of no use, and goes on
-// from there with a lower rate. Throws where that is not asked for, where the run has done so often enough, and where
+// Goes back to the newest checkpoint that is finite, or to the one before if that has been of no use, and goes on
+// from there with a lower rate. Throws if that is not asked for, if the run has done so often enough, and if
 // there is no such checkpoint.
 void Training::roll_back(const Diverged& error) {
   const DivergenceOptions& options = options_.divergence;
@@ -71,7 +71,7 @@ void Training::roll_back(const Diverged& error) {
   }
   const std::string& folder = options_.checkpoints.folder;
   auto file = newest_finite_checkpoint(folder, error.iteration);
-  // From where it was last the run has not come to another: that one may have been on the way to where it is now.
+  // The run has made no other since it began there: that checkpoint may already have been on the way to the divergence.
   if (file && file->checkpoint.position.iteration == gone_back_to_) {
     if (auto earlier = newest_finite_checkpoint(folder, gone_back_to_)) file = std::move(earlier);
   }

@@ -22,8 +22,8 @@ std::string Training::note() const {
   return fmt::format("{}", fmt::join(notes, "; "));
 }
 
-// A note where the learning rate goes on otherwise than the run before would have had it: by what was asked for, or
-// because a schedule of the run's length has become another with it.
+// A note if the learning rate goes on otherwise than the run before would have had it. That is by what was asked for,
+// or because a schedule of the run's length has become another with it.
 std::string Training::resumed_note() const {
   std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
   // With a change of the rate itself what it was before is not known from the schedule as it is now.
@@ -40,7 +40,7 @@ std::string Training::resumed_note() const {
       std::ceil(from.total_epochs));
 }
 
-// A note where the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
+// A note if the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
 std::string Training::schedule_note() const {
   const Node& train = prepared_.program.train;
   const std::string schedule = string_attribute(train, "schedule");
@@ -59,7 +59,7 @@ std::string Training::schedule_note() const {
       last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
 }
 
-// A note where CPUs that lack the instructions for it compute in bf16; "" otherwise.
+// A note if CPUs that lack the instructions for it compute in bf16; "" otherwise.
 std::string Training::precision_note() const {
   const std::vector<PlanDevice>& devices = prepared_.request.devices;
   const bool cpu = std::any_of(devices.begin(), devices.end(),
@@ -69,7 +69,7 @@ std::string Training::precision_note() const {
          "faster";
 }
 
-// A note where several learners, or several devices, are one processor; "" otherwise.
+// A note if several learners, or several devices, are one processor; "" otherwise.
 std::string Training::learners_note() const {
   const std::vector<PlanDevice>& devices = prepared_.request.devices;
   const int64_t all = int64_t(devices.size()) * prepared_.request.learners;

@@ -192,7 +192,7 @@ void Training::resume(const CheckpointFile& file) {
   latest_checkpoint_ = file.path;
 }
 
-// With another number of learners or devices the plan is another one: a segment of its own follows, as where the tuner
+// With another number of learners or devices the plan is another one: a segment of its own follows, as when the tuner
 // changes the number.
 void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file) {
   Cursor from = checkpoint.next;
@@ -256,7 +256,7 @@ void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   };
 }
 
-// Nothing of the plan is under way. A segment whose loss is not finite ends here. Where the disk is still busy with the
+// Nothing of the plan is under way. A segment whose loss is not finite ends here. If the disk is still busy with the
 // checkpoint before, this one comes later.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
   if (!is_finite()) return std::nullopt;
@@ -300,7 +300,7 @@ void Training::take_checkpoint(const std::string& ended) {
   latest_checkpoint_ = writer_->path_of(at.iteration);
   observer_.checkpoint({latest_checkpoint_, at.epoch, at.iteration, bytes_of(taken), taken.monitor.seconds, true,
                         seconds_since_start() - began});
-  // A checkpoint that can be gone on from has its line in the log, behind which a run that goes on adds its own.
+  // A checkpoint that can be gone on from has its line in the log, after which a run that goes on adds its own.
   constexpr auto kLongest = std::chrono::seconds(5);
   const auto told = [this, handed_on = observer_.handed_on(), kLongest] { observer_.wait_for(handed_on, kLongest); };
   writer_->write({layout_, std::move(taken), told});

@@ -88,7 +88,7 @@ void Training::check_names() const {
   }
 }
 
-// Refuses options that act on validations where the run makes none.
+// Refuses options that act on validations if the run makes none.
 void Training::check_rules() const {
   const ValidationRules& rules = options_.rules;
   const char* option = !rules.targets.empty()              ? "--until"
@@ -145,8 +145,8 @@ void Training::start() {
     }
     check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
-  // Drawn while kernels are made, but for a memory limit, for which the program may change meanwhile, and for CPUs,
-  // where what is free is looked at meanwhile.
+  // Drawn while kernels are made, except with a memory limit, for which the program may change meanwhile, and on CPUs,
+  // whose free memory is looked at meanwhile.
   const std::vector<PlanDevice>& devices = prepared_.request.devices;
   const bool gpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
@@ -211,7 +211,7 @@ double Training::bring_samples(const std::atomic<bool>& interrupted) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// Saves the model at the end of the run, where --save asks for it or an interrupt ended the run.
+// Saves the model at the end of the run, if --save asks for it or an interrupt ended the run.
 void Training::save_last(RunFinished& end) {
   const bool interrupted = end.reason == "interrupted" || end.reason == "time limit";
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
@@ -271,7 +271,7 @@ void Training::write_trace() {
   trace_written_ = options_.files.trace;
 }
 
-// The trace of a run that fails is written too: called while its exception is handled. Where writing fails as well, it
+// The trace of a run that fails is written too: called while its exception is handled. If writing fails as well, it
 // is a warning: the run's own error is the one that is reported.
 void Training::write_trace_of_failure() noexcept {
   if (!trace_) return;
@@ -357,8 +357,8 @@ void Training::request_rest(int32_t learners, Cursor& from) {
   if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
 }
 
-// Makes a segment for what is left, with the tuner's number of learners, where there is one, or, where that cannot be
-// had, with the number before. Where too little of an epoch is left for a round of more learners, the learners of the
+// Makes a segment for what is left, with the tuner's number of learners, if there is one, or, if that cannot be
+// had, with the number before. If too little of an epoch is left for a round of more learners, the learners of the
 // segment before end it.
 void Training::next_segment() {
   const RunState state = segment_->state();
@@ -388,7 +388,7 @@ void Training::next_segment() {
   }
 }
 
-// While an exception is handled, which is thrown again where the number of learners is not the tuner's to choose.
+// While an exception is handled, which is thrown again if the number of learners is not the tuner's to choose.
 void Training::give_up_learners(const std::string& why, const Cursor& at) {
   if (!tuner_ || tuner_->done()) throw;
   const double epochs = epochs_seen(at.epoch, at.batch, prepared_.program.training().batch, prepared_.training->size());
@@ -414,7 +414,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   observer_.tuned(event);
 }
 
-// The tuner looks at every report; where it wants another number of learners, the segment ends.
+// The tuner looks at every report; if it wants another number of learners, the segment ends.
 void Training::observe(const RunPosition& at) {
   waits_for_input_ = segment_->last_input().bound();
   const int32_t before = tuner_->learners();
@@ -489,7 +489,7 @@ void Training::announce(double setup_seconds) {
   observer_.started(event);
 }
 
-// Throws RunError where a number of the model is infinite or not a number: such a file is of no use, and may replace a
+// Throws RunError if a number of the model is infinite or not a number: such a file is of no use, and may replace a
 // good one.
 void Training::check_finite(const ModelState& model, int64_t iteration, const std::string& path) {
   for (const std::vector<std::byte>* content : {&model.weights, &model.statistics}) {

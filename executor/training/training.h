@@ -88,7 +88,7 @@ class Training {
   PlanRequest whole_;  // the run with as many learners as the segment has
   EventQueue& observer_;
   std::unique_ptr<Monitor> monitor_;
-  std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
+  std::unique_ptr<LearnerTuner> tuner_;  // if the number of learners is to be found
   std::unique_ptr<Segment> segment_;
   bool complete_ = false;                 // nothing is left to train
   bool waits_for_input_ = false;          // by the last report that the tuner saw
@@ -96,7 +96,7 @@ class Training {
   TracedRun traced_;                      // what the trace tells of the run
   std::string trace_written_;             // its file, or ""
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
-  Snapshot validated_;                              // of the latest validation, where it is kept
+  Snapshot validated_;                              // of the latest validation, if it is kept
   std::string best_error_;                          // why the latest best model could not be saved
   std::shared_ptr<const CheckpointLayout> layout_;  // of the segment
   double last_checkpoint_ = 0;                      // seconds_since_start()

@@ -1,5 +1,5 @@
 #pragma once
-// Facts that files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
+// Facts that files of weights keep along with them: entries of safetensors' metadata, arrays of strings in JSON.
 
 #include <cstdint>
 #include <map>
@@ -11,10 +11,10 @@ namespace arbalest {
 
 using Metadata = std::map<std::string, std::string>;  // of TensorFile
 
-// No entry where there are no names. Bytes that are no UTF-8 are replaced.
+// No entry if there are no names. Bytes that are no UTF-8 are replaced.
 void put_class_names(Metadata& metadata, const std::vector<std::string>& names);
 
-// None where there is no such entry, or one of another program's.
+// None if there is no such entry, or one of another program's.
 std::vector<std::string> class_names_in(const Metadata& metadata);
 
 // The first class that differs between those of a file of weights and `names`: "class 2 was 'two', and is 'due'". "" if
@@ -24,12 +24,12 @@ std::string other_classes(const std::vector<std::string>& trained, const std::ve
 
 // The run's changes to its graph's file, as apply_override() takes it.
 void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides);
-// None where there is no such entry: an older file, or one of another program's.
+// None if there is no such entry: an older file, or one of another program's.
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);
 
 // How many samples that cannot be read the run passed over at most (--skip-bad). No entry for 0.
 void put_skip_bad(Metadata& metadata, int64_t most);
-// 0 where there is no such entry, or one that is no number.
+// 0 if there is no such entry, or one that is no number.
 int64_t skip_bad_in(const Metadata& metadata);
 
 }  // namespace arbalest

@@ -56,8 +56,8 @@ bool same_but_for_ones(const Shape& a, const Shape& b) {
   return without_ones(a) == without_ones(b);
 }
 
-// The axes of TensorFlow's kernel in the order of ours: (…, C, K) to (K, C, …), or, of a depthwise one, (…, C, M) to
-// (C, M, …), where C · M filters have one channel each. Nothing where neither has the wanted shape.
+// The axes of TensorFlow's kernel in the order of ours: (…, C, K) to (K, C, …). For a depthwise one with C · M filters
+// of one channel each: (…, C, M) to (C, M, …). Nothing if neither has the wanted shape.
 std::optional<std::vector<size_t>> axes_of_kernel(const Shape& from, const Shape& wanted) {
   const size_t rank = from.size();
   if (rank < 2 || wanted.size() != rank) return std::nullopt;

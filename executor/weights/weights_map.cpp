@@ -23,7 +23,7 @@ std::vector<std::string> words_of(std::string_view line) {
 }
 
 // Whether the name fits; appends what each * of the pattern stands for, as few characters as fit. What stands between
-// two of them is looked for once, from the left: where any choice fits, the first place does.
+// two of them is looked for once, from the left: if any choice fits, the first place does.
 bool match(std::string_view name, std::string_view pattern, std::vector<std::string_view>& stars) {
   size_t star = pattern.find('*');
   if (star == pattern.npos) return name == pattern;
@@ -65,7 +65,7 @@ constexpr KerasVariable kKerasVariables[] = {{"kernel", "weight", true},
                                              {"moving_variance", "running_var"},
                                              {"embeddings", "weight"}};
 
-// "conv1/kernel": the layer's name, and which variable of it; nothing where it is none of Keras'.
+// "conv1/kernel": the layer's name, and which variable of it; nothing if it is none of Keras'.
 std::optional<std::pair<std::string_view, KerasVariable>> keras_variable(std::string_view name) {
   const size_t slash = name.rfind('/');
   if (slash == name.npos) return std::nullopt;

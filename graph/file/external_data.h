@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of a model that are kept in files beside it.
+// Tensors of a model that are kept in files next to it.
 
 #include <cstddef>
 #include <cstdint>

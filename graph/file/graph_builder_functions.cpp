@@ -18,7 +18,7 @@ void GraphBuilder::inline_function(const SourceNode& call, const SourceFunction&
   scope.caller = &caller;
   scope.function = &function;
   scope.depth = caller.depth + 1;
-  // Not the full name of the output: where that is the caller's result, its values' names would meet the caller's
+  // Not the full name of the output: if that is the caller's result, its values' names would meet the caller's
   // own.
   scope.prefix = caller.prefix + called(call).text + "/";
   bind_attributes(call, function, caller, scope);
@@ -60,7 +60,7 @@ void GraphBuilder::check_nesting(const SourceNode& call, const SourceFunction& f
   if (caller.depth >= kDeepest) {
     fail(call.op.place, fmt::format("functions are nested more than {} deep", kDeepest));
   }
-  // A call counts even where the function is empty, so that the work is bounded.
+  // A call counts even if the function is empty, so that the work is bounded.
   if (++calls_ > kMostNodes) fail(call.op.place, fmt::format("more than {} calls of functions", kMostNodes));
 }
 

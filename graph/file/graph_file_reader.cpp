@@ -298,7 +298,7 @@ std::string read_whole_file(const std::string& path) {
   if (std::filesystem::is_character_file(path, error) || std::filesystem::is_block_file(path, error)) {
     throw GraphError(Position{path, 0, 0}, "found a device, expected a file");  // some have no end
   }
-  constexpr uint64_t kMost = uint64_t{1} << 31;  // as a message of protobuf has; tensors may lie in files beside it
+  constexpr uint64_t kMost = uint64_t{1} << 31;  // as a message of protobuf has; tensors may lie in files next to it
   if (const uint64_t size = std::filesystem::file_size(path, error); !error && size > kMost) {
     throw GraphError(Position{path, 0, 0}, fmt::format("found {} bytes, expected at most {}", size, kMost));
   }

@@ -16,7 +16,7 @@ std::string name_text(const std::string& name) {
   return is_identifier(name) ? name : quoted(name);
 }
 
-// "float[64, 3] " with the blank, "float " for a scalar, "" where the type is not known.
+// "float[64, 3] " with the blank, "float " for a scalar, "" if the type is not known.
 std::string type_text(const TensorType& type) {
   if (type.dtype == DataType::Token) return "";
   if (type.shape.empty()) return fmt::format("{} ", name_of(type.dtype));

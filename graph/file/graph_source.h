@@ -37,7 +37,7 @@ struct SourceTensor {
 
 struct SourceFunction;
 
-// One of value, reference, tensor, graph, unsupported is there; none of them where a function asks its caller for the
+// One of value, reference, tensor, graph, unsupported is there; none of them if a function asks its caller for the
 // attribute.
 struct SourceAttribute {
   SourceName name;
@@ -52,7 +52,7 @@ struct SourceAttribute {
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.
 struct SourceValue {
   SourceName name;
-  std::optional<TensorType> type;                      // -1 where an extent is symbolic or unknown
+  std::optional<TensorType> type;                      // -1 if an extent is symbolic or unknown
   std::vector<std::string> symbols;                    // one an extent: "N" for a symbolic one, else ""
   std::shared_ptr<const std::vector<std::byte>> data;  // initialisers
 };
@@ -62,7 +62,7 @@ struct SourceNode {
   std::string domain;
   SourceName op;
   std::vector<SourceAttribute> attributes;
-  std::vector<SourceName> inputs, outputs;  // "" where left out
+  std::vector<SourceName> inputs, outputs;  // "" if left out
 };
 
 using Opsets = std::vector<std::pair<std::string, int64_t>>;
@@ -80,7 +80,7 @@ struct SourceFunction {
 
 struct GraphSource {
   std::string file;
-  std::vector<std::string> data_files;  // beside it, that tensors are kept in
+  std::vector<std::string> data_files;  // files next to it that hold tensors
   std::string name;
   std::string producer;        // that wrote the file: "pytorch"; "": it does not say
   bool equal_is_same = false;  // see note_producer() in graph/file/model_parameters.h
@@ -96,25 +96,25 @@ struct GraphSource {
 GraphSource read_source(const std::string& path);
 GraphSource read_onnx_source(const std::string& path);
 
-// Puts the branches of every If, which are graphs of their own, in its place. Where a constant of the file says which
+// Puts the branches of every If, which are graphs of their own, in its place. If a constant of the file says which
 // is taken, the other is left out; else both are there, and arbalest.Choose takes the results of one (see
 // graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers do it.
-// Throws GraphError where an If is not as ONNX defines it.
+// Throws GraphError if an If is not as ONNX defines it.
 void take_conditionals_apart(GraphSource& source);
 
 // ONNX's Constant and ConstantOfShape, which are values here and no operators.
 bool is_constant_node(std::string_view qualified_name);
 
-// Resolves operators and names, and inlines functions with their attributes: inside an instance whose first output is
+// Resolves operators and names, and inlines functions with their attributes. Inside an instance whose first output is
 // `h1` (or which is labelled so), value `c1` becomes `h1/c1`, and the function's outputs take the caller's names.
 // Floating initialisers become parameters, others and Constant nodes constants. `batch` > 0 is the extent of the first
 // symbol among the inputs'. Calls of models are replaced by what graph/file/model_call.h makes of the models' files.
-// `files`: as load_graph() tells them.
-// Throws GraphError: unknown or repeated names, use before definition, functions that call themselves or nest too deep.
+// `files`: as load_graph() tells them. Throws GraphError: unknown or repeated names, use before definition, functions
+// that call themselves or nest too deep.
 Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models = {},
                   std::vector<std::string>* files = nullptr);
 
-// The number of elements, or nothing where it exceeds what any device holds (2^44).
+// The number of elements, or nothing if it exceeds what any device holds (2^44).
 std::optional<int64_t> checked_element_count(const Shape& shape);
 
 }  // namespace arbalest

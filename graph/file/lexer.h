@@ -19,7 +19,7 @@ struct Token {
   bool is(std::string_view punctuation) const { return kind == Kind::Punctuation && text == punctuation; }
 };
 
-// "'Relu'", "number 3", "string \"abc\"", "the end of the file": for messages; shortened where long.
+// "'Relu'", "number 3", "string \"abc\"", "the end of the file": for messages; shortened if long.
 std::string describe(const Token& token);
 
 // Letters, digits and '_', not starting with a digit: what libonnx accepts as a name without quotes.

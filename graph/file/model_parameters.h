@@ -7,24 +7,24 @@
 
 namespace arbalest {
 
-// Enters the producer, and of the nodes as they were read whether an initialiser that several of them read is one
-// parameter: PyTorch's exporters state each, or copy by an Identity what is equal by chance, unless the graph was
-// optimised afterwards. That leaves no Constant node, nor a name with a slash in front, as the older exporter writes.
+// Enters the producer, and whether an initialiser that several nodes read is one parameter. PyTorch's exporters state
+// each, or copy by an Identity what is equal by chance, unless the graph was optimised afterwards. That leaves no
+// Constant node, nor a name with a slash in front, as the older exporter writes.
 void note_producer(GraphSource& source, const std::string& producer);
 
 // PyTorch's parameters and buffers are called by their module and a dot: no such initialiser is a number of a formula.
 bool is_of_module(const GraphSource& source, const std::string& name);
 
 // `graph` was built of `source`. Weights in Constant nodes become parameters, unless the producer writes initialisers
-// for them; a single number that no operator has as a weight and no module has as a parameter, what shapes, axes or
-// bounds are computed of, and the ones and zeros of norms that have neither scale nor bias become constant.
-// Initialisers that are equal by chance, which exporters store once, become as many parameters as there were: those
-// that an Identity copies, and those with one number throughout that several nodes read, unless these are known to
-// share them. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of
-// the weight beside it, or else of the node that reads it.
+// for them. Single numbers that are neither an operator's weight nor a module's parameter become constant. So do values
+// of which shapes, axes or bounds are computed, and the ones and zeros of norms without scale and bias. Initialisers
+// that are equal by chance, which exporters store once, become as many parameters as there were. These are initialisers
+// that an Identity copies, and those with one number throughout that several nodes read, unless the nodes are known to
+// share them. If the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of the
+// node's weight, or else of the node that reads it.
 void own_parameters(Graph& graph, const GraphSource& source);
 
-// Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm
+// Batch norms and Dropout in training: as in training, or, if `training` is false, as in validation. A batch norm
 // that trains has statistics of its own; those of PyTorch's files keep the unbiased variance, as PyTorch does.
 void follow_training(Graph& graph, const GraphSource& source, bool training);
 

@@ -269,7 +269,7 @@ class Importer {
       case Attr::TENSOR:
         result.tensor = tensor(proto.t(), fmt::format("attribute '{}' of {}", proto.name(), owner));
         break;
-      default:  // an error where it is used: first the operators that are not supported are told
+      default:  // an error where it is used: unsupported operators are reported first
         result.unsupported = fmt::format("{}: attribute '{}' has the unsupported type {}", owner, proto.name(),
                                          onnx::AttributeProto_AttributeType_Name(proto.type()));
     }

@@ -37,7 +37,7 @@ namespace {
 
 using Attr = onnx::AttributeProto;
 
-// The file beside a model that its larger tensors go to.
+// The file next to a model for its larger tensors.
 class ExternalWriter {
  public:
   explicit ExternalWriter(const std::filesystem::path& path) : name_(path.filename().string()), file_(path) {}

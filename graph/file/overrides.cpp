@@ -129,7 +129,7 @@ class Override {
     return parsed;
   }
 
-  // As it is, or a literal of the graph file where it is one whole quoted string.
+  // As it is, or a literal of the graph file if it is one whole quoted string.
   std::string text(std::string_view item) const {
     if (item.empty() || item.front() != '"') return std::string(item);
     const std::string source = place();

@@ -148,7 +148,7 @@ class Sequences {
     return at != constants_.end() && at->second.numbers.size() == 1 && place_of(node, maker) >= 0;
   }
 
-  // Counted from the first; -1: past the ends, or it cannot be told.
+  // Counted from the first; -1: past the ends, or unknown.
   int64_t place_of(const SourceNode& node, const Maker& maker) const {
     const int64_t at = constants_.at(node.inputs[1].text).numbers[0];
     const bool counted = !maker.splits || (maker.sizes && !maker.sizes->scalar);

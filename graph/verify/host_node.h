@@ -14,16 +14,16 @@ class HostNode {
  public:
   using Bytes = std::vector<std::byte>;
 
-  // The node as it is after the pass fold_constants, for the types that the graph has inferred. Throws GraphError where
+  // The node as it is after the pass fold_constants, for the types that the graph has inferred. Throws GraphError if
   // a constant operand is not known.
   HostNode(const Graph& graph, const Node& node);
 
   // Without its constant operands, which are attributes.
   const Node& node() const { return node_; }
-  // False where the operator has no CPU kernel for these types.
+  // False if the operator has no CPU kernel for these types.
   bool has_kernel() const { return kernel_ != nullptr; }
   // The outputs, row-major elements; null for one that is left out or is a token. `content` gives those of each input.
-  // Throws RunError where the kernel finds a fault in the content.
+  // Throws RunError if the kernel finds a fault in the content.
   std::vector<std::shared_ptr<Bytes>> run(const std::function<std::shared_ptr<const Bytes>(ValueId)>& content) const;
 
  private:

@@ -230,7 +230,7 @@ constexpr Lint kLints[] = {
     {"a node of the graph's own that nothing reads", unread_nodes},
     {"a field of Prefetch, such as the label, that nothing reads", unread_fields},
     {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},
-    {"images that are normalised again behind Augment", normalised_twice},
+    {"images that are normalised again after Augment", normalised_twice},
     {"validation on the split that is trained on", validated_on_training},
     {"crops of Augment that are mostly zeros", empty_crops},
     {"a warm-up as long as the run", endless_warmups},

@@ -8,8 +8,8 @@
 
 namespace arbalest {
 
-// Notes about a verified graph, each beginning with the node. Nodes of called models are the business
-// of whoever exported them, but for a Softmax that a loss takes for logits and images that are normalised again.
+// Notes about a verified graph, each beginning with the node. Nodes of called models get none, except a Softmax that a
+// loss takes for logits, and images that are normalised again.
 std::vector<std::string> lint(const Graph& graph);
 
 }  // namespace arbalest

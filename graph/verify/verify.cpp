@@ -15,7 +15,7 @@
 namespace arbalest {
 namespace {
 
-// At the attribute, where that has a place of its own.
+// At the attribute, if that has a place of its own.
 [[noreturn]] void fail_at(const NamedAttribute& given, Node node, const std::string& message) {
   if (given.where.line) node.where = given.where;
   fail(node, message);
@@ -157,7 +157,7 @@ void infer_all(Graph& graph, ErrorList& errors) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const bool follows = reads_unknown(graph, node, unknown);
-    // A consequence of an error is not another one: types are inferred where those of all inputs are known.
+    // A consequence of an error is not another one: types are inferred if those of all inputs are known.
     bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
     sound = sound && errors.attempt([&] {
       work += infer_node(graph, NodeId(n));

@@ -16,7 +16,7 @@ void CsvReader::Close::operator()(FILE* file) const {
 }
 
 CsvReader::CsvReader(const std::filesystem::path& path) : path_(path.string()) {
-  // A pipe waits for its writer, and holds the table once, where each split reads it.
+  // A pipe waits for its writer, and holds the table once, but each split reads it.
   if (std::error_code error; std::filesystem::is_fifo(path, error)) {
     throw RunError(fmt::format("{}: found a pipe, expected a file", path_));
   }
@@ -51,7 +51,7 @@ void CsvReader::fail(size_t column, const std::string& expected) const {
                              expected, cell.substr(0, kShown), cell.size() > kShown ? "…" : ""));
 }
 
-// The next character, with a line's end as one '\n': in quotes a carriage return alone is none. EOF behind the last.
+// The next character, with a line's end as one '\n': in quotes a carriage return alone is none. EOF after the last.
 int CsvReader::take(bool quoted) {
   int character = getc_unlocked(file_.get());
   if (character == '\r') {
@@ -65,7 +65,7 @@ int CsvReader::take(bool quoted) {
   return character;
 }
 
-// Ends the cell. False where what follows it ends the record as well.
+// Ends the cell. False if what follows it ends the record as well.
 bool CsvReader::end_cell(int next) {
   ends_.push_back(characters_.size());
   return next == ',';

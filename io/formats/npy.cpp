@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 
 struct NpyType {
-  std::string_view descr;  // behind the byte order
+  std::string_view descr;  // after the byte order
   const char* name;        // NumPy's
   size_t bytes;            // of an element
   DataType dtype;          // that it is read as

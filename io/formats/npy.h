@@ -19,8 +19,8 @@ struct NpyArray {
 
 // Whole numbers, floats and booleans of either byte order, in C's order. Types that graphs lack become the smallest
 // that holds all of their numbers: int8, int16 and uint16 int32, uint32 and uint64 int64, float16 float, bool uint8.
-// Throws RunError for any other array, with how NumPy makes one of these of it, for a uint64 that no int64 holds, and
-// for a file that is no array: file, expected, found.
+// Throws RunError for any other array, and says how NumPy converts it; also for a uint64 that no int64 holds. A file
+// that is no array is a RunError as well: file, expected, found.
 NpyArray read_npy(const std::filesystem::path& path);
 
 // How Python makes arrays of an archive of them (.npz), for messages.

@@ -16,9 +16,9 @@
 
 namespace arbalest {
 
-// Opens a file and reads its header; tensors are read one by one, straight to where they are wanted, so that a file
+// Opens a file and reads its header. Tensors are read one by one, straight to where they are wanted, so that a file
 // larger than memory can be looked at and no tensor lies in memory twice. Element types: F64, F32, F16, BF16, I64, I32,
-// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") beside
+// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") next to
 // it, which are read as one.
 class SafetensorsReader {
  public:
@@ -38,13 +38,13 @@ class SafetensorsReader {
   const std::string& path() const { return path_; }
   const std::vector<Entry>& entries() const { return entries_; }  // in the headers' order; names are unique
   const Entry* find(const std::string& name) const;
-  std::vector<std::string> shards() const;  // where path() is an index: the files that it names
+  std::vector<std::string> shards() const;  // if path() is an index: the files that it names
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // __metadata__
 
   // Whether read() delivers the entry's elements as `type`: they are of it, or both are floating point.
   static bool converts(const Entry& entry, DataType type);
-  // The elements as `type`, rounded to nearest where it is narrower. `to` has exactly the bytes that they take. Throws
-  // RunError where the file cannot be read or has become shorter.
+  // The elements as `type`, rounded to nearest if it is narrower. `to` has exactly the bytes that they take. Throws
+  // RunError if the file cannot be read or has become shorter.
   void read(const Entry& entry, DataType type, std::span<std::byte> to) const;
 
  private:

@@ -289,7 +289,7 @@ void SafetensorsReader::add_shards(const RandomAccessFile& index) {
   for (const auto& [name, file] : stated["weight_map"].items()) {
     const bool inside = file.is_string() && stays_inside(file.get<std::string>());
     if (!inside)
-      report.fail(fmt::format("weight_map of '{}'", printable(name)), "a file beside the index", shown(file));
+      report.fail(fmt::format("weight_map of '{}'", printable(name)), "a file next to the index", shown(file));
     shards.emplace(file.get<std::string>(), 0);
   }
   for (auto& [file, number] : shards) {

@@ -29,7 +29,7 @@ std::string utf8_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Throws RunError where the format has no such tensor.
+// Throws RunError if the format has no such tensor.
 const FormatType& type_of(const NamedTensor& tensor, const Reporter& report) {
   if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
   const auto type = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes),

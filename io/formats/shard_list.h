@@ -1,5 +1,5 @@
 #pragma once
-// The list of a split's packed shards, DIR/SPLIT.shards, which 'arbalest data pack' keeps beside its archives: JSON
+// The list of a split's packed shards, DIR/SPLIT.shards, which 'arbalest data pack' keeps next to its archives: JSON
 // lines, first what was packed and how, then each finished archive.
 
 #include <cstdint>
@@ -29,12 +29,12 @@ struct PackedShards {
 
   int64_t samples() const;  // of the split, with those that are not packed yet
   int64_t packed() const { return shards.empty() ? 0 : shards.back().next; }  // or left out
-  // Whether the last shard has room for many more samples. Packing ends a shard where the next sample does not fit, or
+  // Whether the last shard has room for many more samples. Packing ends a shard if the next sample does not fit, or
   // at the end of the split, so that all samples after this one were left out.
   bool last_has_room() const;
 };
 
-// None where there is no such file. Throws RunError where it is malformed.
+// None if there is no such file. Throws RunError if it is malformed.
 std::optional<PackedShards> read_shard_list(const std::filesystem::path& path);
 
 // The whole file, as it is read back.

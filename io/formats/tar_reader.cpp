@@ -143,7 +143,7 @@ void TarReader::expect_zeros() const {
   for (uint64_t at = at_; at < file_.size(); at += bytes.size()) {
     bytes.resize(size_t(std::min<uint64_t>(bytes.size(), file_.size() - at)));
     file_.read(at, std::as_writable_bytes(std::span(bytes)));
-    if (!all_zero(bytes.data(), bytes.size())) fail(at_, "nothing but zeros behind the archive's end", "more data");
+    if (!all_zero(bytes.data(), bytes.size())) fail(at_, "nothing but zeros after the archive's end", "more data");
   }
 }
 

@@ -16,7 +16,7 @@ namespace arbalest {
 class EventFields {
  public:
   const nlohmann::json* find(std::string_view key) const;  // nullptr: there is none; of several the last
-  const nlohmann::json& at(std::string_view key) const;    // throws GraphError where there is none
+  const nlohmann::json& at(std::string_view key) const;    // throws GraphError if there is none
   nlohmann::json as_object() const;
 
   void clear() { count_ = 0; }
@@ -29,12 +29,12 @@ class EventFields {
 
 struct TraceEvent {
   EventFields fields;  // all but `args`
-  EventFields args;    // empty where it has none
+  EventFields args;    // empty if it has none
 };
 
-// Calls `take` for each object of the list 'traceEvents' of a file, gzipped or plain. Throws RunError where the file
-// cannot be read, and GraphError that names it where it is no trace, with line and column where it is not JSON, and
-// where `take` throws one.
+// Calls `take` for each object of the list 'traceEvents' of a file, gzipped or plain. Throws RunError if the file
+// cannot be read, and GraphError that names it if it is no trace or `take` throws one. If it is not JSON, the error has
+// line and column.
 void read_events(const std::string& path, const std::function<void(const TraceEvent&)>& take);
 
 }  // namespace arbalest

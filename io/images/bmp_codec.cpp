@@ -14,7 +14,7 @@ namespace arbalest {
 namespace {
 
 constexpr size_t kFileHeader = 14, kCoreHeader = 12, kInfoHeader = 40, kOs2Header = 64;
-constexpr size_t kMasks = kFileHeader + kInfoHeader;  // behind that header, or within a longer one
+constexpr size_t kMasks = kFileHeader + kInfoHeader;  // after that header, or within a longer one
 
 enum class Compression : uint32_t { None = 0, Runs8 = 1, Runs4 = 2, Masks = 3, Jpeg = 4, Png = 5, MasksWithAlpha = 6 };
 

@@ -86,7 +86,7 @@ ImageFormat format_of(std::string_view file) {
     if (file.starts_with(start)) return format;
   }
   if (file.starts_with("RIFF"sv) && file.size() >= 12 && file.substr(8, 4) == "WEBP"sv) return ImageFormat::WebP;
-  // Two letters are few: the size of a BMP's second header, which is small, has to follow, where the file goes so far.
+  // Two letters are few: the size of a BMP's second header, which is small, has to follow, if the file goes so far.
   constexpr size_t kSize = 14;
   if (file.starts_with("BM"sv) && (file.size() < kSize + 4 || file.substr(kSize + 1, 3) == "\0\0\0"sv)) {
     return ImageFormat::Bmp;
@@ -124,7 +124,7 @@ void to_grey(Pixels& pixels) {
 
 struct ImageDecoder::State {
   ImageInfo info;
-  ImageCodec* codec = nullptr;  // has an image open; null where none is
+  ImageCodec* codec = nullptr;  // has an image open; null if none is
   std::unique_ptr<ImageCodec> codecs[kImageFormats];
   Pixels pixels;
   Resampler resampler;

@@ -2,15 +2,15 @@
 // Photos for training: decodes JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the
 // size that a model reads. Takes the first of several frames or pages.
 //
-// Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
-// stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, a JPEG's CMYK is taken for inverted, as its
-// writers store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
+// Pixels come as the file has them: colour profiles and gamma are not applied, and alpha is dropped (the colour under
+// it stays, as with Pillow's convert("RGB")). 16 bits become 8 by rounding, and a JPEG's CMYK is taken as inverted, as
+// its writers store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
 //
 // Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG, 16 channels of a TIFF. A file that is too
-// short for the pixels that it states is refused before memory is taken for them, but for WebP. Decoding takes up to 4
-// bytes for each pixel of the region (of a PNG: its rows, and where it is interlaced the image; of a TIFF: its strip or
-// tile as well), and another 6 for each pixel of the image where a JPEG is progressive (CMYK: 8). libwebp takes memory
-// of its own, up to 5 bytes for each pixel of the image.
+// short for the pixels that it states is refused before memory is taken for them, except for WebP. Decoding takes up to
+// 4 bytes for each pixel of the region. For a PNG its rows count (interlaced: the image), for a TIFF its strip or tile
+// as well. A progressive JPEG takes another 6 for each pixel of the image (CMYK: 8). WebP's library takes memory of its
+// own, up to 5 bytes for each pixel of the image.
 
 #include <cstddef>
 #include <cstdint>
@@ -52,10 +52,10 @@ class ImageDecoder {
 
   // The region of the image that was opened, scaled to height × width, as (height, width, channels) bytes; channels is
   // 1 or 3. Scaled by an antialiased triangle filter, as Pillow's BILINEAR; pixels outside of the region do not count.
-  // Decodes no more than that needs: a JPEG at the scale (1, 1/2, 1/4 or 1/8) that still has the output's resolution,
-  // and only the rows and columns of the region. The pixels are the same on every machine with the same versions of the
-  // decoding libraries. Call it once for each open(). Throws RunError if the file is corrupt or truncated as far as it
-  // was read, or if the region is not within the image.
+  // Decodes no more than that needs. A JPEG is decoded at the scale (1, 1/2, 1/4 or 1/8) that still has the output's
+  // resolution, and only the rows and columns of the region. The pixels are the same on every machine with the same
+  // versions of the decoding libraries. Call it once for each open(). Throws RunError if the file is corrupt or
+  // truncated as far as it was read, or if the region is not within the image.
   void decode(const Region& region, int64_t height, int64_t width, int channels, uint8_t* out, PreparationTimes& times);
 
  private:

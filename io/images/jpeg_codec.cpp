@@ -1,5 +1,5 @@
-// JPEG by libjpeg-turbo. Its errors come by longjmp, so that no function of this file that may be left so holds an
-// object with a destructor: memory is taken between calls of the library, not during them.
+// JPEG by libjpeg-turbo. Its errors come by longjmp, so no function of this file that may be left that way holds an
+// object with a destructor. Memory is taken between calls of the library, not during them.
 
 #include <fmt/format.h>
 

@@ -15,7 +15,7 @@ namespace arbalest {
 
 namespace {
 
-constexpr int64_t kMostChannels = 16;  // of which those behind the colours are not looked at
+constexpr int64_t kMostChannels = 16;  // of which those after the colours are ignored
 
 // The meaning of a pixel's first channels.
 enum class Colours : uint8_t { Grey, InvertedGrey, Rgb, Palette, Cmyk };
@@ -25,7 +25,7 @@ int64_t channels_of(Colours colours) {
 }
 
 // The image is divided into these: tiles, or strips, which are as wide as it. (rows, pixels, channels), rows of whole
-// bytes; where planes are separate, a block holds one channel.
+// bytes; if planes are separate, a block holds one channel.
 struct Blocks {
   bool tiled = false, separate = false;
   int64_t width = 0, height = 0;
@@ -207,7 +207,7 @@ void TiffCodec::read_layout() {
   }
 }
 
-// The palette has 16 bits, but for some writers, which leave 8 there.
+// The palette has 16 bits, except for some writers, which leave 8 there.
 void TiffCodec::read_palette() {
   uint16_t* primaries[3] = {};
   if (TIFFGetField(tiff_, TIFFTAG_COLORMAP, &primaries[0], &primaries[1], &primaries[2]) != 1) {
@@ -250,7 +250,7 @@ ImageInfo TiffCodec::open(std::span<const std::byte> file) {
   return info;
 }
 
-// The block that holds the pixel (x, y), as far as its first `rows` rows; of each channel, where planes are separate.
+// The block that holds the pixel (x, y), as far as its first `rows` rows; of each channel, if planes are separate.
 void TiffCodec::read_block(int64_t x, int64_t y, int64_t rows) {
   const int64_t planes = blocks_.separate ? channels_of(colours_) : 1;
   for (int64_t plane = 0; plane < planes; ++plane) {

@@ -20,8 +20,8 @@ struct CsvColumns {
   std::optional<size_t> group;
 };
 
-// From the options `path`, `label`, `labels`, `list`, `split` and `group`, and the names of columns where they are left
-// out. Throws GraphError where an option names no column, or where they do not go together.
+// From the options `path`, `label`, `labels`, `list`, `split` and `group`, and the names of columns if they are left
+// out. Throws GraphError if an option names no column, or if they do not go together.
 CsvColumns find_columns(const SourceSpec& spec, const CsvReader& table);
 
 }  // namespace arbalest

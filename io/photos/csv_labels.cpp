@@ -27,7 +27,7 @@ bool is_nan(std::string_view name) {
   return name.size() == 3 && strncasecmp(name.data(), "nan", 3) == 0;
 }
 
-// Words that stand for a class that is missing where all others are numbers.
+// Words that stand for a class that is missing if all others are numbers.
 bool is_missing_word(std::string_view name) {
   constexpr std::array<std::string_view, 8> kWords = {"na", "n/a", "<na>", "#n/a", "null", "none", "?", "-"};
   return std::any_of(kWords.begin(), kWords.end(), [name](std::string_view word) {
@@ -68,7 +68,7 @@ std::optional<int64_t> whole_number(const std::string& text) {
 // A class a sample.
 class ClassLabels final : public CsvLabels {
  public:
-  // `classes`: how many, where classes are whole numbers; 0: as many as there are in the table.
+  // `classes`: how many, if classes are whole numbers; 0: as many as there are in the table.
   ClassLabels(const CsvReader& table, size_t column, int64_t classes)
       : place_(fmt::format("{}: column '{}'", table.path(), table.columns()[column])),
         column_(column),
@@ -161,7 +161,7 @@ void write_floats(std::span<const float> values, std::byte* to) {
   std::memcpy(to, values.data(), values.size_bytes());
 }
 
-// Several labels a sample, a column each: 0, 1, or -1 where it is missing.
+// Several labels a sample, a column each: 0, 1, or -1 if it is missing.
 class ColumnLabels final : public CsvLabels {
  public:
   ColumnLabels(const CsvReader& table, std::vector<size_t> columns, std::string missing)

@@ -15,7 +15,7 @@ namespace arbalest {
 void warn_of_empty_classes(const SourceSpec& spec, int64_t classes, const std::vector<std::string>& names,
                            size_t samples, const std::function<int64_t(size_t)>& label);
 
-// A warning where there is one class alone, which leaves a classifier nothing to learn. `expected`: what is usually
+// A warning if there is one class alone, which leaves a classifier nothing to learn. `expected`: what is usually
 // there, and a remedy: "a folder for each class in 'photos'; …".
 void warn_of_one_class(const SourceSpec& spec, const std::vector<Field>& fields, const std::vector<std::string>& names,
                        const std::string& expected);

@@ -10,8 +10,8 @@
 namespace arbalest {
 
 // `paths`: at least one. `fields`: what the model's graph reads of a sample; those that are strings are the file's
-// bytes, all others, such as labels, are zeros. Throws RunError where a path is a folder; what else cannot be read is
-// told when it is read.
+// bytes, all others, such as labels, are zeros. Throws RunError if a path is a folder; other faults show when a file is
+// read.
 std::unique_ptr<Source> file_list_source(const std::vector<std::string>& paths, std::vector<Field> fields);
 
 }  // namespace arbalest

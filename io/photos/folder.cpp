@@ -171,7 +171,7 @@ FolderSplit find_split(const SourceSpec& spec) {
 
 void warn_of_images_beside(const SourceSpec& spec, const FolderSplit& split) {
   if (split.beside == 0) return;
-  warn(fmt::format("source '{}': {} image{} beside the folders of classes {} in no class and ignored", spec.label(),
+  warn(fmt::format("source '{}': {} image{} next to the folders of classes {} in no class and ignored", spec.label(),
                    split.beside, split.beside == 1 ? "" : "s", split.beside == 1 ? "is" : "are"));
 }
 

@@ -21,9 +21,10 @@
 namespace arbalest {
 namespace {
 
-// The index: a line that says what it is; one of the shard's size, its time of change in nanoseconds, its number of
-// samples, how many of these have dots in their names, and how many endings of other members there are; one of offset,
-// size, headers and label of each sample; one of number and ending each; and a last one, without which it is cut off.
+// The index begins with a line that says what it is. The second has the shard's size, its time of change in
+// nanoseconds, its number of samples, that of samples with dots in their names, and that of endings of other members.
+// Then each sample has a line of offset, size, headers and label, and each ending one of its number and itself. Without
+// the last line the index is cut off.
 constexpr std::string_view kFirstLine = "arbalest tar index 2", kLastLine = "end";
 constexpr uint32_t kHeader = 512;  // bytes of a member's, at least
 constexpr int32_t kMostClasses = 10'000'000;
@@ -195,7 +196,7 @@ class Indexer {
   }
 
   [[noreturn]] void refuse(const std::string& base, const Parts& parts) const {
-    if (parts.image) tar_.fail(parts.begin, fmt::format("'{}.cls' beside '{}'", base, parts.image->name), "none");
+    if (parts.image) tar_.fail(parts.begin, fmt::format("'{}.cls' next to '{}'", base, parts.image->name), "none");
     tar_.fail(parts.begin, fmt::format("an image '{}.jpg', or with another of {}", base, image_endings()), "none");
   }
 

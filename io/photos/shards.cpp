@@ -42,7 +42,7 @@ std::vector<ShardIndex> index_shards(const SourceSpec& spec, const Names& paths)
   in_threads(paths.size(), kFilesAtOnce, [&](size_t i) { indexes[i] = index_shard(paths[i]); });
   const auto is_kept = [](const ShardIndex& index) { return index.not_kept.empty(); };
   if (const auto first = std::find_if_not(indexes.begin(), indexes.end(), is_kept); first != indexes.end()) {
-    warn(fmt::format("source '{}': indexes of shards cannot be kept beside them, and are made anew each time: {}",
+    warn(fmt::format("source '{}': indexes of shards cannot be kept next to them, and are made anew each time: {}",
                      spec.label(), first->not_kept));
   }
   return indexes;

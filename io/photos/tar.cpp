@@ -131,7 +131,7 @@ class TarSource final : public Source {
   bool keep_;  // the shards stay in the system's memory, however much was read
   std::string label_;
   int64_t block_ = 1;
-  // Threads read ahead of each other, so that a block may be told of when others are reading it, or have: it is left
+  // Threads read ahead of each other, so that a block may be announced when others are reading it, or have: it is left
   // alone then. Otherwise it would be asked for again, or its count begin anew, and nothing would let go of it.
   struct BlockState {
     std::atomic<int64_t> read = 0;             // samples; a whole block's each time it was read
@@ -159,7 +159,7 @@ int64_t count_classes(const SourceSpec& spec, const Names& names, const std::vec
   if (spec.find("classes")) {
     const int64_t stated = spec.integer("classes", 1, 1, kMostClasses);
     if (names.empty() || int64_t(names.size()) == stated) return stated;
-    throw GraphError(fmt::format("source '{}': option 'classes' is {}, and classes.txt beside the shards has {} names",
+    throw GraphError(fmt::format("source '{}': option 'classes' is {}, and classes.txt next to the shards has {} names",
                                  spec.text, stated, names.size()));
   }
   if (!names.empty()) return int64_t(names.size());
@@ -235,11 +235,11 @@ DescribedScheme tar_scheme() {
       {.path = "PATTERN",
        .text = "photos in tar archives, as WebDataset and 'arbalest data pack' write them",
        .more = "A sample is a member NAME.jpg, or another image, and the number of its class in NAME.cls "
-               "beside it; dots in NAME divide nothing. In PATTERN * stands for anything, {0000..0099} for numbers, "
+               "next to it; dots in NAME divide nothing. In PATTERN * stands for anything, {0000..0099} for numbers, "
                "{a,b} for either and "
-               "{split} for the split's name. Classes have the names that classes.txt beside the shards "
+               "{split} for the split's name. Classes have the names that classes.txt next to the shards "
                "lists, where it is there. Of archives that 'arbalest data pack' lists all have to be there where * "
-               "names them, and no others. An index is kept beside each shard, SHARD.tar.index.",
+               "names them, and no others. An index is kept next to each shard, SHARD.tar.index.",
        .options = {{"test", "PATTERN", "the shards of the other split, where the pattern has no {split}"},
                    {"classes", "K", "how many classes there are", "the lines of classes.txt, or what is found"},
                    {"keep", "0", "0: what was read is let go of; 1: it stays in memory",

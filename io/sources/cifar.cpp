@@ -1,5 +1,5 @@
-// cifar10 and cifar100: the official binary layouts (Krizhevsky): records of a label byte (cifar100: a coarse one, then
-// the fine one, which is read) and three planes of 32x32 bytes, R, G, B.
+// cifar10 and cifar100: the official binary layouts (Krizhevsky). A record is a label byte (cifar100: a coarse one,
+// then the fine one, which is read) and three planes of 32x32 bytes, R, G, B.
 
 #include <fmt/format.h>
 
@@ -49,7 +49,7 @@ void read_batch(const CifarLayout& layout, const std::filesystem::path& path, st
   }
 }
 
-// None where the file of names is not there.
+// None if the file of names is not there.
 std::vector<std::string> read_names(const CifarLayout& layout, const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};

@@ -14,7 +14,7 @@ namespace arbalest {
 
 // The permutation is a block cipher on [0, 2^bits) with 2^bits ≥ samples: a Feistel network, which is a bijection
 // whatever its round function. A number that falls outside [0, samples) is enciphered again until it falls inside
-// (cycle walking): it does, as its own cycle leads back to the position it started from, and the result is a bijection
+// (cycle walking). It does, as its own cycle leads back to the position it started from, and the result is a bijection
 // on [0, samples).
 
 namespace {

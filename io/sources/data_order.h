@@ -1,7 +1,7 @@
 #pragma once
 // The order of data: which sample is where in an epoch. A function of (seed, epoch, position) alone: nothing to save,
-// nothing allocated, and any thread may ask. k learners, batch b each: round i takes batches i·k … i·k + k − 1, learner
-// j the j-th.
+// nothing allocated, and any thread may ask. With k learners of batch b, round i takes batches i·k … i·k + k − 1,
+// learner j the j-th.
 
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@ namespace arbalest {
 class DataOrder {
  public:
   // With `shuffle`, every epoch has its own permutation of the samples; without, the order is 0, 1, 2, … (validation).
-  // Throws GraphError where there are no samples.
+  // Throws GraphError if there are no samples.
   //
   // `block` neighbours that are best read together (Source::block()) stay near each other: blocks are permuted, and
   // then the samples within each window of kWindow blocks. A window is what is read at random and has to be in memory,
@@ -27,7 +27,7 @@ class DataOrder {
   // The sample at a position (0 … samples − 1) of an epoch.
   int64_t sample(uint64_t epoch, int64_t position) const;
 
-  // The samples at positions `first` and on. Positions behind the last one are padding, filled with the sample at the
+  // The samples at positions `first` and on. Positions after the last one are padding, filled with the sample at the
   // last position. Returns how many are not padding.
   int64_t range(uint64_t epoch, int64_t first, std::span<int64_t> out) const;
 
@@ -37,8 +37,8 @@ class DataOrder {
   }
 
   // The blocks (block b has samples b · block and on) that are read soon after those at `count` positions from `first`
-  // on: where a window begins there, those of the next one, and at the start of an epoch those of the first as well.
-  // None where blocks are of one sample.
+  // on. If a window begins there, these are those of the next one, and at the start of an epoch those of the first as
+  // well. None if blocks are of one sample.
   std::vector<int64_t> blocks_ahead(uint64_t epoch, int64_t first, int64_t count) const;
 
  private:
@@ -53,7 +53,7 @@ class DataOrder {
   int64_t block_, blocks_, missing_;  // samples of a block, blocks, and what the last one is short of
 };
 
-// ⌊samples ÷ (learners · batch)⌋: the rounds of an epoch; the remainder is dropped. Throws GraphError where there is
+// ⌊samples ÷ (learners · batch)⌋: the rounds of an epoch; the remainder is dropped. Throws GraphError if there is
 // not one.
 int64_t rounds_per_epoch(int64_t samples, int64_t learners, int64_t batch);
 

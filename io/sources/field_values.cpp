@@ -110,7 +110,7 @@ void each_chunk(const Source& source, int field, const std::function<void(std::s
 }
 
 CountedLabels count_labels(const Source& source, int field) {
-  constexpr double kMostClasses = 1 << 20;  // that are counted where their number is not stated
+  constexpr double kMostClasses = 1 << 20;  // that are counted if their number is not stated
   const Field stated = source.fields()[size_t(field)];
   CountedLabels counted;
   counted.samples.resize(size_t(stated.classes));

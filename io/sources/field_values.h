@@ -43,7 +43,7 @@ CountedLabels count_labels(const Source& source, int field);
 // Says what a label that is no class is, and what is expected: "'label' is -1, expected 0 to 9 …".
 std::string fault_of_label(const Field& field, int64_t label);
 
-// A note where labels begin with 1 and none is left out: there is a class more than there are kinds of samples. "" for
+// A note if labels begin with 1 and none is left out: there is a class more than there are kinds of samples. "" for
 // other labels. `samples`: by label.
 std::string counted_from_one(std::span<const int64_t> samples);
 

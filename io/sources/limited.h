@@ -17,9 +17,9 @@ class FileChecks {
   virtual void check_files(int64_t count, const std::function<int64_t(int64_t)>& sample) const = 0;
 };
 
-// `limit` samples of a split in the split's order, or all where there are no more: the first ones of a permutation that
-// is always the same, so that classes are about as frequent as in the split, and a smaller limit's are among a larger
-// one's. Where neighbours are best read together (Source::block()), neighbours are drawn.
+// `limit` samples of a split in the split's order, or all if there are no more. They are the first ones of a
+// permutation that is always the same. So classes are about as frequent as in the split, and a smaller limit's are
+// among a larger one's. If neighbours are best read together (Source::block()), neighbours are drawn.
 std::unique_ptr<Source> limited_source(std::unique_ptr<Source> source, int64_t limit);
 
 }  // namespace arbalest

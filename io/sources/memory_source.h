@@ -12,8 +12,8 @@
 
 namespace arbalest {
 
-// All samples of one field, one after the other, as Source::fill() writes them: an array (n, height, width, channels)
-// of images (C, H, W), and a row-major one (n, …) of anything else.
+// All samples of one field, one after the other, as Source::fill() writes them. Images (C, H, W) are an array (n,
+// height, width, channels), anything else is a row-major one (n, …).
 struct FieldArray {
   Field field;
   std::span<const std::byte> bytes;
@@ -39,7 +39,7 @@ inline constexpr DataType kElement<int64_t> = DataType::Int64;
 }  // namespace detail
 
 // A field over the caller's array, which is not copied and has to outlive every run that reads it. `shape` is that of
-// one sample; `classes`, where it is given, bounds the values.
+// one sample; `classes`, if it is given, bounds the values.
 template <typename T>
 FieldArray field_array(std::string name, Shape shape, std::span<const T> values, int64_t classes = 0) {
   static_assert(detail::kElement<T> != DataType::Token, "float, double, bfloat16, uint8_t, int32_t or int64_t");
@@ -60,8 +60,8 @@ FieldArray owned_array(std::string name, Shape shape, std::vector<T> values, int
 }
 
 // A source over arrays; `name` stands for it in messages, `class_names` are what classes are called. Throws GraphError
-// where fields cannot be what they say (check_fields), where arrays hold different numbers of samples, none, or a part
-// of one, and where a class index is out of range: all values of fields with classes are looked at.
+// if fields cannot be what they say (check_fields), or if arrays hold different numbers of samples, none, or a part of
+// one. Throws it also if a class index is out of range. All values of fields with classes are looked at.
 std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name = "memory",
                                       std::vector<std::string> class_names = {});
 

@@ -39,7 +39,7 @@ std::vector<ArrayFile> arrays_in(const fs::path& folder, const std::string& befo
   return found;
 }
 
-// 'images' and 'labels' are 'image' and 'label', where nothing else is; places stay.
+// 'images' and 'labels' are 'image' and 'label', if nothing else is; places stay.
 void take_plurals(std::vector<ArrayFile>& files) {
   for (const char* name : {"image", "label"}) {
     const auto called = [&](const std::string& text) {

@@ -52,7 +52,7 @@ std::vector<std::byte> to_int32(const StoredArray& array) {
   return made;
 }
 
-// Makes bytes of an image's whole numbers where all of them are some.
+// Makes bytes of an image's whole numbers if all of them are some.
 void to_bytes(StoredArray& array) {
   const size_t count = array.bytes.size() / size_of(array.dtype);
   std::vector<std::byte> made(count);

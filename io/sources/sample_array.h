@@ -15,14 +15,14 @@ struct StoredArray {
   DataType dtype = DataType::Float32;
   Shape shape;
   std::vector<std::byte> bytes;
-  std::string stored_as = {};  // the type in the file, where that is another one: "bool"
+  std::string stored_as = {};  // the type in the file, if that is another one: "bool"
 };
 
 // The field's samples as Source::fill() writes them. Whole numbers of any type, one a sample, become int32, as losses
 // and metrics take classes; so do those of 'label' that are (n, 1). Floating numbers of any type become floats, as do
 // booleans of several a sample. Whole numbers of 'image' (C, H, W) that are all 0 to 255 become uint8. `classes`: of
-// 'label', where it holds whole numbers; 0: it holds no classes. Throws RunError where there is no sample, or a number
-// that an int32 or a float does not hold; GraphError where it can be no field.
+// 'label', if it holds whole numbers; 0: it holds no classes. Throws RunError if there is no sample, or a number
+// that an int32 or a float does not hold; GraphError if it can be no field.
 FieldArray sample_array(StoredArray array, int64_t classes);
 
 }  // namespace arbalest

@@ -29,7 +29,7 @@ std::filesystem::path find_split_file(const std::string& what, std::span<const s
 
 // Options of several schemes.
 inline SourceOption classes_option() {
-  return {"classes", "K", "how many classes 'label' has, so that numbers beyond are told; otherwise unknown", ""};
+  return {"classes", "K", "how many classes 'label' has, so that larger numbers are reported; otherwise unknown", ""};
 }
 inline SourceOption held_out_part_option() {
   return {"test", "FRACTION", "the part of each class that is held out where there are no splits", "0.2"};

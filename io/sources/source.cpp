@@ -26,7 +26,7 @@ std::unique_ptr<Source> open_memory(const SourceSpec& spec) {
                                spec.text, spec.split));
 }
 
-// A path without its scheme, as the source that it probably is; "" where that cannot be told.
+// A path without its scheme, as the source that it probably is; "" if that is unknown.
 std::string meant_by_path(const std::string& text) {
   const std::filesystem::path path = text.substr(0, text.find('?'));
   std::error_code error;

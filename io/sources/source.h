@@ -82,8 +82,8 @@ class Source {
   // are never divided.
   virtual double microseconds_per_sample() const;
 
-  // True if the content of a batch does not matter (noise): fill() is called once per slot when the run is set up, and
-  // the batch then stays on the device.
+  // True if the content of a batch does not matter (noise). Then fill() is called once per slot when the run is set up,
+  // and the batch then stays on the device.
   virtual bool resident() const { return false; }
 
   virtual std::string describe() const = 0;  // one line: "mnist:DIR train: 60000 samples of image uint8[1,28,28], …"

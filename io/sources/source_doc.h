@@ -1,5 +1,5 @@
 #pragma once
-// Descriptions by `arbalest sources` of the kinds of data sets, beside how they are opened.
+// Descriptions by `arbalest sources` of the kinds of data sets, next to the functions that open them.
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct SourceOption {
   std::string name;      // "test"
   std::string value;     // stands for what is given: "FRACTION"
   std::string meaning;   // one sentence without its full stop
-  std::string fallback;  // what holds where the option is left out: "0.2"; "": `meaning` says it, or nothing does
+  std::string fallback;  // what holds if the option is left out: "0.2"; "": `meaning` says it, or nothing does
 };
 
 struct SourceDoc {

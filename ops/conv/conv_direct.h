@@ -11,7 +11,7 @@ void run_direct_convolution(const ConvolutionProblem& problem, int multiprocesso
                             const void* b, const float* bias, void* result);
 
 // Depthwise convolutions, one filter to each channel, are bound by memory, which cuDNN's engines for groups are not
-// made for. is_depthwise() is false if the filters are too large for shared memory.
+// made for. The function is_depthwise() is false if the filters are too large for shared memory.
 bool is_depthwise(const ConvolutionProblem& problem);
 int64_t depthwise_workspace(const ConvolutionProblem& problem, int multiprocessors);
 void run_depthwise_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,

@@ -18,7 +18,7 @@ struct Folding {
   int pad = 0;  // rows and columns of the folded image ahead of the image's
 };
 
-// How a problem without groups and with two spatial axes is folded to `wide` channels, a multiple of 4; `problem`
+// How a problem without groups and with two spatial axes is folded to `wide` channels, a multiple of 4. Then `problem`
 // becomes the folded one, with the same result, or a filter gradient folded as the filter is. False, and nothing
 // changes: it cannot be.
 bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding);

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels of conv_small.h. Their loops are unrolled if that saves registers or hides latency, no further: for a kernel
+// Kernels of conv_small.h. Their loops are unrolled if that saves registers or hides latency, no further. For a kernel
 // that runs for microseconds, once in a step, reading the instructions takes much of the time. A band of an image,
 // zeros around it included, and all filters are copied to shared memory. Matrix units multiply 16 pixels by 8 filters,
 // summing over taps and channels in one row of numbers, which a table finds in the image. Images are bfloat16

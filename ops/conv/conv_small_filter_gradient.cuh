@@ -1,7 +1,7 @@
 #pragma once
-// The filter gradient of conv_small.h: 16 filters are the rows of one operand, eight channels of X at a tap are the
-// columns of the other, and the sum runs over pixels. For fewer than eight channels the windows are unfolded in shared
-// memory, so that a column is one channel at one tap.
+// The filter gradient of conv_small.h. Sixteen filters are the rows of one operand, eight channels of X at a tap are
+// the columns of the other, and the sum runs over pixels. For fewer than eight channels the windows are unfolded in
+// shared memory, so that a column is one channel at one tap.
 
 #include "ops/conv/conv_small.cuh"
 

@@ -22,7 +22,7 @@ Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) 
 }
 
 // Filter gradients are Float32. Few engines write that from lowered operands, and some of those do not split the long
-// sum over pixels: so a lowered result that passes through the workspace is the alternative.
+// sum over pixels. So a lowered result that passes through the workspace is the alternative.
 Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
   if (problem.output_type == problem.type) return solve_by_plan(context, problem);
   ConvolutionProblem lowered = problem;

@@ -1,5 +1,5 @@
-// Convolutions with partial statistics: in one kernel for few channels, for the stem, or if the convolution is
-// pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
+// Convolutions with partial statistics. One kernel does both for few channels, for the stem, or if the convolution is
+// pointwise or of 3 × 3 and that is faster. Otherwise a pass over the result follows the convolution.
 
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"

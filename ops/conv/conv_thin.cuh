@@ -1,7 +1,7 @@
 #pragma once
 // Kernels of conv_thin.h. Filter and image are copied to shared memory once, and matrix units multiply straight from
-// there, tap by tap: 16 neighbouring pixels are the rows of one operand, channels the columns of the other. Images are
-// bfloat16 (N,H,W,C), filters (K,3,3,C).
+// there, tap by tap. For them 16 neighbouring pixels are the rows of one operand, channels the columns of the other.
+// Images are bfloat16 (N,H,W,C), filters (K,3,3,C).
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/matrix_unit.cuh"
@@ -73,8 +73,8 @@ __device__ void copy_image(const ThinTiling& tiling, RowWalk walk, int tile, con
   }
 }
 
-// Columns of a product lie so in shared memory that a lane's results, two of each 8, are neighbouring channels:
-// lane t of four holds channels t · 2J … (t + 1) · 2J − 1 of 8J.
+// Columns of a product lie so in shared memory that a lane's results, two of each 8, are neighbouring channels. Lane t
+// of four holds channels t · 2J … (t + 1) · 2J − 1 of 8J.
 template <int J>
 __device__ inline int thin_column(int channel) {
   const int group = channel / (8 * J), t = channel % (8 * J) / (2 * J), rest = channel % (2 * J);

@@ -1,8 +1,8 @@
 #pragma once
 // Epilogues of the kernels of conv_thin.cuh: what they do with a product before and after they store it. State<J> is
 // that of one thread, for 2J neighbouring channels from `channel` on. All threads call start() with their first values,
-// `first` if these are of the block's first pixel, and finish() at the end. add() sees each value of the thread, at its
-// place in the result, and may change it.
+// `first` if these are of the block's first pixel, and finish() at the end. The function add() sees each value of the
+// thread, at its place in the result, and may change it.
 
 #include "ops/norm/batch_norm.cuh"
 

@@ -1,5 +1,5 @@
 #pragma once
-// The filter gradient of a convolution of few channels: 16 channels of Y are the rows of one operand, 16 of X the
+// The filter gradient of a convolution of few channels. Sixteen channels of Y are the rows of one operand, 16 of X the
 // columns of the other, and pixels what is summed over.
 
 #include "ops/conv/conv_thin.cuh"

@@ -2,10 +2,11 @@
 // Reductions over the rows of a channels-last tensor, and passes that broadcast per-channel values back over them.
 //
 // The tensor is a matrix (rows, channels), cut into slices of channels and chunks of rows; a block takes one of each.
-// In a block, thread t holds pack t % lanes of row t / lanes: neighbouring threads read neighbouring bytes, and a
+// In a block, thread t holds pack t % lanes of row t / lanes. Neighbouring threads read neighbouring bytes, and a
 // thread's channels stay the same while it walks down its chunk, or, in a turned layout, up the whole matrix. A first
-// kernel writes one partial result a chunk and channel; the kernel that needs the whole sums the partials itself, in
-// every block: fewer launches than a pass of its own, no atomics, and the same order, hence the same bits, each time.
+// kernel writes one partial result a chunk and channel. The kernel that needs the whole sums the partials itself, in
+// every block. That means fewer launches than a pass of its own, no atomics, and the same order, hence the same bits,
+// each time.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -120,7 +121,7 @@ struct RowPacks {
 };
 
 // f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, in order, or of the block's
-// turns; the loads of kUnroll rows are issued before the first is used.
+// turns. The loads of kUnroll rows are issued before the first is used.
 template <int W, typename Function, typename... T>
 __device__ inline void for_rows(const Columns& columns, const Place<W>& place, Function f, const T*... tensor) {
   if (!place.active) return;

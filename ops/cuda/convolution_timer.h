@@ -56,8 +56,8 @@ class ConvolutionTimer {
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
   // Both return µs, or 0 on failure. If a recording of one call takes much longer than `best` (0: none yet), its share
-  // of that time is returned without further timings. try_time() is 0 also if the engine's first use does something
-  // that cannot be recorded.
+  // of that time is returned without further timings. The result of try_time() is 0 also if the engine's first use does
+  // something that cannot be recorded.
   double time(const Call& call, double best, int repetitions);
   double try_time(const Call& call, double best, int repetitions);
   void record(const Call& call, int calls, RecordedGraph& recorded);

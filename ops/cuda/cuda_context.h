@@ -42,7 +42,7 @@ inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), kernel);
 }
 
-// Throws RunError unless every pointer is aligned to 16 bytes, as cuDNN and cuBLASLt are told they are.
+// Throws RunError unless every pointer is aligned to 16 bytes, as is promised to cuDNN and cuBLASLt.
 void require_alignment(const char* what, std::initializer_list<const void*> pointers);
 
 // Device memory that lives as long as its owner. For use while kernels are made, never in run().

@@ -24,7 +24,7 @@ struct ConvolutionProblem {
   };
   Kind kind = Kind::Forward;
   bool relu = false;                         // Relu applied to y, for the forward kinds
-  DataType type = DataType::Float32;         // of the operands, but for the bias
+  DataType type = DataType::Float32;         // of the operands, except for the bias
   DataType output_type = DataType::Float32;  // of the result
   Shape x, w, y;  // logical, in every kind: (N,C,…), (K,C/g,…), (N,K,…), with two or three spatial axes
   std::vector<int64_t> stride, dilation, pad_begin, pad_end;  // one a spatial axis

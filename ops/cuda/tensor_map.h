@@ -19,8 +19,8 @@ inline constexpr int kTensorMapColumns = 64;  // of a box: rows of 128 bytes, as
 CUtensorMap tensor_map(const void* matrix, int64_t rows, int64_t columns, int64_t row_pitch, int64_t box_rows);
 
 // Boxes of `box_images` × `box_rows` × `box_columns` pixels (each at most 256) and kTensorMapColumns channels of images
-// of bfloat16 with the logical shape (N,C,H,W), channels-last in memory; zeros where these go beyond them, on any side.
-// C is a multiple of 8; `images` is aligned to 16 bytes. Throws RunError.
+// of bfloat16 with the logical shape (N,C,H,W), channels-last in memory. They are zeros where boxes go beyond the
+// images, on any side. C is a multiple of 8; `images` is aligned to 16 bytes. Throws RunError.
 CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_images, int64_t box_rows,
                        int64_t box_columns);
 

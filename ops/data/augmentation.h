@@ -84,7 +84,7 @@ class SampleDraws {
   uint64_t placement_key_, rest_key_, epoch_, position_;
 };
 
-// How one sample's crop lies in its image: output (row, column) is image (row + top, column + left), columns counted
+// How one sample's crop lies in its image. Output (row, column) is image (row + top, column + left), columns counted
 // from the right if it is mirrored, rows from below if it is upside down.
 struct Placement {
   int top = 0, left = 0;
@@ -105,7 +105,7 @@ struct Placement {
   }
 };
 
-// The place in the image that an output pixel shows, in pixels from the centre of the image's first:
+// The place in the image that an output pixel shows, in pixels from the centre of the image's first. It is
 // column' = xx · column + xy · row + x, row' = yx · column + yy · row + y.
 struct Warp {
   double xx = 1, xy = 0, x = 0, yx = 0, yy = 1, y = 0;

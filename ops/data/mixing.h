@@ -1,5 +1,5 @@
 #pragma once
-// How arbalest.MixImages mixes a sample with the one before it in the batch, the same on CPUs and GPUs: Mixup (Zhang et
+// How arbalest.MixImages mixes a sample with the one before it in the batch, the same on CPUs and GPUs. Mixup (Zhang et
 // al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. Draws depend on the seed,
 // the node's name, the epoch and the position of the sample, or of the batch's first sample. They are made in double so
 // that they are the same everywhere.

@@ -23,8 +23,8 @@ struct Range {
 Range area_range(const Node& node, std::string_view name);
 Range log_ratio_range(const Node& node, std::string_view name);
 
-// The first of ten tries that fits into height × width with `margin` pixels to spare, as torchvision makes them: a
-// share of the area drawn uniformly, and a quotient of width and height drawn log-uniformly. Try i is made of
+// The first of ten tries that fits into height × width with `margin` pixels to spare, as torchvision makes them. Each
+// has a share of the area drawn uniformly, and a quotient of width and height drawn log-uniformly. Try i is made of
 // draws(first_draw + i). A box of height 0: none fits.
 template <typename Draws>
 ARBALEST_HOST_DEVICE Box random_box(const Draws& draws, int first_draw, const Range& area, const Range& log_ratio,

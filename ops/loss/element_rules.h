@@ -1,6 +1,6 @@
 #pragma once
-// Losses that are means over elements: the loss of one element and its gradient, for the CPU and for CUDA. x is the
-// prediction, t the target and p the weight of the element's label.
+// Losses that are means over elements: the loss of one element and its gradient, for the CPU and for CUDA. Here x is
+// the prediction, t the target and p the weight of the element's label.
 
 #include <cmath>
 #include <limits>

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns,
 
 template <int W, typename T>
 void column_sum(const KernelContext& c, const Columns& columns, float scale) {
-  // The sums of a single chunk are the result, but for the scale, which the second kernel applies.
+  // The sums of a single chunk are the result, except for the scale, which the second kernel applies.
   const bool direct = columns.chunks == 1 && scale == 1.0f;
   float* first = direct ? output<float>(c, 0) : static_cast<float*>(c.workspace);
   const bool small = is_small(columns.rows * columns.channels * int64_t(sizeof(T)));

@@ -17,9 +17,9 @@ struct Metrics {
 };
 
 // state: (1 + count + weights) doubles: Σ valid, then Σ metric · weight of each, where the weight is the valid samples
-// or one of the metric's own, then Σ weight of those. `after` may be the memory of `before`. A batch that weighs
+// or one of the metric's own; at last Σ weight of those. `after` may be the memory of `before`. A batch that weighs
 // nothing, as one of padding only, counts nothing, whatever its metrics hold. With a factor (1) of gradients a batch
-// whose first metric is not finite counts nothing either, and two more doubles are the updates that were due, and those
+// whose first metric is not finite counts nothing either. Two more doubles are the updates that were due, and those
 // that were skipped.
 __global__ void __launch_bounds__(kThreadsOfTally)
     tally_kernel(Metrics metrics, const float* factor, const StepScalars* scalars, const double* before,

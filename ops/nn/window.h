@@ -23,13 +23,13 @@ struct Window {
   // Input pixels that a window spans.
   int64_t span(int axis) const { return dilation[axis] * (kernel[axis] - 1) + 1; }
   int64_t output_extent(int axis, int64_t input, bool ceil_mode = false) const;
-  // Pads so that there are as many windows along each axis as strides fit into the image: ONNX's SAME_UPPER and, with
-  // `lower`, SAME_LOWER, which puts an odd pixel before the image.
+  // Pads so that there are as many windows along each axis as strides fit into the image. These are ONNX's SAME_UPPER
+  // and, with `lower`, SAME_LOWER, which puts an odd pixel before the image.
   void pad_to_same(const Pixels& image, bool lower);
 };
 
 // The attributes strides, pads, dilations and auto_pad of the node, for an image (N, C, …) with as many spatial axes as
-// `kernel_shape` has; fails if they do not describe a window.
+// `kernel_shape` has. Fails if they do not describe a window.
 Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape, const Shape& image);
 // The same with the node's `kernel_shape`: extents of at least 1, one for each spatial axis of the image.
 Window window_of(const Node& node, const Shape& image);

@@ -64,7 +64,7 @@ void expand_onnx(ExpandContext& context) {
   context.carry(inputs[4], outputs[2]);
 }
 
-// Puts the operator into inference mode for export, where it has not been expanded.
+// Puts the operator into inference mode for export, if it has not been expanded.
 void onnx_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   node.attributes.set("training_mode", int64_t{0});

@@ -345,7 +345,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormPartsTraining",
-       .doc = "BatchNormTraining of the parts X_i beside each other, by the ChannelStatistics of each",
+       .doc = "BatchNormTraining of the parts X_i side by side, by the ChannelStatistics of each",
        .inputs = with_parts({lowered("X_0"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
                              plain("statistics_0")},
                             1, "X", "statistics"),
@@ -379,7 +379,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormPartsInference",
-       .doc = "BatchNormInference of the parts X_i beside each other",
+       .doc = "BatchNormInference of the parts X_i side by side",
        .inputs = with_parts({lowered("X_0"), plain("scale"), plain("bias"), plain("mean"), plain("var")}, 1, "X"),
        .outputs = {lowered("Y")},
        .attributes = epsilon_and_relu(),

@@ -1,9 +1,9 @@
 #pragma once
-// oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes.
-// Its C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN.
-// Primitives are made for the OpenMP thread count of the thread that makes them: run them on threads with the same one.
-// How oneDNN orders its sums depends on that count. If the same bits are wanted for any count, work is divided into
-// pieces that the shapes alone decide on (divided(), add_pieces()), and each piece is made for and runs on one thread.
+// oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes. Its
+// C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN. Primitives are
+// made for the OpenMP thread count of the thread that makes them: run them on threads with the same one. How oneDNN
+// orders its sums depends on that count. If the same bits are wanted for any count, work is divided into pieces that
+// the shapes alone decide on (divided(), add_pieces()). Each piece is made for and runs on one thread.
 
 #include <atomic>
 #include <dnnl.hpp>

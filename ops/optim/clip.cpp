@@ -111,7 +111,7 @@ void register_optim_clip(OpRegistry& registry) {
        .name = "ClipFactor",
        .doc = "the bound over the norm of all gradients where that is greater, else 1; where it is not finite 1, or, "
               "with skip, -1, which stands for no update; with weight, of gradients over that one of them, which is "
-              "behind the others",
+              "after the others",
        .inputs = {{.name = "gradients"}},
        .outputs = {{.name = "factor"}},
        .attributes = {required_spec("norm", AttributeKind::Float, "the bound; 0, with skip or weight: none"),

@@ -9,7 +9,7 @@
 namespace arbalest {
 
 // u = g + λw;  v ← mv + γru;  w ← w − v, or with Nesterov's momentum w − (γru + mv), where a parameter has
-// r = η‖w‖ / ‖u‖, as in Optax; the paper has ‖g‖ + λ‖w‖ in place of ‖u‖. `rate` is γr.
+// r = η‖w‖ / ‖u‖, as in Optax. The paper has ‖g‖ + λ‖w‖ in place of ‖u‖. `rate` is γr.
 template <typename T>
 struct LarsRule {
   static constexpr int kSlots = 1;

@@ -12,7 +12,7 @@ __device__ void copy(int64_t count, const float* from, float* to) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) to[i] = from[i];
 }
 
-// (S) each. `kept` stays as it is but for the first batch of an update.
+// (S) each. `kept` stays as it is except for the first batch of an update.
 __global__ void __launch_bounds__(kThreads)
     keep_kernel(int64_t count, const StepScalars* scalars, const float* statistics, float* kept) {
   if (scalars->accumulated == 0) copy(count, statistics, kept);

@@ -332,7 +332,7 @@ void register_product_attention(OpRegistry& registry) {
                              "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")},
            samples);
   add_pair(registry, "PackedAttention",
-           "Attention of Q, K and V that lie beside each other in the rows of one tensor (samples, rows, 3 · heads · "
+           "Attention of Q, K and V that lie side by side in the rows of one tensor (samples, rows, 3 · heads · "
            "depth)",
            {{.name = "QKV", .lowered = true}},
            {scale, required_spec("heads", AttributeKind::Int, "how many heads a row has of each"),

@@ -236,8 +236,8 @@ struct GradPlan {
   bool of_bias;                                    // that of the biases too; else grad_bias_kernel computes it
 };
 
-// An engine for all gradients keeps the scores of all heads in its workspace, which may be more than there is, and
-// adds up what samples and heads have in common in an order of its own.
+// An engine for all gradients keeps the scores of all heads in its workspace, which may be more than there is. It adds
+// up what samples and heads have in common in an order of its own.
 GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) {
   const bool in_common = p.bias_samples < p.samples || p.bias_heads < p.heads;
   if (request.has_output(p.at.dbias) && !(request.deterministic && in_common)) {

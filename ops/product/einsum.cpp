@@ -249,7 +249,7 @@ void register_product_einsum(OpRegistry& registry) {
                 .inputs = {{.name = "Inputs", .arity = OperandSpec::Variadic}},
                 .outputs = {{.name = "Output"}},
                 .attributes = {required_spec("equation", AttributeKind::String,
-                                             "the letters of each input's axes, and behind an arrow the output's")},
+                                             "the letters of each input's axes, and after an arrow the output's")},
                 .infer = infer_einsum,
                 .expand = expand_einsum});
 }

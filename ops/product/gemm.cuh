@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products through cuBLASLt, with the bias in its epilogue if the library takes it. cuBLAS is column-major,
+// Matrix products through cuBLASLt, with the bias in its epilogue if the library takes it. The library is column-major,
 // so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest
 // of the algorithms that the heuristics propose is taken; it is timed and kept as convolutions' engines are.
 

@@ -262,7 +262,7 @@ std::vector<Sample> samples(const Line& line) {
                        .attributes = c.attributes(),
                        .tolerance = 1e-5});
   }
-  // Without a result, and of no elements, where that is a number.
+  // Without a result, and of no elements, if that is a number.
   std::vector<Shape> shapes = {{0, 3}};
   if (line.empty_is_number) shapes.push_back({2, 0, 4});
   for (const Shape& shape : shapes) {

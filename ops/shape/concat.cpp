@@ -10,7 +10,7 @@
 namespace arbalest {
 namespace {
 
-// The extents of Split's outputs along the axis: as stated, or equal but for the last, which may be smaller.
+// The extents of Split's outputs along the axis: as stated, or equal except for the last, which may be smaller.
 std::vector<int64_t> split_extents(const Node& node, int64_t extent) {
   std::vector<int64_t> extents = ints_attribute(node, "split");
   if (!extents.empty()) return extents;
@@ -196,7 +196,7 @@ std::vector<Sample> split_samples() {
 void add_concat_and_split(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Concat",
-                .doc = "the inputs beside each other along `axis`",
+                .doc = "the inputs side by side along `axis`",
                 .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
                 .outputs = {{.name = "concat_result", .lowered = true}},
                 .attributes = {required_spec("axis", AttributeKind::Int, "negative counts from the end")},

@@ -1,5 +1,5 @@
 #pragma once
-// Operators that put elements elsewhere and compute nothing: each is a list of boxes that are copied from an input into
+// Operators that put elements elsewhere and compute nothing. Each is a list of boxes that are copied from an input into
 // an output, on every device, whatever the element type and the memory layouts.
 
 #include <cstring>

@@ -190,9 +190,9 @@ class AttentionFusion {
     return shape(operand.value) == expected && view.strides == strides && view.first == i * part;
   }
 
-  // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V. kNone if there is
-  // none, or if nodes other than `readers` read parts of it, because these parts then have to exist anyway. `extents`
-  // are Q's: samples, heads, rows and depth.
+  // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V. It is kNone if there
+  // is none, or if nodes other than `readers` read parts of it, because these parts then have to exist anyway.
+  // `extents` are Q's: samples, heads, rows and depth.
   ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers) const {
     const Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
     ValueId packed = kNone;

@@ -87,7 +87,7 @@ class ConcatFusion {
     return parts;
   }
 
-  // Decides whether a Concat goes. Where there would be too many parts, those that it is made of stay.
+  // Decides whether a Concat goes. If there would be too many parts, those that it is made of stay.
   void take_apart(const Node& concat) {
     const ValueId whole = concat.outputs[0];
     std::vector<ValueId> parts = flattened(concat.inputs);
@@ -118,7 +118,7 @@ class ConcatFusion {
                      std::move(inputs), node(id).outputs, node(id).attributes);
   }
 
-  // Once for all batch norms over the part, right behind what makes it.
+  // Once for all batch norms over the part, right after the node that makes it.
   ValueId statistics_of(ValueId part) {
     ValueId& statistics = statistics_.try_emplace(part, kNone).first->second;
     if (statistics != kNone) return statistics;

@@ -10,7 +10,7 @@ namespace arbalest {
 struct StridedView {
   ValueId base = kNone;  // row-major
   int64_t first = 0;     // of its elements: where the view begins
-  Shape strides;         // of its elements: from one to the next along each axis of the view; 0 where there is but one
+  Shape strides;         // of its elements: from one to the next along each axis of the view; 0 if there is but one
 };
 
 // In the nearest value of the shape `whole` that `value` comes from through nothing but Transpose, Split, Gather of one

@@ -24,7 +24,7 @@ struct Published {
 };
 
 // Parameters and work of ImageNet's models are torchvision's, and timm's for ViT-S/16. Those of CIFAR's follow from the
-// paper's layers, with projections where a block's shape changes.
+// paper's layers, with projections if a block's shape changes.
 inline const std::vector<Published>& published() {
   const Shape digit = {1, 28, 28}, thumbnail = {3, 32, 32}, photo = {3, 224, 224};
   static const std::vector<Published> models = {

@@ -41,7 +41,7 @@ inline const std::vector<Small>& small_models() {
 
 inline constexpr int64_t kBatch = 4, kSteps = 4;
 
-// Divides the attribute where the node has it.
+// Divides the attribute if the node has it.
 inline void divide(Node& node, const char* attribute, int64_t by) {
   if (node.attributes.find(attribute))
     node.attributes.set(attribute, std::max<int64_t>(1, int_attribute(node, attribute) / by));

@@ -24,7 +24,7 @@ struct TinyNet {
   std::string validate = "batch = 16";  // "" for none
 };
 
-// A net that learns from 1280 samples; fewer will do where it need not.
+// A net that learns from 1280 samples; fewer will do if it need not.
 inline TinyNet convolutional(int64_t samples = 1280) {
   TinyNet net;
   net.source = fmt::format("glyphs:?train={}&test=300&size=16", samples);

@@ -1,4 +1,4 @@
-// Command lines, a word a line, the command first: parsed, and, where they are of a graph, planned for a small one.
+// Command lines, a word a line, the command first: parsed, and, if they are of a graph, planned for a small one.
 
 #include <variant>
 #include <vector>

@@ -1,4 +1,4 @@
-// Indexes beside a shard that is sound: what follows its size and time of change.
+// Indexes next to a sound shard: what follows its size and time of change.
 
 #include <sys/stat.h>
 

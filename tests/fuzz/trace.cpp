@@ -1,4 +1,4 @@
-// Traces: all that is told of one, in the terminal, as JSON and as a page.
+// Traces: all reports of one, in the terminal, as JSON and as a page.
 
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"

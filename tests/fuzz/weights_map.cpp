@@ -1,4 +1,4 @@
-// Rules for names of weights; from the first empty line on, the index of a sharded model beside two sound shards.
+// Rules for names of weights; from the first empty line on, the index of a sharded model next to two sound shards.
 
 #include "executor/weights/weights_map.h"
 #include "io/formats/safetensors.h"

@@ -1,4 +1,4 @@
-// Models with tensors in files beside them: round trips, places in large files, and what is refused.
+// Models with tensors in files next to them: round trips, places in large files, and what is refused.
 
 #include <doctest/doctest.h>
 

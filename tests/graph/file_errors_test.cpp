@@ -268,7 +268,7 @@ TEST_CASE("a bracket or a quote that is not closed is named with its line") {
   CHECK(told(head + "{\n  y = 3 (x)\n}\n").find("not closed") == std::string::npos);
 }
 
-TEST_CASE("all errors of a graph are told, in the order of the file, and none that follows from another") {
+TEST_CASE("all errors of a graph are reported, in the order of the file, and none that follows from another") {
   const auto told = [](const std::string& text) { return message_of([&] { read(text); }); };
   const std::string message = told(
       "g (float[2] x) => (y)\n{\n"
@@ -287,7 +287,7 @@ TEST_CASE("all errors of a graph are told, in the order of the file, and none th
   CHECK(lines[2].find("f:6:7: node 'd': the ONNX operator 'Loop' is not supported") == 0);
 }
 
-TEST_CASE("of very many errors twenty are told, and how many more there are") {
+TEST_CASE("of very many errors twenty are reported, and how many more there are") {
   const auto told_of = [](int errors) {
     std::string text = "g (float[2] x) => ()\n{\n";
     for (int i = 0; i < errors; ++i) text += "  v" + std::to_string(i) + " = Nothing (x)\n";

@@ -1,4 +1,4 @@
-// Work in threads: every part once, on the caller's thread alone where one is asked for, and the first fault ends it.
+// Work in threads: every part once, on the caller's thread alone if one is asked for, and the first fault ends it.
 
 #include "base/in_threads.h"
 

@@ -56,7 +56,7 @@ TEST_CASE("lints: graphs that are meant so have none") {
   for (const char* name : {"lenet", "vgg16", "efficientnet_b0", "vit_s16"}) CHECK(lint(example(name)) == Notes{});
 }
 
-TEST_CASE("lints: a Dropout that drops nothing is told of, with what drops") {
+TEST_CASE("lints: a Dropout that drops nothing is reported, with what drops") {
   const std::string rest = "logits = arbalest.Linear <units = 3> (d)\n" + std::string(kLoss);
   const Notes found = {
       "node 'd' (Dropout): drops nothing, as its training_mode is 0; arbalest.Dropout drops in training"};
@@ -66,7 +66,7 @@ TEST_CASE("lints: a Dropout that drops nothing is told of, with what drops") {
   CHECK(notes("d = Dropout (x, ratio, mode)\n" + rest + "#initial float ratio = {0.3}, bool mode = {1}") == Notes{});
 }
 
-TEST_CASE("lints: what nothing reads is told of, metrics as such") {
+TEST_CASE("lints: what nothing reads is reported, metrics as such") {
   CHECK(notes("other = Relu (x)\n" + kBody) ==
         Notes{"node 'other' (Relu): nothing reads it: training and validation leave it out"});
   CHECK(notes("logits = arbalest.Linear <units = 3> (x)\n"
@@ -78,7 +78,7 @@ TEST_CASE("lints: what nothing reads is told of, metrics as such") {
               "metrics"});
 }
 
-TEST_CASE("lints: labels that nothing reads are told of") {
+TEST_CASE("lints: labels that nothing reads are reported") {
   CHECK(notes("y = arbalest.Linear <units = 72> (x)\n"
               "flat = Flatten (x)\n"
               "loss = arbalest.MeanSquaredError (y, flat)\n"

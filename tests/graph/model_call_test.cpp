@@ -447,7 +447,7 @@ e (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
 TEST_CASE("model: what tf2onnx folds and stores once is called after the layer that reads it") {
   const Files files;
   const std::string path = files.file("folded.onnxtxt");
-  // Channels-last images; a batch norm folded into a product and a sum; scales that are equal stored once, under the
+  // Channels-last images; a batch norm folded into a product and a sum. Scales that are equal stored once, under the
   // name of the second layer; a sum whose name is counted up.
   Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]> t (float[N, 4, 4, 2] x) => (float[N, 2] y)
 <float[2, 2, 1, 1] "net/conv/merged_input:0" = {1, 2, 3, 4}, float[1, 2, 1, 1] "const_fold_opt__12" = {5, 6},
@@ -476,7 +476,7 @@ TEST_CASE("model: what tf2onnx folds and stores once is called after the layer t
                                                                 {"net/dense/Pow.B", {1, 1}}});
 }
 
-TEST_CASE("model: sequences whose parts are told by constants are taken apart") {
+TEST_CASE("model: sequences whose parts follow from constants are taken apart") {
   const Files files;
   const std::string path = files.file("parts.onnxtxt");
   Files::write(path, R"(<ir_version: 8, opset_import: ["" : 18]>
@@ -527,7 +527,7 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
   }
 }
 
-TEST_CASE("model: all operators that are not supported are told at once, with their nodes") {
+TEST_CASE("model: all operators that are not supported are reported at once, with their nodes") {
   const Files files;
   const std::string path = files.file("odd.onnxtxt");
   Files::write(path, R"(odd (float[N, 2] x) => (float[N, 2] y)
@@ -552,7 +552,7 @@ inner (p) => (q) { q = Unique (p) })");
   CHECK(files.fault("y = model.odd <outputs = [\"x\"]> (x)", {{"", path}}) == "");
 }
 
-TEST_CASE("model: faults of calls are told at their place") {
+TEST_CASE("model: faults of calls are reported at their place") {
   const Files files;
   const ModelFiles net = {{"", files.net}};
   CHECK(has(files.fault("y = model.net (x)", {}),

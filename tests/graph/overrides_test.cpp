@@ -92,7 +92,7 @@ TEST_CASE("attributes of augmentation under the names of others") {
   CHECK(nearest_name("scale", std::vector<std::string>{"lr"}).empty());
 }
 
-TEST_CASE("overrides: what changes nothing, or is changed again, is told of") {
+TEST_CASE("overrides: what changes nothing, or is changed again, is reported") {
   Graph graph = network();
   CHECK(apply_override(graph, "train.lr=0.1") ==
         "--set train.lr=0.1: changes nothing, the graph has that value already");

@@ -164,7 +164,7 @@ TEST_CASE("csv: a class that is missing is none") {
   }
 }
 
-TEST_CASE("csv: a file in two splits is told") {
+TEST_CASE("csv: a file in two splits is reported") {
   const TestFolder texts;
   const auto told = [&](const TestTable& table, const std::string& options, const char* split) {
     const Redirected errors(texts / "errors.txt", stderr);

@@ -96,7 +96,7 @@ TEST_CASE("folder: splits, classes, nested folders, and what is no photo") {
   check_parts(validation->describe(), {"validation (folder 'test'): "});
 }
 
-TEST_CASE("folder: validation under all its names, beside test and instead of it") {
+TEST_CASE("folder: validation under all its names, with test and instead of it") {
   for (const std::string name : {"val", "valid", "validation"}) {
     TestFolder folder;
     write_photos(folder, {"train/a", name + "/a"}, 3);
@@ -248,7 +248,7 @@ TEST_CASE("folder: all that is an image by its name is taken, and all else is co
   CHECK(open(folder, "test")->passed_over().empty());
 }
 
-TEST_CASE("folder: photos beside the classes, and classes with nothing to test, are warned of") {
+TEST_CASE("folder: photos next to the classes, and classes with nothing to test, are warned of") {
   TestFolder folder;
   for (const char* file :
        {"train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "beside.jpg", "test/x.png", "test/y.PNG"}) {
@@ -261,9 +261,9 @@ TEST_CASE("folder: photos beside the classes, and classes with nothing to test, 
     return errors.lines();
   };
   CHECK(warnings("train") == Strings{"arbalest: source '" + source +
-                                     " train': 1 image beside the folders of classes is in no class and ignored"});
+                                     " train': 1 image next to the folders of classes is in no class and ignored"});
   CHECK(warnings("test") == Strings{"arbalest: source '" + source +
-                                        " test': 3 images beside the folders of classes are in no class and ignored",
+                                        " test': 3 images next to the folders of classes are in no class and ignored",
                                     "arbalest: source '" + source + " test': 1 of 2 classes have no sample: b"});
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("folder: of a limited split bytes, labels, names and places fit") {
   for (const int32_t label : {0, 1, 2}) CHECK(std::count(classes.begin(), classes.end(), label) > 10);
 }
 
-TEST_CASE("folder: one class is told, and a folder too high or too low is named with the one that seems to be meant") {
+TEST_CASE("folder: one class is reported, and a folder too high or too low is named with the one that is meant") {
   const TestFolder folder;
   write_photos(folder, {"set/cat", "set/dog"}, 2);
   const auto said = [&](const std::string& inside, const std::string& split = "train") {

@@ -1,4 +1,4 @@
-// Decoding of images: every kind of PNG and WebP, orientations, and what is told of a file.
+// Decoding of images: every kind of PNG and WebP, orientations, and what is reported of a file.
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ TEST_CASE("images: PNGs of every kind") {
   for (const bool interlaced : {false, true}) {
     for (int channels = 1; channels <= 4; ++channels) {
       for (const bool key : {false, true}) {
-        if (key && channels % 2 == 0) continue;  // alpha has no key beside it
+        if (key && channels % 2 == 0) continue;  // alpha excludes a key
         const TestImage image = test_image(29, 23, channels, 99);
         const FileBytes file = encode_png(image, {.interlaced = interlaced, .transparent_key = key});
         const ImageInfo info = image_info(bytes_of(file));
@@ -190,7 +190,7 @@ TEST_CASE("images: an orientation that is none is upright") {
   }
 }
 
-TEST_CASE("images: what is told of a file") {
+TEST_CASE("images: what is reported of a file") {
   const ImageInfo colour = image_info(bytes_of(encode_jpeg(test_image(31, 17, 3))));
   CHECK(colour.format == ImageFormat::Jpeg);
   CHECK(colour.width == 31);

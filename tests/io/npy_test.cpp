@@ -158,7 +158,7 @@ TEST_CASE("npy: labels of any whole type, images of wide ones and booleans becom
   CHECK(open(folder)->describe().ends_with("; image is bool in its file, read as float"));
   CHECK(fields(npy<uint16_t>("<f2", "(2, 1, 1, 2)", {0, 1, 1, 0}), labels).starts_with("image float[1,1,2]"));
   CHECK(fields(plain, npy<uint8_t>("|b1", "(2, 3)", {0, 1, 1, 0, 0, 0})).ends_with("label float[3]"));
-  folder.write("image_train.npy", plain);  // where both are there they are two fields
+  folder.write("image_train.npy", plain);  // if both are there they are two fields
   CHECK(to_string(open(folder)->fields()) == "image uint8[1,1,2], images uint8[1,1,2], label float[3]");
 }
 

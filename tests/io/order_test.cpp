@@ -180,7 +180,7 @@ TEST_CASE("data order: in blocks each sample is as likely at each position") {
   CHECK(std::abs(chi_square_deviation(counts)) < 5);
 }
 
-TEST_CASE("data order: blocks are told of before they are read") {
+TEST_CASE("data order: blocks are announced before they are read") {
   for (const bool shuffle : {false, true})
     for (const int64_t samples : {5, 160, 161, 1000, 5000})
       for (const int64_t batch : {1, 7, 64, 400}) {

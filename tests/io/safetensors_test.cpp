@@ -325,7 +325,7 @@ TEST_CASE("safetensors: shards are read as one file") {
   };
   refuses("{}", {"m.safetensors.index.json: index: expected an object 'weight_map'"});
   refuses("{\"weight_map\"", {"header: expected JSON"});
-  refuses(R"({"weight_map": {"a": "../m-1.safetensors"}})", {"weight_map of 'a': expected a file beside the index"});
+  refuses(R"({"weight_map": {"a": "../m-1.safetensors"}})", {"weight_map of 'a': expected a file next to the index"});
   refuses(R"({"weight_map": {"a": 3}})", {"weight_map of 'a'", "found 3"});
   refuses(R"({"weight_map": {"a": "m-3.safetensors"}})", {"m-3.safetensors: cannot be opened"});
   refuses(R"({"weight_map": {"a": "m-2.safetensors"}})", {"weight_map of 'a': expected a file that has it"});

@@ -114,7 +114,7 @@ TEST_CASE("tar reader: malformed archives say where") {
   wrong.replace(124, 12, std::string("\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff", 12));
   check_parts(error_of(summed(wrong) + tar_end()), {"expected 9223372036854775807 bytes of 'a.jpg', found 1024"});
   check_parts(error_of(member + tar_end() + member + tar_end()),
-              {"at byte 1024: expected nothing but zeros behind", "found more data"});
+              {"at byte 1024: expected nothing but zeros after", "found more data"});
   check_parts(error_of(tar_member("sparse", "x", 'S') + tar_end()),
               {"expected files that are stored whole, found a sparse one"});
   check_parts(error_of(tar_member("p", pax_record("GNU.sparse.major", "1"), 'x') + member + tar_end()),

@@ -175,7 +175,7 @@ TEST_CASE("tar: dots in names divide no samples and fold none into one") {
   }
   // If such names are samples, one of them without a class is an error; masks alone are passed over.
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.jpg", "x") + tar_end()),
-              {"at byte 2048: expected 'scan.2.cls' beside 'scan.2.jpg', found none"});
+              {"at byte 2048: expected 'scan.2.cls' next to 'scan.2.jpg', found none"});
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.cls", "1") + tar_end()),
               {"at byte 2048: expected an image 'scan.2.jpg', or with another of .jpg, .jpeg, "});
   check_parts(error_of(sample("a.b", "x", "0") + tar_member("a.b.png", "x") + tar_end()),
@@ -198,7 +198,7 @@ TEST_CASE("tar: a byte order mark before a class or its name is none of it") {
   CHECK(source->class_names() == Strings{"cat", "dog"});
 }
 
-TEST_CASE("tar: a shard in train and in test is told") {
+TEST_CASE("tar: a shard in train and in test is reported") {
   const TestFolder folder;
   for (const char* name : {"train-0.tar", "train-1.tar", "test-0.tar"}) folder.write(name, shard(0, 6));
   const auto told = [&](const std::string& patterns, const char* split) {
@@ -270,12 +270,12 @@ TEST_CASE("tar: names of classes, and how many there are") {
   CHECK(open(path)->fields()[1].classes == 4);
   CHECK(open(path + "?classes=4")->fields()[1].classes == 4);
   check_parts(message_of<GraphError>([&] { open(path + "?classes=7"); }),
-              {"option 'classes' is 7", "classes.txt beside the shards has 4 names"});
+              {"option 'classes' is 7", "classes.txt next to the shards has 4 names"});
   folder.write("classes.txt", std::string("cat\ndog\n"));
   check_parts(message_of<RunError>([&] { open(path); }), {"found class 2, expected 0 to 1"});
 }
 
-TEST_CASE("tar: the index beside a shard is used as long as the shard is the same") {
+TEST_CASE("tar: the index next to a shard is used as long as the shard is the same") {
   const TestFolder folder;
   const std::string path = folder.write("a.tar", shard(0, 5)).string(), index = path + ".index";
   open(path);
@@ -321,7 +321,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
 TEST_CASE("tar: an index that cannot be kept") {
   const TestFolder folder;
   const std::string path = folder.write("a.tar", shard(0, 5)).string();
-  std::filesystem::create_directory(path + ".index");  // in the way, whoever runs the test
+  std::filesystem::create_directory(path + ".index");  // in the way, even if root runs the test
   const auto source = open(path);
   CHECK(labels(*source) == std::vector<int32_t>{0, 1, 2, 0, 1});
   CHECK(content(*source, 3) == "photo 3");
@@ -334,7 +334,7 @@ TEST_CASE("tar: shards that are malformed say where") {
               {"at byte 2048: expected a name below a folder, found '../1.jpg'"});
   check_parts(error_of(sample("/1", "x", "1") + tar_end()), {"expected a name below a folder, found '/1.jpg'"});
   check_parts(error_of(good + tar_member("1.jpg", "x") + tar_end()),
-              {"at byte 2048: expected '1.cls' beside '1.jpg', found none"});
+              {"at byte 2048: expected '1.cls' next to '1.jpg', found none"});
   check_parts(error_of(good + tar_member("1.cls", "1") + sample("2", "x", "1") + tar_end()),
               {"at byte 2048: expected an image '1.jpg', or with another of .jpg, .jpeg, .jpe"});
   check_parts(error_of(tar_member("1.png", "x") + sample("1", "x", "1") + tar_end()),

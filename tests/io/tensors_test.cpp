@@ -77,7 +77,7 @@ TEST_CASE("tensors: floating numbers of other types are read as floats, images a
   CHECK(x == std::vector<float>{1.5f, -2});
 }
 
-TEST_CASE("tensors: what is wrong with a file is told") {
+TEST_CASE("tensors: what is wrong with a file is reported") {
   const TestFolder folder;
   check_parts(message_of<RunError>([&] { open(folder); }), {"train.safetensors", "which is empty"});
   TensorFile file = two_samples();

@@ -49,7 +49,7 @@ class TestFolder {
   std::filesystem::path path_;
 };
 
-// The message of the error that `call` throws; fails the test where it throws none or one of another type.
+// The message of the error that `call` throws; fails the test if it throws none or one of another type.
 template <typename Error, typename Call>
 std::string message_of(Call call) {
   try {

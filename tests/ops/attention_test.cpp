@@ -135,7 +135,7 @@ TEST_CASE("attention of packed operands is that of operands apart") {
   check_packed(*cuda, DataType::Bfloat16, 1e-2);
 }
 
-TEST_CASE("faults of packed operands of attention are told") {
+TEST_CASE("faults of packed operands of attention are reported") {
   const auto fault = [](const Shape& shape, int64_t heads, int64_t head_axis) {
     const Attributes attributes = {{"heads", heads}, {"head_axis", head_axis}};
     try {

@@ -238,7 +238,7 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
     Shape x;
     int64_t filters;
   };
-  // One tile and many, the last of which are full or not, and as many in each chunk or not; filters that stay in shared
+  // One tile and many, the last of which are full or not, and as many in each chunk or not. Filters that stay in shared
   // memory and that do not, channels that tiles do not divide.
   for (const Extents& e : {Extents{{1, 8, 1, 1}, 8}, Extents{{3, 64, 14, 14}, 64}, Extents{{2, 64, 56, 56}, 256},
                            Extents{{2, 256, 28, 28}, 64}, Extents{{4, 64, 24, 24}, 72}, Extents{{3, 520, 9, 7}, 200},
@@ -282,7 +282,7 @@ TEST_CASE(
     Shape x;
     int64_t filters;
   };
-  // Tiles of rows, of parts of rows, of images and of several images, the last of which are not there; filters that
+  // Tiles of rows, of parts of rows, of images and of several images, the last of which are not there. Filters that
   // stay in shared memory and that do not; channels and pairs of tiles that do not divide; more tiles than processors.
   for (const Extents& e : {Extents{{1, 8, 1, 1}, 8}, Extents{{2, 64, 56, 56}, 64}, Extents{{3, 128, 28, 28}, 128},
                            Extents{{5, 64, 14, 14}, 256}, Extents{{7, 128, 7, 7}, 136}, Extents{{45, 8, 5, 6}, 72},

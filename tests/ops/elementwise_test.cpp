@@ -110,7 +110,7 @@ TEST_CASE("the remainder of floats has the sign of the divisor, or with fmod of 
   CHECK(has(refusal("Mod", {both[0].type, both[1].type}, {{"fmod", int64_t{2}}}), "'fmod' is 2; expected 0 or 1"));
 }
 
-TEST_CASE("comparisons with NaN are false, and infinities are told apart") {
+TEST_CASE("comparisons with NaN are false, and infinities are kept apart") {
   const Tensor a = tensor(DataType::Float32, {1, kNan, kNan, -kInf, 2}),
                b = tensor(DataType::Float32, {1, 1, kNan, 0, 1});
   CHECK(values("Equal", {a, b}) == Numbers{1, 0, 0, 0, 0});

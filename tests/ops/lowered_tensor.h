@@ -32,8 +32,8 @@ inline std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape
   return {values.begin(), values.end()};
 }
 
-// The largest difference, as a share of what it is allowed to be: the rounding of the result, and of sums of so many
-// pixels (gradients of filters), which plain loops and kernels of few blocks add up one by one.
+// The largest difference, as a share of what it is allowed to be. That is the rounding of the result, and of sums of so
+// many pixels (gradients of filters), which plain loops and kernels of few blocks add up one by one.
 inline double worst_share(const std::vector<float>& found, const std::vector<float>& expected, int64_t pixels) {
   REQUIRE(found.size() == expected.size());
   const double rounding = pixels > 1 ? 1e-5 : 1.0 / 256;

@@ -62,7 +62,7 @@ void check_same(const std::vector<double>& found, const std::vector<double>& exp
   }
 }
 
-// Labels with `gap` where they are missing.
+// Labels with `gap` if they are missing.
 Rows with_gaps(float gap) {
   Rows labels = kLabels;
   for (size_t n = 0; n < kSamples; ++n) {

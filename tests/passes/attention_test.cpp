@@ -1,4 +1,4 @@
-// Matrix products with a Softmax between them become one Attention, and only where that is the same.
+// Matrix products with a Softmax between them become one Attention, and only if that is the same.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@ using namespace arbalest::test;
 
 namespace {
 
-// 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8), each of a product of its own,
-// or all of one.
+// 9 tokens of 8, with queries, keys and values of 2 heads of 8. They are q4, k4 and v4, (4, 9, 2, 8), each of a product
+// of its own, or all of one.
 const std::string kApart =
     "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
     "q3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n"
@@ -170,7 +170,7 @@ TEST_CASE("scores and weights that the graph gives back stay") {
   }
 }
 
-TEST_CASE("attention is fused where the program is told to, in training and in validation") {
+TEST_CASE("attention is fused if the program asks for it, in training and in validation") {
   const std::string text =
       kTokens + kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n" + kTokensAgain + kLogits;
   for (const bool fuse : {false, true}) {

@@ -153,7 +153,7 @@ TEST_CASE("one Concat of several tensors becomes the parts of a batch norm") {
   CHECK(count_ops(step, "Add") == 1);  // of the two gradients of `a`, which one node makes
 }
 
-TEST_CASE("a Concat that something else reads stays, as one part of those behind it") {
+TEST_CASE("a Concat that something else reads stays, as one part of those after it") {
   const std::string layers = conv("a", "x", 4) + conv("b", "x", 2) + "ab = Concat <axis = 1> (a, b)\n" +
                              "n = arbalest.BatchNorm (ab)\n" + conv("c", "n", 2) + "abc = Concat <axis = 1> (ab, c)\n";
   const std::string read = "m = arbalest.BatchNorm (abc)\np = Relu (ab)\ng = Concat <axis = 1> (m, p)\nh = Relu (g)\n";

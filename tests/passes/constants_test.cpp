@@ -166,7 +166,7 @@ TEST_CASE("what is computed of constants alone is bounded, for a node and for al
 }
 
 TEST_CASE("a mask of shifted windows, put together region by region, is known when a graph is read") {
-  // As Swin transformers are exported: the last two rows of a 6×6 image are a region of their own, and tokens of a 3×3
+  // As Swin transformers are exported. The last two rows of a 6×6 image are a region of their own, and tokens of a 3×3
   // window attend to those of their region alone.
   const Graph graph =
       net("nothing = ConstantOfShape (size)\n"

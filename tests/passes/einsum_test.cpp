@@ -28,7 +28,7 @@ std::string einsum(const std::string& equation, const std::string& inputs) {
 TEST_CASE("Einsum is products of matrices, whatever the batch") {
   struct Case {
     std::string equation, inputs;
-    Shape shape;  // behind the batch
+    Shape shape;  // after the batch
   };
   for (const Case& c : {Case{"nchw,cd->ndhw", "x, w", {5, 6, 6}}, Case{"cd,nchw->nhdw", "w, x", {6, 5, 6}},
                         Case{"nchw,cd,dw->nh", "x, w, v", {6}}, Case{"nchw->nwc", "x", {6, 2}},

@@ -39,7 +39,7 @@ TEST_CASE("running statistics that a file gives are states, not parameters") {
   CHECK(value(step, "scale").view.base == program.training().arenas.weights);
 }
 
-TEST_CASE("batch norm takes in the Relu behind it") {
+TEST_CASE("batch norm takes in the Relu after it") {
   Graph graph = expanded("h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n" + kHead);
   fuse_batch_norm(graph);
   check_sound(graph);

@@ -130,7 +130,7 @@ class InDouble {
   StepScalars scalars_;
 };
 
-// Losses of some steps, and all stored values behind them, by name.
+// Losses of some steps, and all stored values after them, by name.
 struct Trained {
   std::vector<double> losses;
   std::map<std::string, std::vector<double>> values;

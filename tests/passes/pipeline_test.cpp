@@ -28,7 +28,7 @@ const std::vector<std::string>& nets() {
           "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
           "s = Add (b, p)\nr = Relu (s)\n" +
           conv("d", "r") + "t = Add (d, r)\nh = GlobalAveragePool (t)\n" + kHead,
-      // Relu behind a convolution, and a pool behind that.
+      // Relu after a convolution, and a pool after that.
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nr = Relu (c)\n"
       "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)\n" +
           kHead,

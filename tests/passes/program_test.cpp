@@ -53,7 +53,7 @@ TEST_CASE("bfloat16: casts stand where float is read as bfloat16") {
   CHECK(count_ops(program_of_net(kResidual, false).training().graph, "Cast") == 0);
 }
 
-TEST_CASE("losses, metrics and outputs keep their names behind casts that change nothing") {
+TEST_CASE("losses, metrics and outputs keep their names after casts that change nothing") {
   const std::string body =
       "h = Flatten (x)\n"
       "logits = arbalest.Linear <units = 3> (h)\n"
@@ -270,8 +270,8 @@ TEST_CASE("a value is found by the name that it has now") {
   CHECK(graph.find_value("x") == loss);
 }
 
-// Weights of batches have a node, an element of the gradients and a sum of the tally only where they vary, and a node
-// only where several batches make an update.
+// Weights of batches have a node, an element of the gradients and a sum of the tally only if they vary. They have a
+// node only if several batches make an update.
 TEST_CASE("batches are weighed where their samples need not weigh the same") {
   struct Case {
     const char *loss, *attributes;

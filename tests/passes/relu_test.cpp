@@ -21,7 +21,7 @@ Graph fused(const std::string& body) {
 
 }  // namespace
 
-TEST_CASE("a convolution takes in the Relu behind it, with a bias and without") {
+TEST_CASE("a convolution takes in the Relu after it, with a bias and without") {
   for (const int bias : {0, 1}) {
     const Graph graph = fused(
         fmt::format("c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], bias = {}> (x)\nh = Relu (c)\n", bias) +
@@ -89,7 +89,7 @@ TEST_CASE("the node that masks the gradient leaves the bias its own, where that 
   }
 }
 
-TEST_CASE("of the examples without batch norms only products keep a Relu behind them") {
+TEST_CASE("of the examples without batch norms only products keep a Relu after them") {
   struct Counts {
     const char* name;
     int64_t convolutions, others;

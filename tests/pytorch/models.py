@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models of torchvision and timm, exported to ONNX and run by Arbalest beside PyTorch: a table, model by model.
+"""Models of torchvision and timm, exported to ONNX and run by Arbalest and by PyTorch: a table, model by model.
 
     tests/pytorch/models.py ARBALEST [--devices cuda:0] [--models resnet18,densenet121] [--folder FOLDER] [--smooth]
 

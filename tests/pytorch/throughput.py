@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training throughput of examples on the CPU beside PyTorch's, by turns, in images a second of processor time.
+"""Training throughput of examples on the CPU and PyTorch's, in turn, in images a second of processor time.
 
     tests/pytorch/throughput.py ARBALEST [--models densenet121,vit_s16] [--batch 8] [--rounds 3] [--steps 4]
 

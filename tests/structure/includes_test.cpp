@@ -50,7 +50,7 @@ std::vector<Include> find_includes(const std::vector<std::string>& tops) {
       const std::string text = content(entry.path());
       found.push_back({file, file.parent_path(), file.parent_path()});
       for (std::sregex_iterator i(text.begin(), text.end(), include), end; i != end; ++i) {
-        const fs::path folder = fs::path((*i)[1].str()).parent_path();  // none: beside the file
+        const fs::path folder = fs::path((*i)[1].str()).parent_path();  // none: next to the file
         found.push_back({file, file.parent_path(), folder.empty() ? file.parent_path() : folder});
       }
     }

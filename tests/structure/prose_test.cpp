@@ -1,9 +1,12 @@
 // Comments say what things are: none begins with a word that only points at something left out, as in "Of a raster in
-// shared memory". Only what a program can see is checked; whether a comment is plain, a reader decides.
+// shared memory". Comments and documents have plain words and lines of at most 120 columns. Only what a program can see
+// is checked; whether a text is plain, a reader decides.
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +18,10 @@ using namespace arbalest::test;
 namespace {
 
 constexpr std::array<std::string_view, 6> kOpenings = {"Of", "What", "Likewise", "Where", "Whoever", "Whatever"};
+// Plain ones are: next to, while, reported, in the same way, in turn, cannot be allocated, follows from, if.
+constexpr std::array<std::string_view, 12> kUnclear = {"beside",   "is told", "are told",         "was told",
+                                                       "likewise", "whoever", "by turns",         "to be had",
+                                                       "comes of", "come of", "grapherror where", "runerror where"};
 constexpr size_t kMostColumns = 120;
 
 bool opens_so(std::string_view text) {
@@ -40,8 +47,35 @@ size_t columns(std::string_view line) {
   return count;
 }
 
+// The comment that ends the line; "": there is none.
+std::string_view comment_in(std::string_view line) {
+  const size_t begin = line.find_first_not_of(' ');
+  if (begin != line.npos && line.substr(begin).starts_with("//")) return line.substr(begin);
+  const size_t at = line.find("  // ");
+  return at == line.npos ? "" : line.substr(at);
+}
+
+// Whether the text, apart from code in backticks, has one of the unclear words.
+bool is_unclear(std::string_view text) {
+  std::string plain;
+  bool code = false;
+  for (const char c : text) {
+    code = code != (c == '`');
+    if (!code) plain += char(std::tolower(static_cast<unsigned char>(c)));
+  }
+  const auto is_letter = [&](size_t i) {
+    return i < plain.size() && (std::isalnum(static_cast<unsigned char>(plain[i])) != 0 || plain[i] == '_');
+  };
+  return std::any_of(kUnclear.begin(), kUnclear.end(), [&](std::string_view word) {
+    for (size_t at = plain.find(word); at != plain.npos; at = plain.find(word, at + 1)) {
+      if (!(at > 0 && is_letter(at - 1)) && !is_letter(at + word.size())) return true;
+    }
+    return false;
+  });
+}
+
 struct Findings {
-  std::vector<std::string> openings, long_lines;  // "LINE: TEXT"
+  std::vector<std::string> openings, unclear, long_lines;  // "LINE: TEXT"
 };
 
 Findings look_at(const std::string& text) {
@@ -52,6 +86,7 @@ Findings look_at(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (opens_so(comment_begun(line, in_comment))) found.openings.push_back(std::to_string(number) + ": " + line);
+    if (is_unclear(comment_in(line))) found.unclear.push_back(std::to_string(number) + ": " + line);
     const size_t begin = line.find_first_not_of(' ');
     in_comment = begin != line.npos && std::string_view(line).substr(begin).starts_with("//");
     if (in_comment && columns(line) > kMostColumns) found.long_lines.push_back(std::to_string(number) + ": " + line);
@@ -59,22 +94,59 @@ Findings look_at(const std::string& text) {
   return found;
 }
 
+// A document's tables and blocks of code may be wider.
+Findings look_at_document(const std::string& text) {
+  Findings found;
+  std::istringstream lines(text);
+  bool fenced = false;
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.starts_with("```")) fenced = !fenced;
+    if (fenced || line.starts_with("|") || line.starts_with("    ")) continue;
+    if (is_unclear(line)) found.unclear.push_back(std::to_string(number) + ": " + line);
+    if (columns(line) > kMostColumns) found.long_lines.push_back(std::to_string(number) + ": " + line);
+  }
+  return found;
+}
+
+// Made of the records of operators, sources and results.
+bool is_generated(const std::string& document) {
+  return document.find("This page is made by") != document.npos ||
+         document.find("This page is generated") != document.npos;
+}
+
+void check(const std::string& name, const Findings& found) {
+  for (const std::string& line : found.openings) CHECK_MESSAGE(false, name, ":", line);
+  for (const std::string& line : found.unclear) CHECK_MESSAGE(false, name, ":", line);
+  for (const std::string& line : found.long_lines) CHECK_MESSAGE(false, name, ":", line);
+}
+
 }  // namespace
 
-TEST_CASE("no comment begins with a word that points at something left out, or is wider than 120 columns") {
+TEST_CASE("comments begin with what they say, have plain words and at most 120 columns") {
   int files = 0;
   for (const std::string top : {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tests", "tools"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
       const bool source = is_source(entry.path()) || entry.path().extension() == ".js";
       if (!entry.is_regular_file() || !source || entry.path().filename() == "prose_test.cpp") continue;
-      const std::string name = fs::relative(entry.path(), root()).string();
-      const Findings found = look_at(content(entry.path()));
-      for (const std::string& line : found.openings) CHECK_MESSAGE(false, name, ":", line);
-      for (const std::string& line : found.long_lines) CHECK_MESSAGE(false, name, ":", line);
+      check(fs::relative(entry.path(), root()).string(), look_at(content(entry.path())));
       ++files;
     }
   }
   CHECK(files > 500);
+}
+
+TEST_CASE("documents have plain words and at most 120 columns") {
+  int files = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root() / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    const std::string text = content(entry.path());
+    if (is_generated(text)) continue;
+    check(entry.path().filename().string(), look_at_document(text));
+    ++files;
+  }
+  CHECK(files > 10);
 }
 
 TEST_CASE("a comment that begins so is found") {
@@ -83,4 +155,18 @@ TEST_CASE("a comment that begins so is found") {
   CHECK(look_at("// The tile,\n// Where it begins.\n").openings.empty());
   CHECK(look_at("// Offsets in bytes.\nint b;  // Where\n").openings.size() == 1);
   CHECK(look_at("// " + std::string(118, 'x') + "\n// " + std::string(117, 'x') + "\n").long_lines.size() == 1);
+}
+
+TEST_CASE("unclear words are found in comments, not in code or as parts of words") {
+  CHECK(look_at("int a;  // a file beside it\n").unclear.size() == 1);
+  CHECK(look_at("// Likewise: the user is told.\n").unclear.size() == 1);
+  CHECK(look_at("  // Throws RunError where it is missing.\n").unclear.size() == 1);
+  CHECK(look_at("int beside = 0;\n// If `beside` is set; besides, what becomes of it is told_.\n").unclear.empty());
+}
+
+TEST_CASE("unclear words and wide lines are found in documents, not in tables or code") {
+  const std::string wide(121, 'x');
+  CHECK(look_at_document("Two files beside each other.\n").unclear.size() == 1);
+  CHECK(look_at_document(wide + "\n").long_lines.size() == 1);
+  CHECK(look_at_document("| " + wide + "\n\n    " + wide + "\n```\n" + wide + "\n```\n").long_lines.empty());
 }

@@ -134,7 +134,7 @@ TEST_CASE("faults in bench's options name what was found") {
   says({"scaling", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");
 }
 
-TEST_CASE("a sweep covers powers of two and the whole pool unless told otherwise") {
+TEST_CASE("a sweep covers powers of two and the whole pool unless options say otherwise") {
   CHECK(device_counts({}, 1) == std::vector<int>{1});
   CHECK(device_counts({}, 2) == std::vector<int>{1, 2});
   CHECK(device_counts({}, 6) == std::vector<int>{1, 2, 4, 6});

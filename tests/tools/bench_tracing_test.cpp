@@ -36,7 +36,7 @@ TEST_CASE("each round runs all three ways, and begins with another one") {
   using enum Tracing;
   CHECK(order == std::vector<Tracing>{None, Recorded, Sampled, Recorded, Sampled, None, Sampled, None, Recorded});
   CHECK(cost_of(rounds, None, Recorded).median == doctest::Approx(0.2));
-  CHECK(contains(tracing_report(rounds), "sampling costs, beside recording"));
+  CHECK(contains(tracing_report(rounds), "sampling costs, on top of recording"));
 }
 
 TEST_CASE("costs are those within rounds, and the median of them") {

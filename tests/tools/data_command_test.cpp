@@ -149,7 +149,7 @@ TEST_CASE("data: what people read, and samples that are chosen") {
   check_parts(text, {"images       2 PNG, 2 colour", "size         8 × 8 pixels", "mean = [0.0000, 0.0000, 0.0000]"});
 }
 
-TEST_CASE("data: a file that cannot be read is told with its reason, and is a failure") {
+TEST_CASE("data: a file that cannot be read is reported with its reason, and is a failure") {
   const Photos photos;
   photos.break_one();
   auto [status, text] = photos.look({});
@@ -473,11 +473,12 @@ TEST_CASE("data pack: a split is packed by one process at a time") {
 TEST_CASE("data pack: archives of others are not replaced") {
   const Photos photos;
   photos.folder.write("out/train-7.tar", std::string("of another"));
-  CHECK_THROWS_WITH_AS(photos.pack(),
-                       (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes beside "
-                                     "its archives; give another folder")
-                           .c_str(),
-                       GraphError);
+  CHECK_THROWS_WITH_AS(
+      photos.pack(),
+      (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes next to "
+                    "its archives; give another folder")
+          .c_str(),
+      GraphError);
   CHECK_FALSE(std::filesystem::exists(photos.out + "/classes.txt"));
   std::filesystem::remove(photos.out + "/train-7.tar");
 
@@ -542,7 +543,7 @@ TEST_CASE("data pack: files that cannot be read end it unless they may be left o
   CHECK(errors.lines().at(0).find("broken.jpg") != std::string::npos);
 }
 
-TEST_CASE("data pack: a set is finished, too, where the samples behind its last shard are left out") {
+TEST_CASE("data pack: a set is finished, too, where the samples after its last shard are left out") {
   const Photos photos;
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);

@@ -1,4 +1,4 @@
-// TensorBoard's event files: read back by a reader of the wire format, and by TensorBoard where it is installed.
+// TensorBoard's event files: read back by a reader of the wire format, and by TensorBoard if it is installed.
 
 #include <doctest/doctest.h>
 
@@ -276,7 +276,7 @@ TEST_CASE("a second run in a folder is warned of") {
   check_parts(said.lines()[0], {"holds events of another run"});
 }
 
-// ARBALEST_TENSORBOARD_PYTHON: a Python with the package, where the system's has none.
+// ARBALEST_TENSORBOARD_PYTHON: a Python with the package, if the system's has none.
 TEST_CASE("TensorBoard reads scalars and hyperparameters") {
   const char* given = std::getenv("ARBALEST_TENSORBOARD_PYTHON");
   const std::string python = given ? given : "python3";

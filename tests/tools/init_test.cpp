@@ -179,7 +179,7 @@ TEST_CASE("init: labels that are one-hot are classes, other floats are several l
   CHECK(desk.said().empty());
 }
 
-TEST_CASE("init: labels from 1 on are told") {
+TEST_CASE("init: labels from 1 on are reported") {
   const Desk desk;
   desk.folder.write("one/train/image.npy", npy("|u1", "(3, 1, 28, 28)", std::vector<uint8_t>(3 * 784)));
   desk.folder.write("one/train/label.npy", npy("<i8", "(3,)", std::vector<int64_t>{1, 2, 1}));

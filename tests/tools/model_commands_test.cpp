@@ -108,7 +108,7 @@ TEST_CASE("a trunk is frozen by its names") {
   CHECK(floats_of(saved, "bn.weight") == std::vector<float>{1, 2});
 }
 
-TEST_CASE("a model alone is no graph of a command, which is told what calls it") {
+TEST_CASE("a model alone is no graph of a command; the error says what calls it") {
   const Files files;
   const auto fault_of = [&](const char* word) {
     const Command command = parse({word, files.model.c_str()});

@@ -220,7 +220,7 @@ TEST_CASE("operators are described by name") {
                        GraphError);
 }
 
-TEST_CASE("an operator is found under another framework's name, by a word, and beside its layer") {
+TEST_CASE("an operator is found under another framework's name, by a word, and with its layer") {
   const auto about = [](const char* name, const char* part) {
     const std::string text = describe_operators(name);
     INFO(text);

@@ -205,7 +205,7 @@ TEST_CASE("an exported model has the names of its classes in its metadata") {
 }
 #endif
 
-TEST_CASE("labels have the names of a file where metrics of each are told") {
+TEST_CASE("labels have the names of a file where metrics of each are reported") {
   const TrainedOnPhotos trained(true);
   std::ifstream file(trained.graph);
   std::string text(std::istreambuf_iterator<char>(file), {});
@@ -260,7 +260,7 @@ TEST_CASE("a model of photos is exported where its data is gone") {
 }
 #endif
 
-TEST_CASE("predict on files: what cannot be read is said, and the others are told") {
+TEST_CASE("predict on files: what cannot be read is said, and the others are reported") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99)),
                     bad = trained.folder.write("bad.png", std::string("GIF89a, not really"));
@@ -287,7 +287,7 @@ TEST_CASE("predict on files: what cannot be read is said, and the others are tol
   CHECK(contains(refused(trained.folder.string()), "found a folder, expected files"));
 }
 
-TEST_CASE("evaluate and predict leave out as many bad samples as the run might, unless they are told otherwise") {
+TEST_CASE("evaluate and predict leave out as many bad samples as the run might, unless they say otherwise") {
   const TrainedOnPhotos trained(false);
   trained.folder.write("test/dark/1.png", std::string("no photo"));
   const auto ask = [&](std::vector<std::string> words, int expected) {
@@ -354,7 +354,7 @@ TEST_CASE("predict on files: the data set is not opened, and what makes no sense
   CHECK(trained.lines({bright, "--value", "logits"}).size() == 1);
 }
 
-TEST_CASE("predict: weights that were not trained are told of") {
+TEST_CASE("predict: weights that were not trained are reported") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99));
   const Command command = parse({"predict", trained.graph.c_str(), bright.c_str(), "--devices", "cpu:0"});

@@ -94,7 +94,7 @@ TEST_CASE("views of memory are no nodes of a profile") {
   CHECK_FALSE(ops.contains("Reshape"));
 }
 
-TEST_CASE("a profile is told by stage, by operator, by layer and by what is lost") {
+TEST_CASE("a profile is reported by stage, by operator, by layer and by what is lost") {
   ProfiledRun run;
   run.graph = "net";
   run.device = "cpu:0";

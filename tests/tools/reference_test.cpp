@@ -112,7 +112,7 @@ std::vector<DescribedScheme> library_schemes() {
 std::string sources() {
   std::string text = fmt::format(
       "# Sources\n\nThe kinds of data sets that `source` of arbalest.Prefetch, `--set prefetch.source=…` and `arbalest "
-      "data …` take:\na kind, a colon, what it reads, and options behind `?` with `&` between them. `arbalest sources "
+      "data …` take:\na kind, a colon, what it reads, and options after `?` with `&` between them. `arbalest sources "
       "NAME` says the same. {}\nEvery source takes `limit=N`: so many samples of each split, to try something out.\n\n"
       "| source | data | options |\n| --- | --- | --- |\n",
       kMade);

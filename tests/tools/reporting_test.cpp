@@ -93,7 +93,7 @@ TEST_CASE("a progress line sheds what matters least") {
         "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  input-bound  ETA 1:30");
 }
 
-TEST_CASE("on a terminal a bar takes what is left, and a validation that goes on is told") {
+TEST_CASE("on a terminal a bar takes what is left, and a validation that goes on is reported") {
   const RunStarted run = ten_epochs();
   RunProgress progress = some_progress();
   progress.metrics = {{"accuracy", 0.9612}};
@@ -246,7 +246,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   CHECK(text.find("weights: w.safetensors") != std::string::npos);
 }
 
-TEST_CASE("the first line has devices in ranges, and a note behind it") {
+TEST_CASE("the first line has devices in ranges, and a note after it") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
   ConsoleObserver line(file);
@@ -308,7 +308,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   }
 }
 
-TEST_CASE("what a memory limit costs is told behind the first line") {
+TEST_CASE("what a memory limit costs is said after the first line") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
   ConsoleObserver line(file);
@@ -322,7 +322,7 @@ TEST_CASE("what a memory limit costs is told behind the first line") {
   std::fclose(file);
 }
 
-TEST_CASE("a rollback is told behind its reason, which may have several lines") {
+TEST_CASE("a rollback is said after its reason, which may have several lines") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
   ConsoleObserver line(file);

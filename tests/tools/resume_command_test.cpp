@@ -57,7 +57,7 @@ struct Place {
   }
 };
 
-// Events of the run without what depends on time, as the moments of checkpoints do where the disk is slow.
+// Events of the run without what depends on time, as the moments of checkpoints do if the disk is slow.
 std::multiset<std::string> told(const std::string& log) {
   std::multiset<std::string> events;
   std::ifstream file(log);
@@ -88,7 +88,7 @@ TEST_CASE("a run that goes on has the weights and the log of one that was not en
   const Place whole;
   REQUIRE(whole.run({"--checkpoint-keep", "100"}) == kDone);
   const std::vector<fs::path> checkpoints = checkpoints_in(whole.checkpoints);
-  REQUIRE(checkpoints.size() > 2);  // of 240 iterations, after each seventh, but fewer where the disk is slow
+  REQUIRE(checkpoints.size() > 2);  // of 240 iterations, after each seventh, but fewer if the disk is slow
   const std::multiset<std::string> expected = told(whole.log);
   for (const size_t i : {size_t{1}, checkpoints.size() - 1}) {
     const Place part;
@@ -125,7 +125,7 @@ TEST_CASE("resume takes the command line from the checkpoint") {
         place.graph + ": found no folder, expected the folder of a run's checkpoints");
 }
 
-TEST_CASE("other files of a run may lie in the folder of its checkpoints, and beside it") {
+TEST_CASE("other files of a run may lie in the folder of its checkpoints, and next to it") {
   Place place;
   place.checkpoints = (place.folder / "runs/a").string();
   place.log = (place.folder / "runs/a.jsonl").string();

@@ -420,7 +420,7 @@ TEST_CASE("the first signal sets the flag, the second kills") {
       raise(signal);
       if (!InterruptHandler::requested()) _exit(11);
       if (InterruptHandler::signal_name() != std::string("SIG") + sigabbrev_np(signal)) _exit(11);
-      raise(signal);  // right behind: part of the same interrupt
+      raise(signal);  // right after: part of the same interrupt
       std::this_thread::sleep_for(std::chrono::milliseconds(600));
       raise(signal);
       _exit(12);
@@ -432,7 +432,7 @@ TEST_CASE("the first signal sets the flag, the second kills") {
   }
 }
 
-TEST_CASE("an interrupt is told in the words of what it ends") {
+TEST_CASE("an interrupt is reported in the words of what it ends") {
   const TestFolder folder;
   const std::string path = folder / "told.txt";
   const pid_t child = fork();
@@ -450,7 +450,7 @@ TEST_CASE("an interrupt is told in the words of what it ends") {
   CHECK(std::string(std::istreambuf_iterator<char>(told), {}) == "ending with what is finished");
 }
 
-TEST_CASE("behind its limit of processor time a process is asked to end every second, and may take longer") {
+TEST_CASE("past its limit of processor time a process is asked to end every second, and may take longer") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -509,7 +509,7 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
                                    stderr);
   for (const char* expected : {"--set train.lr=0.01: changes nothing, the graph has that value already",
                                "--set prefetch.batch=2: replaces --set prefetch.batch=4",
-                               "--set train.epochs=3: changes nothing beside --epochs, which counts"}) {
+                               "--set train.epochs=3: changes nothing, because --epochs counts"}) {
     CHECK(told.find(expected) != std::string::npos);
   }
 }

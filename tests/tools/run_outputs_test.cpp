@@ -110,7 +110,7 @@ TEST_CASE("a run that fails before it starts leaves an earlier run's log alone, 
   CHECK(lines.back().at("event") == "end");
 }
 
-TEST_CASE("what a log is told before the run has started follows the start") {
+TEST_CASE("what a log receives before the run has started follows the start") {
   const TestFolder folder;
   const std::string path = folder.write("log", std::string(kEarlier)).string();
   JsonLog log(path);
@@ -180,7 +180,7 @@ TEST_CASE("two runs that start within a second have event files of their own") {
   CHECK(folder.names().size() == 3);
 }
 
-TEST_CASE("the moment of a run's start is told, and no clock ends the run") {
+TEST_CASE("the moment of a run's start is reported, and no clock ends the run") {
   CHECK(utc_time(0) == "1970-01-01T00:00:00Z");
   CHECK(utc_time(1'740'832'200) == "2025-03-01T12:30:00Z");
   CHECK(utc_time(std::numeric_limits<std::time_t>::max()).empty());

@@ -301,8 +301,9 @@ TEST_CASE("a run says what its best is judged by, and its log has it") {
   text.replace(text.find(accuracy), accuracy.size(), "accuracy = ReduceMean <keepdims = 0> (logits)");
   std::ofstream(runs.graph) << text;
   const auto [unknown, unjudged, ended] = began({});
-  CHECK(unknown ==
-        "no validation is told as the best: --metric accuracy:min or accuracy:max states which way accuracy is better");
+  CHECK(
+      unknown ==
+      "no validation is shown as the best: --metric accuracy:min or accuracy:max states which way accuracy is better");
   CHECK(unjudged.at("better").is_null());
   CHECK_FALSE(ended.contains("best_metric"));
   CHECK(std::get<0>(began({"--metric", "accuracy:min"})) == "best is judged by accuracy, lower is better");

@@ -62,7 +62,7 @@ int command_bench_tracing(const TracingOptions& options) {
   const int64_t batch = check(graph, session);
   const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
   const int64_t sample_ms = session.execution.sample_ms;
-  print(fmt::format("{}: {}, batch {} per learner; images/s, runs by turns: median of {} windows of {} s\n", graph.name,
+  print(fmt::format("{}: {}, batch {} per learner; images/s, runs in turn: median of {} windows of {} s\n", graph.name,
                     name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
   print(fmt::format("{:>5} {:>12} {:>12} {:>12}\n", "round", "untraced", "recorded", "and sampled"));
   const InterruptHandler interrupt;

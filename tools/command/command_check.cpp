@@ -45,7 +45,7 @@ bool reads_files(const Prepared& prepared) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
-// Notes on memories that are smaller than what a plan takes of them, whoever uses the rest.
+// Notes on memories that are smaller than what a plan takes of them, whatever uses the rest.
 std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared) {
   std::vector<std::string> notes;
   const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {

@@ -7,7 +7,7 @@
 namespace arbalest {
 
 // The seconds of "90", "90s", "1m30s", "1.5h", "1d" or "250ms": a number alone is of seconds, parts follow each other
-// from the greatest unit to the least. None where the text is no time.
+// from the greatest unit to the least. None if the text is no time.
 std::optional<double> seconds_of(std::string_view text);
 
 inline constexpr const char* kTimes = "90, 90s, 1m30s, 2h or 1d";  // for messages and help

@@ -33,7 +33,7 @@ void on_signal(int signal) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t milliseconds = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (interrupted.exchange(true)) {
-    // timeout and other wrappers signal a process and then its group: that is one interrupt. Behind its limit of
+    // timeout and other wrappers signal a process and then its group: that is one interrupt. Past its limit of
     // processor time a process gets SIGXCPU every second.
     if (signal == SIGXCPU || milliseconds - since.load() < kTogether) return;
     struct sigaction fallback = {};

@@ -23,7 +23,7 @@ class InterruptHandler {
   // True once the process was asked to end; lives as long as the process, so that any thread may poll it.
   static const std::atomic<bool>& requested();
 
-  // By which signal: "SIGINT"; "" where it was not asked to.
+  // By which signal: "SIGINT"; "" if it was not asked to.
   static std::string signal_name();
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A word of the command line: a number where it is written as one.
+// A word of the command line: a number if it is written as one.
 Json value_of(const std::string& word) {
   const char* end = word.data() + word.size();
   int64_t whole = 0;
@@ -54,7 +54,7 @@ Json options_json(const std::vector<OptionValue>& values) {
   return options;
 }
 
-// Long lists are constants of the model rather than settings: they are told by their length.
+// Long lists are constants of the model rather than settings: only their length is shown.
 Json attribute_json(const Attribute& attribute) {
   constexpr size_t kMost = 16;
   return std::visit(

@@ -50,7 +50,7 @@ void tell_of_idle_overrides(const Graph& graph, const SessionOptions& session) {
     const Node* node = option.given ? graph.find_op(option.op) : nullptr;
     const NamedAttribute* attribute = node ? node->attributes.find_named(option.attribute) : nullptr;
     if (!attribute || !is_override(*attribute)) continue;
-    warn(fmt::format("{}: changes nothing beside {}, which counts", attribute->where.file, option.name));
+    warn(fmt::format("{}: changes nothing, because {} counts", attribute->where.file, option.name));
   }
 }
 

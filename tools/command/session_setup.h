@@ -13,14 +13,14 @@ namespace arbalest {
 // tells them. Throws GraphError.
 Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
-// Throws GraphError where an output would overwrite the graph's file, a model's that it calls, or their data, or the
+// Throws GraphError if an output would overwrite the graph's file, a model's that it calls, or their data, or the
 // map of weights' names.
 void check_graph_kept(const std::vector<std::string>& graph_files, const FileOptions& files, const NamedPaths& outputs);
 
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);
 
-// A warning where there are no --weights: what a model says that was not trained means nothing.
+// A warning if there are no --weights: what a model says that was not trained means nothing.
 void tell_of_fresh_weights(const FileOptions& files);
 
 // The graph as it is measured: without validation, and with a learning rate that lets no loss diverge, unless --set
@@ -28,13 +28,13 @@ void tell_of_fresh_weights(const FileOptions& files);
 Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch);
 
 // A GPU runs streams through 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and streams that
-// share one wait for each other: with more learners than that on a device there are as many queues as learners, and
-// where there are more than four on each of several devices twice as many, up to 32. `learners`: 0 for auto;
-// `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA.
-// Has to be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
+// share one wait for each other. With more learners than that on a device there are as many queues as learners. If
+// there are more than four on each of several devices, there are twice as many, up to 32. `learners`: 0 for auto;
+// `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA. Has to
+// be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
 void give_learners_queues(int learners, const std::string& devices);
 
-// A warning where `threads` is far more than the machine has processors for, so that it is a typing error or wasteful.
+// A warning if `threads` is far more than the machine has processors for, so that it is a typing error or wasteful.
 void tell_of_many_threads(int threads);
 
 // The session's options with the devices looked up, and queues for its learners. Throws GraphError for a wrong list of

@@ -36,7 +36,7 @@ std::string text_of(const Node& node, const AttributeSpec& spec) {
   return to_string(written ? *written : *spec.fallback);
 }
 
-// Calls `each` with the name of a setting, and the nodes that have it, where two graphs of one file differ.
+// Calls `each` with the name of a setting, and the nodes that have it, if two graphs of one file differ.
 template <typename Each>
 void for_each_difference(const Graph& one, const Graph& other, const Each& each) {
   const std::vector<std::string> names = override_names(one);

@@ -9,14 +9,14 @@
 
 namespace arbalest {
 
-// The graph as the file says, changed by what the run of --weights changed in it (--set), and then by --set. What is
-// taken from the weights, and in what the graph differs from the run's nevertheless, is told in a line each. A run of
-// another graph is told, and nothing is taken from it. `files`: as load_graph() tells them. Throws GraphError, and
-// RunError where --weights cannot be read.
+// The graph as the file says, changed by what the run of --weights changed in it (--set), and then by --set. Prints a
+// line for what is taken from the weights, and one for remaining differences from the run's graph. If the run had
+// another graph, says so and takes nothing from it. `files`: as load_graph() returns them. Throws GraphError, and
+// RunError if --weights cannot be read.
 Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
-// How many samples that cannot be read may be left out: as --skip-bad says, otherwise as in the run of --weights, where
-// that was one of this graph, which is told. Throws RunError where --weights cannot be read.
+// How many samples that cannot be read may be left out: as --skip-bad says, otherwise as in the run of --weights, if
+// that run had this graph, and says so. Throws RunError if --weights cannot be read.
 int64_t skip_bad_as_trained(const GraphOptions& options, const Graph& graph);
 
 }  // namespace arbalest

@@ -13,9 +13,9 @@ namespace arbalest {
 namespace {
 
 constexpr size_t kColumns = 8, kPictureRows = 40, kPageSamples = 10'000;
-constexpr size_t kPictureSamples = 80, kPageWithoutClasses = 400;  // where there are no classes
+constexpr size_t kPictureSamples = 80, kPageWithoutClasses = 400;  // if there are no classes
 
-// So many of the list, evenly spread; all of it where it has no more.
+// So many of the list, evenly spread; all of it if it has no more.
 template <typename T>
 std::vector<T> spread(const std::vector<T>& all, size_t count) {
   if (all.size() <= count) return all;

@@ -16,17 +16,17 @@ struct ContactSheet {
   int64_t all_classes = 0;       // that have samples
 };
 
-// Throws GraphError where the source has no images or the path ends in what is no form of a sheet.
+// Throws GraphError if the source has no images or the path ends in what is no form of a sheet.
 void check_contact_sheet(const Source& source, const std::string& path);
 
-// Writes a sheet of samples, a row for each class with its name, or, where there are no classes, of samples evenly
+// Writes a sheet of samples, a row for each class with its name, or, if there are no classes, of samples evenly
 // spread. The form is what the path ends in:
 //   .html        a page of pages, with a search for classes: up to eight samples of each, 10 000 samples in all. Of
 //   more
 //                classes each has fewer, and of more than 10 000 so many are there, evenly spread. Samples have their
 //                names, and those that cannot be read say why.
-//   .png, .jpg   a picture of tiles of 96 × 96 pixels, each an image that is fitted in, dark red where it cannot be
-//                read: eight samples of each class, of 40 classes evenly spread where there are more.
+//   .png, .jpg   a picture of tiles of 96 × 96 pixels, each an image that is fitted in, dark red if it cannot be
+//                read: eight samples of each class, of 40 classes evenly spread if there are more.
 // `survey` is of the source's split. `threads`: that decode. Throws RunError, and as check_contact_sheet() does.
 ContactSheet write_contact_sheet(const Source& source, const SplitSurvey& survey, const std::string& path, int threads);
 

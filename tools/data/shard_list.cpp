@@ -30,7 +30,7 @@ void ShardList::refuse_others(const std::string& split) const {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(split + "-") || !name.ends_with(".tar")) continue;
     throw GraphError(
-        fmt::format("{}: has {}, and no {}, which 'arbalest data pack' writes beside its archives; give "
+        fmt::format("{}: has {}, and no {}, which 'arbalest data pack' writes next to its archives; give "
                     "another folder",
                     folder_.string(), name, path_.filename().string()));
   }

@@ -11,7 +11,7 @@ namespace arbalest {
 // Several lines, indented by two columns and more; `threads` is how many looked.
 std::string survey_text(const SplitSurvey& survey, int threads);
 
-// "3 files of test are in train as well: …"; "" where none are.
+// "3 files of test are in train as well: …"; "" if none are.
 std::string shared_text(const SharedFiles& shared);
 
 nlohmann::ordered_json shared_json(const SharedFiles& shared);

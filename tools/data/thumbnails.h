@@ -22,7 +22,7 @@ class Thumbnails {
   Thumbnails(const Source& source, int field, int64_t side)
       : source_(source), field_(field), side_(side), stated_(source.fields()[size_t(field)]) {}
 
-  Thumbnail make(int64_t index);  // throws RunError where the sample cannot be read
+  Thumbnail make(int64_t index);  // throws RunError if the sample cannot be read
 
  private:
   Thumbnail of_file(int64_t index);

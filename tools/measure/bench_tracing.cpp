@@ -56,7 +56,7 @@ std::string tracing_report(const std::vector<TracingRound>& rounds) {
                         100 * cost.low, 100 * cost.high);
   };
   line("recording costs", Tracing::None, Tracing::Recorded);
-  line("sampling costs, beside recording", Tracing::Recorded, Tracing::Sampled);
+  line("sampling costs, on top of recording", Tracing::Recorded, Tracing::Sampled);
   line("both cost", Tracing::None, Tracing::Sampled);
   return text;
 }

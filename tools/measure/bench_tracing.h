@@ -23,12 +23,12 @@ struct TracingCost {
 };
 TracingCost cost_of(const std::vector<TracingRound>& rounds, Tracing without, Tracing with);
 
-// Runs begin with another way each round. Throws RunError where one fails. `sample_ms`: between samples.
+// Runs begin with another way each round. Throws RunError if one fails. `sample_ms`: between samples.
 TracingRound measure_tracing(const Graph& graph, const SessionOptions& session, const WindowRule& rule, int round,
                              int64_t sample_ms, const std::atomic<bool>& interrupted,
                              const Train& train = run_training);
 
 std::string tracing_line(int round, const TracingRound& measured);    // with a line feed
-std::string tracing_report(const std::vector<TracingRound>& rounds);  // likewise
+std::string tracing_report(const std::vector<TracingRound>& rounds);  // with line feeds
 
 }  // namespace arbalest

@@ -52,7 +52,7 @@ std::string memory_text(const char* what, int64_t bytes) {
   return bytes < 0 ? "" : fmt::format(", {} {:.1f} MiB", what, double(bytes) / (1 << 20));
 }
 
-// Null: it cannot be told.
+// Null: unknown.
 nlohmann::ordered_json bytes_or_null(int64_t bytes) {
   return bytes < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(bytes);
 }

@@ -35,9 +35,9 @@ export function table(heads, rows, options = {}) {
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((content, at) => cell("td", content, at))))));
 }
 
-// A table whose lines are sorted by a click on a column's head: cells are { show, by }, a number or a name, and columns
+// A table whose lines are sorted by a click on a column's head. Cells are { show, by }, a number or a name, and columns
 // without a heading are not sorted by. Numbers begin with the greatest; a second click turns the order round. `sorted`:
-// { at, up } as it is at first, and as `keep` is told after each click.
+// { at, up } as it is at first, and as `keep` gets it after each click.
 export function sortedTable(heads, rows, sorted, keep = () => {}) {
   const order = () => {
     const { at, up } = sorted, sign = up ? 1 : -1;

@@ -17,7 +17,7 @@ export function shortName(name) {
   return shown(String(name).slice(String(name).lastIndexOf("/") + 1)) || shown(name);
 }
 
-// An instance of a task: "step 40", and "step 1 · 40" where the task's name ends with a number.
+// An instance of a task: "step 40", and "step 1 · 40" if the task's name ends with a number.
 export function instanceName(name, instance) {
   return /\d$/.test(name) ? `${name} · ${instance}` : `${name} ${instance}`;
 }

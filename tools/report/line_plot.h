@@ -24,7 +24,7 @@ struct LinePlot {
   bool from_zero = false;       // whether the y axis begins there
 };
 
-// Names may hold anything. Throws std::logic_error where no line has a point.
+// Names may hold anything. Throws std::logic_error if no line has a point.
 std::string svg_of(const LinePlot& plot);
 
 }  // namespace arbalest

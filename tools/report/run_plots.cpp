@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// The first metric that is no loss, of the first run that has one; "loss" where none has.
+// The first metric that is no loss, of the first run that has one; "loss" if none has.
 std::string metric_of(const std::vector<RunLog>& runs) {
   for (const RunLog& run : runs) {
     for (const auto& [name, values] : run["validations"]["values"].items()) {
@@ -44,7 +44,7 @@ std::string reached_of(const RunLog& run, const std::string& metric) {
   return text;
 }
 
-// "lenet: " where that is what all runs trained, as far as their logs tell.
+// "lenet: " if that is what all runs trained, as far as their logs tell.
 std::string graph_of(const std::vector<RunLog>& runs) {
   std::set<std::string> graphs;
   for (const RunLog& run : runs) {
@@ -55,7 +55,7 @@ std::string graph_of(const std::vector<RunLog>& runs) {
   return graphs.size() == 1 && !graphs.begin()->empty() ? *graphs.begin() + ": " : "";
 }
 
-// The number behind "accuracy >= ".
+// The number after "accuracy >= ".
 double bound_of(const std::string& target) {
   return std::strtod(target.c_str() + target.rfind(' ') + 1, nullptr);
 }

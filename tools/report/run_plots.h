@@ -10,12 +10,12 @@
 namespace arbalest {
 
 // A metric of each run's validations over seconds of training, and what targets it reached when. Throws GraphError
-// where no run has a validation.
+// if no run has a validation.
 LinePlot accuracy_plot(const std::vector<RunLog>& runs);
 
-// Images/s of the cells that `bench scaling --json` has written into these files: over the devices where their number
-// differs, with a line for each number of learners, otherwise over the learners, with a line for each file. Dashed:
-// what as many times the first would be. Throws RunError where a file cannot be read, GraphError where it holds no
+// Images/s of the cells that `bench scaling --json` has written into these files. They are over the devices if their
+// number differs, with a line for each number of learners; otherwise over the learners, with a line for each file.
+// Dashed: what as many times the first would be. Throws RunError if a file cannot be read, GraphError if it holds no
 // cells.
 LinePlot scaling_plot(const std::vector<std::string>& files);
 

@@ -37,7 +37,7 @@ std::string whole(const DescribedScheme& source) {
   text += fmt::format("  splits   {}\n", fmt::join(source.scheme.splits, ", "));
   std::vector<SourceOption> options = source.doc.options;
   options.push_back({"limit", "N", "so many samples of each split, to try something out", ""});
-  text += "  options, behind '?' and with '&' between them\n";
+  text += "  options, after '?' and with '&' between them\n";
   const auto written = [](const SourceOption& option) {
     return fmt::format("{}={}", option.name, option.value.empty() ? "VALUE" : option.value);
   };

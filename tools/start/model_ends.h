@@ -13,7 +13,7 @@ struct ModelEnds {
   std::string features;  // the value that its last matrix product reads; "": it ends in none
 };
 
-// Reads an .onnx file. Throws GraphError where it is no model or does not take images.
+// Reads an .onnx file. Throws GraphError if it is no model or does not take images.
 ModelEnds ends_of(const std::string& path);
 
 }  // namespace arbalest

@@ -89,7 +89,7 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
   }
 }
 
-// One more than the greatest label, where the source does not say how many classes there are.
+// One more than the greatest label, if the source does not say how many classes there are.
 int64_t count_classes(const Source& source, int field) {
   const CountedLabels counted = count_labels(source, field);
   if (const std::string note = counted_from_one(counted.samples); !note.empty()) {

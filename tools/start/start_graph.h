@@ -19,11 +19,11 @@ std::string describe_templates();
 
 // The template's text for these data and this model: their classes or labels, the preparation that their images need,
 // their splits, and what the model's head reads. Throws GraphError for a template that is unknown or does not fit,
-// RunError where data or model cannot be read.
+// RunError if data or model cannot be read.
 std::string start_graph(const StartOptions& options);
 
-// Writes it to a file that is not there yet, and returns that file's name. Throws GraphError where it is there,
-// RunError where it cannot be written.
+// Writes it to a file that is not there yet, and returns that file's name. Throws GraphError if it is there,
+// RunError if it cannot be written.
 std::string write_start_graph(const StartOptions& options);
 
 }  // namespace arbalest

@@ -18,7 +18,7 @@ class Column {
   void add_signed(int64_t value) { add(uint64_t(value) << 1 ^ uint64_t(value >> 63)); }
 
   int64_t count() const { return count_; }
-  std::string encoded() const;  // throws RunError where zlib cannot
+  std::string encoded() const;  // throws RunError if zlib cannot
 
  private:
   std::string bytes_;

@@ -10,7 +10,7 @@
 namespace arbalest {
 
 // Verdict, steady state, devices, clocks, lanes with their causes of idleness, tasks, edges, critical cycle and slack,
-// layers, and what pays. Times in ns; slack in µs, absent where there is no end to it.
+// layers, and what pays. Times in ns; slack in µs, absent if there is no end to it.
 nlohmann::ordered_json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatPays& pays);
 
 }  // namespace arbalest

@@ -34,7 +34,7 @@ struct ViewerData {
   std::map<std::string, Column> columns;  // by name: "task", …, "node_parent", …
 };
 
-// `name` is what the page calls the trace. A trace without instances is shown as such. Throws GraphError where the plan
+// `name` is what the page calls the trace. A trace without instances is shown as such. Throws GraphError if the plan
 // cannot run.
 ViewerData viewer_data(const TraceFile& trace, const std::string& name);
 

@@ -6,7 +6,7 @@
 
 namespace arbalest {
 
-// The columns stand behind the script, so that the verdict is seen before they have come.
+// The columns stand after the script, so that the verdict is seen before they arrive.
 std::string viewer_page(const std::vector<ViewerData>& traces) {
   nlohmann::ordered_json heads = nlohmann::ordered_json::array();
   for (const ViewerData& trace : traces) heads.push_back(trace.head);

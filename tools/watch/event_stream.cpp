@@ -19,7 +19,7 @@
 namespace arbalest {
 namespace {
 
-// −1 and errno where the file cannot be opened; ENXIO: a pipe that nobody reads.
+// −1 and errno if the file cannot be opened; ENXIO: a pipe that nobody reads.
 int open_for_events(const std::string& path) {
   using std::chrono::steady_clock, std::chrono::seconds, std::chrono::milliseconds;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
@@ -68,7 +68,7 @@ void EventStream::write(std::string_view bytes) {
   failed_ = true;
 }
 
-// False and errno where not all of it was written.
+// False and errno if not all of it was written.
 bool EventStream::put(std::string_view bytes) const {
   constexpr int kLongest = 10'000;  // ms
   while (!bytes.empty()) {

@@ -9,9 +9,9 @@ namespace arbalest {
 
 class EventStream {
  public:
-  // `what` is the file's word in messages: "log". What the file holds stays, and what is written goes behind it. A pipe
-  // is waited for until somebody reads it, for five seconds at most. Throws RunError where the file cannot be opened,
-  // OutputInUse where another process writes it.
+  // `what` is the file's word in messages: "log". What the file holds stays, and what is written goes after it. A pipe
+  // is waited for until somebody reads it, for five seconds at most. Throws RunError if the file cannot be opened,
+  // OutputInUse if another process writes it.
   EventStream(const std::string& path, std::string what);
   ~EventStream();
   EventStream(const EventStream&) = delete;

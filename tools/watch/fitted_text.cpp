@@ -133,7 +133,7 @@ class Fitting {
     if (!put_compact(table)) put_narrow(table);
   }
 
-  // A line for each row, columns no wider than they have to be, with notes below where they do not fit; false where the
+  // A line for each row, columns no wider than they have to be, with notes below if they do not fit; false if the
   // cells alone do not.
   bool put_compact(const Table& table) {
     size_t most = columns_of(table.title);

@@ -90,7 +90,7 @@ void JsonLog::go_on(const RunStarted& event) {
   if (const int64_t end = end_of_checkpoint(path_, event); end >= 0) {
     file_.cut(end);
   } else {
-    warn(fmt::format("{}: has no line of the checkpoint '{}'; the log goes on behind what it holds", path_,
+    warn(fmt::format("{}: has no line of the checkpoint '{}'; the log goes on after what it holds", path_,
                      event.resumed));
   }
 }

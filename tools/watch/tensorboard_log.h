@@ -1,8 +1,8 @@
 #pragma once
-// --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations;
-// tags are "loss/train", "loss/epoch" and "loss/validation", likewise metrics, "learning_rate", "images_per_second",
-// "epochs", "late_batches", "skipped_updates" where there are any, and "learners"; options and attributes of what
-// trains are hyperparameters.
+// --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations.
+// Tags are "loss/train", "loss/epoch" and "loss/validation", and metrics in the same way. Other tags are
+// "learning_rate", "images_per_second", "epochs", "late_batches", "skipped_updates" if there are any, and "learners".
+// Options and attributes of the training are hyperparameters.
 
 #include <optional>
 #include <string>
@@ -17,8 +17,8 @@ namespace arbalest {
 
 class TensorBoardLog : public RunObserver {
  public:
-  // Makes the folder; the file is made when the run has started. Throws RunError where the folder cannot be made or
-  // written to; a failure to write is reported once on standard error and ends the file, not the run. Warns where the
+  // Makes the folder; the file is made when the run has started. Throws RunError if the folder cannot be made or
+  // written to; a failure to write is reported once on standard error and ends the file, not the run. Warns if the
   // folder has another run's events: TensorBoard shows both as one.
   // `goes_on`: of a run that goes on from a checkpoint, in a file of its own: what other files there say of later
   // iterations TensorBoard leaves out.
@@ -30,7 +30,7 @@ class TensorBoardLog : public RunObserver {
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
   void tuned(const Tuned& event) override;
-  void rolled_back(const RolledBack& event) override;  // which leaves out what was told of later iterations
+  void rolled_back(const RolledBack& event) override;  // leaves out events of later iterations
   void finished(const RunFinished& event) override;
   void failed(const RunFailed& event) override;
 

@@ -1,7 +1,7 @@
 #pragma once
 // Kernels of conv_folded.h. A tile is a part of a row of the result, or a whole one. For each of its pixels the copy
-// engine fetches the 64 elements of a row of taps, for each row of taps in turn; if tiles are whole rows, what a
-// tile has fetched but for the first row serves the next one as well.
+// engine fetches the 64 elements of a row of taps, for each row of taps in turn. If tiles are whole rows, what a tile
+// has fetched except for the first row serves the next one as well.
 
 #include "ops/conv/hopper/conv_tile.cuh"
 

@@ -1,7 +1,7 @@
 #pragma once
 // Convolutions of 3 × 3 with stride 1 whose border is padded by one pixel, and their gradients of images, in bfloat16,
-// by a kernel of ours for Hopper GPUs: pixels are fetched into shared memory once for all nine taps, and a batch norm
-// is left what it would read the whole result for.
+// by a kernel of ours for Hopper GPUs. Pixels are fetched into shared memory once for all nine taps. The kernel also
+// leaves a batch norm the sums for which it would read the whole result.
 
 #include <cuda_bf16.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 // The kernel of conv_pointwise.h: a product of matrices on Hopper, whose rows are pixels. One thread has the copy
-// engine fetch tiles of pixels and of the filter ahead, and two groups of four warps have the matrix units multiply
-// them straight from shared memory; tiles of the result go through a TileWriter. Images are bfloat16 (pixels,
-// channels); the filter is (K, C).
+// engine fetch tiles of pixels and of the filter ahead. Two groups of four warps have the matrix units multiply them
+// straight from shared memory. Tiles of the result go through a TileWriter. Images are bfloat16 (pixels, channels); the
+// filter is (K, C).
 
 #include "ops/conv/hopper/conv_tile.cuh"
 #include "ops/norm/statistics_chunks.h"

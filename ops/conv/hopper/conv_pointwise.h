@@ -1,7 +1,7 @@
 #pragma once
 // Convolutions of 1 × 1, with stride 1, and their gradients of images, in bfloat16, by a kernel of ours for Hopper
-// GPUs: it leaves a batch norm what this would read the whole result for. Such a convolution is a product of matrices,
-// and most are bound by memory.
+// GPUs. The kernel also leaves a batch norm the sums for which it would read the whole result. Such a convolution is a
+// product of matrices, and most are bound by memory.
 
 #include <cuda_bf16.h>
 

@@ -25,7 +25,7 @@ bool within(std::chrono::milliseconds time, const Condition& condition) {
   return condition();
 }
 
-// The call for the third instance of a task does not return before the run is aborted, where it ever does.
+// The call for the third instance of a task does not return before the run is aborted, if it ever does.
 struct Keeping final : PassingDevice {
   Keeping(std::unique_ptr<Device> inner, CallWatch& calls, bool returns)
       : PassingDevice(std::move(inner)), caller(calls.add({"cpu:0"})), returns(returns) {}
@@ -59,7 +59,7 @@ constexpr const char* kMessage =
 
 }  // namespace
 
-TEST_CASE("a call that takes longer than it may is told once, with what it is for, and others are not") {
+TEST_CASE("a call that takes longer than it may is reported once, with what it is for, and others are not") {
   std::mutex mutex;
   std::vector<CallWatch::Late> told;
   CallWatch calls(0.5);  // long enough for the other calls on a busy machine

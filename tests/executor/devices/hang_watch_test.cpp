@@ -49,7 +49,7 @@ TEST_CASE("waiting for compute is not hanging: time counts from when all inputs 
 TEST_CASE("a run that makes progress is not ended") {
   Watching watching;
   for (int i = 0; i < 100; ++i) {
-    watching.look.progress = true;  // a long validation beside it, say
+    watching.look.progress = true;  // a long validation at the same time, say
     CHECK(watching.given_up_within(15s) == -1);
   }
   CHECK(watching.given_up_within(21s) > 0);

@@ -19,7 +19,7 @@ using namespace arbalest::test;
 TEST_CASE("gauges of a GPU are read through NVML, without what it does not tell") {
   const auto library = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libnvml_fake.so";
   if (!std::filesystem::exists(library)) {
-    MESSAGE("SKIP: there is no libnvml_fake.so beside the test");
+    MESSAGE("SKIP: there is no libnvml_fake.so next to the test");
     return;
   }
   const Nvml nvml(library.c_str());

@@ -323,7 +323,7 @@ TEST_CASE("a batch norm is folded only where the weights of both are stored") {
   for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
 }
 
-TEST_CASE("all that weights lack is told at once, and what starts anew is not read") {
+TEST_CASE("all that weights lack is reported at once, and what starts anew is not read") {
   const Trained other;
   SessionOptions options = other.options;
   TinyNet net = normalised();
@@ -347,7 +347,7 @@ TEST_CASE("all that weights lack is told at once, and what starts anew is not re
   }
 }
 
-TEST_CASE("what cannot be exported is told") {
+TEST_CASE("what cannot be exported is reported") {
   const Graph graph = tiny({});
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),
                  "graph 'tiny' has no value 'logit'; did you mean 'logits'?"));

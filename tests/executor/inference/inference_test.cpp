@@ -183,7 +183,7 @@ TEST_CASE("images are handed out in logical order") {
   CHECK(sum > 1);
 }
 
-TEST_CASE("what an inference cannot do is told before it runs") {
+TEST_CASE("what an inference cannot do is reported before it runs") {
   const auto refusal = [](const InferenceRequest& asked, const std::string& weights = "", TinyNet net = {}) {
     SessionOptions options = on_cpus();
     options.files.weights = weights;

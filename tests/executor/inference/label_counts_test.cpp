@@ -1,4 +1,4 @@
-// Rates of labels at thresholds, beside scikit-learn's recall_score, precision_score and roc_curve of the same numbers.
+// Rates of labels at thresholds against scikit-learn's recall_score, precision_score and roc_curve of the same numbers.
 
 #include <doctest/doctest.h>
 
@@ -53,7 +53,7 @@ TEST_CASE("the threshold with the greatest sum of sensitivity and specificity li
   CHECK(best.precision == 1);
 }
 
-TEST_CASE("scores whose probabilities are all 1 are told apart where the best threshold is counted") {
+TEST_CASE("scores whose probabilities are all 1 are kept apart where the best threshold is counted") {
   LabelCounts counts(1);
   const auto add = [&](float logit, float target) { counts.add({&logit, 1}, {&target, 1}); };
   for (const float logit : {60.0f, 61.0f, 62.0f}) add(logit, 1);

@@ -107,14 +107,14 @@ TEST_CASE("predictors answer one after the other, and take no thread while nobod
     CHECK(other.predict(given) == first);
   }
   options.length.iterations = 3;
-  CHECK(run(graph, options).ends.size() == 1);  // training beside two predictors
+  CHECK(run(graph, options).ends.size() == 1);  // training next to two predictors
 }
 
 TEST_CASE("a predictor that nobody asks ends") {
   Predictor(tiny({}), on_cpus(2), {});
 }
 
-TEST_CASE("what a predictor cannot do is told") {
+TEST_CASE("what a predictor cannot do is reported") {
   const Graph graph = tiny({});
   const SessionOptions options = on_cpus();
   CHECK(contains(message_of([&] { Predictor(graph, options, {.value = "hiden"}); }), "did you mean 'hidden'"));
@@ -134,7 +134,7 @@ TEST_CASE("what a predictor cannot do is told") {
   CHECK(refusal({images(pixels)}) == "");  // and it still works
 }
 
-TEST_CASE("when a model cannot be run, all who ask are told, and the predictor ends") {
+TEST_CASE("when a model cannot be run, all who ask get the error, and the predictor ends") {
   const Graph graph = read_graph_text(
       "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
       "table () => (float loss)\n{\n"

@@ -44,7 +44,7 @@ class Walk {
     ended_ = dependencies_.start(ready());
   }
 
-  // Ends or issues one instance; false where none runs.
+  // Ends or issues one instance; false if none runs.
   bool advance() {
     size_t open = 0;
     for (const auto& queue : queues_) open += !queue.empty();

@@ -164,7 +164,7 @@ TEST_CASE("no slot is overwritten while it is read, on four threads") {
   CHECK(dependencies.complete());
 }
 
-TEST_CASE("random plans run to the end on four threads, and what an instance wrote is seen behind its edges") {
+TEST_CASE("random plans run to the end on four threads, and what an instance wrote is seen after its edges") {
   std::mt19937 random(14);
   int runs = 0;
   for (int round = 0; round < 60; ++round) {

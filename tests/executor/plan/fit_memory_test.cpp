@@ -175,7 +175,7 @@ TEST_CASE("choosing what to compute again takes no longer than a plan is worth w
   }
 }
 
-TEST_CASE("what a limit costs is told in one line") {
+TEST_CASE("what a limit costs is reported in one line") {
   CHECK(to_string(Recomputation{6ll << 30, 31, 4404019200, 0.09}) ==
         "31 values (4.1 GiB) are computed again in each step, about 9 % more work");
   CHECK(to_string(Recomputation{1, 1, 1 << 20, 0.004}) ==

@@ -338,7 +338,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
         REQUIRE(place.offset % 256 == 0);
         REQUIRE(mine.end <= arena.bytes);
         REQUIRE(arena.device == task.device);
-        if (place.arena >= ArenaId(arenas)) {  // launches beside each other work apart
+        if (place.arena >= ArenaId(arenas)) {  // launches at the same time work apart
           REQUIRE(contains(arena.name, "workspace aside") == launch.aside);
           ++(launch.aside ? apart_aside : apart);
           continue;
@@ -364,7 +364,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
   CHECK(in_gaps_aside > 5);
   CHECK(apart_aside > 10);
 
-  // Nothing is added where all find a gap.
+  // Nothing is added if all find a gap.
   Step small(ready.program, {PlanDevice::Kind::Cuda, 0});
   const size_t arenas = small.plan.arenas.size();
   std::vector<int64_t> few(small.plan.launches.size(), 0);
@@ -403,7 +403,7 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
   CHECK(all.over_dy == 3);
 
   // A value that is read once more keeps its memory. It may be read when the step is over, by a later node, through a
-  // view, by a launch that may be late, or by the same node through another operand.
+  // view, by a launch that may be late, or by the same node again.
   const auto kept = [&](const std::function<void(Graph&, size_t)>& change) {
     Program changed = ready.program;
     Graph& graph = changed.training().graph;

@@ -24,7 +24,7 @@ class Races {
     }
   }
 
-  // Two instances that touch the same bytes, one of them to write, with no order between them; "" where none do.
+  // Two instances that touch the same bytes, one of them to write, with no order between them; "" if none do.
   std::string first() {
     for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) add_accesses(task);
     for (const LoopPlan& loop : plan_.handles.loops) {

@@ -32,7 +32,7 @@ class Walk {
     return [this](TaskId task, int64_t instance) { running_.push_back({task, instance, plan_.on_host(task)}); };
   }
 
-  // False where nothing is under way.
+  // False if nothing is under way.
   bool advance() {
     if (running_.empty()) return false;
     const size_t choice = std::uniform_int_distribution<size_t>(0, running_.size() - 1)(random_);

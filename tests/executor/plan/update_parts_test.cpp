@@ -18,7 +18,7 @@ using namespace arbalest::test;
 namespace {
 
 // 13.7 million parameters in five layers. The parts, in the order of the backward pass: the last two, whose bias of ten
-// has padding behind it; the two before, one each; the first.
+// has padding after it; the two before, one each; the first.
 TinyNet large(const std::string& train) {
   TinyNet net;
   net.layers =
@@ -30,7 +30,7 @@ TinyNet large(const std::string& train) {
   return net;
 }
 
-// Activations of 4 MiB, 14 times, and behind them a layer whose gradient takes 32 MiB.
+// Activations of 4 MiB, 14 times, and after them a layer whose gradient takes 32 MiB.
 TinyNet wide() {
   TinyNet net;
   net.batch = 32;
@@ -163,7 +163,7 @@ TEST_CASE("an update in parts is in the step where its gradients are there, with
   REQUIRE(step.count() == 4);
   CHECK(step.updates.front() == false);
   const auto first = std::find(step.updates.begin(), step.updates.end(), true);
-  CHECK(step.updates.end() - first > 6);  // the backward pass goes on behind it
+  CHECK(step.updates.end() - first > 6);  // the backward pass goes on after it
   Races races(parts);
   CHECK(races.first() == "");
   constexpr int64_t kLayer = (2048 * 2048 + 2048) * 4;  // bytes of gradients: two layers share their memory
@@ -217,9 +217,9 @@ TEST_CASE("large gradients for which activations leave no room stay where they a
   CHECK(print_plan(make_plan(ready.program, ready.request)) == print_plan(make_plan(early, ready.request)));
 }
 
-TEST_CASE("a large gradient does not come behind what reads it, or may write over its operands") {
+TEST_CASE("a large gradient does not come after what reads it, or may write over its operands") {
   const Prepared ready = prepare(tiny(wide()), short_run());
-  enum class Other : uint8_t { Reads, Writes, ReadsGradient };  // what a node behind it does
+  enum class Other : uint8_t { Reads, Writes, ReadsGradient };  // what a node after it does
   const auto moved = [&](Other does) {
     Program program = make_program(ready.graph, {});
     Graph& graph = program.training().graph;

@@ -92,7 +92,7 @@ TEST_CASE("a label beyond the logits ends a run, which names sample, value and r
           "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
 }
 
-TEST_CASE("labels that are counted from 1 are told at the start of a run, and where they are beyond the logits") {
+TEST_CASE("labels that are counted from 1 are reported at the start of a run, and where they are beyond the logits") {
   Data data;
   for (int32_t& label : data.label) label = 1 + label % 2;
   const std::string one = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample";
@@ -154,7 +154,7 @@ TEST_CASE("labels that are ignored are no fault, and other ones are") {
          {"sample 5 of split 'train': 'label' is -1; ", "takes 0 to 2, or -100, which is ignored"});
 }
 
-TEST_CASE("a number of the data that is none is told with its field and sample") {
+TEST_CASE("a number of the data that is none is reported with its field and sample") {
   Data bad;
   bad.x[4 * 13 + 2] = std::numeric_limits<float>::quiet_NaN();
   blames(outcome(graph_of(kClasses), options_of(bad, Data())).error,

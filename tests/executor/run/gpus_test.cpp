@@ -39,7 +39,7 @@ std::vector<int> first_gpus(int count) {
 struct Training {
   Strategy strategy;
   double momentum = 0.9;
-  bool drops = true;  // the rate does, at which SMA restarts; where it never does, updates wait for less
+  bool drops = true;  // the rate does, at which SMA restarts; if it never does, updates wait for less
 };
 
 const std::vector<Training> kTrainings = {{{.kind = Strategy::Kind::Ssgd}},

@@ -51,7 +51,7 @@ Graph without_validation() {
 
 }  // namespace
 
-TEST_CASE("a read is late after its time, and told with its sample, however often it is asked") {
+TEST_CASE("a read is late after its time, and reported with its sample, however often it is asked") {
   const HeldUp source(0ms);
   ReadWatch watch(20);
   ReadWatch::Time now;
@@ -92,12 +92,12 @@ TEST_CASE("a read that has begun since the look before has waited for nothing ye
   ReadWatch::Time now;
   CHECK_FALSE(watch.late(now));
   const ReadWatch::Reading reading(&watch, source, {});
-  CHECK_FALSE(watch.late(now += 1h));  // as behind a checkpoint that took its time
+  CHECK_FALSE(watch.late(now += 1h));  // as after a checkpoint that took its time
   CHECK_FALSE(watch.late(now += 500ms));
   CHECK(watch.late(now += 20ms));
 }
 
-TEST_CASE("a watch without a limit waits for ever, and a reader without a watch is told to nobody") {
+TEST_CASE("a watch without a limit waits for ever, and a reader without a watch is reported to nobody") {
   const HeldUp source(0ms);
   ReadWatch watch(0);
   const ReadWatch::Reading reading(&watch, source, {}), unwatched(nullptr, source, {});

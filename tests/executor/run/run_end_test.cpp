@@ -186,7 +186,7 @@ TEST_CASE("an interrupt before the first iteration leaves an earlier run's file 
   CHECK(story.reports.empty());
 }
 
-TEST_CASE("a best model that cannot be saved is told and does not end the run") {
+TEST_CASE("a best model that cannot be saved is reported and does not end the run") {
   const TestFolder folder;
   std::filesystem::create_directory(folder / "best");
   SessionOptions options = on_cpus();
@@ -202,7 +202,7 @@ TEST_CASE("a best model that cannot be saved is told and does not end the run") 
   CHECK(std::filesystem::exists(options.files.save));
 }
 
-TEST_CASE("where no validation is a best one, the file of the best is told to be missing") {
+TEST_CASE("where no validation is a best one, the file of the best is reported as missing") {
   const TestFolder folder;
   const Graph graph = read_graph_text(
       "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
@@ -240,7 +240,7 @@ TEST_CASE("where the last model cannot be saved, the trace is written") {
   CHECK(story.failures.size() == 1);
 }
 
-TEST_CASE("a trace that cannot be written is told, and how training ended as well") {
+TEST_CASE("a trace that cannot be written is reported, and how training ended as well") {
   const TestFolder folder;
   std::filesystem::create_directory(folder / "traces");
   SessionOptions options = on_cpus();

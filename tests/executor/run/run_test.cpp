@@ -1,4 +1,4 @@
-// Whole runs on CPUs with generated digits, and on a GPU where there is one.
+// Whole runs on CPUs with generated digits, and on a GPU if there is one.
 
 #include <doctest/doctest.h>
 
@@ -209,7 +209,7 @@ TEST_CASE("bfloat16 trains on the CPU as well") {
   CHECK(story.validations[2].metrics.at(0).second > 0.7);
 }
 
-TEST_CASE("a graph that cannot be run is refused, and the observer told") {
+TEST_CASE("a graph that cannot be run is refused, and the observer hears of it") {
   TinyNet net;
   net.source = "glyps:";
   Recorder recorder;

@@ -123,7 +123,7 @@ TEST_CASE("where what a device does never ends the process does, with the error,
   CHECK(child.said.find("cpu:0: broken", shown) != std::string::npos);
 }
 
-TEST_CASE("memory that runs out is told in words") {
+TEST_CASE("memory that runs out is reported in words") {
   const auto told = [](const std::function<void(int64_t)>& report) {
     Harness harness(epochs(on_cpus(), 2));
     harness.host[size_t(harness.task("report"))] = report;

@@ -97,7 +97,7 @@ TEST_CASE("a scheduler may go as soon as its run has ended, well or not") {
   }
 }
 
-TEST_CASE("of many errors the first is told") {
+TEST_CASE("of many errors the first is reported") {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const auto until = [&](const auto& condition) {
     while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();

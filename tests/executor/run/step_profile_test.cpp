@@ -48,7 +48,7 @@ TEST_CASE("every learner's nodes take what the first learner's were timed to tak
   CHECK(times.size() == planned);
 }
 
-TEST_CASE("what libraries take of a GPU's memory is told apart from what is planned") {
+TEST_CASE("what libraries take of a GPU's memory is kept apart from what is planned") {
   SessionOptions options = on_cpus();
   TinyNet net = convolutional(8192);
   const auto bound = [&](auto&& look) {

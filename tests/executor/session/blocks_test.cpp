@@ -51,7 +51,7 @@ class Blocks final : public Source {
 
 }  // namespace
 
-TEST_CASE("a source in blocks is read window by window and told of its blocks, in training, validation and inference") {
+TEST_CASE("a source in blocks is read window by window and hears of blocks, in training, validation and inference") {
   const TinyNet net{.source = "glyphs:?train=200&test=50&size=16"};
   const auto training = std::make_shared<Blocks>(net.source, "train");
   const auto validation = std::make_shared<Blocks>(net.source, "test");

@@ -89,7 +89,7 @@ void finish(EventQueue& queue) {
 
 }  // namespace
 
-TEST_CASE("a slow observer holds up nobody, misses reports alone, and is told so") {
+TEST_CASE("a slow observer holds up nobody, misses reports alone, and learns of it") {
   std::promise<void> gate;
   Teller teller(gate.get_future().share());
   constexpr int64_t kReports = 1000, kMost = 16;

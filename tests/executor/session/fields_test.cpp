@@ -18,7 +18,7 @@ using namespace arbalest::test;
 namespace {
 
 // Points of the plane. `side` is on which side of a line a point lies, `ring` in which of three rings around the
-// origin; `mask` closes the class of the rings that a point cannot have, by a number far below any logit.
+// origin. `mask` closes the class of the rings that a point cannot have, by a number far below any logit.
 struct Points {
   std::vector<float> points, mask;
   std::vector<int32_t> side, ring;
@@ -145,7 +145,7 @@ TEST_CASE("sources without samples, with fields that are none, or with a time th
   check_parts(found("points", 1, std::nan("")), {"odd takes nan µs per sample"});
 }
 
-TEST_CASE("the mask is read: with the classes it closes, rings are told better than without") {
+TEST_CASE("the mask is read: with the classes it closes, rings are recognised better than without") {
   const Points training(512, 1), test(170, 2);
   SessionOptions options = with_sources(training.source(), test.source());
   options.length.epochs = 1;

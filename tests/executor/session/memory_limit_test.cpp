@@ -109,7 +109,7 @@ int64_t least_of(const TinyNet& net, SessionOptions options) {
   const TestFolder folder;
   options.length.epochs = 2;
   options.numerics.deterministic = true;          // some kernels need another workspace then
-  options.files.save = folder / "w.safetensors";  // where what is validated is saved, a CPU's memory holds it, too
+  options.files.save = folder / "w.safetensors";  // if what is validated is saved, a CPU's memory holds it, too
   options.execution.memory_limit = 1;
   const std::atomic<bool> interrupted{true};  // before anything is trained
   Recorder story;
@@ -280,7 +280,7 @@ TEST_CASE("a limit that cannot be met says what the least is, and what takes it"
   for (const char* part : {", workspace apart, where ", " are computed again in each step, about ",
                            "; what takes it:\n", "  activations of 2 learners", "  weights of 2 learners",
                            "  gradients of 2 learners", "  optimiser slots of 2 learners",
-                           "  validation, which runs beside training", "  batches, averages and other state"}) {
+                           "  validation, at the same time as training", "  batches, averages and other state"}) {
     CHECK(contains(refusal, part));
   }
   Graph graph = tiny(net);

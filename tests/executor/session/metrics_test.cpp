@@ -92,7 +92,7 @@ Scored scored(const std::string& weights, const std::string& split, int64_t test
   return result;
 }
 
-// One class against the rest, pair by pair; NaN where there are no pairs.
+// One class against the rest, pair by pair; NaN if there are no pairs.
 double area(const Scored& of, size_t k) {
   double won = 0, pairs = 0;
   for (size_t p = 0; p < of.label.size(); ++p) {

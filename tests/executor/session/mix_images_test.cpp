@@ -65,7 +65,7 @@ TEST_CASE("validation's loss of rows is that of classes") {
     CHECK(found.loss == doctest::Approx(expected.loss).epsilon(1e-6));
     CHECK(of(found.metrics, "accuracy") == of(expected.metrics, "accuracy"));
   }
-  // And training is that of classes where nothing is mixed.
+  // And training is that of classes if nothing is mixed.
   options.length.epochs = 1;
   const Recorder classes = run(graph_of(""), options), rows = run(graph_of("mixup = 0.4, probability = 0.0"), options);
   CHECK(rows.epochs.at(0).loss == doctest::Approx(classes.epochs.at(0).loss).epsilon(1e-4));

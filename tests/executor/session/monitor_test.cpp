@@ -1,4 +1,4 @@
-// The rate that progress tells, where reports come close together.
+// The rate that progress tells, if reports come close together.
 
 #include "executor/session/monitor.h"
 

@@ -1,4 +1,4 @@
-// The moving average of the weights, which validation and files have where Train asks for it, against its equation in
+// The moving average of the weights, which validation and files have if Train asks for it, against its equation in
 // double precision.
 
 #include <doctest/doctest.h>

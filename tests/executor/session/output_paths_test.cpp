@@ -30,7 +30,7 @@ TEST_CASE("outputs do not overwrite what the run reads, whatever the name or lin
   CHECK_NOTHROW(check_inputs_kept({{"--weights", ""}}, {{"--log", ""}}));
 }
 
-TEST_CASE("a file that cannot be written is told before the run") {
+TEST_CASE("a file that cannot be written is reported before the run") {
   TestFolder folder;
   const std::string kept = folder.write("kept", std::string("old")).string();
   REQUIRE(chmod(kept.c_str(), 0444) == 0);

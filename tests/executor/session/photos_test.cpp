@@ -101,7 +101,7 @@ Skips run_skipping(Graph graph, int64_t most) {
 
 }  // namespace
 
-TEST_CASE("photos: what a session passes over is told, of each split") {
+TEST_CASE("photos: what a session passes over is reported, of each split") {
   const Photos photos;
   for (const char* name : {"a.heic", "b.heic", "notes.txt"})
     photos.folder.write(std::string("train/above/") + name, std::string("x"));
@@ -282,7 +282,7 @@ TEST_CASE("photos: files of a table that are missing are skipped too, and the me
   CHECK(skipping.validations.at(0).samples == 19);
 }
 
-TEST_CASE("photos: logits that no class of the data asks for are told of") {
+TEST_CASE("photos: logits that no class of the data asks for are reported") {
   const Photos photos;
   Graph graph = photos.graph(kFixed);
   CHECK(prepare(graph, on_cpus()).notes.empty());
@@ -359,7 +359,7 @@ TEST_CASE("photos: a pass hands out the samples that can be read, each under its
   CHECK(logits() == expected);
 }
 
-TEST_CASE("photos: padding behind a skipped sample leaves nothing in the cache") {
+TEST_CASE("photos: padding after a skipped sample leaves nothing in the cache") {
   const Photos photos;  // 20 to validate, in batches of 6: the last one has four samples of padding
   photos.folder.write("test/below/9.jpg", std::string("\xff\xd8\xff not quite"));
   const Graph graph = photos.graph(kFixed, ", cache = \"host\"");

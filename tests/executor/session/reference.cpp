@@ -434,7 +434,7 @@ std::vector<double> Reference::shared() const {
   return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
 }
 
-// The sum of the moving average once it has taken in the model as it is now, for so many updates: a model's weight
+// The sum of the moving average once it has taken in the model as it is now, for so many updates. A model's weight
 // falls by the decay with every update, and the weights of all come to 1 - decay ^ updates.
 std::vector<double> Reference::weighed(int64_t updates) const {
   const double stays = std::pow(setting_.ema, double(updates));

@@ -18,7 +18,7 @@ namespace arbalest::test {
 struct Setting {
   Strategy strategy = {.kind = Strategy::Kind::None};
   int devices = 1, learners = 1;  // learners per device
-  std::vector<int> gpus;          // the devices, where they are not CPUs
+  std::vector<int> gpus;          // the devices, if they are not CPUs
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
@@ -45,7 +45,7 @@ Graph graph_of(const Setting& setting);
 SessionOptions options_of(const Setting& setting);
 std::string to_string(const Setting& setting);
 
-// Tensors of the graph's parameters, one behind the other from the first layer on.
+// Tensors of the graph's parameters, one after the other from the first layer on.
 std::vector<double> weights_of(const TensorFile& file);
 
 // The file that a run saves; its weights as executed, and as simulated.

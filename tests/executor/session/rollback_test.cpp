@@ -85,7 +85,7 @@ TEST_CASE("a run that is killed after a rollback, before its next checkpoint, go
   CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
 }
 
-TEST_CASE("checkpoints that a run has gone back behind are removed, and no longer gone back to") {
+TEST_CASE("checkpoints that a run has gone back past are removed, and no longer gone back to") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1000);
   options.length.iterations = 36;
@@ -221,7 +221,7 @@ TEST_CASE("statistics that are infinite while the loss is finite are found by th
     CHECK(run.error == "");
     REQUIRE(run.story.rollbacks.size() == 1);
     const RolledBack& back = run.story.rollbacks[0];
-    CHECK(back.from_iteration >= bad);  // of a checkpoint behind it: the first, where the disk keeps up
+    CHECK(back.from_iteration >= bad);  // of a checkpoint after it: the first, if the disk keeps up
     CHECK(back.iteration < bad);
     CHECK(contains(back.reason,
                    fmt::format("is no longer finite after iteration {}, though the loss is", back.from_iteration)));

@@ -24,7 +24,7 @@ TEST_CASE("weights that were saved validate as they did") {
   CHECK(training.checkpoints[0].path == options.files.save);
   CHECK(training.ends.at(0).weights == options.files.save);
 
-  // Batch norm's running statistics move even where nothing is learned, unless momentum is 0.
+  // Batch norm's running statistics move even if nothing is learned, unless momentum is 0.
   TinyNet still = convolutional(160);
   still.train = "lr = 0.0";
   still.layers =
@@ -127,7 +127,7 @@ TEST_CASE("a large parameter is drawn as a small one of its name is, all of it")
 }
 
 TEST_CASE(
-    "what starts as zeros is zeros, beside parameters that do not, also where the rest of their memory does not") {
+    "what starts as zeros is zeros, next to parameters that do not, also where the rest of their memory does not") {
   const auto content = [](double rest, double first, double second) {
     Graph graph;
     const ValueId arena = graph.add_value("arena", {DataType::Float32, {6}}, Role::Parameter);

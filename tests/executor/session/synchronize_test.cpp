@@ -16,7 +16,7 @@ using namespace arbalest::test;
 namespace {
 
 // Runs compute in single precision. Over all settings below their weights, which reach ±0.6, differ from the
-// simulation's by less than 3e-7; by 6e-7 where a mean of three is taken 50 times, as 1/3 in single precision is 3e-8
+// simulation's by less than 3e-7. It is 6e-7 if a mean of three is taken 50 times, as 1/3 in single precision is 3e-8
 // too much.
 constexpr double kTolerance = 1e-6;
 
@@ -89,7 +89,7 @@ TEST_CASE("AdamW trains by every strategy as the equations say") {
         setting.milestones = {2.4, 4};  // SMA restarts: the moments begin anew
         check_against_simulation(setting);
         if (strategy.kind != Strategy::Kind::Sma || devices == 1) continue;
-        setting.milestones = {};  // where it never restarts, updates of several devices wait for less
+        setting.milestones = {};  // if it never restarts, updates of several devices wait for less
         check_against_simulation(setting);
       }
     }

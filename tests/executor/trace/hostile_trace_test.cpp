@@ -1,4 +1,4 @@
-// Traces whose numbers are wrong: refused where they are read, so that nothing behind divides by zero, indexes out of
+// Traces whose numbers are wrong: refused where they are read, so that no later code divides by zero, indexes out of
 // bounds, or works and allocates beyond measure.
 
 #include <doctest/doctest.h>
@@ -118,7 +118,7 @@ TEST_CASE("a trace that is empty or cut off says so") {
   CHECK(message_of<RunError>([&] { read_trace(cut); }) == cut + ": cannot be read: unexpected end of file");
 }
 
-TEST_CASE("a place in a long trace is told by line and column") {
+TEST_CASE("a place in a long trace is reported by line and column") {
   const TestFolder folder;
   std::string text = "{\"traceEvents\":[\n";
   constexpr int kLines = 100'000;  // more than is read at once
@@ -217,8 +217,8 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
     });
   };
   check_parts(sampled({{2, 1}}), {"'tid' is 2"});
-  check_parts(sampled({{1, 1}}), {"a sample of 'power' is not beside those of the other series"});
-  check_parts(sampled({{0, 1}, {1, 2}}), {"a sample of 'power' is not beside"});
+  check_parts(sampled({{1, 1}}), {"a sample of 'power' has another time than those of the other series"});
+  check_parts(sampled({{0, 1}, {1, 2}}), {"a sample of 'power' has another time"});
   check_parts(sampled({{0, 1}}), {"'power' has 0 samples, but there are 1"});
   check_parts(sampled({{0, 2}, {1, 2}, {0, 1}, {1, 1}}), {"not in the order of time"});
   check_parts(sampled({}, 1), {"'device' is 1"});
@@ -226,7 +226,7 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
               {"'host' is 1000000000"});
 }
 
-TEST_CASE("iterations that lie far apart take no more memory than those beside each other") {
+TEST_CASE("iterations that lie far apart take no more memory than adjacent ones") {
   Plan plan = small_plan();
   plan.clocks[0].ticks = int64_t{1} << 31;
   std::vector<TaskSpan> spans;

@@ -42,7 +42,7 @@ inline Plan small_plan() {
 }
 
 // Forty iterations of 100 µs. Step i runs from 100 i + 20 to 100 i + 100 (µs), the copy before it for 10 µs up to 100 i
-// + 15, so that the compute lane idles 20 % between tasks: 15 µs for the copy, 2 µs unissued, 3 µs unstarted.
+// + 15. So the compute lane idles 20 % between tasks. That is 15 µs for the copy, 2 µs unissued, 3 µs unstarted.
 inline TraceFile steady_trace() {
   TraceFile trace;
   trace.plan = small_plan();

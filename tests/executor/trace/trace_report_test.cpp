@@ -50,7 +50,7 @@ std::string line_of(const std::string& report, const std::string& begin) {
 
 }  // namespace
 
-TEST_CASE("lanes and tasks of all devices and learners are told together") {
+TEST_CASE("lanes and tasks of all devices and learners are summed") {
   const std::string report = summarize(four_learners());
   INFO(report);
   // In each iteration of 45 µs, the learners are busy for 10, 20, 30 and 40 µs.
@@ -99,7 +99,7 @@ TEST_CASE("learners that wait for an average wait for the slowest of them, and t
   CHECK(contains(cycle, "cuda:1/learner 3/step"));
 }
 
-TEST_CASE("each lane and task may be told by itself") {
+TEST_CASE("each lane and task may be shown by itself") {
   SummaryOptions options;
   options.each = true;
   const std::string report = summarize(four_learners(), options);

@@ -135,7 +135,7 @@ TraceFile averaged_trace() {
   return trace;
 }
 
-TEST_CASE("what runs beside compute is hidden or awaited") {
+TEST_CASE("what runs at the same time as compute is hidden or awaited") {
   const TraceFile trace = averaged_trace();
   const TraceSummary summary = analyze(trace);
   const auto of = [&](LaneId lane, Lane::Kind kind) {
@@ -160,10 +160,10 @@ TEST_CASE("what runs beside compute is hidden or awaited") {
   CHECK(all.waited_ns == 0);
   CHECK(of(4, Lane::Kind::CopyIn).hidden_ns == 10);
   CHECK(of(5, Lane::Kind::Validate).hidden_ns == 5);
-  CHECK(summary.hiding.size() == 6);  // lanes beside compute, and averaging as a whole
+  CHECK(summary.hiding.size() == 6);  // lanes other than compute, and averaging as a whole
 
   const std::string report = summarize(trace, {.each = true});
-  for (const char* part : {"Beside compute          busy, ns   hidden  compute waits, ns",
+  for (const char* part : {"Other lanes             busy, ns   hidden  compute waits, ns",
                            "fabric                      60   66.7 %                 50",
                            "all averaging               50   80.0 %                  0"}) {
     INFO(part, "\n", report);

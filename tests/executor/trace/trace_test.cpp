@@ -106,8 +106,8 @@ TEST_CASE("on a GPU an instance starts when it is issued and all before it has e
     recorder.record(TaskSpan{0, 0, 1, 2, 3, 10});       // fill
     recorder.record(TaskSpan{1, 0, 10, 11, 15, 40});    // copy: it had been issued at 15
     recorder.record(TaskSpan{2, 0, 15, 16, 20, 100});   // step: issued at 20, waits for the copy
-    recorder.record(TaskSpan{1, 1, 16, 17, 18, 60});    // behind the first copy
-    recorder.record(TaskSpan{2, 1, 21, 22, 30, 190});   // behind the first step
+    recorder.record(TaskSpan{1, 1, 16, 17, 18, 60});    // after the first copy
+    recorder.record(TaskSpan{2, 1, 21, 22, 30, 190});   // after the first step
     recorder.record(TaskSpan{2, 2, 31, 32, 400, 390});  // the GPU's clock is behind the host's
     return recorder.collect();
   };

@@ -117,7 +117,7 @@ TEST_CASE("where nodes were timed after the run, steps are divided as these time
   CHECK(layers[1].total_ns() == 40 * 94'000 / 4);
   CHECK(contains(summarize(trace), "conv1"));
 
-  trace.nodes = {{1, 2, 39, 3'900'000, 3'940'000}};  // what was recorded counts, even where older spans are gone
+  trace.nodes = {{1, 2, 39, 3'900'000, 3'940'000}};  // what was recorded counts, even if older spans are gone
   const auto shares = node_shares(trace);
   REQUIRE(shares[2].size() == 1);
   CHECK(shares[2][0].share == doctest::Approx(40.0 / 94));
@@ -242,7 +242,7 @@ TEST_CASE("a run whose threads are all reading is bound by input, whatever waits
   CHECK(contains(verdict.sentence, "because all threads of the host were reading batches; input late for 35 of 36"));
   CHECK(verdict.figures[1].text == "batches came late, which cost 79 % of the time");
 
-  for (TaskSpan& span : trace.tasks) {  // where one thread reads half of the time, the report's only has to wake
+  for (TaskSpan& span : trace.tasks) {  // if one thread reads half of the time, the report's only has to wake
     if (span.task == 0) span.started = span.ended - 50'000;
   }
   const TraceSummary free = analyze(trace);

@@ -122,7 +122,7 @@ TraceFile two_learners() {
   return trace;
 }
 
-TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or is told at its most") {
+TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or is bounded") {
   const auto without_one = [](const TraceFile& trace, bool measured_alone) {
     Scenario scenario{trace.plan, measured(trace)};
     CHECK(scenario.costs.contention[0].measured == measured_alone);
@@ -136,11 +136,11 @@ TEST_CASE("what a learner fewer saves follows from how long tasks take alone, or
   trace.alone = {50'000, 51'000};
   CHECK(without_one(trace, true) == doctest::Approx(50).epsilon(0.01));
   CHECK(predict(trace, {parse_what_if("learners-1")})
-            .find("cuda:0: alone, 'learner 1/step' takes 73 % of its time beside all learners (measured") !=
+            .find("cuda:0: alone, 'learner 1/step' takes 73 % of its time with all learners (measured") !=
         std::string::npos);
   trace.alone = {-1, 51'000};  // one is not known
   CHECK(without_one(trace, false) == doctest::Approx(70 / 2.0).epsilon(0.01));
-  trace.alone = {90'000, 90'000};  // longer than beside the others: nothing to save
+  trace.alone = {90'000, 90'000};  // longer than with the others: nothing to save
   CHECK(without_one(trace, true) == doctest::Approx(70).epsilon(0.01));
 }
 
@@ -356,9 +356,9 @@ Predicted predict_and_measure() {
           predicted("source*5")};
 }
 
-// On a busy machine a thread wakes up late, now and then and not alike in each run, so that runs taken one after the
-// other differ by more than is allowed. So there are several attempts. Other processes do not make wrong predictions
-// right, least of all three at once: a simulation that is wrong by more than is allowed fails in each attempt.
+// On a busy machine a thread wakes up late, now and then and not alike in each run. So runs taken one after the other
+// differ by more than is allowed. So there are several attempts. Other processes do not make wrong predictions right,
+// least of all three at once: a simulation that is wrong by more than is allowed fails in each attempt.
 TEST_CASE("what is simulated was measured, and what is predicted is measured after the change") {
   constexpr int kAttempts = 10;
   Predicted found = predict_and_measure();

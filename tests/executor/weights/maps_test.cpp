@@ -1,4 +1,4 @@
-// The maps of names beside the examples: every parameter and statistic of the example gets a tensor, and one each.
+// The maps of names next to the examples: every parameter and statistic of the example gets a tensor, and one each.
 
 #include <doctest/doctest.h>
 
@@ -63,7 +63,7 @@ struct KerasNames {
 
 }  // namespace
 
-TEST_CASE("the maps beside the examples give torchvision's names") {
+TEST_CASE("the maps next to the examples give torchvision's names") {
   struct Example {
     std::string name;
     std::vector<int> blocks;
@@ -109,7 +109,7 @@ TEST_CASE("the maps beside the examples give torchvision's names") {
   CHECK(mapped_names("densenet121.torchvision.map", theirs) == names_of_example("densenet121"));
 }
 
-TEST_CASE("the maps beside the examples give names of torchvision's and timm's newer models") {
+TEST_CASE("the maps next to the examples give names of torchvision's and timm's newer models") {
   struct Names : std::vector<std::string> {
     void add(const std::string& module) {
       for (const char* part : {".weight", ".bias"}) push_back(module + part);
@@ -212,7 +212,7 @@ TEST_CASE("the maps beside the examples give names of torchvision's and timm's n
   CHECK(mapped_names("vit_s16.timm.map", vit) == names_of_example("vit_s16"));
 }
 
-TEST_CASE("the maps beside the examples give Keras' names") {
+TEST_CASE("the maps next to the examples give Keras' names") {
   KerasNames dense;
   dense.add("conv1_conv", {"kernel"});
   dense.add_norm("conv1_bn");

@@ -190,7 +190,7 @@ TEST_CASE("with a map axes of extent 1 do not count") {
       "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; in training --fresh 'scale' leaves it"));
 }
 
-TEST_CASE("without a map all that is missing is told, or all that is unknown") {
+TEST_CASE("without a map all that is missing is reported, or all that is unknown") {
   const Files files;
   const std::vector<NamedTensor> tensors = {tensor("fc.weight", {2}), tensor("fc.bias", {1}), tensor("c", {3})};
   const auto fault = [&](const std::vector<std::string>& names) {
@@ -258,7 +258,7 @@ TEST_CASE("a trunk from a file of other names trains under a new head") {
   CHECK(after.find("logits.weight")->shape == Shape{12, 16});
 }
 
-TEST_CASE("weights: classes that another data set numbers otherwise are told of") {
+TEST_CASE("weights: classes that another data set numbers otherwise are reported") {
   CHECK(other_classes({"bird", "cat"}, {"bird", "cat"}) == "");
   CHECK(other_classes({"bird", "cat"}, {"cat", "zebra"}) == "class 0 was 'bird', and is 'cat'");
   CHECK(other_classes({"bird", "cat"}, {"bird"}) == "class 1 was 'cat', and is not there");

@@ -1,9 +1,9 @@
 // ONNX's own test vectors: for each operator models of one node, with inputs and the outputs that the standard asks
 // for. tools/setup fetches them; ARBALEST_ONNX_NODES names another folder of them.
 //
-// A vector is "refused" if the graph reader or type inference says that we do not support it, and otherwise has to
-// give the right numbers. onnx_nodes.txt states how many vectors of each operator pass, so that none is refused that
-// passed before. After adding operators: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_ops -tc='*node vectors*'. With
+// A vector is "refused" if the graph reader or type inference says that we do not support it, and otherwise has to give
+// the right numbers. The file onnx_nodes.txt states how many vectors of each operator pass, so that none is refused
+// that passed before. After adding operators: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_ops -tc='*node vectors*'. With
 // ARBALEST_LIST_REFUSED=1 every refused vector is listed with its reason.
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Plots, thinning, tables of options and CSV, against brute force where there is one.
+// Plots, thinning, tables of options and CSV, against brute force if there is one.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -19,7 +19,7 @@ function run(name, changes = {}) {
     validations: points({ loss: [2], accuracy: [0.5], "auc/cat": [0.25] }, 2), tunes: [], checkpoints: [], end: null, error: null, skipped: 0, faults: [], faulty_lines: 0, ...changes };
 }
 
-test("there is a plot a quantity, loss first, speed behind metrics, parts last", () => {
+test("there is a plot a quantity, loss first, speed after metrics, parts last", () => {
   const plots = plotsOf([run("a"), run("b")]);
   assert.deepEqual(plots.map((plot) => plot.name), ["loss", "accuracy", "images_per_second", "auc/cat"]);
   assert.deepEqual(plots.map((plot) => plot.part), [false, false, false, true]);
@@ -45,7 +45,7 @@ test("learners are steps from the start on", () => {
   assert.deepEqual(late.series[0].epochs, [0, 2]);
 });
 
-test("a value of the last point is told where that point has it", () => {
+test("a value of the last point is reported where that point has it", () => {
   const validations = points({ loss: [3, 2] }, 2);
   validations.values.accuracy = { at: [0], value: [0.5] };
   assert.deepEqual(["loss", "accuracy", "toString"].map((name) => valueAt(validations, name)), [2, null, null]);
@@ -160,7 +160,7 @@ test("numbers are written with as many digits as they need", () => {
   assert.deepEqual([0, 1.23456, 0.00012345, 1e-7, 12345.6, 0.1 + 0.2].map(written), ["0", "1.235", "0.0001234", "1.00e-7", "12\u202f346", "0.3"]);
 });
 
-test("options that differ are told, whichever log lacks them", () => {
+test("options that differ are reported, whichever log lacks them", () => {
   const start = (lr, extra = {}) => ({ graph: "lenet", time: String(lr), options: { epochs: 3, trace: null, set: ["a.b=1"] }, attributes: { "train.lr": lr }, versions: { tbb: "1" }, host: { cores: 2 }, ...extra });
   const runs = [run("a", { start: start(0.1) }), run("b", { start: start(0.2, { note: "n", seed: 7 }) })];
   assert.deepEqual([...settingsOf(runs[0])], [["graph", "lenet"], ["--epochs", "3"], ["--trace", ""], ["--set", "a.b=1"], ["train.lr", "0.1"], ["version of tbb", "1"], ["host: cores", "2"]]);

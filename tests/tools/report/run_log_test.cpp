@@ -143,7 +143,7 @@ TEST_CASE("where logs lack the share of an epoch it follows from iterations") {
   CHECK(run["progress"]["epochs"] == Json{0.25});
 }
 
-TEST_CASE("damaged lines are told with their numbers, and the others are read") {
+TEST_CASE("damaged lines are reported with their numbers, and the others are read") {
   const TestFolder folder;
   check_parts(first_fault(folder, "{\"event\":\"progress\",\"epo"), {"no JSON", "last line", "cut off"});
   check_parts(first_fault(folder, "[1]"), {"found array, expected an object"});

@@ -69,7 +69,7 @@ test("samples are what C++ wrote, and slots as many as lie between a fill and it
     assert.equal(fill.lines[0].curve.at(time) || 0, filled);
   }
 
-  // A slot that is filled anew is free by then, however late the end of its reader was told.
+  // A slot that is filled anew is free by then, however late the end of its reader was reported.
   for (let i = 0; i < instances.task.length; ++i) instances.end[i] += instances.task[i] === 1 ? 1e6 : 0;
   const [late] = slotCharts({ head, instances, dependencies: new Dependencies(head, instances) });
   assert.equal(late.lines[0].curve.most, 3);

@@ -187,7 +187,7 @@ test("the hash brings back where the reader was, and anything else is left out",
   }
 });
 
-test("numbers are told in a unit that fits", () => {
+test("numbers are reported in a unit that fits", () => {
   assert.deepEqual([0, 12, 1234, 999_499, 999_600, 1.5e6, 2.5e9, -3000].map(duration), ["0 ns", "12 ns", "1.23 µs", "999 µs", "1.00 ms", "1.50 ms", "2.50 s", "-3.00 µs"]);
   assert.deepEqual([instanceName("step", 40), instanceName("all-reduce gradients 1", 0)], ["step 40", "all-reduce gradients 1 · 0"]);
   assert.deepEqual([0, 0.0004, 0.042, 0.41, -0.03, 0.9952, 0.99996, 1].map(percent), ["0.0 %", "<0.1 %", "4.2 %", "41 %", "−3.0 %", "99.5 %", ">99.9 %", "100 %"]);
@@ -265,7 +265,7 @@ test("the card has what is known of the run", () => {
   assert.deepEqual(cardOf({ graph: "lenet" }), [["graph", "lenet"]]);
 });
 
-// A step of 100 ns each iteration, but iteration 11, which takes ten times that, and a host task beside it.
+// A step of 100 ns each iteration (iteration 11: ten times that), and a host task at the same time.
 function steadyTrace() {
   const start = [0], count = 20;
   for (let i = 1; i < count; ++i) start.push(start[i - 1] + (i - 1 === 11 ? 1000 : 100));

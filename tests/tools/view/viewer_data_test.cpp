@@ -318,7 +318,7 @@ TEST_CASE("the commands read trace files and say what they made of them") {
   CHECK(message_of<RunError>([&] { command_view({{folder / "none.gz"}, page}); }).find("none.gz") != std::string::npos);
 }
 
-TEST_CASE("files of the same name are told apart by their paths") {
+TEST_CASE("files of the same name are kept apart by their paths") {
   const auto name_of = [](const std::string& path) { return name_without(path, {".gz"}); };
   CHECK(names_apart({"a/run.gz", "b/run.gz", "b/two.gz"}, name_of) ==
         std::vector<std::string>{"a/run.gz", "b/run.gz", "two"});

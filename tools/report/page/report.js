@@ -138,7 +138,7 @@ class Report {
     return el("span", {}, written(run.validations.epochs[best]), by ? el("div", { class: "quiet" }, `by ${shown(by)}`) : null);
   }
 
-  // A metric of the best validation, and of the last one where that differs; of the last alone where none is known as
+  // A metric of the best validation, and of the last one if that differs; of the last alone if none is known as
   // the best.
   validated({ validations }, metric, best) {
     const last = valueAt(validations, metric), value = best < 0 ? last : valueAt(validations, metric, best);

@@ -79,8 +79,8 @@ export function valueAt(points, name, position = points.iteration.length - 1) {
   return at < 0 ? null : column.value[at];
 }
 
-// The position of the validation whose model the run has kept as its best, which is what --save-best leaves, and
-// otherwise of the one that its end names, or whose metric is the best so far; −1: the log tells of none.
+// The position of the validation whose model the run has kept as its best, by --save-best. Otherwise that of the one
+// that its end names, or whose metric is the best so far; −1: the log has none.
 export function bestValidation(run) {
   const { validations } = run, file = run.start?.options?.["save-best"];
   const saved = typeof file === "string" ? run.checkpoints.findLast((one) => one.path === file) : undefined;
@@ -146,8 +146,8 @@ export function spanOf(arrays, log = false) {
   return least <= most ? [least, most] : null;
 }
 
-// Positions of as many points as can be told apart on `columns` pixels between two x: of each pixel's points the first,
-// the last, the lowest and the highest, and the neighbours of what is seen, so that lines lead out of the picture.
+// Positions of as many points as can be distinguished on `columns` pixels between two x. These are the first, last,
+// lowest and highest of each pixel's points, and the neighbours of what is seen, so that lines lead out of the picture.
 export function thinned(x, y, from, to, columns) {
   const kept = [];
   const keep = (position) => {

@@ -45,8 +45,8 @@ export class Strips {
     }
   }
 
-  // Makes what was added a line of the picture; `rows`: how many rows' time it holds. A pixel beside which there is
-  // nothing is drawn two wide.
+  // Makes what was added a line of the picture; `rows`: how many rows' time it holds. A pixel with nothing next
+  // to it is drawn two wide.
   finish(line, rows = 1) {
     const { data } = this.image, { cover, sums, width } = this;
     for (let x = 0, at = 4 * line * width; x < width; ++x, at += 4) {

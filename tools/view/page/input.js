@@ -7,7 +7,7 @@ const kSnap = 8;         // pixels within which a measure takes the start or end
 const kClick = 4;        // pixels that a click may move
 const kNotch = 120;      // pixels that a wheel turns at most at once
 const kWheel = 0.0025;   // how fast a wheel zooms, a pixel
-const kPinch = 0.01;     // two fingers on a trackpad, likewise
+const kPinch = 0.01;     // how fast two fingers on a trackpad zoom, a pixel
 const kLinePixels = 33;  // of a wheel that counts lines
 
 // The key of an event: capital letters are those with Shift, whatever Caps Lock says.

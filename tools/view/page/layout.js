@@ -1,5 +1,5 @@
-// The plan as a picture: a node per task, or per kind of task over learners and devices; a column per step of the
-// data's way through an iteration, a band per kind of lane.
+// The plan as a picture: a node per task, or per kind of task over learners and devices. It has a column per step of
+// the data's way through an iteration, a band per kind of lane.
 
 export const kBands = ["host", "copy in", "compute", "averaging", "collectives", "copy out", "validation"];
 

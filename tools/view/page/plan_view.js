@@ -9,7 +9,7 @@ import { counted, duration, kindName, shown } from "../../page/names.js";
 
 const kHeight = 46;
 const kNarrowest = 150, kWidest = 270;  // of boxes, which are as wide as their texts need
-const kRim = 12;                         // within a box, beside its text
+const kRim = 12;                         // within a box, around its text
 const kBetween = 50;                     // boxes of neighbouring columns
 const kNameFont = "600 13px system-ui, 'DejaVu Sans', sans-serif", kFont = "12px system-ui, 'DejaVu Sans', sans-serif";
 const kLeastScale = 10.5 / 12;           // of the picture in a narrow window: its texts stay above 10 pixels
@@ -97,7 +97,7 @@ function check(text, on, action) {
   return el("label", {}, box, " ", text);
 }
 
-// Gives all boxes the same width, and each its texts, cut where they are longer than the widest box. Returns the width.
+// Gives all boxes the same width, and each its texts, cut if they are longer than the widest box. Returns the width.
 function fitTexts(nodes) {
   const context = document.createElement("canvas").getContext("2d");
   const widthOf = (font, text) => ((context.font = font), context.measureText(text).width);

@@ -152,5 +152,5 @@ function twoCompared(a, b, pair, act) {
         el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signedTime(row.cost) : row.few ? "too few instances" : "within its spread"),
         row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
     ...comparedLayersTable(comparedLayers(a, b), [a.name, b.name], unit), ...cardsCompared(a, b),
-    el("p", { class: "quiet" }, `“Per ${unit}” is the work of all learners and devices together; work beside compute may cost no time. Recorded: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`)];
+    el("p", { class: "quiet" }, `“Per ${unit}” is the work of all learners and devices together; work at the same time as compute may cost no time. Recorded: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`)];
 }

@@ -2,6 +2,7 @@
 // gridDim.y-th group of pixels; a thread takes a pack of W channels of one pixel. The slice's filters are in shared
 // memory as floats, (taps, channels of the slice).
 
+#include "ops/conv/conv_depthwise_tiles.h"
 #include "ops/conv/conv_direct.cuh"
 
 namespace arbalest {
@@ -198,11 +199,15 @@ bool is_depthwise(const ConvolutionProblem& problem) {
 
 int64_t depthwise_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   if (problem.kind != Kind::GradWeight) return 0;
+  if (is_tiled_depthwise(problem)) return tiled_depthwise_workspace(problem, multiprocessors);
   return gradient_chunks(Depthwise(problem), multiprocessors) * element_count(problem.w) * int64_t(sizeof(float));
 }
 
 void run_depthwise_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,
                                const void* a, const void* b, const float* bias, void* result, void* workspace) {
+  if (is_tiled_depthwise(problem)) {
+    return run_tiled_depthwise(problem, multiprocessors, stream, a, b, bias, result, workspace);
+  }
   if (problem.type == DataType::Float32) {
     run(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias, result,
         workspace);

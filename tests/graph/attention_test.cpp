@@ -9,6 +9,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace attention_test {
 namespace {
 
 // 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8), each of a product of its own,
@@ -191,3 +192,5 @@ TEST_CASE("attention is fused where the program is told to, in training and in v
     CHECK(value(validation, "t").type.shape == Shape{5, 9, 2, 8});
   }
 }
+
+}  // namespace attention_test

@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace conditionals_test {
 namespace {
 
 // As PyTorch writes squeeze(1) of what may have another extent there.
@@ -153,3 +154,5 @@ TEST_CASE("If: binary models have the same branches") {
 }
 
 #endif
+
+}  // namespace conditionals_test

@@ -21,6 +21,7 @@
 
 using namespace arbalest;
 
+namespace onnx_test {
 namespace {
 
 const char* const kNetwork = R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
@@ -372,3 +373,5 @@ TEST_CASE("onnx: a build without libonnx says so") {
 }
 
 #endif
+
+}  // namespace onnx_test

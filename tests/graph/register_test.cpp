@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace register_test {
 namespace {
 
 // Y = factor · X², any layout.
@@ -189,3 +190,5 @@ TEST_CASE("operators that compare scores with labels or targets are those that t
   }
   CHECK(comparing == 9);
 }
+
+}  // namespace register_test

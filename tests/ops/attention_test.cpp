@@ -7,6 +7,7 @@
 
 using namespace arbalest;
 
+namespace attention_test {
 namespace {
 
 constexpr int64_t kSamples = 2, kHeads = 3, kRows = 9, kKeys = 40, kDepth = 16;
@@ -154,3 +155,5 @@ TEST_CASE("faults of packed operands of attention are told") {
   tells(fault({2, 9, 48}, 0, 1), "attribute 'heads' is 0; expected at least 1");
   tells(fault({2, 9, 48}, 2, 3), "attribute 'head_axis' is 3; expected 1 or 2");
 }
+
+}  // namespace attention_test

@@ -11,6 +11,7 @@
 
 using namespace arbalest;
 
+namespace rates_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -165,3 +166,5 @@ TEST_CASE("metrics over classes leave out samples whose label is ignored") {
     CHECK(std::isnan(metric(name, scores, labels)[0]));
   }
 }
+
+}  // namespace rates_test

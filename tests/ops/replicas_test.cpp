@@ -11,6 +11,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace replicas_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -249,3 +250,5 @@ TEST_CASE("where no update is due, all memory stays as it is") {
     for (const std::byte byte : out[2].bytes) REQUIRE(byte == std::byte{0xff});
   });
 }
+
+}  // namespace replicas_test

@@ -17,6 +17,7 @@ using namespace arbalest;
 using namespace arbalest::test;
 
 #ifdef _OPENMP
+namespace threads_test {
 namespace {
 
 // The number of threads that kernels are made for and run with, as long as it lives.
@@ -136,3 +137,5 @@ TEST_CASE("deterministic kernels on the CPU agree with double") {
   }
 }
 #endif
+
+}  // namespace threads_test

@@ -12,6 +12,7 @@
 
 using namespace arbalest::test;
 
+namespace prose_test {
 namespace {
 
 constexpr std::array<std::string_view, 6> kOpenings = {"Of", "What", "Likewise", "Where", "Whoever", "Whatever"};
@@ -84,3 +85,5 @@ TEST_CASE("a comment that begins so is found") {
   CHECK(look_at("// Offsets in bytes.\nint b;  // Where\n").openings.size() == 1);
   CHECK(look_at("// " + std::string(118, 'x') + "\n// " + std::string(117, 'x') + "\n").long_lines.size() == 1);
 }
+
+}  // namespace prose_test

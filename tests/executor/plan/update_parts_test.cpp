@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace update_parts_test {
 namespace {
 
 // 13.7 million parameters in five layers. The parts, in the order of the backward pass: the last two, whose bias of ten
@@ -358,3 +359,5 @@ TEST_CASE("an update in parts changes no bit") {
     }
   }
 }
+
+}  // namespace update_parts_test

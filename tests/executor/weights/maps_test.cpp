@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace maps_test {
 namespace {
 
 // A batch norm's tensors, as PyTorch names them.
@@ -258,3 +259,5 @@ TEST_CASE("the maps beside the examples give Keras' names") {
   convnext.add(net + "head_dense", {"kernel", "bias"});
   CHECK(mapped_names("convnext_tiny.keras.map", convnext.names) == names_of_example("convnext_tiny"));
 }
+
+}  // namespace maps_test

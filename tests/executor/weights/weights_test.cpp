@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace weights_test {
 namespace {
 
 NamedTensor tensor(const std::string& name, const Shape& shape, float first = 0) {
@@ -264,3 +265,5 @@ TEST_CASE("weights: classes that another data set numbers otherwise are told of"
   CHECK(other_classes({}, {"bird"}) == "");
   CHECK(other_classes({"bird"}, {}) == "");
 }
+
+}  // namespace weights_test

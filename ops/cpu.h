@@ -68,20 +68,16 @@ KernelFactory floating_kernel(F make, size_t operand = 0) {
 }
 
 // Calls f(begin, end) on parts of 0 … count − 1, on OpenMP's threads if the whole costs at least about 20 µs. Here
-// `work` is the number of simple operations in one of the `count`.
+// `work` is the number of simple operations in one of the `count`. The loop in f is compiled once, for both ways.
+using PartFunction = void (*)(const void* f, int64_t begin, int64_t end);
+void run_parts(int64_t count, int64_t work, PartFunction part, const void* f);
+
 template <typename F>
 void parallel_for(int64_t count, int64_t work, const F& f) {
-#ifdef _OPENMP
-  constexpr int64_t kWorthwhile = 64 * 1024;
-  if (count > 1 && count * work >= kWorthwhile) {
-    const int64_t parts = std::min<int64_t>(count, 64);
-#pragma omp parallel for schedule(static)
-    for (int64_t part = 0; part < parts; ++part) f(part * count / parts, (part + 1) * count / parts);
-    return;
-  }
-#endif
-  (void)work;
-  f(int64_t{0}, count);
+  const PartFunction part = [](const void* of, int64_t begin, int64_t end) {
+    (*static_cast<const F*>(of))(begin, end);
+  };
+  run_parts(count, work, part, &f);
 }
 
 template <typename T>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/ignored_label.h"
 
 namespace arbalest {
 
@@ -104,6 +103,13 @@ Rows rows_of(const TensorType& type) {
 
 std::string to_string(const std::vector<int64_t>& values, char open, char close) {
   return fmt::format("{}{}{}", open, fmt::join(values, ", "), close);
+}
+
+OperandSpec lowered(std::string name, OperandSpec::Arity arity) {
+  return {.name = std::move(name), .arity = arity, .lowered = true};
+}
+OperandSpec plain(std::string name, OperandSpec::Arity arity) {
+  return {.name = std::move(name), .arity = arity};
 }
 
 AttributeSpec int_spec(std::string name, int64_t fallback, std::string doc) {

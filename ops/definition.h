@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/host_device.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -34,6 +35,18 @@ int64_t int_attribute_from(const Node& node, std::string_view name, int64_t leas
 // True for each of `rank` axes that the attribute or operand `axes` names, each once. Negative ones count from the end.
 std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 
+// The attribute `ignore_index` of losses and metrics whose labels are classes.
+// A sample with this label takes no part: it adds neither to a mean nor to what that is divided by.
+struct IgnoredLabel {
+  bool any = false;
+  int32_t label = 0;
+  ARBALEST_HOST_DEVICE bool holds(int64_t other) const { return any && other == label; }
+};
+
+AttributeSpec ignore_spec();
+// Throws GraphError if the attribute holds more than one label, or one that is no int32.
+IgnoredLabel ignored_label(const Node& node);
+
 // The version of ONNX's operators that the graph's file asks for; the newest if it names none.
 int64_t onnx_version(const Graph& graph);
 
@@ -51,6 +64,10 @@ Rows rows_of(const TensorType& type);
 
 // "yes"-style description of a list for messages: "[3, 3]".
 std::string to_string(const std::vector<int64_t>& values, char open, char close);
+
+// An operand that becomes bfloat16 if precision is lowered, and one that does not.
+OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required);
+OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required);
 
 AttributeSpec int_spec(std::string name, int64_t fallback, std::string doc);
 AttributeSpec float_spec(std::string name, double fallback, std::string doc);

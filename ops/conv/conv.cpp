@@ -107,7 +107,7 @@ std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w,
   };
 }
 
-struct Case {
+struct ConvCase {
   const char* name;
   Shape x;
   int64_t filters, kernel, stride, pad, dilation, group;
@@ -134,47 +134,40 @@ struct Case {
     return attributes;
   }
 };
-const std::vector<Case>& cases() {
-  static const std::vector<Case> cases = {{"1x1", {2, 8, 5, 5}, 16, 1, 1, 0, 1, 1, false},
-                                          {"1x1, stride 2", {2, 16, 9, 7}, 32, 1, 2, 0, 1, 1, false},
-                                          {"one pixel", {1, 1, 1, 1}, 1, 1, 1, 0, 1, 1, true},
-                                          {"3x3, odd", {2, 3, 7, 9}, 5, 3, 1, 1, 1, 1, true},
-                                          {"stride 2", {3, 16, 9, 9}, 24, 3, 2, 1, 1, 1, false},
-                                          {"13 channels", {1, 13, 6, 5}, 11, 3, 1, 1, 1, 1, true},
-                                          {"groups", {2, 8, 6, 6}, 12, 3, 1, 1, 1, 4, true},
-                                          {"depthwise", {2, 16, 8, 8}, 16, 3, 2, 1, 1, 16, false},
-                                          {"depthwise, 7x7", {2, 24, 9, 8}, 24, 7, 1, 3, 1, 24, true},
-                                          {"depthwise, 3x3", {3, 10, 9, 17}, 10, 3, 1, 1, 1, 10, true},
-                                          {"depthwise, 5x5", {2, 72, 14, 14}, 72, 5, 1, 2, 1, 72, false},
-                                          {"depthwise, 5x5, stride 2", {2, 66, 15, 19}, 66, 5, 2, 2, 1, 66, true},
-                                          {"depthwise, 7x7, stride 2", {2, 6, 16, 13}, 6, 7, 2, 3, 1, 6, false},
-                                          {"depthwise, 7x7, wide", {1, 130, 7, 30}, 130, 7, 1, 2, 1, 130, false},
-                                          {"depthwise, even pads", {2, 8, 11, 12}, 8, 3, 2, 0, 1, 8, true, "NOTSET", 1},
-                                          {"depthwise, all pads", {1, 4, 6, 5}, 4, 5, 1, 4, 1, 4, true},
-                                          {"depthwise, odd, dilated", {1, 37, 7, 9}, 37, 3, 1, 2, 2, 37, true},
-                                          {"depthwise, 2 filters", {2, 6, 7, 5}, 12, 3, 1, 1, 1, 6, true},
-                                          {"dilated", {1, 6, 11, 10}, 4, 3, 1, 2, 2, 1, true},
-                                          {"7x7, stride 2", {2, 3, 23, 21}, 16, 7, 2, 3, 1, 1, false},
-                                          {"2x2, gaps", {2, 4, 8, 8}, 4, 2, 3, 0, 1, 1, false},
-                                          {"same upper", {2, 8, 8, 7}, 8, 3, 2, 0, 1, 1, true, "SAME_UPPER"},
-                                          {"same lower", {1, 5, 9, 8}, 7, 4, 3, 0, 1, 1, false, "SAME_LOWER"},
-                                          {"valid", {1, 4, 6, 5}, 4, 2, 2, 0, 1, 1, false, "VALID"},
-                                          {"depthwise, same", {1, 8, 8, 8}, 8, 3, 2, 0, 1, 8, true, "SAME_UPPER"},
-                                          {"pads after", {2, 16, 8, 8}, 16, 3, 2, 0, 1, 1, true, "NOTSET", 1},
-                                          {"1-D", {2, 6, 11}, 4, 3, 2, 1, 1, 2, true},
-                                          {"1-D, depthwise", {2, 12, 10}, 12, 5, 1, 4, 1, 12, true, "NOTSET", 0},
-                                          {"3-D", {1, 4, 4, 5, 3}, 6, 3, 1, 1, 1, 2, true},
-                                          {"3-D, stride 2", {2, 3, 5, 6, 7}, 8, 2, 2, 0, 2, 1, false, "NOTSET", 1},
-                                          {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
-                                          {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
-                                          {"colours", {2, 3, 19, 37}, 64, 3, 1, 1, 1, 1, true},
-                                          {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
-                                          {"ResNet stage 2", {4, 16, 32, 32}, 32, 3, 2, 1, 1, 1, false},
-                                          {"ResNet stage 3", {8, 64, 8, 8}, 64, 3, 1, 1, 1, 1, false}};
+const std::vector<ConvCase>& conv_cases() {
+  static const std::vector<ConvCase> cases = {{"1x1", {2, 8, 5, 5}, 16, 1, 1, 0, 1, 1, false},
+                                              {"1x1, stride 2", {2, 16, 9, 7}, 32, 1, 2, 0, 1, 1, false},
+                                              {"one pixel", {1, 1, 1, 1}, 1, 1, 1, 0, 1, 1, true},
+                                              {"3x3, odd", {2, 3, 7, 9}, 5, 3, 1, 1, 1, 1, true},
+                                              {"stride 2", {3, 16, 9, 9}, 24, 3, 2, 1, 1, 1, false},
+                                              {"13 channels", {1, 13, 6, 5}, 11, 3, 1, 1, 1, 1, true},
+                                              {"groups", {2, 8, 6, 6}, 12, 3, 1, 1, 1, 4, true},
+                                              {"depthwise", {2, 16, 8, 8}, 16, 3, 2, 1, 1, 16, false},
+                                              {"depthwise, 7x7", {2, 24, 9, 8}, 24, 7, 1, 3, 1, 24, true},
+                                              {"depthwise, odd, dilated", {1, 37, 7, 9}, 37, 3, 1, 2, 2, 37, true},
+                                              {"depthwise, 2 filters", {2, 6, 7, 5}, 12, 3, 1, 1, 1, 6, true},
+                                              {"dilated", {1, 6, 11, 10}, 4, 3, 1, 2, 2, 1, true},
+                                              {"7x7, stride 2", {2, 3, 23, 21}, 16, 7, 2, 3, 1, 1, false},
+                                              {"2x2, gaps", {2, 4, 8, 8}, 4, 2, 3, 0, 1, 1, false},
+                                              {"same upper", {2, 8, 8, 7}, 8, 3, 2, 0, 1, 1, true, "SAME_UPPER"},
+                                              {"same lower", {1, 5, 9, 8}, 7, 4, 3, 0, 1, 1, false, "SAME_LOWER"},
+                                              {"valid", {1, 4, 6, 5}, 4, 2, 2, 0, 1, 1, false, "VALID"},
+                                              {"depthwise, same", {1, 8, 8, 8}, 8, 3, 2, 0, 1, 8, true, "SAME_UPPER"},
+                                              {"pads after", {2, 16, 8, 8}, 16, 3, 2, 0, 1, 1, true, "NOTSET", 1},
+                                              {"1-D", {2, 6, 11}, 4, 3, 2, 1, 1, 2, true},
+                                              {"1-D, depthwise", {2, 12, 10}, 12, 5, 1, 4, 1, 12, true, "NOTSET", 0},
+                                              {"3-D", {1, 4, 4, 5, 3}, 6, 3, 1, 1, 1, 2, true},
+                                              {"3-D, stride 2", {2, 3, 5, 6, 7}, 8, 2, 2, 0, 2, 1, false, "NOTSET", 1},
+                                              {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
+                                              {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
+                                              {"colours", {2, 3, 19, 37}, 64, 3, 1, 1, 1, 1, true},
+                                              {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
+                                              {"ResNet stage 2", {4, 16, 32, 32}, 32, 3, 2, 1, 1, 1, false},
+                                              {"ResNet stage 3", {8, 64, 8, 8}, 64, 3, 1, 1, 1, 1, false}};
   return cases;
 }
 
-Shape output_shape(const Case& c) {
+Shape output_shape(const ConvCase& c) {
   Window window;
   const size_t first = 5 - c.x.size();
   for (size_t axis = first; axis < 3; ++axis) {
@@ -187,13 +180,13 @@ Shape output_shape(const Case& c) {
 }
 
 // Operands of each case, by name: X, W, B and Y (as dY).
-enum Operand : uint8_t { X, W, B, Y };
-std::vector<Sample> samples(std::initializer_list<Operand> operands) {
+enum ConvOperand : uint8_t { X, W, B, Y };
+std::vector<Sample> conv_samples(std::initializer_list<ConvOperand> operands) {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const ConvCase& c : conv_cases()) {
     const Shape shapes[] = {c.x, c.filter_shape(), {c.filters}, output_shape(c)};
     Sample sample{.name = c.name, .attributes = c.attributes()};
-    for (const Operand operand : operands) {
+    for (const ConvOperand operand : operands) {
       if (operand != B || c.bias) sample.inputs.push_back({{DataType::Float32, shapes[operand]}});
     }
     samples.push_back(std::move(sample));
@@ -205,9 +198,9 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
 // finite differences would cross Relu's kink.
 std::vector<Sample> relu_samples() {
   constexpr int64_t kFew = 5000;
-  std::vector<Sample> relu = samples({X, W, B});
+  std::vector<Sample> relu = conv_samples({X, W, B});
   for (size_t i = 0; i < relu.size(); ++i) {
-    const bool few = element_count(output_shape(cases()[i])) <= kFew;
+    const bool few = element_count(output_shape(conv_cases()[i])) <= kFew;
     for (Sample::Input& input : relu[i].inputs) input.differentiable = few;
   }
   return relu;
@@ -228,7 +221,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .cost = conv_cost(0, 1),
                 .samples =
                     [] {
-                      return samples({X, W, B});
+                      return conv_samples({X, W, B});
                     },
                 .cpu = conv_cpu});
   registry.add({.domain = "arbalest",
@@ -256,7 +249,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .cost = gradient_cost(2, 1, 0),
                 .samples =
                     [] {
-                      return samples({Y, W, X});
+                      return conv_samples({Y, W, X});
                     },
                 .cpu = conv_grad_input_cpu});
   registry.add({.domain = "arbalest",
@@ -271,7 +264,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .cost = gradient_cost(0, 2, 1),
                 .samples =
                     [] {
-                      return samples({X, Y, W});
+                      return conv_samples({X, Y, W});
                     },
                 .cpu = conv_grad_weight_cpu});
 }

@@ -21,7 +21,7 @@ TensorType partials_type(InferContext& context, const TensorType& image) {
   return {master_type(image.dtype), {pixel_chunks(image.shape, chunk_pixels).chunks, image.shape[1], 2}};
 }
 
-void infer_statistics(InferContext& context) {
+void infer_conv_statistics(InferContext& context) {
   const TensorType y = convolved_type(context, 0, 1);
   context.set_output(0, y);
   context.set_output(1, partials_type(context, y));
@@ -50,7 +50,7 @@ void infer_gradient_sums(InferContext& context) {
   if (pair) context.set_output(2, partials_type(context, x));
 }
 
-Sample::Input tensor(const Shape& shape, double low = -1, double high = 1) {
+Sample::Input image_tensor(const Shape& shape, double low = -1, double high = 1) {
   return {{DataType::Float32, shape}, low, high};
 }
 
@@ -100,34 +100,34 @@ Attributes same_size() {
   return {{"pads", std::vector<int64_t>{1, 1, 1, 1}}};
 }
 
-std::vector<Sample> statistics_samples() {
+std::vector<Sample> conv_statistics_samples() {
   std::vector<Sample> samples;
   for (const Shape& x : images()) {
     samples.push_back({.name = to_string(x),
-                       .inputs = {tensor(x), tensor({x[1], x[1], 3, 3})},
+                       .inputs = {image_tensor(x), image_tensor({x[1], x[1], 3, 3})},
                        .output_count = 2,
                        .attributes = same_size()});
   }
   for (const FusedSample& s : pointwise_images()) {
-    samples.push_back(
-        {.name = fmt::format("pointwise, {} from {}", to_string(s.image), s.others),
-         .inputs = {tensor({s.image[0], s.others, s.image[2], s.image[3]}), tensor({s.image[1], s.others, 1, 1})},
-         .output_count = 2,
-         .attributes = in_chunks(s.chunk_pixels)});
+    samples.push_back({.name = fmt::format("pointwise, {} from {}", to_string(s.image), s.others),
+                       .inputs = {image_tensor({s.image[0], s.others, s.image[2], s.image[3]}),
+                                  image_tensor({s.image[1], s.others, 1, 1})},
+                       .output_count = 2,
+                       .attributes = in_chunks(s.chunk_pixels)});
   }
   for (const FusedSample& s : halo_images()) {
     Attributes attributes = same_size();
     attributes.set("chunk_pixels", s.chunk_pixels);
-    samples.push_back(
-        {.name = fmt::format("3 x 3, {} from {}", to_string(s.image), s.others),
-         .inputs = {tensor({s.image[0], s.others, s.image[2], s.image[3]}), tensor({s.image[1], s.others, 3, 3})},
-         .output_count = 2,
-         .attributes = attributes});
+    samples.push_back({.name = fmt::format("3 x 3, {} from {}", to_string(s.image), s.others),
+                       .inputs = {image_tensor({s.image[0], s.others, s.image[2], s.image[3]}),
+                                  image_tensor({s.image[1], s.others, 3, 3})},
+                       .output_count = 2,
+                       .attributes = attributes});
   }
   // Rows too short for a tile, of the shortest one, of one whose pixels 16 does not divide, of two.
   for (const int64_t width : {33, 127, 150, 300}) {
     samples.push_back({.name = fmt::format("folded by its stride, {} columns", width),
-                       .inputs = {tensor({2, 3, 20, width}), tensor({64, 3, 7, 7})},
+                       .inputs = {image_tensor({2, 3, 20, width}), image_tensor({64, 3, 7, 7})},
                        .output_count = 2,
                        .attributes = {{"pads", std::vector<int64_t>{3, 3, 3, 3}},
                                       {"strides", std::vector<int64_t>{2, 2}},
@@ -135,7 +135,7 @@ std::vector<Sample> statistics_samples() {
   }
   samples.push_back(
       {.name = "stride 2",
-       .inputs = {tensor({4, 8, 9, 8}), tensor({16, 8, 3, 3})},
+       .inputs = {image_tensor({4, 8, 9, 8}), image_tensor({16, 8, 3, 3})},
        .output_count = 2,
        .attributes = {{"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"strides", std::vector<int64_t>{2, 2}}}});
   return samples;
@@ -150,17 +150,18 @@ void add_gradient_sums(std::vector<Sample>& samples, std::string_view name, cons
     for (const bool two : {false, true}) {
       const bool by_y = std::string_view(relu) == "relu by Y", by_x = std::string_view(relu) == "relu by X";
       if (element_count(image) > 1 << 20 && !(by_x && two)) continue;  // once is enough of what takes long
-      Sample sample{.name = fmt::format("{}{}, {}{}", name, to_string(image), relu, two ? ", two gradients" : ""),
-                    .inputs = {tensor({image[0], others, image[2], image[3]}), tensor(filter), tensor(image),
-                               by_y ? tensor(image) : nothing, tensor(channels, 0.5, 2), tensor(channels),
-                               tensor(channels, 0.5, 2), by_x ? tensor(channels) : nothing},
-                    .output_count = 2,
-                    .attributes = attributes};
-      if (two) sample.inputs.push_back(tensor(image));
+      Sample sample{
+          .name = fmt::format("{}{}, {}{}", name, to_string(image), relu, two ? ", two gradients" : ""),
+          .inputs = {image_tensor({image[0], others, image[2], image[3]}), image_tensor(filter), image_tensor(image),
+                     by_y ? image_tensor(image) : nothing, image_tensor(channels, 0.5, 2), image_tensor(channels),
+                     image_tensor(channels, 0.5, 2), by_x ? image_tensor(channels) : nothing},
+          .output_count = 2,
+          .attributes = attributes};
+      if (two) sample.inputs.push_back(image_tensor(image));
       samples.push_back(sample);
       if (!two || !by_y) continue;
       sample.name += ", of a pair";
-      sample.inputs.insert(sample.inputs.end(), {tensor(image), tensor(channels)});
+      sample.inputs.insert(sample.inputs.end(), {image_tensor(image), image_tensor(channels)});
       sample.output_count = 3;
       samples.push_back(std::move(sample));
     }
@@ -202,9 +203,9 @@ void register_conv_conv_statistics(OpRegistry& registry) {
                 .attributes = fused_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_statistics,
+                .infer = infer_conv_statistics,
                 .cost = conv_cost(0, 1),
-                .samples = statistics_samples,
+                .samples = conv_statistics_samples,
                 .cpu = conv_statistics_cpu});
   registry.add(
       {.domain = "arbalest",

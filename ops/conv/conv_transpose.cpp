@@ -19,7 +19,7 @@ std::vector<int64_t> ints_or(const Node& node, std::string_view name, size_t cou
 }
 
 // Along one axis, in pixels.
-struct Extents {
+struct TransposedExtents {
   int64_t output, pad_begin, pad_end;
 };
 
@@ -48,7 +48,7 @@ struct Transposed {
                                output_padding[i], strides[i] - 1));
       }
       const int64_t covered = strides[i] * (x.shape[2 + i] - 1) + output_padding[i] + window.span(int(3 - axes + i));
-      const Extents extents = extents_along(i, covered, x.shape[2 + i], auto_pad, output_shape);
+      const TransposedExtents extents = extents_along(i, covered, x.shape[2 + i], auto_pad, output_shape);
       outputs.push_back(extents.output);
       pads[i] = extents.pad_begin;
       pads[axes + i] = extents.pad_end;
@@ -62,8 +62,8 @@ struct Transposed {
 
  private:
   // `covered`: pixels that the windows cover, with output padding.
-  Extents extents_along(size_t i, int64_t covered, int64_t input, const std::string& auto_pad,
-                        const std::vector<int64_t>& output_shape) const {
+  TransposedExtents extents_along(size_t i, int64_t covered, int64_t input, const std::string& auto_pad,
+                                  const std::vector<int64_t>& output_shape) const {
     const size_t axes = kernel.size();
     const bool same = auto_pad.starts_with("SAME");
     if (output_shape.empty() && !same) {
@@ -73,12 +73,13 @@ struct Transposed {
     }
     const int64_t output = output_shape.empty() ? input * strides[i] : output_shape[i];
     const int64_t total = std::max<int64_t>(0, covered - output), half = total / 2;
-    return auto_pad == "SAME_UPPER" ? Extents{output, half, total - half} : Extents{output, total - half, half};
+    return auto_pad == "SAME_UPPER" ? TransposedExtents{output, half, total - half}
+                                    : TransposedExtents{output, total - half, half};
   }
 };
 
 // X and W fit together.
-void check_operands(InferContext& context) {
+void check_transposed_operands(InferContext& context) {
   const TensorType &x = floating_input(context, 0, {3, 4, 5}), &w = floating_input(context, 1);
   if (w.shape.size() != x.shape.size()) {
     context.fail(
@@ -120,14 +121,14 @@ TensorType output_of(const InferContext& context, const Transposed& transposed) 
   return {x.dtype, shape};
 }
 
-void infer_onnx(InferContext& context) {
-  check_operands(context);
+void infer_onnx_transposed(InferContext& context) {
+  check_transposed_operands(context);
   const TensorType y = output_of(context, Transposed(context.node(), context.input(0), context.input(1)));
   if (context.has_input(2)) expect_input(context, 2, {master_type(y.dtype), {y.shape[1]}}, "one bias a channel");
   context.set_output(0, y);
 }
 
-void expand_onnx(ExpandContext& context) {
+void expand_onnx_transposed(ExpandContext& context) {
   const Node& node = context.node();
   const Transposed transposed(node, context.type(context.input(0)), context.type(context.input(1)));
   const bool bias = context.input(2) != kNone;
@@ -143,7 +144,7 @@ void expand_onnx(ExpandContext& context) {
 }
 
 void infer_transposed(InferContext& context) {
-  check_operands(context);
+  check_transposed_operands(context);
   Transposed transposed(context.node(), context.input(0), context.input(1));
   // Padding is explicit here, whatever the output's extents are.
   transposed.pads = ints_attribute(context.node(), "pads");
@@ -164,7 +165,7 @@ Cost transposed_cost(const Graph& graph, const Node& node) {
   return {conv.flops(), operand_bytes(graph, node)};
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> conv_transpose_samples() {
   struct Case {
     const char* name;
     Shape x;
@@ -199,7 +200,7 @@ std::vector<Sample> samples() {
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> conv_transpose_specs() {
   std::vector<AttributeSpec> specs = window_specs();
   specs.insert(specs.begin(),
                ints_spec("kernel_shape", {}, "extents of a filter along the spatial axes; default: W's"));
@@ -220,22 +221,22 @@ void register_conv_conv_transpose(OpRegistry& registry) {
                            {.name = "W", .lowered = true},
                            {.name = "B", .arity = OperandSpec::Optional}},
                 .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = specs(),
+                .attributes = conv_transpose_specs(),
                 .layout = Layout::ChannelsLast,
-                .infer = infer_onnx,
-                .expand = expand_onnx});
+                .infer = infer_onnx_transposed,
+                .expand = expand_onnx_transposed});
   registry.add({.domain = "arbalest",
                 .name = "ConvTransposed",
                 .doc = "ConvTranspose with explicit padding and output extents, without bias",
                 .inputs = {{.name = "X", .lowered = true}, {.name = "W", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = specs(),
+                .attributes = conv_transpose_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_transposed,
                 .grad = grad_transposed,
                 .cost = transposed_cost,
-                .samples = samples,
+                .samples = conv_transpose_samples,
                 .cpu = conv_grad_input_cpu});
 }
 

@@ -14,14 +14,6 @@ TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_
 // dy the first output is Y.
 std::function<Cost(const Graph&, const Node&)> conv_cost(size_t x, size_t w, std::optional<size_t> dy = std::nullopt);
 
-// An operand that becomes bfloat16 if precision is lowered, and one that does not.
-inline OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity, .lowered = true};
-}
-inline OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity};
-}
-
 // Conv's attributes.
 std::vector<AttributeSpec> conv_specs();
 

@@ -17,7 +17,7 @@ constexpr double kHopeless = 2;       // times the best: only one call of so slo
 constexpr int kFirstRepetitions = 2;  // since other threads may hold up one
 constexpr double kLaunching = 40;     // µs that a recording of one call may take longer than a call in one of several
 
-cudaStream_t make_stream() {
+cudaStream_t timer_stream() {
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;
@@ -36,7 +36,7 @@ ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProble
   copies_.push_back(operands(workspace_bytes));
   try {
     while (int(copies_.size()) < problem.concurrent) {
-      beside_.emplace_back(make_stream());
+      beside_.emplace_back(timer_stream());
       copies_.push_back(operands(workspace_bytes));
     }
   } catch (const RunError&) {

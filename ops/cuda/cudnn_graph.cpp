@@ -84,7 +84,7 @@ void ConvolutionPlan::run(CudaContext& context, cudaStream_t stream, const void*
 
 namespace {
 
-std::string choice_key(const CudaContext& context, const ConvolutionProblem& problem) {
+std::string convolution_key(const CudaContext& context, const ConvolutionProblem& problem) {
   return context.device_name + ' ' + problem.key();
 }
 
@@ -106,7 +106,7 @@ class ConvolutionPlanner {
              build(known.index);
     };
     const ConvolutionChoice choice =
-        ConvolutionChoices::of_process().find(choice_key(context_, problem_), fits, [this] { return choose(); });
+        ConvolutionChoices::of_process().find(convolution_key(context_, problem_), fits, [this] { return choose(); });
     if (choice.index < 0) return nullptr;
     plan_->state_->index = choice.index;
     plan_->workspace_bytes_ = workspace_at(choice.index);
@@ -265,7 +265,7 @@ ConvolutionChoices& ConvolutionChoices::of_process() {
 }
 
 double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem) {
-  return ConvolutionChoices::of_process().known_microseconds(choice_key(context, problem));
+  return ConvolutionChoices::of_process().known_microseconds(convolution_key(context, problem));
 }
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {

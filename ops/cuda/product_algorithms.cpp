@@ -12,7 +12,7 @@ namespace {
 
 // Its number is to be changed with how the choice is made: what was kept before is chosen again then. The file of
 // choices is by versions of cuDNN and CUDA; cuBLASLt has one of its own.
-std::string choice_key(const CudaContext& context, const ProductProblem& p) {
+std::string product_key(const CudaContext& context, const ProductProblem& p) {
   return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name,
                      cublasLtGetVersion(), p.m, p.n, p.k, p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in),
                      name_of(p.out), p.workspace_limit, p.concurrent);
@@ -96,7 +96,7 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
     return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, proposed[size_t(place)].name(), microseconds};
   };
   try {
-    const ConvolutionChoice choice = ConvolutionChoices::of_process().find(choice_key(context, problem), fits, choose);
+    const ConvolutionChoice choice = ConvolutionChoices::of_process().find(product_key(context, problem), fits, choose);
     return proposed[size_t(std::max<int64_t>(0, choice.index))];
   } catch (const RunError&) {
     cudaGetLastError();

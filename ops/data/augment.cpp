@@ -112,7 +112,7 @@ std::unique_ptr<Kernel> augment_cpu(const KernelRequest& request, auto element) 
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> augment_samples() {
   const auto sample = [](std::string name, Shape shape, Attributes attributes) {
     return Sample{.name = std::move(name),
                   .inputs = {{{DataType::Uint8, shape}, 0, 255, false}},
@@ -137,7 +137,7 @@ std::vector<Sample> samples() {
 
 // Samples that blend, recolour or erase pixels. Float coordinates are off by some 1e-5 of a pixel, and neighbouring
 // pixels differ by any amount, hence the tolerance.
-std::vector<Sample> pixel_samples() {
+std::vector<Sample> augmented_pixel_samples() {
   using Ints = std::vector<int64_t>;
   using Floats = std::vector<double>;
   const auto sample = [](std::string name, Shape shape, const Attributes& attributes) {
@@ -185,8 +185,8 @@ std::vector<Sample> pixel_samples() {
 }
 
 std::vector<Sample> all_samples() {
-  std::vector<Sample> all = samples();
-  for (Sample& sample : pixel_samples()) all.push_back(std::move(sample));
+  std::vector<Sample> all = augment_samples();
+  for (Sample& sample : augmented_pixel_samples()) all.push_back(std::move(sample));
   return all;
 }
 

@@ -51,12 +51,12 @@ int64_t default_resize(int64_t height, int64_t width, const std::vector<int64_t>
   return std::max({usual(crop[0], height), usual(crop[1], width), least(crop[0], height), least(crop[1], width)});
 }
 
-struct Extents {
+struct ImageExtents {
   int64_t height, width;
 };
 
 // Extents of the padded image, scaled so that its shorter side is `resize`.
-Extents scaled_extents(const Node& node, int64_t height, int64_t width, const std::vector<int64_t>& crop) {
+ImageExtents scaled_extents(const Node& node, int64_t height, int64_t width, const std::vector<int64_t>& crop) {
   int64_t shorter = int_attribute(node, "resize");
   if (shorter == 0) shorter = default_resize(height, width, crop);
   const int64_t least = std::min(height, width);

@@ -24,7 +24,7 @@ Mixing::Mixing(const Node& node, int64_t batch, int64_t height, int64_t width)
 
 namespace {
 
-constexpr int64_t kMostExtent = 1 << 20;  // of images
+constexpr int64_t kMostMixedExtent = 1 << 20;  // of images
 
 void check_settings(const InferContext& context) {
   const auto check = [&](const char* name, double most) {
@@ -40,9 +40,9 @@ void check_settings(const InferContext& context) {
 const TensorType& check_image(const InferContext& context) {
   const TensorType& image = floating_input(context, 0, {4});
   for (const size_t axis : {2, 3}) {
-    if (image.shape[axis] >= 1 && image.shape[axis] <= kMostExtent) continue;
-    context.fail(
-        fmt::format("input 'image' is {}; expected a height and a width of 1 to {}", to_string(image), kMostExtent));
+    if (image.shape[axis] >= 1 && image.shape[axis] <= kMostMixedExtent) continue;
+    context.fail(fmt::format("input 'image' is {}; expected a height and a width of 1 to {}", to_string(image),
+                             kMostMixedExtent));
   }
   return image;
 }
@@ -165,13 +165,13 @@ Attributes both(double mixup, double cutmix, double probability, bool per_sample
           {"node", "mixed"}};
 }
 
-struct Case {
+struct MixCase {
   const char* name;
   Shape shape;
   Attributes attributes;
 };
 
-std::vector<Case> cases() {
+std::vector<MixCase> mix_cases() {
   return {{"Mixup", {8, 3, 8, 8}, both(0.2, 0, 1, false)},
           {"Mixup of each sample, odd sizes", {7, 3, 5, 3}, both(0.8, 0, 1, true)},
           {"Mixup of half the samples", {16, 2, 4, 6}, both(3, 0, 0.5, true)},
@@ -184,9 +184,9 @@ std::vector<Case> cases() {
           {"no samples", {0, 3, 4, 4}, both(1, 1, 1, true)}};
 }
 
-std::vector<Sample> pixel_samples() {
+std::vector<Sample> mixed_pixel_samples() {
   std::vector<Sample> samples;
-  for (Case& c : cases()) {
+  for (MixCase& c : mix_cases()) {
     samples.push_back({.name = c.name,
                        .inputs = {{.type = {DataType::Float32, c.shape}, .differentiable = false}},
                        .attributes = std::move(c.attributes),
@@ -198,7 +198,7 @@ std::vector<Sample> pixel_samples() {
 
 std::vector<Sample> label_samples() {
   std::vector<Sample> samples;
-  for (Case& c : cases()) {
+  for (MixCase& c : mix_cases()) {
     for (const int64_t classes : {1, 10, 300}) {
       Sample sample{.name = fmt::format("{}, {} classes", c.name, classes),
                     .inputs = {{{DataType::Int32, {c.shape[0]}}, 0, double(classes - 1), false}},
@@ -268,7 +268,7 @@ void register_data_mix_images(OpRegistry& registry) {
                 .infer = infer_mix_pixels,
                 .for_inference = pixels_for_inference,
                 .cost = elementwise_cost(3),
-                .samples = pixel_samples,
+                .samples = mixed_pixel_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return mix_pixels_cpu(r, t); })});
   registry.add(
       {.domain = "arbalest",

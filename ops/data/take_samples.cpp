@@ -31,7 +31,7 @@ void infer_take(InferContext& context) {
   }
 }
 
-std::unique_ptr<Kernel> take_cpu(const KernelRequest& request) {
+std::unique_ptr<Kernel> take_samples_cpu(const KernelRequest& request) {
   const int64_t batch = request.inputs[0].shape[0] - kScalarWords;
   std::vector<int64_t> strides;  // by input
   for (const TensorType& type : request.inputs) strides.push_back(type.shape.back());
@@ -89,7 +89,7 @@ void register_data_take_samples(OpRegistry& registry) {
                 .infer = infer_take,
                 .cost = take_cost,
                 .samples = take_samples,
-                .cpu = take_cpu});
+                .cpu = take_samples_cpu});
 }
 
 }  // namespace arbalest

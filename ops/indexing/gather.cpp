@@ -34,7 +34,7 @@ void grad_gather(GradContext& c) {
                                 {{"axis", int64_t(axis_of(c.node(), shape.size()))}, {"shape", shape}})[0]);
 }
 
-void infer_gradient(InferContext& context) {
+void infer_gather_gradient(InferContext& context) {
   const TensorType& dy = floating_input(context, 0);
   context.set_output(0, {master_type(dy.dtype), ints_attribute(context.node(), "shape")});
 }
@@ -104,13 +104,13 @@ std::unique_ptr<Kernel> gather_grad_cpu(const KernelRequest& request, auto eleme
   });
 }
 
-struct Case {
+struct GatherCase {
   Shape data, indices;
   int64_t axis;
   DataType type = DataType::Float32, index = DataType::Int64;
 };
 
-std::vector<Case> cases() {
+std::vector<GatherCase> gather_cases() {
   return {{{5}, {}, 0},
           {{7, 8}, {4}, 0},
           {{7, 8}, {2, 3}, 0, DataType::Float32, DataType::Int32},
@@ -121,39 +121,39 @@ std::vector<Case> cases() {
           {{4, 3}, {0}, 0}};
 }
 
-Sample::Input indices_of(const Case& c) {
+Sample::Input gather_indices(const GatherCase& c) {
   const int64_t extent = c.data[size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis)];
   return {.type = {c.index, c.indices}, .low = double(-extent), .high = double(extent - 1)};
 }
 
-std::string name_of(const Case& c) {
+std::string name_of_gather(const GatherCase& c) {
   return fmt::format("{} by {} {} along {}", to_string(TensorType{c.type, c.data}), to_string(c.indices),
                      arbalest::name_of(c.index), c.axis);
 }
 
 std::vector<Sample> gather_samples() {
   std::vector<Sample> samples;
-  std::vector<Case> all = cases();
+  std::vector<GatherCase> all = gather_cases();
   all.push_back({{6}, {3}, 0, DataType::Int64});
   all.push_back({{3, 5}, {2}, 1, DataType::Bool});
-  for (const Case& c : all) {
-    samples.push_back({.name = name_of(c),
-                       .inputs = {{.type = {c.type, c.data}, .low = 0, .high = 1}, indices_of(c)},
+  for (const GatherCase& c : all) {
+    samples.push_back({.name = name_of_gather(c),
+                       .inputs = {{.type = {c.type, c.data}, .low = 0, .high = 1}, gather_indices(c)},
                        .attributes = {{"axis", c.axis}},
                        .tolerance = 0});
   }
   return samples;
 }
 
-std::vector<Sample> gradient_samples() {
+std::vector<Sample> gather_gradient_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const GatherCase& c : gather_cases()) {
     const size_t axis = size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis);
     Shape y(c.data.begin(), c.data.begin() + int64_t(axis));
     y.insert(y.end(), c.indices.begin(), c.indices.end());
     y.insert(y.end(), c.data.begin() + int64_t(axis) + 1, c.data.end());
-    samples.push_back({.name = name_of(c),
-                       .inputs = {{.type = {DataType::Float32, y}}, indices_of(c)},
+    samples.push_back({.name = name_of_gather(c),
+                       .inputs = {{.type = {DataType::Float32, y}}, gather_indices(c)},
                        .attributes = {{"axis", c.axis}, {"shape", c.data}},
                        .tolerance = 1e-5});
   }
@@ -186,9 +186,9 @@ void register_indexing_gather(OpRegistry& registry) {
                 .outputs = {{.name = "dX"}},
                 .attributes = {axis, required_spec("shape", AttributeKind::Ints, "of dX")},
                 .internal = true,
-                .infer = infer_gradient,
+                .infer = infer_gather_gradient,
                 .cost = elementwise_cost(1),
-                .samples = gradient_samples,
+                .samples = gather_gradient_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return gather_grad_cpu(r, t); })});
 }
 

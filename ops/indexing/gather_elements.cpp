@@ -20,12 +20,12 @@ void infer_tuples(InferContext& context) {
       0, {context.input(0).dtype, shape_by_tuples(context, int_attribute_from(context.node(), "batch_dims", 0))});
 }
 
-void infer_gradient(InferContext& context) {
+void infer_picked_gradient(InferContext& context) {
   const TensorType& dy = floating_input(context, 0);
   context.set_output(0, {master_type(dy.dtype), ints_attribute(context.node(), "shape")});
 }
 
-void grad_gather(GradContext& c) {
+void grad_picked(GradContext& c) {
   if (!c.needs_gradient(0)) return;
   const Node node = c.node();
   const std::string name = node.op->name == "GatherND" ? "batch_dims" : "axis";
@@ -33,13 +33,13 @@ void grad_gather(GradContext& c) {
                                 1, {{name, int_attribute(node, name)}, {"shape", c.type(c.input(0)).shape}})[0]);
 }
 
-struct Case {
+struct PickedCase {
   Shape data, indices;
   int64_t attribute = 0;  // axis, or batch_dims
   DataType type = DataType::Float32, index = DataType::Int64;
 };
 
-std::vector<Case> element_cases() {
+std::vector<PickedCase> picked_element_cases() {
   return {{{5}, {3}},
           {{7, 8}, {7, 8}, 1},
           {{3, 50}, {3, 9}, -1, DataType::Float32, DataType::Int32},
@@ -49,7 +49,7 @@ std::vector<Case> element_cases() {
           {{4, 3}, {0, 3}}};
 }
 
-std::vector<Case> tuple_cases() {
+std::vector<PickedCase> picked_tuple_cases() {
   return {{{5}, {3, 1}},
           {{4, 4, 3}, {6, 2}},
           {{3, 3, 2}, {2, 4, 3}},
@@ -60,49 +60,50 @@ std::vector<Case> tuple_cases() {
           {{4, 3}, {0, 1}}};
 }
 
-std::string name_of(const Case& c) {
+std::string name_of_picked(const PickedCase& c) {
   return fmt::format("{} by {} {}, {}", to_string(TensorType{c.type, c.data}), to_string(c.indices),
                      arbalest::name_of(c.index), c.attribute);
 }
 
 // Indices that are in range along every axis.
-Sample::Input indices_of(const Case& c) {
+Sample::Input picked_indices(const PickedCase& c) {
   const int64_t least = *std::min_element(c.data.begin(), c.data.end());
   return {.type = {c.index, c.indices}, .low = double(-least), .high = double(least - 1)};
 }
 
-std::vector<Sample> samples(std::vector<Case> cases, const char* attribute) {
-  const Case first = cases[1];
+std::vector<Sample> picked_samples(std::vector<PickedCase> cases, const char* attribute) {
+  const PickedCase first = cases[1];
   for (const DataType type : {DataType::Bool, DataType::Uint8, DataType::Int32, DataType::Int64}) {
     cases.push_back(first);
     cases.back().type = type;
   }
   std::vector<Sample> samples;
-  for (const Case& c : cases) {
-    samples.push_back({.name = name_of(c),
-                       .inputs = {{.type = {c.type, c.data}, .low = 0, .high = 1}, indices_of(c)},
+  for (const PickedCase& c : cases) {
+    samples.push_back({.name = name_of_picked(c),
+                       .inputs = {{.type = {c.type, c.data}, .low = 0, .high = 1}, picked_indices(c)},
                        .attributes = {{attribute, c.attribute}},
                        .tolerance = 0});
   }
   return samples;
 }
 
-std::vector<Sample> gradient_samples(const std::vector<Case>& cases, const char* attribute, const char* op) {
+std::vector<Sample> picked_gradient_samples(const std::vector<PickedCase>& cases, const char* attribute,
+                                            const char* op) {
   std::vector<Sample> samples;
-  for (const Case& c : cases) {
+  for (const PickedCase& c : cases) {
     Shape y = c.indices;
     if (std::string_view(op) == "GatherND") {
       y.pop_back();
       y.insert(y.end(), c.data.begin() + c.attribute + c.indices.back(), c.data.end());
     }
-    samples.push_back({.name = name_of(c),
-                       .inputs = {{.type = {DataType::Float32, y}}, indices_of(c)},
+    samples.push_back({.name = name_of_picked(c),
+                       .inputs = {{.type = {DataType::Float32, y}}, picked_indices(c)},
                        .attributes = {{attribute, c.attribute}, {"shape", c.data}}});
   }
   return samples;
 }
 
-Op gradient_of(const char* op, AttributeSpec attribute) {
+Op picked_gradient(const char* op, AttributeSpec attribute) {
   return {.domain = "arbalest",
           .name = fmt::format("{}Grad", op),
           .doc = fmt::format("the gradient of {}: for each element the sum of dY wherever it was taken", op),
@@ -110,7 +111,7 @@ Op gradient_of(const char* op, AttributeSpec attribute) {
           .outputs = {{.name = "dX"}},
           .attributes = {std::move(attribute), required_spec("shape", AttributeKind::Ints, "of dX")},
           .internal = true,
-          .infer = infer_gradient,
+          .infer = infer_picked_gradient,
           .cost = elementwise_cost(1)};
 }
 
@@ -131,9 +132,9 @@ void add_gather_elements(OpRegistry& registry) {
         .outputs = {{.name = "output", .lowered = true}},
         .attributes = {axis},
         .infer = infer_elements,
-        .grad = grad_gather,
+        .grad = grad_picked,
         .cost = cost,
-        .samples = [] { return samples(element_cases(), "axis"); }};
+        .samples = [] { return picked_samples(picked_element_cases(), "axis"); }};
   registry.add(op);
   op.name = "GatherND";
   op.doc =
@@ -142,11 +143,11 @@ void add_gather_elements(OpRegistry& registry) {
       "that is out of range gives NaN";
   op.attributes = {batch_dims};
   op.infer = infer_tuples;
-  op.samples = [] { return samples(tuple_cases(), "batch_dims"); };
+  op.samples = [] { return picked_samples(picked_tuple_cases(), "batch_dims"); };
   registry.add(std::move(op));
-  Op elements = gradient_of("GatherElements", axis), tuples = gradient_of("GatherND", batch_dims);
-  elements.samples = [] { return gradient_samples(element_cases(), "axis", "GatherElements"); };
-  tuples.samples = [] { return gradient_samples(tuple_cases(), "batch_dims", "GatherND"); };
+  Op elements = picked_gradient("GatherElements", axis), tuples = picked_gradient("GatherND", batch_dims);
+  elements.samples = [] { return picked_gradient_samples(picked_element_cases(), "axis", "GatherElements"); };
+  tuples.samples = [] { return picked_gradient_samples(picked_tuple_cases(), "batch_dims", "GatherND"); };
   registry.add(std::move(elements));
   registry.add(std::move(tuples));
 }

@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> one_hot_cpu(const KernelRequest& request) {
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> one_hot_samples() {
   struct Case {
     TensorType indices;
     int64_t axis, depth;
@@ -106,7 +106,7 @@ void register_indexing_one_hot(OpRegistry& registry) {
                       int_spec("axis", -1, "where the result has the new axis; negative counts from the end")},
        .infer = infer_one_hot,
        .cost = elementwise_cost(0),
-       .samples = samples,
+       .samples = one_hot_samples,
        .cpu = one_hot_cpu});
 }
 

@@ -29,7 +29,7 @@ void infer_scatter(InferContext& context) {
   context.set_output(0, data);
 }
 
-void infer_gradient(InferContext& context) {
+void infer_scatter_gradient(InferContext& context) {
   floating_input(context, 0);
   named_shape(context);
   context.set_output(0, context.input(0));
@@ -59,7 +59,7 @@ void grad_scatter(GradContext& c) {
   }
 }
 
-struct Case {
+struct ScatterCase {
   Shape data, indices;
   int64_t axis = 0;  // of ScatterElements
   double low, high;  // indices; a sample without reduction has all of them different
@@ -67,7 +67,7 @@ struct Case {
 };
 
 // Indices that are all different name different places.
-std::vector<Case> element_cases(bool different) {
+std::vector<ScatterCase> scattered_element_cases(bool different) {
   if (different) {
     return {{{5}, {3}, 0, 0, 3},
             {{3, 40}, {3, 9}, -1, 0, 27, DataType::Float32, DataType::Int32},
@@ -78,7 +78,7 @@ std::vector<Case> element_cases(bool different) {
   return {
       {{5}, {7}, 0, -5, 4}, {{3, 9}, {3, 20}, 1, 0, 8}, {{8, 3, 5}, {24, 2, 5}, 0, 0, 7}, {{4, 3}, {0, 3}, 0, 0, 3}};
 }
-std::vector<Case> tuple_cases(bool different) {
+std::vector<ScatterCase> scattered_tuple_cases(bool different) {
   if (different) {
     return {{{8}, {4, 1}, 0, 0, 4},
             {{12, 3}, {2, 5, 1}, 0, -10, 0, DataType::Float32, DataType::Int32},
@@ -93,23 +93,23 @@ std::vector<Case> tuple_cases(bool different) {
           {{4, 3}, {0, 1}, 0, 0, 1}};
 }
 
-std::string name_of(const Case& c, const char* reduction) {
+std::string name_of_scatter(const ScatterCase& c, const char* reduction) {
   return fmt::format("{} in {} by {} {}, axis {}", reduction, to_string(TensorType{c.type, c.data}),
                      to_string(c.indices), arbalest::name_of(c.index), c.axis);
 }
 
-Sample::Input indices_of(const Case& c, bool different) {
+Sample::Input scatter_indices(const ScatterCase& c, bool different) {
   return {.type = {c.index, c.indices}, .low = c.low, .high = c.high, .distinct = different && c.low != c.high};
 }
 
-Shape updates_of(const Case& c, bool elements) {
+Shape updates_of(const ScatterCase& c, bool elements) {
   if (elements) return c.indices;
   Shape shape(c.indices.begin(), c.indices.end() - 1);
   shape.insert(shape.end(), c.data.begin() + c.indices.back(), c.data.end());
   return shape;
 }
 
-Sample sample_of(const Case& c, bool elements, const char* reduction, bool different) {
+Sample scatter_sample(const ScatterCase& c, bool elements, const char* reduction, bool different) {
   const std::string_view name = reduction;
   const bool smooth = name == "none" || name == "add";
   const double low = is_floating(c.type)        ? 0.5
@@ -117,9 +117,9 @@ Sample sample_of(const Case& c, bool elements, const char* reduction, bool diffe
                                                 : 1,
                high = c.type == DataType::Bool ? 1 : 2;
   Sample sample{
-      .name = name_of(c, reduction),
+      .name = name_of_scatter(c, reduction),
       .inputs = {{.type = {c.type, c.data}, .low = low, .high = high, .differentiable = smooth},
-                 indices_of(c, different),
+                 scatter_indices(c, different),
                  {.type = {c.type, updates_of(c, elements)}, .low = low, .high = high, .differentiable = smooth}},
       .attributes = {{"reduction", std::string(reduction)}},
       .tolerance = name == "add" || name == "mul" ? 1e-6 : 0};
@@ -127,32 +127,32 @@ Sample sample_of(const Case& c, bool elements, const char* reduction, bool diffe
   return sample;
 }
 
-std::vector<Sample> samples(bool elements) {
-  std::vector<Case> different = elements ? element_cases(true) : tuple_cases(true);
-  const std::vector<Case> meeting = elements ? element_cases(false) : tuple_cases(false);
+std::vector<Sample> scatter_samples(bool elements) {
+  std::vector<ScatterCase> different = elements ? scattered_element_cases(true) : scattered_tuple_cases(true);
+  const std::vector<ScatterCase> meeting = elements ? scattered_element_cases(false) : scattered_tuple_cases(false);
   for (const DataType type : {DataType::Bool, DataType::Uint8, DataType::Int32, DataType::Int64}) {
     different.push_back(different[1]);
     different.back().type = type;
   }
   std::vector<Sample> samples;
-  for (const Case& c : different) samples.push_back(sample_of(c, elements, "none", true));
+  for (const ScatterCase& c : different) samples.push_back(scatter_sample(c, elements, "none", true));
   for (const char* reduction : {"add", "mul", "max", "min"}) {
-    for (const Case& c : meeting) samples.push_back(sample_of(c, elements, reduction, false));
+    for (const ScatterCase& c : meeting) samples.push_back(scatter_sample(c, elements, reduction, false));
     for (const DataType type : {DataType::Int32, DataType::Int64}) {
-      Case whole = meeting[1];
+      ScatterCase whole = meeting[1];
       whole.type = type;
-      samples.push_back(sample_of(whole, elements, reduction, false));
+      samples.push_back(scatter_sample(whole, elements, reduction, false));
     }
   }
   return samples;
 }
 
-std::vector<Sample> gradient_samples(bool elements) {
+std::vector<Sample> scatter_gradient_samples(bool elements) {
   std::vector<Sample> samples;
   for (const bool different : {true, false}) {
-    for (const Case& c : elements ? element_cases(different) : tuple_cases(different)) {
-      samples.push_back({.name = name_of(c, "zeros"),
-                         .inputs = {{.type = {DataType::Float32, c.data}}, indices_of(c, different)},
+    for (const ScatterCase& c : elements ? scattered_element_cases(different) : scattered_tuple_cases(different)) {
+      samples.push_back({.name = name_of_scatter(c, "zeros"),
+                         .inputs = {{.type = {DataType::Float32, c.data}}, scatter_indices(c, different)},
                          .tolerance = 0});
       if (elements) samples.back().attributes.set("axis", c.axis);
     }
@@ -174,10 +174,10 @@ Op scatter(const char* name, const char* doc, std::vector<AttributeSpec> attribu
           .infer = infer_scatter,
           .grad = grad_scatter,
           .cost = elementwise_cost(0),
-          .samples = [elements] { return samples(elements); }};
+          .samples = [elements] { return scatter_samples(elements); }};
 }
 
-Op gradient_of(const char* op, std::vector<AttributeSpec> attributes, bool elements) {
+Op scatter_gradient(const char* op, std::vector<AttributeSpec> attributes, bool elements) {
   return {.domain = "arbalest",
           .name = fmt::format("{}Grad", op),
           .doc = fmt::format("the gradient of {}'s data: dY, and 0 where updates were put", op),
@@ -185,9 +185,9 @@ Op gradient_of(const char* op, std::vector<AttributeSpec> attributes, bool eleme
           .outputs = {{.name = "dX", .lowered = true}},
           .attributes = std::move(attributes),
           .internal = true,
-          .infer = infer_gradient,
+          .infer = infer_scatter_gradient,
           .cost = elementwise_cost(0),
-          .samples = [elements] { return gradient_samples(elements); }};
+          .samples = [elements] { return scatter_gradient_samples(elements); }};
 }
 
 }  // namespace
@@ -202,8 +202,8 @@ void add_scatter(OpRegistry& registry) {
                        "data with the elements or slices of updates where tuples of indices name them, those along the "
                        "last axis of `indices`; on a GPU those out of range are left out",
                        {}, false));
-  registry.add(gradient_of("ScatterElements", {axis}, true));
-  registry.add(gradient_of("ScatterND", {}, false));
+  registry.add(scatter_gradient("ScatterElements", {axis}, true));
+  registry.add(scatter_gradient("ScatterND", {}, false));
   registry.add(
       {.domain = "",
        .name = "Scatter",

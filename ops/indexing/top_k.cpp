@@ -16,7 +16,7 @@ namespace arbalest {
 namespace {
 
 // Up to opset 9 it was an attribute `k`.
-int64_t count_of(const InferContext& context) {
+int64_t top_k_count(const InferContext& context) {
   if (!context.states("K") && context.states("k")) return int_attribute(context.node(), "k");
   const std::vector<int64_t> list = context.ints("K");
   if (list.size() != 1) context.fail(fmt::format("'K' is {}; expected one number", to_string(list, '[', ']')));
@@ -28,7 +28,7 @@ void infer_top_k(InferContext& context) {
   const size_t axis = axis_of(context);
   flag_attribute(context.node(), "largest");
   flag_attribute(context.node(), "sorted");
-  const int64_t k = count_of(context);
+  const int64_t k = top_k_count(context);
   if (k < 0 || k > y.shape[axis]) {
     context.fail(fmt::format("'K' is {}; expected 0 to {}, the extent of {}, {}, along axis {}", k, y.shape[axis],
                              input_name(context, 0), to_string(context.input(0)), axis));
@@ -80,7 +80,7 @@ std::unique_ptr<Kernel> top_k_kernel(const KernelRequest& request) {
   return make_kernel(run, x.elements() * int64_t(sizeof(int64_t)));
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> top_k_samples() {
   struct Case {
     TensorType x;
     int64_t axis, k;
@@ -133,7 +133,7 @@ void register_indexing_top_k(OpRegistry& registry) {
            [](const Graph& graph, const Node& node) {
              return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
            },
-       .samples = samples,
+       .samples = top_k_samples,
        .cpu = [](const KernelRequest& request) -> std::unique_ptr<Kernel> {
          return dispatch_element(request.inputs[0].dtype,
                                  [&](auto element) { return top_k_kernel<decltype(element)>(request); });

@@ -30,7 +30,7 @@ std::unique_ptr<Kernel> weight_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> batch_weight_samples() {
   const auto sample = [](std::string name, double nominal, size_t inputs) {
     return Sample{.name = std::move(name),
                   .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {}}, 0, 100}),
@@ -52,7 +52,7 @@ void register_loss_batch_weight(OpRegistry& registry) {
                 .attributes = {required_spec("nominal", AttributeKind::Float, "the samples of a batch")},
                 .internal = true,
                 .infer = infer_weight,
-                .samples = samples,
+                .samples = batch_weight_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return weight_cpu(r, t); })});
 }
 

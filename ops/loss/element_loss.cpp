@@ -12,14 +12,14 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kTarget = 1, kWeights = 2;  // after the predictions
-constexpr int64_t kBlock = 4096;             // elements added up one by one; the same for any number of threads
+constexpr size_t kTarget = 1, kLabelWeights = 2;  // after the predictions
+constexpr int64_t kElementLossBlock = 4096;       // elements added up one by one; the same for any number of threads
 
 // Element i belongs to label i / inner % labels: axis 1 of the predictions.
-struct Extents {
+struct LossExtents {
   int64_t rows, per_row, labels, inner;
 
-  explicit Extents(const TensorType& predictions) : rows(predictions.shape[0]), per_row(1), labels(1), inner(1) {
+  explicit LossExtents(const TensorType& predictions) : rows(predictions.shape[0]), per_row(1), labels(1), inner(1) {
     for (size_t axis = 1; axis < predictions.shape.size(); ++axis) {
       per_row *= predictions.shape[axis];
       (axis == 1 ? labels : inner) *= predictions.shape[axis];
@@ -53,10 +53,10 @@ void check_target(InferContext& context, size_t predictions) {
                            input_name(context, predictions), to_string(type.shape)));
 }
 
-void check_weights(InferContext& context, size_t predictions) {
+void check_label_weights(InferContext& context, size_t predictions) {
   const TensorType& type = context.input(predictions);
-  const int64_t labels = Extents(type).labels;
-  const size_t operand = predictions + kWeights;
+  const int64_t labels = LossExtents(type).labels;
+  const size_t operand = predictions + kLabelWeights;
   if (context.has_input(operand)) {
     expect_input(context, operand, {master_type(type.dtype), {labels}}, "one weight a label");
   }
@@ -74,14 +74,14 @@ void check_weights(InferContext& context, size_t predictions) {
   }
 }
 
-void check_operands(InferContext& context, size_t predictions) {
+void check_element_operands(InferContext& context, size_t predictions) {
   const TensorType& type = floating_input(context, predictions);
   if (type.shape.empty()) {
     context.fail(fmt::format("{} is a scalar; expected the samples of a batch along its first axis",
                              input_name(context, predictions)));
   }
   check_target(context, predictions);
-  if (counts_labels(context.node())) check_weights(context, predictions);
+  if (counts_labels(context.node())) check_label_weights(context, predictions);
 }
 
 // Missing is -1 in labels of any type: 255 in uint8.
@@ -91,23 +91,25 @@ W target_value(Target target) {
   return W(target);
 }
 
-struct Sum {
+struct LossSum {
   double value = 0, weight = 0;
 };
 
-// Σ over `count` elements, of which element(i) gives the value and whether it counts. `workspace` holds a Sum a block.
+// Σ over `count` elements, of which element(i) gives the value and whether it counts. `workspace` holds a LossSum a
+// block.
 template <typename F>
-Sum sum_elements(int64_t count, void* workspace, const F& element) {
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
-  Sum* sums = static_cast<Sum*>(workspace);
-  parallel_for(blocks, 8 * kBlock, [=](int64_t begin, int64_t end) {
+LossSum sum_elements(int64_t count, void* workspace, const F& element) {
+  const int64_t blocks = (count + kElementLossBlock - 1) / kElementLossBlock;
+  LossSum* sums = static_cast<LossSum*>(workspace);
+  parallel_for(blocks, 8 * kElementLossBlock, [=](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      Sum sum;
-      for (int64_t i = block * kBlock; i < std::min(count, (block + 1) * kBlock); ++i) element(i, sum);
+      LossSum sum;
+      for (int64_t i = block * kElementLossBlock; i < std::min(count, (block + 1) * kElementLossBlock); ++i)
+        element(i, sum);
       sums[block] = sum;
     }
   });
-  Sum all;
+  LossSum all;
   for (int64_t block = 0; block < blocks; ++block) {
     all.value += sums[block].value;
     all.weight += sums[block].weight;
@@ -115,21 +117,21 @@ Sum sum_elements(int64_t count, void* workspace, const F& element) {
   return all;
 }
 
-int64_t workspace_of(const Extents& extents) {
-  return (extents.count() + kBlock - 1) / kBlock * int64_t(sizeof(Sum));
+int64_t workspace_of(const LossExtents& extents) {
+  return (extents.count() + kElementLossBlock - 1) / kElementLossBlock * int64_t(sizeof(LossSum));
 }
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
   using W = Wide<T>;
-  const Extents extents(request.inputs[0]);
-  const bool weighted = request.has_input(kWeights), weighs = request.has_output(1);
+  const LossExtents extents(request.inputs[0]);
+  const bool weighted = request.has_input(kLabelWeights), weighs = request.has_output(1);
   auto run = [=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     const Target* targets = input<Target>(context, kTarget);
-    const W* weights = weighted ? input<W>(context, kWeights) : nullptr;
+    const W* weights = weighted ? input<W>(context, kLabelWeights) : nullptr;
     const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
-    const Sum sum = sum_elements(count, context.workspace, [=](int64_t i, Sum& to) {
+    const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
       const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
       if (!Rule::takes_part(t)) return;
       to.value += double(Rule::loss(widen(x[i]), t, p));
@@ -142,17 +144,17 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
 }
 
 template <typename Rule, typename T, typename Target>
-std::unique_ptr<Kernel> gradient_kernel(const KernelRequest& request) {
+std::unique_ptr<Kernel> element_gradient_kernel(const KernelRequest& request) {
   using W = Wide<T>;
-  const Extents extents(request.inputs[1]);
-  const bool weighted = request.has_input(1 + kWeights);
+  const LossExtents extents(request.inputs[1]);
+  const bool weighted = request.has_input(1 + kLabelWeights);
   auto run = [=](const KernelContext& context) {
     const T* x = input<T>(context, 1);
     const Target* targets = input<Target>(context, 1 + kTarget);
-    const W* weights = weighted ? input<W>(context, 1 + kWeights) : nullptr;
+    const W* weights = weighted ? input<W>(context, 1 + kLabelWeights) : nullptr;
     T* dx = output<T>(context, 0);
     const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
-    const Sum sum = sum_elements(count, context.workspace, [=](int64_t i, Sum& to) {
+    const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
       to.weight += Rule::takes_part(target_value<W>(targets[i]));
     });
     const W scale = sum.weight > 0 ? W(double(*input<W>(context, 0)) / sum.weight) : W(0);
@@ -168,7 +170,7 @@ std::unique_ptr<Kernel> gradient_kernel(const KernelRequest& request) {
 }
 
 template <template <typename> typename Rule>
-std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request) {
+std::unique_ptr<Kernel> element_loss_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using T = decltype(element);
     using R = Rule<Wide<T>>;
@@ -181,19 +183,19 @@ std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request) {
 }
 
 template <template <typename> typename Rule>
-std::unique_ptr<Kernel> gradient_cpu(const KernelRequest& request) {
+std::unique_ptr<Kernel> element_gradient_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[1].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using T = decltype(element);
     using R = Rule<Wide<T>>;
     switch (request.inputs[1 + kTarget].dtype) {
-      case DataType::Int32: return gradient_kernel<R, T, int32_t>(request);
-      case DataType::Uint8: return gradient_kernel<R, T, uint8_t>(request);
-      default: return gradient_kernel<R, T, Wide<T>>(request);
+      case DataType::Int32: return element_gradient_kernel<R, T, int32_t>(request);
+      case DataType::Uint8: return element_gradient_kernel<R, T, uint8_t>(request);
+      default: return element_gradient_kernel<R, T, Wide<T>>(request);
     }
   });
 }
 
-struct Case {
+struct ElementLossCase {
   const char* name;
   Shape predictions, targets;
   int32_t valid;
@@ -202,9 +204,9 @@ struct Case {
   bool weighted = false;
 };
 
-std::vector<Sample> samples(const std::vector<Case>& cases, double range, bool gradient) {
+std::vector<Sample> element_loss_samples(const std::vector<ElementLossCase>& cases, double range, bool gradient) {
   std::vector<Sample> samples;
-  for (const Case& c : cases) {
+  for (const ElementLossCase& c : cases) {
     const TensorType predictions{DataType::Float32, c.predictions}, targets{c.labels, c.targets};
     const bool differentiable = c.labels == DataType::Float32 && !gradient && range < 3;
     std::vector<Sample::Input> inputs = {{predictions, -range, range}, {targets, c.low, c.high, differentiable}};
@@ -218,38 +220,38 @@ std::vector<Sample> samples(const std::vector<Case>& cases, double range, bool g
 
 std::vector<Sample> sigmoid_samples(bool gradient) {
   const DataType whole = DataType::Int32, bytes = DataType::Uint8, floats = DataType::Float32;
-  return samples({{"labels", {17, 5}, {17, 5}, 17, whole},
-                  {"missing labels", {16, 7}, {16, 7}, 13, whole, -1, 1, true},
-                  {"all missing", {4, 3}, {4, 3}, 4, whole, -1, -1},
-                  {"bytes", {9, 20}, {9, 20}, 9, bytes},
-                  {"soft, weighted", {33, 14}, {33, 14}, 32, floats, 0, 1, true},
-                  {"one label", {8}, {8}, 8, whole},
-                  {"a column, bytes", {8, 1}, {8}, 5, bytes},
-                  {"masks", {3, 2, 5, 7}, {3, 2, 5, 7}, 3, whole, -1, 1, true},
-                  {"many", {300, 700}, {300, 700}, 299, whole, -1, 1, true},
-                  {"nothing valid", {4, 3}, {4, 3}, 0, whole},
-                  {"no samples", {0, 3}, {0, 3}, 0, whole}},
-                 8, gradient);
+  return element_loss_samples({{"labels", {17, 5}, {17, 5}, 17, whole},
+                               {"missing labels", {16, 7}, {16, 7}, 13, whole, -1, 1, true},
+                               {"all missing", {4, 3}, {4, 3}, 4, whole, -1, -1},
+                               {"bytes", {9, 20}, {9, 20}, 9, bytes},
+                               {"soft, weighted", {33, 14}, {33, 14}, 32, floats, 0, 1, true},
+                               {"one label", {8}, {8}, 8, whole},
+                               {"a column, bytes", {8, 1}, {8}, 5, bytes},
+                               {"masks", {3, 2, 5, 7}, {3, 2, 5, 7}, 3, whole, -1, 1, true},
+                               {"many", {300, 700}, {300, 700}, 299, whole, -1, 1, true},
+                               {"nothing valid", {4, 3}, {4, 3}, 0, whole},
+                               {"no samples", {0, 3}, {0, 3}, 0, whole}},
+                              8, gradient);
 }
 
 // Away from where prediction and target are equal, |x − t| has a gradient.
 std::vector<Sample> distance_samples(bool gradient) {
   const DataType floats = DataType::Float32;
-  return samples({{"above", {17, 5}, {17, 5}, 17, floats, -4, -2.5},
-                  {"below", {17, 5}, {17, 5}, 9, floats, 2.5, 4},
-                  {"a column", {8, 1}, {8}, 8, floats, 2.5, 4},
-                  {"a vector", {8}, {8, 1}, 8, floats, 2.5, 4},
-                  {"images", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5},
-                  {"many", {300, 700}, {300, 700}, 299, floats, 2.5, 4},
-                  {"nothing valid", {4, 3}, {4, 3}, 0, floats, 2.5, 4},
-                  {"no samples", {0, 3}, {0, 3}, 0, floats}},
-                 2, gradient);
+  return element_loss_samples({{"above", {17, 5}, {17, 5}, 17, floats, -4, -2.5},
+                               {"below", {17, 5}, {17, 5}, 9, floats, 2.5, 4},
+                               {"a column", {8, 1}, {8}, 8, floats, 2.5, 4},
+                               {"a vector", {8}, {8, 1}, 8, floats, 2.5, 4},
+                               {"images", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5},
+                               {"many", {300, 700}, {300, 700}, 299, floats, 2.5, 4},
+                               {"nothing valid", {4, 3}, {4, 3}, 0, floats, 2.5, 4},
+                               {"no samples", {0, 3}, {0, 3}, 0, floats}},
+                              2, gradient);
 }
 
 void grad_sigmoid(GradContext& c) {
   if (!c.needs_gradient(0)) return;
   c.set_input_gradient(0, c.add("arbalest.SigmoidCrossEntropyGrad", "grad_logits",
-                                {c.output_gradient(0), c.input(0), c.input(kTarget), c.input(kWeights)}, 1)[0]);
+                                {c.output_gradient(0), c.input(0), c.input(kTarget), c.input(kLabelWeights)}, 1)[0]);
 }
 
 // A distance is the same either way, so the target's gradient is that of a prediction.
@@ -264,7 +266,7 @@ void grad_distance(GradContext& c) {
 }
 
 // The attribute's weights become the operand, which kernels read.
-void expand_weights(ExpandContext& c) {
+void expand_label_weights(ExpandContext& c) {
   const ValueId weights =
       c.constant("pos_weight", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "pos_weight"));
   const std::vector<ValueId> made =
@@ -281,7 +283,7 @@ Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands)
           .outputs = {{.name = "loss"}},
           .infer =
               [](InferContext& c) {
-                check_operands(c, 0);
+                check_element_operands(c, 0);
                 const TensorType scalar{master_type(c.input(0).dtype), {}};
                 c.set_output(0, scalar);
                 c.set_output(1, scalar);  // of SigmoidCrossEntropy
@@ -303,7 +305,7 @@ Op gradient_op(const Op& loss, std::string doc) {
         .internal = true,
         .infer =
             [](InferContext& c) {
-              check_operands(c, 1);
+              check_element_operands(c, 1);
               expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
               c.set_output(0, c.input(1));
             },
@@ -327,23 +329,23 @@ void register_loss_element_loss(OpRegistry& registry) {
       floats_spec("pos_weight", {}, "for each label (axis 1): the weight of positives; none: all are 1")};
   sigmoid.outputs.push_back({.name = "loss_weight", .arity = OperandSpec::Optional});
   sigmoid.grad = grad_sigmoid;
-  sigmoid.expand = expand_weights;
+  sigmoid.expand = expand_label_weights;
   sigmoid.expands = [](const InferContext& c) { return !floats_attribute(c.node(), "pos_weight").empty(); };
   sigmoid.samples = [] { return sigmoid_samples(false); };
   sigmoid.compares = Comparison{Comparison::Target::Labels, "Sigmoid"};
-  sigmoid.cpu = loss_cpu<SigmoidRule>;
+  sigmoid.cpu = element_loss_cpu<SigmoidRule>;
   sigmoid_grad.samples = [] { return sigmoid_samples(true); };
-  sigmoid_grad.cpu = gradient_cpu<SigmoidRule>;
+  sigmoid_grad.cpu = element_gradient_cpu<SigmoidRule>;
 
   Op square =
       loss_op("MeanSquaredError", "the mean of (prediction − target)² over the elements of valid samples", pair);
   Op square_grad = gradient_op(square, "the gradient of MeanSquaredError for its first operand");
-  square.cpu = loss_cpu<SquareRule>;
-  square_grad.cpu = gradient_cpu<SquareRule>;
+  square.cpu = element_loss_cpu<SquareRule>;
+  square_grad.cpu = element_gradient_cpu<SquareRule>;
   Op absolute = loss_op("L1Loss", "the mean of |prediction − target| over the elements of valid samples", pair);
   Op absolute_grad = gradient_op(absolute, "the gradient of L1Loss for its first operand; 0 where they are equal");
-  absolute.cpu = loss_cpu<AbsoluteRule>;
-  absolute_grad.cpu = gradient_cpu<AbsoluteRule>;
+  absolute.cpu = element_loss_cpu<AbsoluteRule>;
+  absolute_grad.cpu = element_gradient_cpu<AbsoluteRule>;
   for (Op* op : {&square, &absolute}) {
     op->grad = grad_distance;
     op->samples = [] { return distance_samples(false); };

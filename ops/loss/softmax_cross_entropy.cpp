@@ -12,12 +12,11 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/ignored_label.h"
 
 namespace arbalest {
 namespace {
 
-constexpr size_t kLabel = 1, kWeights = 2;  // after the logits
+constexpr size_t kLabel = 1, kClassWeights = 2;  // after the logits
 constexpr size_t kMean = 0, kAccuracy = 1, kMeanWeight = 2, kAccuracyWeight = 3;
 
 // Whether labels are rows of numbers, not classes.
@@ -37,9 +36,9 @@ struct Loss {
         ignored(ignored_label(request.node)) {}
 };
 
-void check_weights(InferContext& context, size_t logits) {
+void check_class_weights(InferContext& context, size_t logits) {
   const TensorType& type = context.input(logits);
-  const size_t operand = logits + kWeights;
+  const size_t operand = logits + kClassWeights;
   if (context.has_input(operand)) {
     expect_input(context, operand, {master_type(type.dtype), {type.shape[1]}}, "one weight a class");
   }
@@ -65,7 +64,7 @@ void check_weights(InferContext& context, size_t logits) {
   }
 }
 
-void check_operands(InferContext& context, size_t logits) {
+void check_cross_entropy_operands(InferContext& context, size_t logits) {
   const TensorType& type = floating_input(context, logits, {2});
   if (type.shape[1] < 1) context.fail(fmt::format("input 'logits' is {}: there are no classes", to_string(type)));
   if (is_soft(context.input(logits + kLabel))) {
@@ -82,7 +81,7 @@ void check_operands(InferContext& context, size_t logits) {
   if (ignored_label(context.node()).any && is_soft(context.input(logits + kLabel))) {
     context.fail("attribute 'ignore_index' is for labels that are classes; input 'label' has a target for each class");
   }
-  check_weights(context, logits);
+  check_class_weights(context, logits);
 }
 
 // Labels that are classes, with the weights of classes. `weights` may be null: all are 1.
@@ -164,7 +163,7 @@ double row_loss(const Of& of, const T* logits, int64_t row) {
 
 // Whether the label's logit is the greatest of the row, the first of equals: what Accuracy counts for the top class.
 template <typename T>
-bool foremost(const T* row, int64_t classes, int32_t label) {
+bool is_foremost(const T* row, int64_t classes, int32_t label) {
   if (label < 0 || label >= classes || std::isnan(widen(row[label]))) return false;
   const Wide<T> own = widen(row[label]);
   for (int64_t c = 0; c < classes; ++c) {
@@ -189,7 +188,7 @@ Mean<Wide<T>> share_of_foremost(const Classes<Wide<T>>& of, const T* logits, int
   for (int64_t n = 0; n < valid; ++n) {
     if (!of.takes_part(n)) continue;
     counted += 1;
-    right += of.is_sound(n) ? foremost(logits + n * of.classes, of.classes, of.label[n])
+    right += of.is_sound(n) ? is_foremost(logits + n * of.classes, of.classes, of.label[n])
                             : std::numeric_limits<double>::quiet_NaN();
   }
   return Mean<Wide<T>>::of(right, counted);
@@ -210,16 +209,16 @@ Mean<Wide<T>> mean_loss(const KernelContext& context, const Of& of, const T* log
   return Mean<Wide<T>>::of(sum, weight);
 }
 
-std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> cross_entropy_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
-  const bool soft = is_soft(request.inputs[kLabel]), weighted = request.has_input(kWeights);
+  const bool soft = is_soft(request.inputs[kLabel]), weighted = request.has_input(kClassWeights);
   const std::array<bool, 4> wanted = {true, request.has_output(kAccuracy), request.has_output(kMeanWeight),
                                       request.has_output(kAccuracyWeight)};
   return make_kernel(
       [=, loss = Loss(request, 0)](const KernelContext& context) {
         const T* logits = input<T>(context, 0);
-        const W* weights = weighted ? input<W>(context, kWeights) : nullptr;
+        const W* weights = weighted ? input<W>(context, kClassWeights) : nullptr;
         const int64_t valid = valid_samples(context, loss.batch);
         const auto put = [&](size_t at, W value) {
           if (wanted[at]) *output<W>(context, at) = value;
@@ -260,7 +259,7 @@ void row_gradient(const Of& of, const T* logits, int64_t row, Wide<T> scale, T* 
 }
 
 template <typename T, typename Of>
-void gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<T> dloss, T* d_logits) {
+void cross_entropy_gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<T> dloss, T* d_logits) {
   double weight = 0;
   for (int64_t n = 0; n < valid; ++n) weight += of.weight(n);
   const Wide<T> scale = weight > 0 ? Wide<T>(dloss / weight) : Wide<T>(0);
@@ -270,27 +269,27 @@ void gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<
   std::fill(d_logits + valid * of.classes, d_logits + batch * of.classes, T(0));
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> cross_entropy_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
-  const bool soft = is_soft(request.inputs[1 + kLabel]), weighted = request.has_input(1 + kWeights);
+  const bool soft = is_soft(request.inputs[1 + kLabel]), weighted = request.has_input(1 + kClassWeights);
   return make_kernel([=, loss = Loss(request, 1)](const KernelContext& context) {
     const W dloss = *input<W>(context, 0);
     const T* logits = input<T>(context, 1);
-    const W* weights = weighted ? input<W>(context, 1 + kWeights) : nullptr;
+    const W* weights = weighted ? input<W>(context, 1 + kClassWeights) : nullptr;
     const int64_t valid = valid_samples(context, loss.batch);
     T* d_logits = output<T>(context, 0);
     if (soft) {
       const Targets<W> of(loss, input<W>(context, 1 + kLabel), weights);
-      gradient(of, logits, valid, loss.batch, dloss, d_logits);
+      cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
     } else {
       const Classes<W> of(loss, input<int32_t>(context, 1 + kLabel), weights);
-      gradient(of, logits, valid, loss.batch, dloss, d_logits);
+      cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
     }
   });
 }
 
-struct Case {
+struct CrossEntropyCase {
   const char* name;
   int64_t batch, classes;
   int32_t valid;
@@ -299,7 +298,7 @@ struct Case {
   bool soft = false, weighted = false;
   int ignored = 0;  // -1: labels are drawn from there on, and those are ignored
 };
-constexpr Case kCases[] = {
+constexpr CrossEntropyCase kCrossEntropyCases[] = {
     {"digits", 64, 10, 64, 0},
     {"one sample", 1, 7, 1, 0},
     {"one class", 3, 1, 3, 0},
@@ -321,9 +320,9 @@ constexpr Case kCases[] = {
     {"soft, class weights", 40, 1000, 33, 0.1, 3, true, true},
 };
 
-std::vector<Sample> samples(bool gradient) {
+std::vector<Sample> cross_entropy_samples(bool gradient) {
   std::vector<Sample> samples;
-  for (const Case& c : kCases) {
+  for (const CrossEntropyCase& c : kCrossEntropyCases) {
     const TensorType logits{DataType::Float32, {c.batch, c.classes}}, classes{DataType::Int32, {c.batch}};
     const bool ignores = c.ignored < 0, all = c.ignored == -2;
     std::vector<Sample::Input> inputs = {
@@ -354,13 +353,13 @@ AttributeSpec smoothing_spec() {
 
 // If every row weighs 1, the sum of weights is just the number of rows. The output is a token then, without a value.
 void infer_loss(InferContext& context) {
-  check_operands(context, 0);
+  check_cross_entropy_operands(context, 0);
   const bool soft = is_soft(context.input(kLabel)), ignores = ignored_label(context.node()).any;
   const bool counts = context.output_count() > kAccuracy && context.node().outputs[kAccuracy] != kNone;
   if (counts && soft) {
     context.fail("output 'accuracy' needs classes for labels; input 'label' has a target for each class");
   }
-  const bool weighted = context.has_input(kWeights) || !floats_attribute(context.node(), "class_weights").empty();
+  const bool weighted = context.has_input(kClassWeights) || !floats_attribute(context.node(), "class_weights").empty();
   const TensorType scalar{master_type(context.input(0).dtype), {}}, none{DataType::Token, {}};
   context.set_output(kMean, scalar);
   context.set_output(kAccuracy, scalar);
@@ -377,12 +376,12 @@ Attributes shared_attributes(const Node& node) {
 void grad_loss(GradContext& c) {
   if (!c.needs_gradient(0)) return;
   c.set_input_gradient(0, c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
-                                {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kWeights)}, 1,
+                                {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kClassWeights)}, 1,
                                 shared_attributes(c.node()))[0]);
 }
 
 // The attribute's weights become the operand, which kernels read.
-void expand_weights(ExpandContext& c) {
+void expand_class_weights(ExpandContext& c) {
   const ValueId weights =
       c.constant("class_weights", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "class_weights"));
   const int outputs = int(c.node().outputs.size());
@@ -415,34 +414,35 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
                       ignore_spec()},
        .infer = infer_loss,
        .grad = grad_loss,
-       .expand = expand_weights,
+       .expand = expand_class_weights,
        .expands = [](const InferContext& c) { return !floats_attribute(c.node(), "class_weights").empty(); },
        .cost =
            [](const Graph& graph, const Node& node) {
              return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
            },
-       .samples = [] { return samples(false); },
+       .samples = [] { return cross_entropy_samples(false); },
        .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
        .compares = Comparison{Comparison::Target::Classes, "Softmax"},
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return loss_cpu(r, t); })});
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return cross_entropy_cpu(r, t); })});
   std::vector<OperandSpec> inputs = operands();
   inputs.insert(inputs.begin(), {.name = "dloss"});
-  registry.add({.domain = "arbalest",
-                .name = "SoftmaxCrossEntropyGrad",
-                .doc = "(softmax · Σ target − target) · dloss / weight of the valid rows; rows that take no part are 0",
-                .inputs = std::move(inputs),
-                .outputs = {{.name = "dlogits", .lowered = true}},
-                .attributes = {smoothing_spec(), ignore_spec()},
-                .internal = true,
-                .infer =
-                    [](InferContext& c) {
-                      check_operands(c, 1);
-                      expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
-                      c.set_output(0, c.input(1));
-                    },
-                .cost = elementwise_cost(4),
-                .samples = [] { return samples(true); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); }, 1)});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "SoftmaxCrossEntropyGrad",
+       .doc = "(softmax · Σ target − target) · dloss / weight of the valid rows; rows that take no part are 0",
+       .inputs = std::move(inputs),
+       .outputs = {{.name = "dlogits", .lowered = true}},
+       .attributes = {smoothing_spec(), ignore_spec()},
+       .internal = true,
+       .infer =
+           [](InferContext& c) {
+             check_cross_entropy_operands(c, 1);
+             expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
+             c.set_output(0, c.input(1));
+           },
+       .cost = elementwise_cost(4),
+       .samples = [] { return cross_entropy_samples(true); },
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return cross_entropy_grad_cpu(r, t); }, 1)});
 }
 
 }  // namespace arbalest

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "ops/cuda/row_mean.cuh"
-#include "ops/ignored_label.h"
+#include "ops/definition.h"
 
 namespace arbalest {
 

@@ -40,7 +40,7 @@ std::unique_ptr<Kernel> accumulate_cpu(const KernelRequest& request) {
                                                       : accumulate_kernel<float>(request);
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> accumulate_samples() {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const auto sample = [](std::string name, int64_t count, int32_t accumulated) {
     Sample made{.name = std::move(name),
@@ -69,7 +69,7 @@ void register_math_accumulate(OpRegistry& registry) {
                 .side_effect = true,
                 .infer = infer_accumulate,
                 .cost = elementwise_cost(2),
-                .samples = samples,
+                .samples = accumulate_samples,
                 .aliases = {{0, 1}},
                 .cpu = accumulate_cpu});
 }

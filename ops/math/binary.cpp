@@ -1,26 +1,22 @@
 // Elementwise operators of two inputs that broadcast, and their gradients: the lines of ops/math/elementwise_table.h.
 
+#include <array>
+#include <optional>
+
 #include "ops/math/elementwise.h"
-#include "ops/math/elementwise_cpu.h"
 #include "ops/math/integers.h"
 
 namespace arbalest {
 namespace {
 
-using elementwise::parameters_of, elementwise::walked_types;
-
-struct Line {
-  std::string name, doc;
-  std::vector<AttributeSpec> attributes;
-  double low, high;
-};
+using elementwise::GradientRows, elementwise::Line, elementwise::parameters_of, elementwise::TypedRows;
 
 // Equal shapes, a scalar, one number a channel, a row, columns that meet rows, channels-last images and more axes.
-struct Shapes {
+struct BinaryShapes {
   Shape a, b, out;
 };
-const std::vector<Shapes>& sample_shapes() {
-  static const std::vector<Shapes> shapes = {
+const std::vector<BinaryShapes>& binary_shapes() {
+  static const std::vector<BinaryShapes> shapes = {
       {{}, {}, {}},
       {{3, 5}, {3, 5}, {3, 5}},
       {{2, 7, 5, 3}, {2, 7, 5, 3}, {2, 7, 5, 3}},
@@ -41,16 +37,16 @@ const std::vector<Shapes>& sample_shapes() {
   return shapes;
 }
 
-std::string name_of(const Shapes& shapes, const Attributes& attributes) {
+std::string name_of_binary(const BinaryShapes& shapes, const Attributes& attributes) {
   return to_string(shapes.a) + " and " + to_string(shapes.b) + (attributes.empty() ? "" : ", other attributes");
 }
 
-std::vector<Sample> forward_samples(const Line& line) {
+std::vector<Sample> binary_forward_samples(const Line& line) {
   std::vector<Sample> samples;
   for (const Attributes& attributes : elementwise::sample_attributes(line.attributes)) {
-    for (const Shapes& s : sample_shapes()) {
+    for (const BinaryShapes& s : binary_shapes()) {
       samples.push_back(
-          {.name = name_of(s, attributes),
+          {.name = name_of_binary(s, attributes),
            .inputs = {{{DataType::Float32, s.a}, line.low, line.high}, {{DataType::Float32, s.b}, line.low, line.high}},
            .attributes = attributes,
            .tolerance = 2e-6});
@@ -59,36 +55,20 @@ std::vector<Sample> forward_samples(const Line& line) {
   return samples;
 }
 
-template <typename Gradient>
-std::vector<Sample> gradient_samples(const Line& line) {
+std::vector<Sample> binary_gradient_samples(const Line& line, const GradientRows& gradient) {
   std::vector<Sample> samples;
   for (const Attributes& attributes : elementwise::sample_attributes(line.attributes)) {
-    for (const Shapes& s : sample_shapes()) {
-      Sample sample{.name = name_of(s, attributes),
+    for (const BinaryShapes& s : binary_shapes()) {
+      Sample sample{.name = name_of_binary(s, attributes),
                     .inputs = {{{DataType::Float32, s.out}}},
                     .attributes = attributes,
                     .tolerance = 2e-6};
-      if (Gradient::kFirst) sample.inputs.push_back({{DataType::Float32, s.a}, line.low, line.high});
-      if (Gradient::kSecond) sample.inputs.push_back({{DataType::Float32, s.b}, line.low, line.high});
+      if (gradient.first) sample.inputs.push_back({{DataType::Float32, s.a}, line.low, line.high});
+      if (gradient.second) sample.inputs.push_back({{DataType::Float32, s.b}, line.low, line.high});
       samples.push_back(std::move(sample));
     }
   }
   return samples;
-}
-
-template <typename Functor, size_t... I>
-KernelFactory strided_kernel(std::index_sequence<I...>) {
-  return [](const KernelRequest& request) {
-    const auto parameters = parameters_of(request.node);
-    return elementwise::dispatch_numbers<Functor>(request.inputs[0].dtype, [&](auto functor, auto element) {
-      using T = decltype(element);
-      functor.parameters = parameters;
-      return make_kernel([functor, walk = Strided(walked_types(request)),
-                          count = request.outputs[0].elements()](const KernelContext& c) {
-        map_strided(walk, count, functor, output<T>(c, 0), input<T>(c, I)...);
-      });
-    });
-  };
 }
 
 // All inputs have elements of one type, but those of B may differ if `mixed` says so.
@@ -106,7 +86,7 @@ void infer_forward(InferContext& context, bool mixed = false) {
   context.set_output(0, elementwise::broadcast_type(context, all, dtype));
 }
 
-void infer_gradient(InferContext& context) {
+void infer_binary_gradient(InferContext& context) {
   const TensorType& dy = floating_input(context, 0);
   for (size_t i = 1; i < context.input_count(); ++i) {
     if (elementwise::broadcast_shape(context, 0, i) != dy.shape)
@@ -116,11 +96,10 @@ void infer_gradient(InferContext& context) {
 }
 
 // "arbalest.MulGradA": dY times the derivative by A, in dY's shape; A and B are inputs if the formula mentions them.
-template <typename Gradient>
-void add_gradient(OpRegistry& registry, const Line& line, const char* operand) {
+void add_binary_gradient(OpRegistry& registry, const Line& line, const char* operand, const GradientRows& gradient) {
   std::vector<OperandSpec> inputs = {{.name = "dY", .lowered = true}};
-  if (Gradient::kFirst) inputs.push_back({.name = "A", .lowered = true});
-  if (Gradient::kSecond) inputs.push_back({.name = "B", .lowered = true});
+  if (gradient.first) inputs.push_back({.name = "A", .lowered = true});
+  if (gradient.second) inputs.push_back({.name = "B", .lowered = true});
   registry.add({.domain = "arbalest",
                 .name = line.name + "Grad" + operand,
                 .doc = "the gradient of " + line.name + "'s " + operand + ", before it is summed over broadcast axes",
@@ -129,36 +108,48 @@ void add_gradient(OpRegistry& registry, const Line& line, const char* operand) {
                 .attributes = line.attributes,
                 .internal = true,
                 .layout = std::nullopt,
-                .infer = infer_gradient,
+                .infer = infer_binary_gradient,
                 .cost = elementwise_cost(1),
-                .samples = [line] { return gradient_samples<Gradient>(line); },
-                .cpu = strided_kernel<Gradient>(std::make_index_sequence<1 + Gradient::kFirst + Gradient::kSecond>())});
+                .samples = [line, gradient] { return binary_gradient_samples(line, gradient); },
+                .cpu = row_kernels(gradient.rows)});
 }
 
-template <typename Gradient>
-ValueId gradient_of(GradContext& c, const std::string& op, const char* label) {
-  std::vector<ValueId> inputs = {c.output_gradient(0)};
-  if (Gradient::kFirst) inputs.push_back(c.input(0));
-  if (Gradient::kSecond) inputs.push_back(c.input(1));
-  return c.add(op, label, inputs, 1, c.node().attributes)[0];
+// The gradients of A and B; none if it is what flows back into the output.
+using GradientsOfBoth = std::array<std::optional<GradientRows>, 2>;
+
+template <typename Formula, typename Gradient>
+std::optional<GradientRows> unless_passed_on() {
+  if constexpr (Formula::kPassedOn) {
+    return std::nullopt;
+  } else {
+    return elementwise::gradient_rows<Gradient, true>();
+  }
+}
+
+template <typename Functor>
+GradientsOfBoth gradients_of_both() {
+  return {unless_passed_on<typename Functor::FormulaA, typename Functor::GradA>(),
+          unless_passed_on<typename Functor::FormulaB, typename Functor::GradB>()};
 }
 
 // The gradient of input i: what flows back into the output, times the derivative, summed over the axes along which the
 // input was broadcast.
-template <typename Formula, typename Gradient>
-void set_gradient(GradContext& c, size_t i, const std::string& op) {
+void set_binary_gradient(GradContext& c, size_t i, const std::string& op, const std::optional<GradientRows>& rows) {
   if (!c.needs_gradient(i)) return;
-  const char* operand = i == 0 ? "a" : "b";
   ValueId gradient = c.output_gradient(0);
-  if constexpr (!Formula::kPassedOn) gradient = gradient_of<Gradient>(c, op, i == 0 ? "grad_a" : "grad_b");
+  if (rows) {
+    std::vector<ValueId> inputs = {gradient};
+    if (rows->first) inputs.push_back(c.input(0));
+    if (rows->second) inputs.push_back(c.input(1));
+    gradient = c.add(op, i == 0 ? "grad_a" : "grad_b", inputs, 1, c.node().attributes)[0];
+  }
   if (c.type(c.input(i)).shape != c.type(c.output(0)).shape) {
-    gradient = c.add("arbalest.SumTo", std::string("sum_") + operand, {gradient, c.input(i)}, 1)[0];
+    gradient = c.add("arbalest.SumTo", i == 0 ? "sum_a" : "sum_b", {gradient, c.input(i)}, 1)[0];
   }
   c.set_input_gradient(i, gradient);
 }
 
-template <typename Functor>
-void add_binary(OpRegistry& registry, const Line& line) {
+void add_binary(OpRegistry& registry, const Line& line, const TypedRows& rows, const GradientsOfBoth& gradients) {
   registry.add({.domain = "",
                 .name = line.name,
                 .doc = line.doc,
@@ -168,15 +159,15 @@ void add_binary(OpRegistry& registry, const Line& line) {
                 .layout = std::nullopt,
                 .infer = [](InferContext& c) { infer_forward(c); },
                 .grad =
-                    [op = "arbalest." + line.name](GradContext& c) {
-                      set_gradient<typename Functor::FormulaA, typename Functor::GradA>(c, 0, op + "GradA");
-                      set_gradient<typename Functor::FormulaB, typename Functor::GradB>(c, 1, op + "GradB");
+                    [op = "arbalest." + line.name, gradients](GradContext& c) {
+                      set_binary_gradient(c, 0, op + "GradA", gradients[0]);
+                      set_binary_gradient(c, 1, op + "GradB", gradients[1]);
                     },
                 .cost = elementwise_cost(1),
-                .samples = [line] { return forward_samples(line); },
-                .cpu = strided_kernel<Functor>(std::make_index_sequence<2>())});
-  if constexpr (!Functor::FormulaA::kPassedOn) add_gradient<typename Functor::GradA>(registry, line, "A");
-  if constexpr (!Functor::FormulaB::kPassedOn) add_gradient<typename Functor::GradB>(registry, line, "B");
+                .samples = [line] { return binary_forward_samples(line); },
+                .cpu = row_kernels(rows)});
+  if (gradients[0]) add_binary_gradient(registry, line, "A", *gradients[0]);
+  if (gradients[1]) add_binary_gradient(registry, line, "B", *gradients[1]);
 }
 
 // Max, Min and Sum take any number of inputs, one after the other: others than two become nodes of two.
@@ -276,7 +267,7 @@ void broadcast_one_way(Op& prelu) {
 void register_math_binary(OpRegistry& registry) {
   using namespace elementwise;
 #define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient_a, gradient_b) \
-  add_binary<Name>(registry, {#Name, doc, attributes, low, high});
+  add_binary(registry, {#Name, doc, attributes, low, high}, number_rows<Name, 2>(), gradients_of_both<Name>());
   ARBALEST_BINARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   for (const char* name : {"Max", "Min", "Sum"}) make_variadic(*registry.find(name));

@@ -14,7 +14,7 @@ namespace arbalest {
 namespace {
 
 // The type that attribute `to` names.
-DataType target(const Node& node) {
+DataType cast_type(const Node& node) {
   const int64_t to = int_attribute(node, "to");
   if (const auto type = type_of_onnx(to)) return *type;
   std::string expected;
@@ -28,7 +28,7 @@ DataType target(const Node& node) {
 
 void infer_cast(InferContext& context) {
   TensorType type = context.input(0);
-  type.dtype = target(context.node());
+  type.dtype = cast_type(context.node());
   context.set_output(0, type);
 }
 
@@ -60,7 +60,7 @@ void grad_cast(GradContext& context) {
 }
 
 // Nothing is differentiated: results in float are too coarse for finite differences.
-std::vector<Sample> samples() {
+std::vector<Sample> cast_samples() {
   std::vector<Sample> samples;
   const auto add = [&](const Shape& shape, DataType from, DataType to, double low, double high, double tolerance = 0) {
     samples.push_back({.name = fmt::format("{} {} to {}", to_string(shape), name_of(from), name_of(to)),
@@ -128,9 +128,9 @@ void register_math_cast(OpRegistry& registry) {
           .infer = infer_cast,
           .grad = grad_cast,
           .expand = [](ExpandContext& context) { context.replace_output(0, context.input(0)); },
-          .expands = [](const InferContext& context) { return context.input(0).dtype == target(context.node()); },
+          .expands = [](const InferContext& context) { return context.input(0).dtype == cast_type(context.node()); },
           .cost = elementwise_cost(0),
-          .samples = samples,
+          .samples = cast_samples,
           .cpu = cast_cpu};
   cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
   registry.add(std::move(cast));

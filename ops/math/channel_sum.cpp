@@ -12,14 +12,14 @@ namespace {
 // Rows are summed in parts of fixed size, so that the result does not depend on the number of threads.
 constexpr int64_t kRowsPerPart = 256;
 
-int64_t parts_of(const Rows& size) {
+int64_t sum_parts(const Rows& size) {
   return (size.rows + kRowsPerPart - 1) / kRowsPerPart;
 }
 
 // add_row(first, to) adds the row whose first element is at `first` to the sums `to`.
 template <typename W, typename AddRow>
 void sum_channels(const Rows& size, double scale, const AddRow& add_row, W* sum, W* partial) {
-  const int64_t channels = size.channels, parts = parts_of(size);
+  const int64_t channels = size.channels, parts = sum_parts(size);
   parallel_for(parts, kRowsPerPart * channels, [=](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       W* to = partial + part * channels;
@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> channel_sum_cpu(const KernelRequest& request, auto eleme
         };
         sum_channels(size, scale, add_row, output<Wide<T>>(context, 0), static_cast<Wide<T>*>(context.workspace));
       },
-      parts_of(size) * size.channels * int64_t(sizeof(Wide<T>)));
+      sum_parts(size) * size.channels * int64_t(sizeof(Wide<T>)));
 }
 
 std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto element) {
@@ -71,7 +71,7 @@ std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto el
         };
         sum_channels(size, 1, add_row, output<Wide<T>>(context, 1), static_cast<Wide<T>*>(context.workspace));
       },
-      parts_of(size) * size.channels * int64_t(sizeof(Wide<T>)));
+      sum_parts(size) * size.channels * int64_t(sizeof(Wide<T>)));
 }
 
 TensorType sums_type(const InferContext& context, const TensorType& x) {
@@ -91,15 +91,15 @@ void infer_relu_grad_sums(InferContext& context) {
   context.set_output(1, sums_type(context, dy));
 }
 
-const std::vector<Shape>& sample_shapes() {
+const std::vector<Shape>& channel_sum_shapes() {
   static const std::vector<Shape> shapes = {{1, 1},        {64, 10},  {1000, 3},       {1, 5, 1, 1},
                                             {3, 13, 5, 7}, {2, 6, 9}, {2, 3, 4, 2, 5}, {32, 16, 24, 24}};
   return shapes;
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> channel_sum_samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : channel_sum_shapes()) {
     samples.push_back({.name = to_string(shape), .inputs = {{{DataType::Float32, shape}}}, .tolerance = 1e-5});
   }
   samples.push_back({.name = "large mean", .inputs = {{{DataType::Float32, {16, 8, 16, 16}}, 99, 101}}});
@@ -111,7 +111,7 @@ std::vector<Sample> samples() {
 
 std::vector<Sample> relu_grad_sums_samples() {
   std::vector<Sample> samples;
-  std::vector<Shape> shapes = sample_shapes();
+  std::vector<Shape> shapes = channel_sum_shapes();
   shapes.push_back({9, 500});          // one chunk of rows, and slices of channels
   shapes.push_back({15, 64, 96, 96});  // of more than 16 MiB, which GPUs cut into chunks otherwise
   for (const Shape& shape : shapes) {
@@ -147,7 +147,7 @@ void register_math_channel_sum(OpRegistry& registry) {
                     [](const Graph& graph, const Node& node) {
                       return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
                     },
-                .samples = samples,
+                .samples = channel_sum_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return channel_sum_cpu(r, t); })});
   registry.add({.domain = "arbalest",
                 .name = "ReluGradSums",

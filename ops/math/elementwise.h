@@ -16,6 +16,13 @@ std::vector<AttributeSpec> two(std::string first, double first_fallback, std::st
 std::vector<AttributeSpec> flag(std::string name);  // 0 or 1, by default 0
 std::vector<AttributeSpec> choice(std::string name, std::string first, std::string second);
 
+// A line of ops/math/elementwise_table.h, but for its formulas.
+struct Line {
+  std::string name, doc;
+  std::vector<AttributeSpec> attributes;
+  double low, high;
+};
+
 // The values of the node's attributes, in the order of its operator's. Throws GraphError if a flag is not 0 or 1.
 Parameters parameters_of(const Node& node);
 

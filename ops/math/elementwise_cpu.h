@@ -1,61 +1,40 @@
 #pragma once
-// CPU loops of elementwise operators: out[i] = function(in[i]...), in the wide types of the inputs.
+// CPU loops of elementwise operators: out[i] = function(in[i]...), in the wide types of the inputs. An operator
+// compiles one loop for each type, over neighbouring elements; what walks through tensors is compiled once.
 
 #include <array>
-#include <type_traits>
+#include <memory>
+#include <utility>
 
 #include "ops/cpu.h"
+#include "ops/math/elementwise_table.h"
 #include "ops/math/strided.h"
 
 namespace arbalest {
 
-// All tensors in one order.
-template <typename T, typename F, typename... In>
-void map_elements(int64_t count, const F& function, T* out, const In*... in) {
-  parallel_for(count, 1, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = narrow<T>(function(widen(in[i])...));
-  });
-}
+// Computes out[i] = function(in[0][i], in[1][i], …) for `count` neighbouring elements. `out` is apart from the inputs,
+// or is one of them. Of input `still`, if there is one, all elements are the first.
+using RowFunction = void (*)(const void* function, int64_t count, void* out, const void* const* in, int still);
 
-// Steps of 0 and 1 are constants, so that the common loops are vectorised.
-template <typename F>
-void with_step(int64_t step, const F& f) {
-  if (step == 1) {
-    f(std::integral_constant<int64_t, 1>());
-  } else if (step == 0) {
-    f(std::integral_constant<int64_t, 0>());
-  } else {
-    f(step);
+template <int still, typename T, typename F, typename... In>
+void map_row(const F& function, int64_t count, T* out, const In*... in) {
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    ARBALEST_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(function(widen(in[int(I) == still ? 0 : i])...));
   }
+  (std::index_sequence_for<In...>());
 }
 
-// One run along the innermost axis, each input with its own step. The first of three is the gradient that flows back,
-// which hardly ever steps by other than 1.
-template <typename T, typename F, typename A>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 1>& step, T* out, const A* a) {
-  with_step(step[0], [&](auto sa) {
-    for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(function(widen(a[i * sa])));
-  });
-}
-template <typename T, typename F, typename A, typename B>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 2>& step, T* out, const A* a, const B* b) {
-  with_step(step[0], [&](auto sa) {
-    with_step(step[1], [&](auto sb) {
-      for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(function(widen(a[i * sa]), widen(b[i * sb])));
-    });
-  });
-}
-template <typename T, typename F, typename D, typename A, typename B>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 3>& step, T* out, const D* d, const A* a,
-             const B* b) {
-  with_step(step[1], [&](auto sa) {
-    with_step(step[2], [&](auto sb) {
-      for (int64_t i = 0; i < count; ++i) {
-        out[i] = narrow<T>(function(widen(d[i * step[0]]), widen(a[i * sa]), widen(b[i * sb])));
-      }
-    });
-  });
-}
+// A row function and the elements that it takes.
+struct RowMap {
+  static constexpr size_t kMostInputs = 3;
+  RowFunction row;
+  const void* function = nullptr;
+  size_t inputs = 1;
+  size_t out_bytes = 0;                           // of an element
+  std::array<size_t, kMostInputs> in_bytes = {};  // of an element of each input
+  bool broadcasts = false;                        // takes an input that stands still
+};
 
 // Offset in a tensor, in elements, of element `index` of the walk.
 inline int64_t offset_of(const Strided& walk, size_t tensor, int64_t index) {
@@ -68,22 +47,79 @@ inline int64_t offset_of(const Strided& walk, size_t tensor, int64_t index) {
 }
 
 // Tensor 0 of the walk is `out`, which lies without gaps in the order of the walk; the inputs follow.
+void map_strided(const Strided& walk, int64_t count, const RowMap& map, void* out, const void* const* in);
+
 template <typename T, typename F, typename... In>
 void map_strided(const Strided& walk, int64_t count, const F& function, T* out, const In*... in) {
-  constexpr size_t inputs = sizeof...(In);
-  if (walk.contiguous(inputs + 1)) return map_elements(count, function, out, in...);
-  std::array<int64_t, inputs> step;
-  for (size_t t = 0; t < inputs; ++t) step[t] = walk.inner_stride(t + 1);
-  parallel_for(count, 1, [&walk, &function, &step, out, in...](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t run = std::min(end - begin, walk.inner() - begin % walk.inner());
-      size_t tensor = 0;
-      const auto at = [&](auto* base) { return base + offset_of(walk, ++tensor, begin); };
-      const std::tuple<const In*...> from{at(in)...};  // braces: from left to right
-      std::apply([&](auto*... p) { map_run(run, function, step, out + begin, p...); }, from);
-      begin += run;
+  const RowFunction row = [](const void* f, int64_t n, void* to, const void* const* from, int) {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      map_row<-1>(*static_cast<const F*>(f), n, static_cast<T*>(to), static_cast<const In*>(from[I])...);
     }
-  });
+    (std::index_sequence_for<In...>());
+  };
+  const void* const inputs[] = {in...};
+  map_strided(
+      walk, count,
+      {.row = row, .function = &function, .inputs = sizeof...(In), .out_bytes = sizeof(T), .in_bytes = {sizeof(In)...}},
+      out, inputs);
 }
+
+// The same where the output is the input, tensor 1 of the walk; elements have 1, 2, 4 or 8 bytes.
+void copy_strided(const Strided& walk, int64_t count, size_t bytes, void* out, const void* in);
+
+namespace elementwise {
+
+// The loops of an operator whose functor is made of Parameters, by the type of elements; null where there is none.
+struct TypedRows {
+  size_t inputs = 0;
+  bool broadcasts = false;  // the loops take an input that stands still
+  RowFunction floats = nullptr, doubles = nullptr, bfloat16s = nullptr;
+  RowFunction uint8s = nullptr, int32s = nullptr, int64s = nullptr;
+};
+
+template <typename Functor, typename T, size_t inputs, bool broadcasts>
+void functor_row(const void* parameters, int64_t count, void* out, const void* const* in, int still) {
+  const Functor functor{*static_cast<const Parameters*>(parameters)};
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    T* to = static_cast<T*>(out);
+    if constexpr (broadcasts) {
+      if (still == 0) return map_row<0>(functor, count, to, static_cast<const T*>(in[I])...);
+      if (still == 1) return map_row<1>(functor, count, to, static_cast<const T*>(in[I])...);
+      if constexpr (inputs == 3) {
+        if (still == 2) return map_row<2>(functor, count, to, static_cast<const T*>(in[I])...);
+      }
+    }
+    map_row<-1>(functor, count, to, static_cast<const T*>(in[I])...);
+  }
+  (std::make_index_sequence<inputs>());
+}
+
+template <typename Functor, size_t inputs, bool broadcasts>
+TypedRows floating_rows() {
+  return {.inputs = inputs,
+          .broadcasts = broadcasts,
+          .floats = functor_row<Functor, float, inputs, broadcasts>,
+          .doubles = functor_row<Functor, double, inputs, broadcasts>,
+          .bfloat16s = functor_row<Functor, bfloat16, inputs, broadcasts>};
+}
+
+// A gradient's loops, and which operands it has after dY.
+struct GradientRows {
+  bool first, second;
+  TypedRows rows;
+};
+template <typename Gradient, bool broadcasts>
+GradientRows gradient_rows() {
+  constexpr size_t inputs = 1 + Gradient::kFirst + Gradient::kSecond;
+  return {Gradient::kFirst, Gradient::kSecond, floating_rows<Gradient, inputs, broadcasts>()};
+}
+
+// The kernel of these loops for the types of the request, whose output is tensor 0 of the walk.
+std::unique_ptr<Kernel> row_kernel(const KernelRequest& request, const TypedRows& rows, const Parameters& parameters,
+                                   const Strided& walk);
+// The same for an operator whose inputs broadcast to its output, with the values of its node's attributes.
+KernelFactory row_kernels(const TypedRows& rows);
+
+}  // namespace elementwise
 
 }  // namespace arbalest

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ops/math/convert.h"
+#include "ops/math/elementwise_cpu.h"
 #include "ops/math/elementwise_table.h"
 
 namespace arbalest::elementwise {
@@ -88,18 +89,17 @@ ARBALEST_INTEGER_BINARY(ARBALEST_BINARY)
 #undef ARBALEST_BINARY
 #undef ARBALEST_FUNCTOR_OF_INTEGERS
 
-// Calls f(functor type, T{}) with T the element type, and OfIntegers<Functor> for integers. make(Functor{}, T{}).
-template <typename Functor, typename F>
-auto dispatch_numbers(DataType type, F&& make) {
+// The loops of Functor, and those of OfIntegers<Functor>.
+template <typename Functor, size_t inputs>
+TypedRows number_rows() {
+  constexpr bool kBroadcasts = inputs > 1;
+  TypedRows rows = floating_rows<Functor, inputs, kBroadcasts>();
   if constexpr (OfIntegers<Functor>::kAny) {
-    switch (type) {
-      case DataType::Uint8: return make(OfIntegers<Functor>{}, uint8_t{});
-      case DataType::Int32: return make(OfIntegers<Functor>{}, int32_t{});
-      case DataType::Int64: return make(OfIntegers<Functor>{}, int64_t{});
-      default: break;
-    }
+    rows.uint8s = functor_row<OfIntegers<Functor>, uint8_t, inputs, kBroadcasts>;
+    rows.int32s = functor_row<OfIntegers<Functor>, int32_t, inputs, kBroadcasts>;
+    rows.int64s = functor_row<OfIntegers<Functor>, int64_t, inputs, kBroadcasts>;
   }
-  return dispatch_floating(type, [&](auto element) { return make(Functor{}, element); });
+  return rows;
 }
 
 }  // namespace arbalest::elementwise

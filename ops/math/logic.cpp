@@ -78,8 +78,9 @@ KernelFactory question_kernel(Question question) {
                         infinite && int_attribute(request.node, "detect_positive") != 0};
     return dispatch_element(request.inputs[0].dtype, [&](auto element) {
       using T = decltype(element);
-      return make_kernel([answer, count = request.outputs[0].elements()](const KernelContext& c) {
-        map_elements(count, answer, output<bool>(c, 0), input<T>(c, 0));
+      return make_kernel([walk = Strided(elementwise::walked_types(request)), answer,
+                          count = request.outputs[0].elements()](const KernelContext& c) {
+        map_strided(walk, count, answer, output<bool>(c, 0), input<T>(c, 0));
       });
     });
   };

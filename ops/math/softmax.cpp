@@ -33,7 +33,7 @@ void infer_softmax(InferContext& context) {
   context.set_output(0, x);
 }
 
-void infer_grad(InferContext& context) {
+void infer_softmax_grad(InferContext& context) {
   expect_input(context, 1, floating_input(context, 0), "the type of 'dY'");
   context.set_output(0, context.input(0));
 }
@@ -91,7 +91,7 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
   });
 }
 
-std::vector<Sample> samples(size_t inputs) {
+std::vector<Sample> softmax_samples(size_t inputs) {
   struct Case {
     Shape shape;
     int64_t axis;
@@ -115,7 +115,7 @@ std::vector<Sample> samples(size_t inputs) {
 }
 
 template <bool kLogarithm>
-void add(OpRegistry& registry, const std::string& name, std::string doc, std::string gradient_doc) {
+void add_softmax(OpRegistry& registry, const std::string& name, std::string doc, std::string gradient_doc) {
   const AttributeSpec axis = int_spec("axis", -1, "the axis of the sums; negative counts from the end");
   registry.add({.domain = "",
                 .name = name,
@@ -132,7 +132,7 @@ void add(OpRegistry& registry, const std::string& name, std::string doc, std::st
                                                     c.node().attributes)[0]);
                     },
                 .cost = elementwise_cost(5),
-                .samples = [] { return samples(1); },
+                .samples = [] { return softmax_samples(1); },
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu<kLogarithm>(r, t); })});
   registry.add(
       {.domain = "arbalest",
@@ -143,19 +143,19 @@ void add(OpRegistry& registry, const std::string& name, std::string doc, std::st
        .attributes = {axis},
        .internal = true,
        .layout = std::nullopt,
-       .infer = infer_grad,
+       .infer = infer_softmax_grad,
        .cost = elementwise_cost(4),
-       .samples = [] { return samples(2); },
+       .samples = [] { return softmax_samples(2); },
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_grad_cpu<kLogarithm>(r, t); })});
 }
 
 }  // namespace
 
 void register_math_softmax(OpRegistry& registry) {
-  add<false>(registry, "Softmax", "exp(X) divided by its sum along `axis`",
-             "Y · (dY − the sum of dY · Y along `axis`)");
-  add<true>(registry, "LogSoftmax", "X less the logarithm of the sum of exp(X) along `axis`",
-            "dY − exp(Y) · the sum of dY along `axis`");
+  add_softmax<false>(registry, "Softmax", "exp(X) divided by its sum along `axis`",
+                     "Y · (dY − the sum of dY · Y along `axis`)");
+  add_softmax<true>(registry, "LogSoftmax", "X less the logarithm of the sum of exp(X) along `axis`",
+                    "dY − exp(Y) · the sum of dY along `axis`");
 }
 
 }  // namespace arbalest

@@ -84,25 +84,25 @@ void grad_where(GradContext& context) {
   }
 }
 
-struct Shapes {
+struct WhereShapes {
   Shape condition, x, y;
 };
 
 std::vector<Sample> where_samples() {
   std::vector<Sample> samples;
-  const auto add = [&](const Shapes& s, DataType type) {
+  const auto add = [&](const WhereShapes& s, DataType type) {
     samples.push_back(
         {.name = fmt::format("{} {}, {} and {}", name_of(type), to_string(s.condition), to_string(s.x), to_string(s.y)),
          .inputs = {{{DataType::Bool, s.condition}, 0, 1}, {{type, s.x}, 0, 100}, {{type, s.y}, 0, 100}},
          .tolerance = 0});
   };
-  for (const Shapes& s : {Shapes{{3, 5}, {3, 5}, {3, 5}},
-                          {{4, 32, 16, 16}, {4, 32, 16, 16}, {4, 32, 16, 16}},
-                          {{2, 7, 5, 3}, {2, 7, 5, 3}, {}},
-                          {{5, 1}, {1, 4}, {3, 1, 1}},
-                          {{1, 1, 6, 6}, {2, 3, 6, 6}, {}},
-                          {{2, 1, 5, 3}, {1, 7, 1, 1}, {2, 7, 5, 3}},
-                          {{2, 0}, {1, 1}, {2, 0}}}) {
+  for (const WhereShapes& s : {WhereShapes{{3, 5}, {3, 5}, {3, 5}},
+                               {{4, 32, 16, 16}, {4, 32, 16, 16}, {4, 32, 16, 16}},
+                               {{2, 7, 5, 3}, {2, 7, 5, 3}, {}},
+                               {{5, 1}, {1, 4}, {3, 1, 1}},
+                               {{1, 1, 6, 6}, {2, 3, 6, 6}, {}},
+                               {{2, 1, 5, 3}, {1, 7, 1, 1}, {2, 7, 5, 3}},
+                               {{2, 0}, {1, 1}, {2, 0}}}) {
     add(s, DataType::Float32);
   }
   for (const DataType type : {DataType::Bool, DataType::Uint8, DataType::Int32, DataType::Int64}) {

@@ -7,7 +7,6 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/ignored_label.h"
 
 namespace arbalest {
 namespace {
@@ -61,7 +60,7 @@ std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element)
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> accuracy_samples() {
   const auto sample = [](std::string name, Shape shape, int64_t top_k, int32_t valid) {
     const int64_t batch = shape[0], classes = shape[1];
     return Sample{.name = std::move(name),
@@ -105,7 +104,7 @@ void register_metrics_accuracy(OpRegistry& registry) {
                     [](const Graph& graph, const Node& node) {
                       return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
                     },
-                .samples = samples,
+                .samples = accuracy_samples,
                 .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1},
                 .compares = Comparison{Comparison::Target::Classes},
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});

@@ -1,7 +1,7 @@
 // CUDA kernel of arbalest.Accuracy: a warp a row.
 
 #include "ops/cuda/row_mean.cuh"
-#include "ops/ignored_label.h"
+#include "ops/definition.h"
 
 namespace arbalest {
 

@@ -34,7 +34,7 @@ std::unique_ptr<Kernel> keep_rows_cpu(const KernelRequest& request, auto element
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> keep_rows_samples() {
   const auto sample = [](std::string name, int64_t capacity, Shape rows, int64_t devices, StepScalars scalars) {
     return Sample{.name = std::move(name),
                   .inputs = {{.type = {DataType::Float32, {capacity, rows[1]}}, .differentiable = false},
@@ -63,7 +63,7 @@ void register_metrics_keep_rows(OpRegistry& registry) {
                 .internal = true,
                 .side_effect = true,
                 .infer = infer_keep_rows,
-                .samples = samples,
+                .samples = keep_rows_samples,
                 .aliases = {{0, 0}},
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return keep_rows_cpu(r, t); }, 1)});
 }

@@ -36,7 +36,7 @@ double f1(const Counts& c) {
 }
 
 // Class with the greatest score, the first among equals.
-int64_t foremost(const ScoredRows& rows, int64_t sample) {
+int64_t foremost_class(const ScoredRows& rows, int64_t sample) {
   int64_t best = 0;
   for (int64_t c = 1; c < rows.columns().scores; ++c) {
     if (rows.score(sample, c) > rows.score(sample, best)) best = c;
@@ -55,7 +55,7 @@ std::vector<Counts> count_all(const Node& node, const ScoredRows& rows) {
   const bool classes = rows.columns().classes();
   const double least = least_score(node);
   for (int64_t n = 0; n < rows.samples(); ++n) {
-    const int64_t best = classes ? foremost(rows, n) : 0;
+    const int64_t best = classes ? foremost_class(rows, n) : 0;
     for (int64_t c = 0; c < rows.columns().scores; ++c) {
       if (rows.is_missing(n, c)) continue;
       const bool predicted = classes ? c == best : double(rows.score(n, c)) > least, positive = rows.is_positive(n, c);

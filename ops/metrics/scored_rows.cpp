@@ -58,14 +58,14 @@ std::unique_ptr<Kernel> scored_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[1].dtype, [&](auto label) { return rows_cpu<T, decltype(label)>(request); });
 }
 
-std::vector<std::string> parts_of(const Node&, const std::vector<TensorType>& inputs) {
+std::vector<std::string> scored_parts(const Node&, const std::vector<TensorType>& inputs) {
   const int64_t scores = ScoredColumns(inputs).scores;
   std::vector<std::string> names;
   for (int64_t c = 0; scores > 1 && c < scores; ++c) names.push_back(std::to_string(c));
   return names;
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> scored_rows_samples() {
   const auto sample = [](std::string name, Shape scores, TensorType label, double greatest) {
     return Sample{.name = std::move(name),
                   .inputs = {{.type = {DataType::Float32, std::move(scores)}}, {std::move(label), 0, greatest, false}},
@@ -117,12 +117,12 @@ Op scored_metric(std::string name, std::string doc) {
           .outputs = {{.name = "rows"}},
           .attributes = {ignore_spec()},
           .infer = infer_scored,
-          .samples = samples,
+          .samples = scored_rows_samples,
           .metric = MetricSpec{.better = MetricSpec::Better::Higher,
                                .least = 0,
                                .most = 1,
                                .keeps = MetricSpec::Keeps::Rows,
-                               .parts = parts_of},
+                               .parts = scored_parts},
           .compares = Comparison{Comparison::Target::Either},
           .cpu = floating_kernel([](const KernelRequest& r, auto t) { return scored_cpu<decltype(t)>(r); })};
 }

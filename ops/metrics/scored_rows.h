@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/op.h"
-#include "ops/ignored_label.h"
+#include "ops/definition.h"
 
 namespace arbalest {
 

@@ -69,7 +69,7 @@ std::unique_ptr<Kernel> tally_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> tally_samples() {
   const Sample::Input scalar{{DataType::Float32, {}}, -1, 1, false};
   const auto sample = [&](std::string name, int64_t metrics, int32_t valid) {
     std::vector<Sample::Input> inputs(size_t(metrics) + 1, scalar);
@@ -129,7 +129,7 @@ void register_metrics_tally(OpRegistry& registry) {
        .internal = true,
        .side_effect = true,
        .infer = infer_tally,
-       .samples = samples,
+       .samples = tally_samples,
        .aliases = {{0, 0}},
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return tally_cpu(r, t); }, 1)});
 }

@@ -7,11 +7,11 @@
 namespace arbalest {
 namespace {
 
-struct Pool : SlidingWindow {
+struct AveragePool : SlidingWindow {
   int64_t batch, channels;
   std::vector<double> shares;  // of each element of the window at an output pixel: 1 / the elements that count
 
-  Pool(const Node& node, const Shape& x, const Shape& y)
+  AveragePool(const Node& node, const Shape& x, const Shape& y)
       : SlidingWindow{pixels_of(x), pixels_of(y), window_of(node, x)}, batch(x[0]), channels(x[1]) {
     const bool count_pads = int_attribute(node, "count_include_pad") != 0;
     Pixels at;
@@ -32,11 +32,11 @@ struct Pool : SlidingWindow {
   }
 };
 
-constexpr int64_t kBlock = 64;  // channels whose sums are kept near
+constexpr int64_t kAverageBlock = 64;  // channels whose sums are kept near
 
-std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> average_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  const AveragePool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
   return make_kernel([pool](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     T* y = output<T>(context, 0);
@@ -46,9 +46,9 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
       const double* shares = pool.shares.data() + (at[0] * pool.out[1] + at[1]) * pool.out[2];
       for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
         const auto share = Wide<T>(shares[at[2]]);
-        for (int64_t c = 0; c < channels; c += kBlock) {
-          const int64_t count = std::min(kBlock, channels - c);
-          Wide<T> sums[kBlock] = {};
+        for (int64_t c = 0; c < channels; c += kAverageBlock) {
+          const int64_t count = std::min(kAverageBlock, channels - c);
+          Wide<T> sums[kAverageBlock] = {};
           pool.for_each_input(at, [&](int64_t, int64_t pixel) {
             const T* from = image + pixel * channels + c;
             for (int64_t i = 0; i < count; ++i) sums[i] += widen(from[i]);
@@ -61,9 +61,9 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> average_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  const AveragePool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
   return make_kernel([pool](const KernelContext& context) {
     const T* dy = input<T>(context, 0);
     T* dx = output<T>(context, 0);
@@ -71,9 +71,9 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
     for_each_row(pool.batch, pool.in, channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
       const T* gradients = dy + n * pixel_count(pool.out) * channels;
       for (at[2] = 0; at[2] < pool.in[2]; ++at[2]) {
-        for (int64_t c = 0; c < channels; c += kBlock) {
-          const int64_t count = std::min(kBlock, channels - c);
-          Wide<T> sums[kBlock] = {};
+        for (int64_t c = 0; c < channels; c += kAverageBlock) {
+          const int64_t count = std::min(kAverageBlock, channels - c);
+          Wide<T> sums[kAverageBlock] = {};
           pool.for_each_output(at, [&](int64_t, int64_t pixel) {
             const T* from = gradients + pixel * channels + c;
             const auto share = Wide<T>(pool.shares[size_t(pixel)]);
@@ -87,20 +87,20 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-TensorType pooled_type(const Node& node, const TensorType& x) {
+TensorType averaged_type(const Node& node, const TensorType& x) {
   const Window window = window_of(node, x.shape);
   flag_attribute(node, "count_include_pad");
   check_fits(node, window, x);
   return {x.dtype, windowed_shape(window, x.shape, x.shape[1], flag_attribute(node, "ceil_mode"))};
 }
 
-void infer_grad(InferContext& context) {
+void infer_average_grad(InferContext& context) {
   const TensorType& x = floating_input(context, 1, {3, 4, 5});
-  expect_input(context, 0, pooled_type(context.node(), x), "the type of AveragePool's output");
+  expect_input(context, 0, averaged_type(context.node(), x), "the type of AveragePool's output");
   context.set_output(0, x);
 }
 
-struct Case {
+struct AverageCase {
   PoolCase pool;
   int64_t count_pads;
 
@@ -110,38 +110,38 @@ struct Case {
     return sample;
   }
 };
-const std::vector<Case>& cases() {
-  static const std::vector<Case> cases = {{{"halving", {2, 8, 8, 8}, 2, 2, 0, 0, 1, 0}, 0},
-                                          {{"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0}, 0},
-                                          {{"padded", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 0},
-                                          {{"pads count", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 1},
-                                          {{"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0}, 1},
-                                          {{"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1}, 0},
-                                          {{"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1}, 1},
-                                          {{"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0}, 0},
-                                          {{"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"}, 0},
-                                          {{"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, "SAME_LOWER"}, 1},
-                                          {{"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1}, 0},
-                                          {{"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0}, 1},
-                                          {{"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0}, 0}};
+const std::vector<AverageCase>& average_cases() {
+  static const std::vector<AverageCase> cases = {{{"halving", {2, 8, 8, 8}, 2, 2, 0, 0, 1, 0}, 0},
+                                                 {{"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0}, 0},
+                                                 {{"padded", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 0},
+                                                 {{"pads count", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 1},
+                                                 {{"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0}, 1},
+                                                 {{"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1}, 0},
+                                                 {{"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1}, 1},
+                                                 {{"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0}, 0},
+                                                 {{"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"}, 0},
+                                                 {{"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, "SAME_LOWER"}, 1},
+                                                 {{"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1}, 0},
+                                                 {{"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0}, 1},
+                                                 {{"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0}, 0}};
   return cases;
 }
 
-std::vector<Sample> pool_samples() {
+std::vector<Sample> average_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) samples.push_back(c.sample({{{DataType::Float32, c.pool.shape}}}));
+  for (const AverageCase& c : average_cases()) samples.push_back(c.sample({{{DataType::Float32, c.pool.shape}}}));
   return samples;
 }
 
-std::vector<Sample> grad_samples() {
+std::vector<Sample> average_grad_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const AverageCase& c : average_cases()) {
     samples.push_back(c.sample({{{DataType::Float32, c.pool.pooled()}}, {{DataType::Float32, c.pool.shape}}}));
   }
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> average_specs() {
   return pool_specs(int_spec("count_include_pad", 0, "1: the mean is over padding too, as zeros"));
 }
 
@@ -153,11 +153,11 @@ void register_nn_average_pool(OpRegistry& registry) {
                 .doc = "the mean of each window",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = specs(),
+                .attributes = average_specs(),
                 .layout = Layout::ChannelsLast,
                 .infer =
                     [](InferContext& c) {
-                      c.set_output(0, pooled_type(c.node(), floating_input(c, 0, {3, 4, 5})));
+                      c.set_output(0, averaged_type(c.node(), floating_input(c, 0, {3, 4, 5})));
                     },
                 .grad =
                     [](GradContext& c) {
@@ -167,20 +167,20 @@ void register_nn_average_pool(OpRegistry& registry) {
                                    window_attributes(c.node(), {"ceil_mode", "count_include_pad"}))[0]);
                     },
                 .cost = pool_cost,
-                .samples = pool_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
+                .samples = average_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return average_cpu(r, t); })});
   registry.add({.domain = "arbalest",
                 .name = "AveragePoolGrad",
                 .doc = "the gradient of AveragePool's X; X is not read",
                 .inputs = {{.name = "dY", .lowered = true}, {.name = "X", .lowered = true}},
                 .outputs = {{.name = "dX", .lowered = true}},
-                .attributes = specs(),
+                .attributes = average_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_grad,
+                .infer = infer_average_grad,
                 .cost = elementwise_cost(1),
-                .samples = grad_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+                .samples = average_grad_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return average_grad_cpu(r, t); })});
 }
 
 }  // namespace arbalest

@@ -110,7 +110,7 @@ bool is_read(const Graph& graph, ValueId value) {
   });
 }
 
-void infer_as_identity(Graph& graph, NodeId id) {
+void drop_nothing(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   const bool mask = node.outputs.size() > 1 && node.outputs[1] != kNone;
   if (mask && is_read(graph, node.outputs[1])) {        // exporters name one that nobody reads
@@ -125,7 +125,7 @@ void infer_as_identity(Graph& graph, NodeId id) {
 }
 
 // The gradient's operator drops the same elements of X as of dY.
-Repetition dropped_again(const Graph& graph, const Node& node) {
+Repetition dropout_again(const Graph& graph, const Node& node) {
   if (int_attribute(node, "training_mode") == 0) return {};
   return {&graph.op("arbalest.DropoutGrad"),
           {node.inputs[0]},
@@ -133,7 +133,7 @@ Repetition dropped_again(const Graph& graph, const Node& node) {
           {node.outputs[0]}};
 }
 
-std::vector<Sample> samples(const Attributes& others, int outputs) {
+std::vector<Sample> dropout_samples(const Attributes& others, int outputs) {
   std::vector<Sample> samples;
   for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{64, 40}, Shape{4, 32, 16, 16}}) {
     for (const double ratio : {0.0, 0.3, 0.75}) {
@@ -150,10 +150,10 @@ std::vector<Sample> samples(const Attributes& others, int outputs) {
   return samples;
 }
 
-std::vector<Sample> forward_samples() {
-  std::vector<Sample> all = samples({{"training_mode", int64_t{1}}}, 1);
+std::vector<Sample> dropped_samples() {
+  std::vector<Sample> all = dropout_samples({{"training_mode", int64_t{1}}}, 1);
   for (const Attributes& mode : {Attributes{{"training_mode", int64_t{1}}, {"seed", int64_t{5}}}, Attributes{}}) {
-    for (Sample& sample : samples(mode, 2)) {
+    for (Sample& sample : dropout_samples(mode, 2)) {
       sample.name += mode.empty() ? ", inference with a mask" : ", with a mask";
       all.push_back(std::move(sample));
     }
@@ -183,10 +183,10 @@ void register_nn_dropout(OpRegistry& registry) {
       .grad = grad_dropout,
       .expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); },
       .expands = is_identity,
-      .for_inference = infer_as_identity,
-      .again = dropped_again,
+      .for_inference = drop_nothing,
+      .again = dropout_again,
       .cost = elementwise_cost(1),
-      .samples = forward_samples,
+      .samples = dropped_samples,
       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_cpu(r, t); })};
   op.attributes.push_back(int_spec("training_mode", 0, "1: elements are dropped in training; validation drops none"));
   registry.add(std::move(op));
@@ -215,7 +215,7 @@ void register_nn_dropout(OpRegistry& registry) {
           .cost = elementwise_cost(1),
           .samples =
               [] {
-                return samples({{"node", "dropped"}}, 1);
+                return dropout_samples({{"node", "dropped"}}, 1);
               },
           .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_grad_cpu(r, t); })};
   grad.attributes.push_back(required_spec("node", AttributeKind::String, "the name of the Dropout"));

@@ -7,7 +7,7 @@
 namespace arbalest {
 namespace {
 
-std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> global_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const Shape shape = request.inputs[0].shape;
@@ -32,7 +32,7 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
       batch * channels * int64_t(sizeof(W)));
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> global_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const Shape shape = request.outputs[0].shape;
@@ -53,27 +53,27 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-void infer_grad(InferContext& context) {
+void infer_global_grad(InferContext& context) {
   const TensorType& x = floating_input(context, 1, {3, 4, 5});
   expect_input(context, 0, {x.dtype, global_pool_shape(x.shape)}, "the type of GlobalAveragePool's output");
   context.set_output(0, x);
 }
 
-std::vector<Shape> sample_shapes() {
+std::vector<Shape> global_shapes() {
   return {{1, 1, 1, 1}, {2, 3, 5, 7}, {1, 13, 4, 4}, {3, 5, 6}, {2, 4, 3, 2, 5}, {16, 64, 8, 8}};
 }
 
-std::vector<Sample> pool_samples() {
+std::vector<Sample> global_samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : global_shapes()) {
     samples.push_back({.name = to_string(shape), .inputs = {{{DataType::Float32, shape}}}});
   }
   return samples;
 }
 
-std::vector<Sample> grad_samples() {
+std::vector<Sample> global_grad_samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : global_shapes()) {
     samples.push_back({.name = to_string(shape),
                        .inputs = {{{DataType::Float32, global_pool_shape(shape)}}, {{DataType::Float32, shape}}}});
   }
@@ -97,8 +97,8 @@ void register_nn_global_average_pool(OpRegistry& registry) {
                                                     {c.output_gradient(0), c.input(0)}, 1)[0]);
                     },
                 .cost = pool_cost,
-                .samples = pool_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
+                .samples = global_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_cpu(r, t); })});
   registry.add({.domain = "arbalest",
                 .name = "GlobalAveragePoolGrad",
                 .doc = "dY / pixels at every pixel, in the shape of X; X is not read",
@@ -106,10 +106,10 @@ void register_nn_global_average_pool(OpRegistry& registry) {
                 .outputs = {{.name = "dX", .lowered = true}},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_grad,
+                .infer = infer_global_grad,
                 .cost = elementwise_cost(1),
-                .samples = grad_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+                .samples = global_grad_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_grad_cpu(r, t); })});
 }
 
 }  // namespace arbalest

@@ -14,10 +14,10 @@
 namespace arbalest {
 namespace {
 
-struct Pool : SlidingWindow {
+struct MaxPool : SlidingWindow {
   int64_t batch, channels;
 
-  Pool(const Node& node, const Shape& x, const Shape& y)
+  MaxPool(const Node& node, const Shape& x, const Shape& y)
       : SlidingWindow{pixels_of(x), pixels_of(y), window_of(node, x)}, batch(x[0]), channels(x[1]) {}
 
   int64_t image() const { return pixel_count(in) * channels; }  // elements
@@ -25,12 +25,12 @@ struct Pool : SlidingWindow {
 };
 
 // Channels are taken in blocks, whose running maxima stay in registers or the nearest cache.
-constexpr int64_t kBlock = 64;
+constexpr int64_t kMaxBlock = 64;
 
 template <typename T>
-void pool_block(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y) {
+void pool_block(const MaxPool& pool, const T* x, const Pixels& at, int64_t count, T* y) {
   using W = Wide<T>;
-  W best[kBlock];
+  W best[kMaxBlock];
   std::fill(best, best + count, -std::numeric_limits<W>::infinity());
   pool.for_each_input(at, [&](int64_t, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
@@ -45,7 +45,7 @@ void pool_block(const Pool& pool, const T* x, const Pixels& at, int64_t count, T
 
 // The same, and in `indices` the pixel of each maximum.
 template <typename T>
-void pool_block_indexed(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y, int64_t* indices) {
+void pool_block_indexed(const MaxPool& pool, const T* x, const Pixels& at, int64_t count, T* y, int64_t* indices) {
   std::fill(indices, indices + count, -1);
   pool.for_each_input(at, [&](int64_t, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
@@ -60,10 +60,10 @@ void pool_block_indexed(const Pool& pool, const T* x, const Pixels& at, int64_t 
 
 // The same, and in `taps` the element of the window that each maximum is. A NaN is one, the first of them.
 template <typename T>
-void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y, uint8_t* taps) {
+void pool_block_taps(const MaxPool& pool, const T* x, const Pixels& at, int64_t count, T* y, uint8_t* taps) {
   using W = Wide<T>;
-  W best[kBlock];
-  int32_t places[kBlock];
+  W best[kMaxBlock];
+  int32_t places[kMaxBlock];
   bool first = true;
   std::fill(best, best + count, -std::numeric_limits<W>::infinity());  // of a dilated window that misses the image
   std::fill(places, places + count, 0);
@@ -93,7 +93,7 @@ struct IndexOrder {
 
 std::unique_ptr<Kernel> taps_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
   return make_kernel([=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     T* y = output<T>(context, 0);
@@ -102,17 +102,17 @@ std::unique_ptr<Kernel> taps_cpu(const KernelRequest& request, auto element) {
       const T* image = x + n * pool.image();
       for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
         const int64_t to = (first + at[2]) * pool.channels;
-        for (int64_t c = 0; c < pool.channels; c += kBlock) {
-          pool_block_taps(pool, image + c, at, std::min(kBlock, pool.channels - c), y + to + c, taps + to + c);
+        for (int64_t c = 0; c < pool.channels; c += kMaxBlock) {
+          pool_block_taps(pool, image + c, at, std::min(kMaxBlock, pool.channels - c), y + to + c, taps + to + c);
         }
       }
     });
   });
 }
 
-std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> max_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
   const bool indexed = request.has_output(1);
   const IndexOrder order{pool.in, int_attribute(request.node, "storage_order") != 0};
   return make_kernel([=](const KernelContext& context) {
@@ -123,8 +123,8 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
       const T* image = x + n * pool.image();
       for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
         const int64_t to = (first + at[2]) * pool.channels;
-        for (int64_t c = 0; c < pool.channels; c += kBlock) {
-          const int64_t count = std::min(kBlock, pool.channels - c);
+        for (int64_t c = 0; c < pool.channels; c += kMaxBlock) {
+          const int64_t count = std::min(kMaxBlock, pool.channels - c);
           if (!indexed) {
             pool_block(pool, image + c, at, count, y + to + c);
             continue;
@@ -141,9 +141,10 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
 
 // Adds one window's gradient to the first maximum of each channel.
 template <typename T>
-void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pixels& at, int64_t count, Wide<T>* dx) {
+void grad_block(const MaxPool& pool, const T* dy, const T* x, const T* y, const Pixels& at, int64_t count,
+                Wide<T>* dx) {
   using W = Wide<T>;
-  W open[kBlock], best[kBlock];  // the gradient, until it is given away
+  W open[kMaxBlock], best[kMaxBlock];  // the gradient, until it is given away
   for (int64_t c = 0; c < count; ++c) open[c] = widen(dy[c]), best[c] = widen(y[c]);
   pool.for_each_input(at, [&](int64_t, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
@@ -158,10 +159,11 @@ void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pix
 
 // The same with the places of the maxima given by `taps`.
 template <typename T>
-void taps_grad_block(const Pool& pool, const T* dy, const uint8_t* taps, const Pixels& at, int64_t count, Wide<T>* dx) {
+void taps_grad_block(const MaxPool& pool, const T* dy, const uint8_t* taps, const Pixels& at, int64_t count,
+                     Wide<T>* dx) {
   using W = Wide<T>;
-  W gradient[kBlock];
-  int32_t places[kBlock];
+  W gradient[kMaxBlock];
+  int32_t places[kMaxBlock];
   for (int64_t c = 0; c < count; ++c) gradient[c] = widen(dy[c]), places[c] = taps[c];
   pool.for_each_input(at, [&](int64_t tap, int64_t pixel) {
     W* to = dx + pixel * pool.channels;
@@ -172,7 +174,7 @@ void taps_grad_block(const Pool& pool, const T* dy, const uint8_t* taps, const P
 // dX as the sum over windows of what `add(context, image's first element in X, window's in Y, window, channels, sums)`
 // adds to the sums of the image, from the window's first channel on.
 template <typename T, typename Add>
-std::unique_ptr<Kernel> sum_over_windows(const Pool& pool, Add add) {
+std::unique_ptr<Kernel> sum_over_windows(const MaxPool& pool, Add add) {
   using W = Wide<T>;
   constexpr bool kDirect = std::is_same_v<T, W>;
   const int64_t image = pool.image(), out_image = pool.out_image();
@@ -189,8 +191,8 @@ std::unique_ptr<Kernel> sum_over_windows(const Pool& pool, Add add) {
             for (at[0] = 0; at[0] < pool.out[0]; ++at[0]) {
               for (at[1] = 0; at[1] < pool.out[1]; ++at[1]) {
                 for (at[2] = 0; at[2] < pool.out[2]; ++at[2], out += pool.channels) {
-                  for (int64_t c = 0; c < pool.channels; c += kBlock) {
-                    add(context, n * image + c, out + c, at, std::min(kBlock, pool.channels - c), sums + c);
+                  for (int64_t c = 0; c < pool.channels; c += kMaxBlock) {
+                    add(context, n * image + c, out + c, at, std::min(kMaxBlock, pool.channels - c), sums + c);
                   }
                 }
               }
@@ -204,9 +206,9 @@ std::unique_ptr<Kernel> sum_over_windows(const Pool& pool, Add add) {
       kDirect ? 0 : pool.batch * image * int64_t(sizeof(W)));
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> max_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  const MaxPool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
   return sum_over_windows<T>(
       pool, [pool](const KernelContext& c, int64_t x, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
         grad_block(pool, input<T>(c, 0) + out, input<T>(c, 1) + x, input<T>(c, 2) + out, at, count, sums);
@@ -215,7 +217,7 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
 
 std::unique_ptr<Kernel> taps_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Pool pool(request.node, request.outputs[0].shape, request.inputs[0].shape);
+  const MaxPool pool(request.node, request.outputs[0].shape, request.inputs[0].shape);
   return sum_over_windows<T>(
       pool, [pool](const KernelContext& c, int64_t, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
         taps_grad_block(pool, input<T>(c, 0) + out, input<uint8_t>(c, 1) + out, at, count, sums);
@@ -234,7 +236,7 @@ void check_attributes(const Node& node, const Window& window) {
   }
 }
 
-TensorType pooled_type(const Node& node, const TensorType& x) {
+TensorType max_type(const Node& node, const TensorType& x) {
   const Window window = window_of(node, x.shape);
   check_attributes(node, window);
   check_fits(node, window, x);
@@ -242,14 +244,14 @@ TensorType pooled_type(const Node& node, const TensorType& x) {
 }
 
 void infer_pool(InferContext& context) {
-  const TensorType y = pooled_type(context.node(), floating_input(context, 0, {3, 4, 5}));
+  const TensorType y = max_type(context.node(), floating_input(context, 0, {3, 4, 5}));
   context.set_output(0, y);
   context.set_output(1, {DataType::Int64, y.shape});
 }
 
-void infer_grad(InferContext& context) {
+void infer_max_grad(InferContext& context) {
   const TensorType& x = floating_input(context, 1, {3, 4, 5});
-  const TensorType y = pooled_type(context.node(), x);
+  const TensorType y = max_type(context.node(), x);
   expect_input(context, 0, y, "the type of MaxPool's output");
   expect_input(context, 2, y, "the type of MaxPool's output");
   context.set_output(0, x);
@@ -262,12 +264,12 @@ TensorType taps_type(const InferContext& context, const TensorType& x) {
   if (taps > kMostTaps) {
     context.fail(fmt::format("attribute 'kernel_shape' has {} elements; expected at most {}", taps, kMostTaps));
   }
-  return {DataType::Uint8, pooled_type(context.node(), x).shape};
+  return {DataType::Uint8, max_type(context.node(), x).shape};
 }
 
 void infer_taps(InferContext& context) {
   const TensorType& x = floating_input(context, 0, {3, 4});
-  context.set_output(0, pooled_type(context.node(), x));
+  context.set_output(0, max_type(context.node(), x));
   context.set_output(1, taps_type(context, x));
 }
 
@@ -278,7 +280,7 @@ void infer_taps_grad(InferContext& context) {
   if (x.shape.size() != dy.shape.size()) {
     context.fail(fmt::format("attribute 'image' has {} extents; expected {}", x.shape.size() - 2, dy.shape.size() - 2));
   }
-  expect_input(context, 0, pooled_type(context.node(), x), "the type of MaxPoolTaps' output");
+  expect_input(context, 0, max_type(context.node(), x), "the type of MaxPoolTaps' output");
   expect_input(context, 1, taps_type(context, x), "as MaxPoolTaps makes them");
   context.set_output(0, x);
 }
@@ -289,7 +291,7 @@ void expand_global(ExpandContext& context) {
   context.replace_output(0, context.add("MaxPool", "", {context.input(0)}, 1, {{"kernel_shape", whole}})[0]);
 }
 
-const std::vector<PoolCase>& cases() {
+const std::vector<PoolCase>& max_cases() {
   static const std::vector<PoolCase> cases = {{"halving", {2, 6, 8, 8}, 2, 2, 0, 0, 1, 0},
                                               {"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0},
                                               {"overlapping", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0},
@@ -315,9 +317,9 @@ const std::vector<PoolCase>& cases() {
   return cases;
 }
 
-std::vector<Sample> pool_samples() {
+std::vector<Sample> max_samples() {
   std::vector<Sample> samples;
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : max_cases()) {
     samples.push_back({.name = c.name,
                        .inputs = {{.type = {DataType::Float32, c.shape}, .distinct = true}},
                        .attributes = c.attributes(),
@@ -333,9 +335,9 @@ std::vector<Sample> pool_samples() {
 
 // Y is a function of X, so it cannot be drawn: X and Y are 1 throughout, all ties, of which the first must win.
 // Distinct maxima are in MaxPool's own gradient check.
-std::vector<Sample> grad_samples() {
+std::vector<Sample> max_grad_samples() {
   std::vector<Sample> samples;
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : max_cases()) {
     const Shape y = c.pooled();
     samples.push_back(
         {.name = c.name,
@@ -352,7 +354,7 @@ bool are_images(const PoolCase& c) {
 
 std::vector<Sample> taps_samples() {
   std::vector<Sample> samples;
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : max_cases()) {
     if (!are_images(c)) continue;
     for (const bool ties : {false, true}) {  // all elements alike: the first of each window is its maximum
       samples.push_back(
@@ -369,7 +371,7 @@ std::vector<Sample> taps_samples() {
 // Taps are drawn, also such as lie in the padding or in no window: nothing flows back there.
 std::vector<Sample> taps_grad_samples() {
   std::vector<Sample> samples;
-  for (const PoolCase& c : cases()) {
+  for (const PoolCase& c : max_cases()) {
     if (!are_images(c)) continue;
     const Shape y = c.pooled();
     const double taps = std::pow(double(c.kernel), double(c.shape.size() - 2));
@@ -382,7 +384,7 @@ std::vector<Sample> taps_grad_samples() {
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> max_specs() {
   return pool_specs(
       int_spec("storage_order", 0, "how Indices counts pixels: 0: row by row; 1: the first spatial axis is innermost"));
 }
@@ -395,7 +397,7 @@ void register_nn_max_pool(OpRegistry& registry) {
                 .doc = "the greatest value of each window, and its index in X, row-major",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}, {.name = "Indices", .arity = OperandSpec::Optional}},
-                .attributes = specs(),
+                .attributes = max_specs(),
                 .layout = Layout::ChannelsLast,
                 .infer = infer_pool,
                 .grad =
@@ -406,27 +408,27 @@ void register_nn_max_pool(OpRegistry& registry) {
                                                     window_attributes(c.node(), {"ceil_mode"}))[0]);
                     },
                 .cost = pool_cost,
-                .samples = pool_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
+                .samples = max_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return max_cpu(r, t); })});
   registry.add(
       {.domain = "arbalest",
        .name = "MaxPoolGrad",
        .doc = "each window's dY at the first element of X that equals Y",
        .inputs = {{.name = "dY", .lowered = true}, {.name = "X", .lowered = true}, {.name = "Y", .lowered = true}},
        .outputs = {{.name = "dX", .lowered = true}},
-       .attributes = specs(),
+       .attributes = max_specs(),
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_grad,
+       .infer = infer_max_grad,
        .cost = elementwise_cost(1),
-       .samples = grad_samples,
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+       .samples = max_grad_samples,
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return max_grad_cpu(r, t); })});
   registry.add({.domain = "arbalest",
                 .name = "MaxPoolTaps",
                 .doc = "MaxPool of images that also tells where in its window each maximum is: row-major, from 0",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}, {.name = "Taps"}},
-                .attributes = specs(),
+                .attributes = max_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_taps,
@@ -438,7 +440,7 @@ void register_nn_max_pool(OpRegistry& registry) {
                .doc = "each window's dY at the element that Taps names",
                .inputs = {{.name = "dY", .lowered = true}, {.name = "Taps"}},
                .outputs = {{.name = "dX", .lowered = true}},
-               .attributes = specs(),
+               .attributes = max_specs(),
                .internal = true,
                .layout = Layout::ChannelsLast,
                .infer = infer_taps_grad,

@@ -46,19 +46,19 @@ void grad_stochastic_depth(GradContext& context) {
 }
 
 // The gradient's operator drops the same samples of X as of dY.
-Repetition dropped_again(const Graph& graph, const Node& node) {
+Repetition depth_again(const Graph& graph, const Node& node) {
   return {&graph.op("arbalest.StochasticDepthGrad"),
           {node.inputs[0]},
           {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}},
           {node.outputs[0]}};
 }
 
-void infer_as_identity(Graph& graph, NodeId id) {
+void keep_all_branches(Graph& graph, NodeId id) {
   graph.nodes[size_t(id)].op = &graph.op("Identity");
   graph.nodes[size_t(id)].attributes = {};
 }
 
-std::vector<Sample> samples(const Attributes& others) {
+std::vector<Sample> stochastic_depth_samples(const Attributes& others) {
   std::vector<Sample> samples;
   for (const Shape& shape : {Shape{1}, Shape{7, 5}, Shape{6, 7, 5, 3}, Shape{5, 9, 64}, Shape{9, 16, 17, 16}}) {
     for (const double ratio : {0.0, 0.4}) {
@@ -92,10 +92,10 @@ void register_nn_stochastic_depth(OpRegistry& registry) {
        .layout = std::nullopt,
        .infer = infer_stochastic_depth,
        .grad = grad_stochastic_depth,
-       .for_inference = infer_as_identity,
-       .again = dropped_again,
+       .for_inference = keep_all_branches,
+       .again = depth_again,
        .cost = elementwise_cost(1),
-       .samples = [] { return samples({}); },
+       .samples = [] { return stochastic_depth_samples({}); },
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, r.node.name, t); })});
   Op grad{.domain = "arbalest",
           .name = "StochasticDepthGrad",
@@ -109,7 +109,7 @@ void register_nn_stochastic_depth(OpRegistry& registry) {
           .cost = elementwise_cost(1),
           .samples =
               [] {
-                return samples({{"node", "dropped"}});
+                return stochastic_depth_samples({{"node", "dropped"}});
               },
           .cpu = floating_kernel([](const KernelRequest& r, auto t) {
             return stochastic_depth_cpu(r, string_attribute(r.node, "node"), t);

@@ -6,6 +6,7 @@
 
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_cpu.h"
+#include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
 
@@ -13,7 +14,7 @@ namespace arbalest {
 namespace {
 
 // X, and (C) parameters at inputs `first` to `last`.
-const TensorType& check_operands(InferContext& context, size_t x, size_t first, size_t last) {
+const TensorType& check_norm_operands(InferContext& context, size_t x, size_t first, size_t last) {
   const TensorType& type = floating_input(context, x, {2, 3, 4, 5});
   if (rows_of(type).rows == 0) context.fail(fmt::format("input 'X' is {}: nothing to normalise", to_string(type)));
   const TensorType channels{master_type(type.dtype), {type.shape[1]}};
@@ -35,8 +36,8 @@ void check_momentum(InferContext& context) {
   }
 }
 
-void infer_onnx(InferContext& context) {
-  const TensorType x = check_operands(context, 0, 1, 4);
+void infer_onnx_norm(InferContext& context) {
+  const TensorType x = check_norm_operands(context, 0, 1, 4);
   check_epsilon(context);
   check_momentum(context);
   flag_attribute(context.node(), "correction");
@@ -48,7 +49,7 @@ void infer_onnx(InferContext& context) {
   }
 }
 
-void expand_onnx(ExpandContext& context) {
+void expand_onnx_norm(ExpandContext& context) {
   const Node& node = context.node();
   const std::vector<ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 5);
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}};
@@ -77,25 +78,25 @@ void check_residual(InferContext& context, const TensorType& x) {
 }
 
 // Checks the partials that a convolution leaves, if there are any: see ops/norm/statistics_chunks.h.
-void check_partials(InferContext& context, size_t index, const TensorType& x) {
+void check_norm_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
   const Shape shape = {pixel_chunks(x.shape, int_attribute(context.node(), "chunk_pixels")).chunks, x.shape[1], 2};
   expect_input(context, index, {master_type(x.dtype), shape}, "two numbers a chunk and channel");
 }
 
-void infer_training(InferContext& context) {
-  const TensorType x = check_operands(context, 0, 1, 4);
+void infer_norm_training(InferContext& context) {
+  const TensorType x = check_norm_operands(context, 0, 1, 4);
   check_epsilon(context);
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
-  check_partials(context, 6, x);
+  check_norm_partials(context, 6, x);
   context.set_output(0, x);
   for (size_t i = 1; i < 5; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
 }
 
-void grad_training(GradContext& c) {
+void grad_norm_training(GradContext& c) {
   const bool residual = c.input(5) != kNone && c.needs_gradient(5);
   const int64_t relu = int_attribute(c.node(), "relu");
   const Attributes attributes{{"relu", relu}, {"residual", int64_t{residual}}};
@@ -110,7 +111,7 @@ void grad_training(GradContext& c) {
   if (residual) c.set_input_gradient(5, gradients[3]);
 }
 
-Repetition normalised_again(const Graph& graph, const Node& node) {
+Repetition norm_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
   Repetition again{&graph.op("arbalest.BatchNormAgain"),
@@ -132,12 +133,12 @@ void training_for_inference(Graph& graph, NodeId id) {
 }
 
 void infer_training_grad(InferContext& context) {
-  const TensorType x = check_operands(context, 1, 3, 5);
+  const TensorType x = check_norm_operands(context, 1, 3, 5);
   expect_input(context, 0, x, "the type of 'X'");
   if (context.has_input(2)) expect_input(context, 2, x, "the type of 'X'");
   if (context.has_input(6)) expect_input(context, 6, {master_type(x.dtype), {x.shape[1]}}, "as 'scale'");
   if (context.has_input(7)) expect_input(context, 7, x, "the type of 'X'");
-  check_partials(context, 8, x);
+  check_norm_partials(context, 8, x);
   const bool relu = flag_attribute(context.node(), "relu");
   if (context.has_input(2) + context.has_input(6) != int(relu)) {
     context.fail(fmt::format("attribute 'relu' is {}; expected {} of the inputs 'Y' and 'bias'", int(relu),
@@ -156,20 +157,20 @@ void infer_training_grad(InferContext& context) {
   if (residual) context.set_output(3, x);
 }
 
-void infer_again(InferContext& context) {
-  const TensorType x = check_operands(context, 0, 1, 4);
+void infer_norm_again(InferContext& context) {
+  const TensorType x = check_norm_operands(context, 0, 1, 4);
   check_residual(context, x);
   context.set_output(0, x);
 }
 
-void infer_inference(InferContext& context) {
-  const TensorType x = check_operands(context, 0, 1, 4);
+void infer_norm_inference(InferContext& context) {
+  const TensorType x = check_norm_operands(context, 0, 1, 4);
   check_epsilon(context);
   check_residual(context, x);
   context.set_output(0, x);
 }
 
-void grad_inference(GradContext& c) {
+void grad_norm_inference(GradContext& c) {
   ValueId dy = c.output_gradient(0);
   if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
   if (c.input(5) != kNone && c.needs_gradient(5)) c.set_input_gradient(5, dy);
@@ -184,7 +185,7 @@ void grad_inference(GradContext& c) {
 }
 
 void infer_inference_grad(InferContext& context) {
-  const TensorType x = check_operands(context, 1, 2, 4);
+  const TensorType x = check_norm_operands(context, 1, 2, 4);
   check_epsilon(context);
   expect_input(context, 0, x, "the type of 'X'");
   context.set_output(0, x);
@@ -197,7 +198,7 @@ struct SampleShape {
   Shape shape;
   double low = -2, high = 2;
 };
-const std::vector<SampleShape>& sample_shapes() {
+const std::vector<SampleShape>& batch_norm_shapes() {
   static const std::vector<SampleShape> shapes = {{"matrix", {7, 5}},
                                                   {"odd image", {2, 3, 5, 7}},
                                                   {"one sample", {1, 13, 4, 4}},
@@ -208,16 +209,11 @@ const std::vector<SampleShape>& sample_shapes() {
                                                   {"large mean", {8, 6, 12, 12}, 999, 1001}};
   return shapes;
 }
-Sample::Input tensor(const Shape& shape, double low, double high) {
+Sample::Input norm_tensor(const Shape& shape, double low, double high) {
   return {{DataType::Float32, shape}, low, high};
 }
-Sample::Input channels(const Shape& shape, double low, double high, bool differentiable = true) {
+Sample::Input norm_channels(const Shape& shape, double low, double high, bool differentiable = true) {
   return {{DataType::Float32, {shape[1]}}, low, high, differentiable};
-}
-
-// An operand that is left out.
-Sample::Input nothing() {
-  return {{DataType::Token, {}}, 0, 0, false};
 }
 
 // Random partials, which need not be those of X: what is made of them is no function of X to differentiate.
@@ -235,16 +231,11 @@ const std::vector<Shape>& images_in_chunks() {
   return images;
 }
 
-// An image with more rows than all blocks of a GPU take at once, and with some after the last whole batch.
-Shape image_in_turns() {
-  return {5, 512, 31, 29};
-}
-
 // Without and with relu and residual; `inputs` makes the operands before the residual.
 template <typename Inputs>
 std::vector<Sample> fused_samples(int outputs, const Attributes& attributes, Inputs inputs) {
   std::vector<Sample> samples;
-  for (const SampleShape& s : sample_shapes()) {
+  for (const SampleShape& s : batch_norm_shapes()) {
     for (const bool fused : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", s.name, fused ? ", residual and relu" : ""),
                     .inputs = inputs(s),
@@ -254,7 +245,7 @@ std::vector<Sample> fused_samples(int outputs, const Attributes& attributes, Inp
                     .tolerance = s.low > 100 ? 2e-3 : 2e-5};
       if (outputs > 1) sample.attributes.set("correction", int64_t{!fused});
       if (fused) {
-        sample.inputs.push_back(tensor(s.shape, -1, 1));
+        sample.inputs.push_back(norm_tensor(s.shape, -1, 1));
         sample.attributes.set("relu", int64_t{1});
       }
       samples.push_back(std::move(sample));
@@ -263,11 +254,11 @@ std::vector<Sample> fused_samples(int outputs, const Attributes& attributes, Inp
   return samples;
 }
 
-std::vector<Sample> training_samples() {
+std::vector<Sample> norm_training_samples() {
   const auto inputs = [](const SampleShape& s) {
-    return std::vector<Sample::Input>{tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
-                                      channels(s.shape, -1, 1), channels(s.shape, -1, 1, false),
-                                      channels(s.shape, 0.5, 2, false)};
+    return std::vector<Sample::Input>{norm_tensor(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2),
+                                      norm_channels(s.shape, -1, 1), norm_channels(s.shape, -1, 1, false),
+                                      norm_channels(s.shape, 0.5, 2, false)};
   };
   std::vector<Sample> samples = fused_samples(5, {{"epsilon", 1e-5}, {"momentum", 0.3}}, inputs);
   std::vector<Shape> images = images_in_chunks();
@@ -279,7 +270,7 @@ std::vector<Sample> training_samples() {
                     .output_count = 5,
                     .attributes = {{"epsilon", 1e-5}, {"momentum", 0.3}, {"relu", int64_t{1}}},
                     .tolerance = 2e-5};
-      sample.inputs.push_back(residual ? tensor(image, -1, 1) : nothing());
+      sample.inputs.push_back(residual ? norm_tensor(image, -1, 1) : nothing());
       samples.push_back(with_partials(sample, image));
       samples.push_back(with_partials(std::move(sample), image, 128));
     }
@@ -288,15 +279,15 @@ std::vector<Sample> training_samples() {
 }
 
 std::vector<Sample::Input> given_statistics(const SampleShape& s) {
-  return {tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2), channels(s.shape, -1, 1),
-          channels(s.shape, s.low, s.high, false), channels(s.shape, 0.5, 2, false)};
+  return {norm_tensor(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2), norm_channels(s.shape, -1, 1),
+          norm_channels(s.shape, s.low, s.high, false), norm_channels(s.shape, 0.5, 2, false)};
 }
 
-std::vector<Sample> inference_samples() {
+std::vector<Sample> norm_inference_samples() {
   return fused_samples(1, {{"epsilon", 1e-5}}, given_statistics);
 }
 
-std::vector<Sample> again_samples() {
+std::vector<Sample> norm_again_samples() {
   std::vector<Sample> samples = fused_samples(1, {}, given_statistics);
   for (Sample& sample : samples) {
     for (Sample::Input& input : sample.inputs) input.differentiable = false;
@@ -307,22 +298,23 @@ std::vector<Sample> again_samples() {
 std::vector<Sample> training_grad_samples() {
   std::vector<Sample> samples;
   enum class Relu { None, ByY, ByX };
-  for (const SampleShape& s : sample_shapes()) {
+  for (const SampleShape& s : batch_norm_shapes()) {
     for (const Relu relu : {Relu::None, Relu::ByY, Relu::ByX}) {
       for (const bool residual : {false, true}) {
         for (const bool two : {false, true}) {
           if (relu == Relu::ByX && residual) continue;
           constexpr const char* kNames[] = {"no relu", "relu by Y", "relu by X"};
-          Sample sample{.name = fmt::format("{}, {}{}{}", s.name, kNames[int(relu)], residual ? ", residual" : "",
-                                            two ? ", two gradients" : ""),
-                        .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high),
-                                   relu == Relu::ByY ? tensor(s.shape, -1, 1) : nothing(), channels(s.shape, 0.5, 2),
-                                   channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
-                                   relu == Relu::ByX ? channels(s.shape, -1, 1) : nothing()},
-                        .output_count = residual ? 4 : 3,
-                        .attributes = {{"relu", int64_t{relu != Relu::None}}, {"residual", int64_t{residual}}},
-                        .tolerance = s.low > 100 ? 2e-3 : 2e-5};
-          if (two) sample.inputs.push_back(tensor(s.shape, -1, 1));
+          Sample sample{
+              .name = fmt::format("{}, {}{}{}", s.name, kNames[int(relu)], residual ? ", residual" : "",
+                                  two ? ", two gradients" : ""),
+              .inputs = {norm_tensor(s.shape, -1, 1), norm_tensor(s.shape, s.low, s.high),
+                         relu == Relu::ByY ? norm_tensor(s.shape, -1, 1) : nothing(), norm_channels(s.shape, 0.5, 2),
+                         norm_channels(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2),
+                         relu == Relu::ByX ? norm_channels(s.shape, -1, 1) : nothing()},
+              .output_count = residual ? 4 : 3,
+              .attributes = {{"relu", int64_t{relu != Relu::None}}, {"residual", int64_t{residual}}},
+              .tolerance = s.low > 100 ? 2e-3 : 2e-5};
+          if (two) sample.inputs.push_back(norm_tensor(s.shape, -1, 1));
           samples.push_back(std::move(sample));
         }
       }
@@ -331,15 +323,16 @@ std::vector<Sample> training_grad_samples() {
   std::vector<Shape> images = images_in_chunks();
   images.push_back(image_in_turns());
   for (const Shape& image : images) {
-    Sample sample{.name = to_string(image),
-                  .inputs = {tensor(image, -1, 1), tensor(image, -2, 2), nothing(), channels(image, 0.5, 2),
-                             channels(image, -1, 1), channels(image, 0.5, 2), nothing(), nothing()},
-                  .output_count = 3,
-                  .tolerance = 2e-5};
+    Sample sample{
+        .name = to_string(image),
+        .inputs = {norm_tensor(image, -1, 1), norm_tensor(image, -2, 2), nothing(), norm_channels(image, 0.5, 2),
+                   norm_channels(image, -1, 1), norm_channels(image, 0.5, 2), nothing(), nothing()},
+        .output_count = 3,
+        .tolerance = 2e-5};
     samples.push_back(with_partials(sample, image));
     samples.push_back(with_partials(sample, image, 128));
     sample.name += ", relu by X";
-    sample.inputs[6] = channels(image, -1, 1);
+    sample.inputs[6] = norm_channels(image, -1, 1);
     sample.attributes.set("relu", int64_t{1});
     samples.push_back(with_partials(std::move(sample), image));
   }
@@ -348,12 +341,13 @@ std::vector<Sample> training_grad_samples() {
 
 std::vector<Sample> inference_grad_samples() {
   std::vector<Sample> samples;
-  for (const SampleShape& s : sample_shapes()) {
-    samples.push_back({.name = s.name,
-                       .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
-                                  channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2)},
-                       .output_count = 3,
-                       .tolerance = s.low > 100 ? 2e-3 : 2e-5});
+  for (const SampleShape& s : batch_norm_shapes()) {
+    samples.push_back(
+        {.name = s.name,
+         .inputs = {norm_tensor(s.shape, -1, 1), norm_tensor(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2),
+                    norm_channels(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2)},
+         .output_count = 3,
+         .tolerance = s.low > 100 ? 2e-3 : 2e-5});
   }
   samples.push_back(samples[1]);
   samples.back().name += ", statistics, scale and bias frozen";
@@ -364,15 +358,8 @@ std::vector<Sample> inference_grad_samples() {
 AttributeSpec epsilon_spec() {
   return float_spec("epsilon", 1e-5, "added to the variance");
 }
-AttributeSpec relu_spec() {
+AttributeSpec relu_after_sum_spec() {
   return int_spec("relu", 0, "1: Relu after the sum");
-}
-
-OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity, .lowered = true};
-}
-OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity};
 }
 
 }  // namespace
@@ -393,8 +380,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
                                "what the divisor of the running variance lacks of the batch's rows: 0 as in ONNX, 1 as "
                                "in PyTorch, whose models get it when they are called")},
        .layout = Layout::ChannelsLast,
-       .infer = infer_onnx,
-       .expand = expand_onnx,
+       .infer = infer_onnx_norm,
+       .expand = expand_onnx_norm,
        .for_inference = onnx_for_inference});
   registry.add(
       {.domain = "arbalest",
@@ -403,19 +390,20 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
                   lowered("residual", Optional), plain("partials", Optional)},
        .outputs = {lowered("Y"), plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
-       .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"), relu_spec(),
+       .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"),
+                      relu_after_sum_spec(),
                       int_spec("correction", 1,
                                "what the divisor of the running variance lacks of the batch's rows: 1 as in PyTorch, "
                                "0 as in ONNX"),
                       int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_training,
-       .grad = grad_training,
+       .infer = infer_norm_training,
+       .grad = grad_norm_training,
        .for_inference = training_for_inference,
-       .again = normalised_again,
+       .again = norm_again,
        .cost = elementwise_cost(8),
-       .samples = training_samples,
+       .samples = norm_training_samples,
        .aliases = {{1, 3}, {2, 4}},
        .cpu = batch_norm_training_cpu});
   registry.add({.domain = "arbalest",
@@ -424,12 +412,12 @@ void register_norm_batch_norm(OpRegistry& registry) {
                 .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("saved_mean"), plain("saved_inv_std"),
                            lowered("residual", Optional)},
                 .outputs = {lowered("Y")},
-                .attributes = {relu_spec()},
+                .attributes = {relu_after_sum_spec()},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_again,
+                .infer = infer_norm_again,
                 .cost = elementwise_cost(3),
-                .samples = again_samples,
+                .samples = norm_again_samples,
                 .cpu = batch_norm_again_cpu});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormGrad",
@@ -439,7 +427,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
                            plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional),
                            plain("partials", Optional)},
                 .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dresidual", Optional)},
-                .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual"),
+                .attributes = {relu_after_sum_spec(), int_spec("residual", 0, "1: with the gradient of the residual"),
                                int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
@@ -454,13 +442,13 @@ void register_norm_batch_norm(OpRegistry& registry) {
                 .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("mean"), plain("var"),
                            lowered("residual", Optional)},
                 .outputs = {lowered("Y")},
-                .attributes = {epsilon_spec(), relu_spec()},
+                .attributes = {epsilon_spec(), relu_after_sum_spec()},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_inference,
-                .grad = grad_inference,
+                .infer = infer_norm_inference,
+                .grad = grad_norm_inference,
                 .cost = elementwise_cost(3),
-                .samples = inference_samples,
+                .samples = norm_inference_samples,
                 .cpu = batch_norm_inference_cpu});
   registry.add(
       {.domain = "arbalest",

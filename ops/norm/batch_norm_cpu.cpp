@@ -145,7 +145,7 @@ W* array(const KernelContext& context, int64_t offset) {
 }
 
 template <typename T>
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
+std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using W = Wide<T>;
   const BatchStatistics<T> statistics(request, request.has_input(6), "chunk_pixels");
   const Norm norm{statistics.size(), 0, int_attribute(request.node, "relu") != 0};
@@ -164,7 +164,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
 
 // Y of training once more, to the same bits: the same sums by the same function, of what training has saved.
 template <typename T>
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
+std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[0]), 0, int_attribute(request.node, "relu") != 0};
   const bool residual = request.has_input(5);
@@ -221,7 +221,7 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
 }
 
 template <typename T>
-std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+std::unique_ptr<Kernel> norm_inference(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
                   int_attribute(request.node, "relu") != 0};
@@ -266,16 +266,16 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
 }  // namespace
 
 std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_training<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return again<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_again<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training_grad<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_inference<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference_grad<decltype(t)>(request); });

@@ -9,6 +9,7 @@
 
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_pair_cpu.h"
+#include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
@@ -29,22 +30,22 @@ TensorType check_pair(InferContext& context, At at, size_t parameters) {
   return x;
 }
 
-void check_partials(InferContext& context, size_t input, const char* chunk_pixels, const TensorType& x) {
+void check_pair_partials(InferContext& context, size_t input, const char* chunk_pixels, const TensorType& x) {
   if (!context.has_input(input)) return;
   const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(context.node(), chunk_pixels));
   expect_input(context, input, {master_type(x.dtype), {chunks.chunks, x.shape[1], 2}},
                "two numbers a chunk and channel");
 }
 
-void infer_training(InferContext& context) {
+void infer_pair_training(InferContext& context) {
   const TensorType x = check_pair(context, pair_training_input, 4);
   if (!(float_attribute(context.node(), "epsilon") > 0)) context.fail("attribute 'epsilon' is not more than 0");
-  for (size_t of : {0, 1}) check_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
+  for (size_t of : {0, 1}) check_pair_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
 }
 
-Repetition normalised_again(const Graph& graph, const Node& node) {
+Repetition pair_again(const Graph& graph, const Node& node) {
   Repetition again{&graph.op("arbalest.BatchNormPairAgain"), {}, {}, {node.outputs[0]}};
   for (const size_t of : {size_t{0}, size_t{1}}) {
     for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
@@ -57,11 +58,11 @@ Repetition normalised_again(const Graph& graph, const Node& node) {
   return std::count(again.inputs.begin(), again.inputs.end(), kNone) > 0 ? Repetition{} : again;
 }
 
-void infer_again(InferContext& context) {
+void infer_pair_again(InferContext& context) {
   context.set_output(0, check_pair(context, pair_again_input, 4));
 }
 
-void infer_grad(InferContext& context) {
+void infer_pair_grad(InferContext& context) {
   const TensorType x = check_pair(context, pair_grad_input, 3);
   expect_input(context, 0, x, "the type of 'X'");
   const bool given = context.has_input(kPairGradPartials);
@@ -70,7 +71,8 @@ void infer_grad(InferContext& context) {
   if (!given) expect_input(context, kPairGradY, x, "the type of 'X'");
   if (context.has_input(kPairGradSecond)) expect_input(context, kPairGradSecond, x, "the type of 'X'");
   if (context.has_input(kPairGradPartials2) && !given) context.fail("'partials2' is there without 'partials'");
-  for (const size_t i : {kPairGradPartials, kPairGradPartials2}) check_partials(context, i, kPairChunkPixels[0], x);
+  for (const size_t i : {kPairGradPartials, kPairGradPartials2})
+    check_pair_partials(context, i, kPairChunkPixels[0], x);
   for (size_t of : {0, 1}) {
     context.set_output(pair_grad_output(of, 0), x);
     for (size_t i : {1, 2}) context.set_output(pair_grad_output(of, i), {master_type(x.dtype), {x.shape[1]}});
@@ -78,32 +80,25 @@ void infer_grad(InferContext& context) {
 }
 
 // Images with less than a pack of channels, with an odd number of them, and with many chunks.
-const std::vector<Shape>& sample_shapes() {
+const std::vector<Shape>& pair_shapes() {
   static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
   return shapes;
 }
-// An image with more rows than all blocks of a GPU take at once, and with some after the last whole batch.
-Shape image_in_turns() {
-  return {5, 512, 31, 29};
-}
-Sample::Input tensor(const Shape& shape, double low, double high) {
+Sample::Input pair_tensor(const Shape& shape, double low, double high) {
   return {{DataType::Float32, shape}, low, high, false};
 }
-Sample::Input channels(const Shape& shape, double low, double high) {
-  return tensor({shape[1]}, low, high);
-}
-Sample::Input nothing() {
-  return {{DataType::Token, {}}, 0, 0, false};
+Sample::Input pair_channels(const Shape& shape, double low, double high) {
+  return pair_tensor({shape[1]}, low, high);
 }
 // Random ones, which need not be those of X.
 Sample::Input partials(const Shape& shape, int64_t chunk_pixels) {
-  return tensor({pixel_chunks(shape, chunk_pixels).chunks, shape[1], 2}, 0.5, 2);
+  return pair_tensor({pixel_chunks(shape, chunk_pixels).chunks, shape[1], 2}, 0.5, 2);
 }
 
 // Large means have what one rounding of x is of a deviation for their tolerance.
 constexpr double kTolerance = 2e-5, kOfLargeMean = 2e-3;
 
-std::vector<Sample> training_samples() {
+std::vector<Sample> pair_training_samples() {
   std::vector<Sample> samples;
   const auto add = [&](std::string name, const Shape& shape, double mean, bool first, bool second) {
     Sample sample{.name = std::move(name),
@@ -112,15 +107,15 @@ std::vector<Sample> training_samples() {
                   .tolerance = mean > 100 ? kOfLargeMean : kTolerance};
     for (const double shift : {mean, -mean / 2}) {
       sample.inputs.insert(sample.inputs.end(),
-                           {tensor(shape, shift - 2, shift + 2), channels(shape, 0.5, 2), channels(shape, -1, 1),
-                            channels(shape, -1, 1), channels(shape, 0.5, 2)});
+                           {pair_tensor(shape, shift - 2, shift + 2), pair_channels(shape, 0.5, 2),
+                            pair_channels(shape, -1, 1), pair_channels(shape, -1, 1), pair_channels(shape, 0.5, 2)});
     }
     sample.inputs.push_back(first ? partials(shape, 128) : nothing());
     sample.inputs.push_back(second ? partials(shape, 0) : nothing());
     sample.attributes.set(kPairChunkPixels[0], int64_t{first ? 128 : 0});
     samples.push_back(std::move(sample));
   };
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : pair_shapes()) {
     for (const bool first : {false, true}) {
       for (const bool second : {false, true}) {
         add(fmt::format("{}{}{}", to_string(shape), first ? ", partials" : "",
@@ -134,38 +129,40 @@ std::vector<Sample> training_samples() {
   return samples;
 }
 
-std::vector<Sample> again_samples() {
+std::vector<Sample> pair_again_samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : pair_shapes()) {
     Sample& sample = samples.emplace_back(Sample{.name = to_string(shape), .tolerance = kTolerance});
     for (size_t of = 0; of < 2; ++of) {
-      sample.inputs.insert(sample.inputs.end(), {tensor(shape, -2, 2), channels(shape, 0.5, 2), channels(shape, -1, 1),
-                                                 channels(shape, -2, 2), channels(shape, 0.5, 2)});
+      sample.inputs.insert(sample.inputs.end(),
+                           {pair_tensor(shape, -2, 2), pair_channels(shape, 0.5, 2), pair_channels(shape, -1, 1),
+                            pair_channels(shape, -2, 2), pair_channels(shape, 0.5, 2)});
     }
   }
   return samples;
 }
 
-std::vector<Sample> grad_samples() {
+std::vector<Sample> pair_grad_samples() {
   std::vector<Sample> samples;
   enum class Of { One, Two, Partials, BothPartials };
   const auto add = [&](std::string name, const Shape& shape, Of of, double mean) {
     const bool given = of == Of::Partials || of == Of::BothPartials;
     Sample sample{
         .name = std::move(name),
-        .inputs = {tensor(shape, -1, 1), given ? nothing() : tensor(shape, -1, 1),
-                   of == Of::Two ? tensor(shape, -1, 1) : nothing(), given ? partials(shape, 128) : nothing()},
+        .inputs = {pair_tensor(shape, -1, 1), given ? nothing() : pair_tensor(shape, -1, 1),
+                   of == Of::Two ? pair_tensor(shape, -1, 1) : nothing(), given ? partials(shape, 128) : nothing()},
         .output_count = 6,
         .attributes = {{kPairChunkPixels[0], int64_t{128}}},
         .tolerance = mean > 100 ? kOfLargeMean : kTolerance};
     for (int i = 0; i < 2; ++i) {
-      sample.inputs.insert(sample.inputs.end(), {tensor(shape, mean - 2, mean + 2), channels(shape, 0.5, 2),
-                                                 channels(shape, mean - 1, mean + 1), channels(shape, 0.5, 2)});
+      sample.inputs.insert(sample.inputs.end(),
+                           {pair_tensor(shape, mean - 2, mean + 2), pair_channels(shape, 0.5, 2),
+                            pair_channels(shape, mean - 1, mean + 1), pair_channels(shape, 0.5, 2)});
     }
     if (of == Of::BothPartials) sample.inputs.push_back(partials(shape, 128));
     samples.push_back(std::move(sample));
   };
-  for (const Shape& shape : sample_shapes()) {
+  for (const Shape& shape : pair_shapes()) {
     add(to_string(shape) + ", one gradient", shape, Of::One, 0);
     add(to_string(shape) + ", two gradients", shape, Of::Two, 0);
     add(to_string(shape) + ", partials", shape, Of::Partials, 0);
@@ -174,13 +171,6 @@ std::vector<Sample> grad_samples() {
   add("large mean", {8, 8, 12, 12}, Of::One, 1000);
   add("rows in turns", image_in_turns(), Of::BothPartials, 0);
   return samples;
-}
-
-OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity, .lowered = true};
-}
-OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity};
 }
 
 AttributeSpec chunk_pixels_spec(size_t of) {
@@ -206,10 +196,10 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
                       chunk_pixels_spec(1)},
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_training,
-       .again = normalised_again,
+       .infer = infer_pair_training,
+       .again = pair_again,
        .cost = elementwise_cost(16),
-       .samples = training_samples,
+       .samples = pair_training_samples,
        .aliases = {{1, 3}, {2, 4}, {5, 8}, {6, 9}},
        .cpu = batch_norm_pair_training_cpu});
   registry.add(
@@ -221,9 +211,9 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .outputs = {lowered("Y")},
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_again,
+       .infer = infer_pair_again,
        .cost = elementwise_cost(6),
-       .samples = again_samples,
+       .samples = pair_again_samples,
        .cpu = batch_norm_pair_again_cpu});
   registry.add(
       {.domain = "arbalest",
@@ -237,9 +227,9 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .attributes = {chunk_pixels_spec(0)},
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_grad,
+       .infer = infer_pair_grad,
        .cost = elementwise_cost(20),
-       .samples = grad_samples,
+       .samples = pair_grad_samples,
        .overwrites = {{int(pair_grad_output(0, 0)), int(pair_grad_input(0, 0))}, {int(pair_grad_output(1, 0)), 0}},
        .cpu = batch_norm_pair_grad_cpu});
 }

@@ -22,7 +22,7 @@ struct NormalizedOf {
 };
 
 template <typename T>
-void normalise(const Rows& size, const NormalizedOf<T>& first, const NormalizedOf<T>& second, T* y) {
+void normalise_pair(const Rows& size, const NormalizedOf<T>& first, const NormalizedOf<T>& second, T* y) {
   const int64_t channels = size.channels;
   parallel_for(size.rows, 4 * channels, [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -35,7 +35,7 @@ void normalise(const Rows& size, const NormalizedOf<T>& first, const NormalizedO
 }
 
 template <typename T>
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
+std::unique_ptr<Kernel> pair_training(const KernelRequest& request) {
   using W = Wide<T>;
   std::vector<BatchStatistics<T>> statistics;
   for (size_t of : {0, 1}) {
@@ -52,13 +52,13 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
       return NormalizedOf<T>{x, out(2), factor, in(2)};
     };
     const NormalizedOf<T> first = take(0), second = take(1);
-    normalise(statistics[0].size(), first, second, output<T>(context, 0));
+    normalise_pair(statistics[0].size(), first, second, output<T>(context, 0));
   };
   return make_kernel(run, (statistics[0].workspace() + statistics[1].workspace()) * int64_t(sizeof(W)));
 }
 
 template <typename T>
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
+std::unique_ptr<Kernel> pair_again(const KernelRequest& request) {
   using W = Wide<T>;
   const Rows size = rows_of(request.inputs[0]);
   auto run = [=](const KernelContext& context) {
@@ -69,14 +69,14 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
       return NormalizedOf<T>{input<T>(context, pair_again_input(of, 0)), in(3), factor, in(2)};
     };
     const NormalizedOf<T> first = take(0), second = take(1);
-    normalise(size, first, second, output<T>(context, 0));
+    normalise_pair(size, first, second, output<T>(context, 0));
   };
   return make_kernel(run, 2 * size.channels * int64_t(sizeof(W)));
 }
 
 // dy + dy2; 0 where Relu has cut y off, unless y is null. dy2 may be null.
 template <typename T>
-struct GradientOf {
+struct GradientOfPair {
   const T *dy, *dy2, *y;
 
   Wide<T> at(int64_t i) const {
@@ -96,7 +96,7 @@ struct PairGradient {
 
 // Σ g and Σ g · (x − mean) of each channel, into `sums`, which has room for 2 · channels for each chunk.
 template <typename T>
-void gradient_sums(const Rows& size, const GradientOf<T>& gradient, const PairGradient<T>& of, Wide<T>* sums) {
+void pair_gradient_sums(const Rows& size, const GradientOfPair<T>& gradient, const PairGradient<T>& of, Wide<T>* sums) {
   using W = Wide<T>;
   const int64_t channels = size.channels, chunks = row_chunks(size);
   parallel_for(chunks, 3 * kChunkRows * channels, [=](int64_t begin, int64_t end) {
@@ -122,12 +122,12 @@ void gradient_sums(const Rows& size, const GradientOf<T>& gradient, const PairGr
 
 // dx = (g − a − (x − mean) · b) · factor of either, by channel.
 template <typename W>
-struct Terms {
+struct GradientTerms {
   W *a, *b, *factor;
 };
 
 template <typename T>
-void take_terms(const Rows& size, const PairGradient<T>& of, const Wide<T>* sums, const Terms<Wide<T>>& terms) {
+void take_terms(const Rows& size, const PairGradient<T>& of, const Wide<T>* sums, const GradientTerms<Wide<T>>& terms) {
   const auto rows = Wide<T>(size.rows);
   for (int64_t c = 0; c < size.channels; ++c) {
     const Wide<T> dbias = sums[c], dscale = sums[size.channels + c] * of.inv_std[c];
@@ -140,7 +140,7 @@ void take_terms(const Rows& size, const PairGradient<T>& of, const Wide<T>* sums
 }
 
 template <typename T>
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> pair_gradient(const KernelRequest& request) {
   using W = Wide<T>;
   const Rows size = rows_of(request.inputs[0]);
   const int64_t channels = size.channels, sums_size = 2 * row_chunks(size) * channels;
@@ -150,8 +150,8 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   std::array<bool, 6> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   auto run = [=](const KernelContext& context) {
-    const GradientOf<T> from{input<T>(context, 0), two ? input<T>(context, kPairGradSecond) : nullptr,
-                             given ? nullptr : input<T>(context, kPairGradY)};
+    const GradientOfPair<T> from{input<T>(context, 0), two ? input<T>(context, kPairGradSecond) : nullptr,
+                                 given ? nullptr : input<T>(context, kPairGradY)};
     const auto of = [&](size_t i) {
       const auto in = [&](size_t k) { return input<W>(context, pair_grad_input(i, k)); };
       const auto out = [&](size_t k) {
@@ -163,18 +163,18 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
     };
     const PairGradient<T> first = of(0), second = of(1);
     W *sums = static_cast<W*>(context.workspace), *next = sums + sums_size;
-    const Terms<W> terms{next, next + channels, next + 2 * channels};
-    const Terms<W> terms2{next + 3 * channels, next + 4 * channels, next + 5 * channels};
+    const GradientTerms<W> terms{next, next + channels, next + 2 * channels};
+    const GradientTerms<W> terms2{next + 3 * channels, next + 4 * channels, next + 5 * channels};
     if (given) {
       add_partials(chunks, channels, input<W>(context, kPairGradPartials), sums);
     } else {
-      gradient_sums(size, from, first, sums);
+      pair_gradient_sums(size, from, first, sums);
     }
     take_terms(size, first, sums, terms);
     if (both_given) {
       add_partials(chunks, channels, input<W>(context, kPairGradPartials2), sums);
     } else {
-      gradient_sums(size, from, second, sums);
+      pair_gradient_sums(size, from, second, sums);
     }
     take_terms(size, second, sums, terms2);
     parallel_for(size.rows, 6 * channels, [=](int64_t begin, int64_t end) {
@@ -194,13 +194,13 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 }  // namespace
 
 std::unique_ptr<Kernel> batch_norm_pair_training_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return pair_training<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_pair_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return again<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return pair_again<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_pair_grad_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return gradient<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return pair_gradient<decltype(t)>(request); });
 }
 
 }  // namespace arbalest

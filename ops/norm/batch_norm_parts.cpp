@@ -8,6 +8,7 @@
 
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_parts_cpu.h"
+#include "ops/norm/batch_norm_samples.h"
 
 namespace arbalest {
 namespace {
@@ -40,13 +41,13 @@ void check_channels(const InferContext& context, size_t first, size_t last, cons
   }
 }
 
-void infer_statistics(InferContext& context) {
+void infer_part_statistics(InferContext& context) {
   const TensorType x = floating_input(context, 0, {2, 3, 4, 5});
   if (x.elements() == 0) context.fail(fmt::format("input 'X' is {}: nothing to average", to_string(x)));
   context.set_output(0, {master_type(x.dtype), {x.shape[1], 2}});
 }
 
-void infer_training(InferContext& context) {
+void infer_parts_training(InferContext& context) {
   const size_t parts = training_parts(context.input_count());
   const TensorType whole = whole_type(context, parts, training_part);
   check_channels(context, 1, 4, whole);
@@ -59,7 +60,7 @@ void infer_training(InferContext& context) {
 }
 
 // Nothing flows back through the statistics by themselves: what does is part of dX.
-void grad_training(GradContext& c) {
+void grad_parts_training(GradContext& c) {
   const size_t parts = training_parts(c.node().inputs.size());
   const bool relu = int_attribute(c.node(), "relu") != 0;
   std::vector<ValueId> inputs = {c.output_gradient(0), c.input(1), c.output(3), c.output(4), relu ? c.input(2) : kNone};
@@ -76,7 +77,7 @@ void grad_training(GradContext& c) {
   }
 }
 
-Repetition normalised_again(const Graph& graph, const Node& node) {
+Repetition parts_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
   Repetition again{&graph.op("arbalest.BatchNormPartsAgain"),
@@ -88,7 +89,7 @@ Repetition normalised_again(const Graph& graph, const Node& node) {
 }
 
 // Running statistics instead of the batch's, and one output.
-void training_for_inference(Graph& graph, NodeId id) {
+void parts_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
   std::vector<ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 5);
@@ -99,7 +100,7 @@ void training_for_inference(Graph& graph, NodeId id) {
   node.outputs.resize(1);
 }
 
-void infer_inference(InferContext& context) {
+void infer_parts_inference(InferContext& context) {
   const TensorType whole = whole_type(context, inference_parts(context.input_count()), inference_part);
   check_channels(context, 1, 4, whole);
   context.set_output(0, whole);
@@ -107,7 +108,7 @@ void infer_inference(InferContext& context) {
 
 // Copies the parts together after all. This is needed if statistics are frozen but layers before them are not, which is
 // rare.
-void grad_inference(GradContext& c) {
+void grad_parts_inference(GradContext& c) {
   using Ints = std::vector<int64_t>;
   ValueId dy = c.output_gradient(0);
   if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
@@ -132,7 +133,7 @@ void grad_inference(GradContext& c) {
   }
 }
 
-void infer_grad(InferContext& context) {
+void infer_parts_grad(InferContext& context) {
   const size_t parts = gradient_parts(context.input_count());
   const TensorType whole = whole_type(context, parts, gradient_part);
   if (context.input_count() != gradient_part(parts)) context.fail("expected an addend, or none, for each part");
@@ -161,7 +162,7 @@ struct SampleShapes {
   Shape shape;  // without the channels, which follow
   std::vector<int64_t> channels;
 };
-const std::vector<SampleShapes>& sample_shapes() {
+const std::vector<SampleShapes>& parts_shapes() {
   static const std::vector<SampleShapes> shapes = {
       {"one", {3, 0, 5, 7}, {16}},
       {"a dense block", {3, 0, 6, 5}, {64, 32, 32, 32}},
@@ -189,30 +190,27 @@ Shape whole_shape(const SampleShapes& s) {
   for (const int64_t channels : s.channels) shape[1] += channels;
   return shape;
 }
-Sample::Input tensor(Shape shape, double low, double high, bool differentiable = true) {
+Sample::Input parts_tensor(Shape shape, double low, double high, bool differentiable = true) {
   return {{DataType::Float32, std::move(shape)}, low, high, differentiable};
 }
-Sample::Input channels(const SampleShapes& s, double low, double high, bool differentiable = true) {
-  return tensor({whole_shape(s)[1]}, low, high, differentiable);
-}
-Sample::Input nothing() {
-  return {{DataType::Token, {}}, 0, 0, false};
+Sample::Input parts_channels(const SampleShapes& s, double low, double high, bool differentiable = true) {
+  return parts_tensor({whole_shape(s)[1]}, low, high, differentiable);
 }
 
-std::vector<Sample> statistics_samples() {
+std::vector<Sample> part_statistics_samples() {
   std::vector<Sample> samples;
-  for (const SampleShapes& s : sample_shapes()) {
-    samples.push_back({.name = to_string(whole_shape(s)), .inputs = {tensor(whole_shape(s), -2, 2)}});
+  for (const SampleShapes& s : parts_shapes()) {
+    samples.push_back({.name = to_string(whole_shape(s)), .inputs = {parts_tensor(whole_shape(s), -2, 2)}});
   }
-  samples.push_back({.name = "large mean", .inputs = {tensor({8, 6, 12, 12}, 999, 1001)}, .tolerance = 2e-3});
+  samples.push_back({.name = "large mean", .inputs = {parts_tensor({8, 6, 12, 12}, 999, 1001)}, .tolerance = 2e-3});
   return samples;
 }
 
 // Statistics are random, as partials of BatchNormTraining's samples are: what is made of them is no function of X to
 // differentiate.
-std::vector<Sample> training_samples() {
+std::vector<Sample> parts_training_samples() {
   std::vector<Sample> samples;
-  for (const SampleShapes& s : sample_shapes()) {
+  for (const SampleShapes& s : parts_shapes()) {
     for (const bool relu : {false, true}) {
       Sample sample{
           .name = fmt::format("{}{}", s.name, relu ? ", relu" : ""),
@@ -220,12 +218,13 @@ std::vector<Sample> training_samples() {
           .attributes = {{"epsilon", 1e-5}, {"momentum", 0.3}, {"relu", int64_t{relu}}, {"correction", int64_t{!relu}}},
           .tolerance = 2e-5};
       for (size_t i = 0; i < s.channels.size(); ++i) {
-        sample.inputs.push_back(tensor(part_shape(s, i), -2, 2, false));
+        sample.inputs.push_back(parts_tensor(part_shape(s, i), -2, 2, false));
         if (i == 0) {
-          sample.inputs.insert(sample.inputs.end(), {channels(s, 0.5, 2, false), channels(s, -1, 1, false),
-                                                     channels(s, -1, 1, false), channels(s, 0.5, 2, false)});
+          sample.inputs.insert(sample.inputs.end(),
+                               {parts_channels(s, 0.5, 2, false), parts_channels(s, -1, 1, false),
+                                parts_channels(s, -1, 1, false), parts_channels(s, 0.5, 2, false)});
         }
-        sample.inputs.push_back(tensor({s.channels[i], 2}, 0.5, 2, false));
+        sample.inputs.push_back(parts_tensor({s.channels[i], 2}, 0.5, 2, false));
       }
       samples.push_back(std::move(sample));
     }
@@ -233,9 +232,9 @@ std::vector<Sample> training_samples() {
   return samples;
 }
 
-std::vector<Sample> inference_samples() {
+std::vector<Sample> parts_inference_samples() {
   std::vector<Sample> samples;
-  for (const SampleShapes& s : sample_shapes()) {
+  for (const SampleShapes& s : parts_shapes()) {
     // Among very many elements some are so near to Relu's kink that finite differences would cross it.
     const bool few = element_count(whole_shape(s)) < 50'000;
     for (const bool relu : {false, true}) {
@@ -243,10 +242,10 @@ std::vector<Sample> inference_samples() {
                     .attributes = {{"epsilon", 1e-5}, {"relu", int64_t{relu}}},
                     .tolerance = 2e-5};
       for (size_t i = 0; i < s.channels.size(); ++i) {
-        sample.inputs.push_back(tensor(part_shape(s, i), -2, 2, few));
+        sample.inputs.push_back(parts_tensor(part_shape(s, i), -2, 2, few));
         if (i > 0) continue;
-        sample.inputs.insert(sample.inputs.end(), {channels(s, 0.5, 2, few), channels(s, -1, 1, few),
-                                                   channels(s, -1, 1, false), channels(s, 0.5, 2, false)});
+        sample.inputs.insert(sample.inputs.end(), {parts_channels(s, 0.5, 2, few), parts_channels(s, -1, 1, few),
+                                                   parts_channels(s, -1, 1, false), parts_channels(s, 0.5, 2, false)});
       }
       samples.push_back(std::move(sample));
     }
@@ -254,9 +253,9 @@ std::vector<Sample> inference_samples() {
   return samples;
 }
 
-std::vector<Sample> again_samples() {
+std::vector<Sample> parts_again_samples() {
   std::vector<Sample> samples;
-  for (const Sample& of_inference : inference_samples()) {
+  for (const Sample& of_inference : parts_inference_samples()) {
     Sample& sample = samples.emplace_back(of_inference);
     sample.attributes = {{"relu", std::get<int64_t>(*of_inference.attributes.find("relu"))}};
     for (Sample::Input& input : sample.inputs) input.differentiable = false;
@@ -264,35 +263,29 @@ std::vector<Sample> again_samples() {
   return samples;
 }
 
-std::vector<Sample> grad_samples() {
+std::vector<Sample> parts_grad_samples() {
   enum class Addends { None, Some, All };
   std::vector<Sample> samples;
-  for (const SampleShapes& s : sample_shapes()) {
+  for (const SampleShapes& s : parts_shapes()) {
     for (const bool relu : {false, true}) {
       for (const Addends addends : {Addends::None, Addends::Some, Addends::All}) {
         constexpr const char* kNames[] = {"no addends", "some addends", "addends"};
-        Sample sample{.name = fmt::format("{}{}, {}", s.name, relu ? ", relu" : "", kNames[int(addends)]),
-                      .inputs = {tensor(whole_shape(s), -1, 1), channels(s, 0.5, 2), channels(s, -1, 1),
-                                 channels(s, 0.5, 2), relu ? channels(s, -1, 1) : nothing()},
-                      .output_count = int(part_gradient(s.channels.size())),
-                      .tolerance = 2e-5};
+        Sample sample{
+            .name = fmt::format("{}{}, {}", s.name, relu ? ", relu" : "", kNames[int(addends)]),
+            .inputs = {parts_tensor(whole_shape(s), -1, 1), parts_channels(s, 0.5, 2), parts_channels(s, -1, 1),
+                       parts_channels(s, 0.5, 2), relu ? parts_channels(s, -1, 1) : nothing()},
+            .output_count = int(part_gradient(s.channels.size())),
+            .tolerance = 2e-5};
         for (size_t i = 0; i < s.channels.size(); ++i) {
           const bool added = addends == Addends::All || (addends == Addends::Some && i % 2 == 1);
-          sample.inputs.push_back(tensor(part_shape(s, i), -2, 2));
-          sample.inputs.push_back(added ? tensor(part_shape(s, i), -1, 1) : nothing());
+          sample.inputs.push_back(parts_tensor(part_shape(s, i), -2, 2));
+          sample.inputs.push_back(added ? parts_tensor(part_shape(s, i), -1, 1) : nothing());
         }
         samples.push_back(std::move(sample));
       }
     }
   }
   return samples;
-}
-
-OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity, .lowered = true};
-}
-OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity};
 }
 
 // Adds the operands of parts from `from` on: a tensor, and if `beside` is not null, an operand of that name after it.
@@ -307,11 +300,11 @@ std::vector<OperandSpec> with_parts(std::vector<OperandSpec> operands, size_t fr
   return operands;
 }
 
-AttributeSpec relu_spec() {
+AttributeSpec relu_after_spec() {
   return int_spec("relu", 0, "1: Relu after it");
 }
 std::vector<AttributeSpec> epsilon_and_relu() {
-  return {float_spec("epsilon", 1e-5, "added to the variance"), relu_spec()};
+  return {float_spec("epsilon", 1e-5, "added to the variance"), relu_after_spec()};
 }
 
 std::vector<AttributeSpec> training_attributes() {
@@ -338,9 +331,9 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
                 .outputs = {plain("statistics")},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_statistics,
+                .infer = infer_part_statistics,
                 .cost = cost_of_input(5),
-                .samples = statistics_samples,
+                .samples = part_statistics_samples,
                 .cpu = channel_statistics_cpu});
   registry.add(
       {.domain = "arbalest",
@@ -353,12 +346,12 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .attributes = training_attributes(),
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_training,
-       .grad = grad_training,
-       .for_inference = training_for_inference,
-       .again = normalised_again,
+       .infer = infer_parts_training,
+       .grad = grad_parts_training,
+       .for_inference = parts_for_inference,
+       .again = parts_again,
        .cost = elementwise_cost(3),
-       .samples = training_samples,
+       .samples = parts_training_samples,
        .aliases = {{1, 3}, {2, 4}},
        .cpu = batch_norm_parts_training_cpu});
   registry.add({.domain = "arbalest",
@@ -371,9 +364,9 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
                 .outputs = with_parts({plain("dscale"), plain("dbias")}, 0, "dX"),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
-                .infer = infer_grad,
+                .infer = infer_parts_grad,
                 .cost = cost_of_input(10),
-                .samples = grad_samples,
+                .samples = parts_grad_samples,
                 .aliases = sums_in_place(),
                 .cpu = batch_norm_parts_grad_cpu});
   registry.add(
@@ -385,10 +378,10 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .attributes = epsilon_and_relu(),
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_inference,
-       .grad = grad_inference,
+       .infer = infer_parts_inference,
+       .grad = grad_parts_inference,
        .cost = elementwise_cost(3),
-       .samples = inference_samples,
+       .samples = parts_inference_samples,
        .cpu = batch_norm_parts_inference_cpu});
   registry.add(
       {.domain = "arbalest",
@@ -397,12 +390,12 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .inputs = with_parts(
            {lowered("X_0"), plain("scale"), plain("bias"), plain("saved_mean"), plain("saved_inv_std")}, 1, "X"),
        .outputs = {lowered("Y")},
-       .attributes = {relu_spec()},
+       .attributes = {relu_after_spec()},
        .internal = true,
        .layout = Layout::ChannelsLast,
-       .infer = infer_inference,
+       .infer = infer_parts_inference,
        .cost = elementwise_cost(3),
-       .samples = again_samples,
+       .samples = parts_again_samples,
        .cpu = batch_norm_parts_again_cpu});
 }
 

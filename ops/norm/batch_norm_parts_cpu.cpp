@@ -54,8 +54,8 @@ void for_part_rows(const Parts& parts, int64_t begin, int64_t end, Function func
 
 // y = [relu]((x − mean) · factor + bias).
 template <typename T>
-void normalise(const Parts& parts, bool relu, const OfParts<const T*>& x, const Wide<T>* means, const Wide<T>* factors,
-               const Wide<T>* biases, T* y) {
+void normalise_parts(const Parts& parts, bool relu, const OfParts<const T*>& x, const Wide<T>* means,
+                     const Wide<T>* factors, const Wide<T>* biases, T* y) {
   using W = Wide<T>;
   const W least = relu ? W(0) : -std::numeric_limits<W>::infinity();
   parallel_for(parts.size.rows, 2 * parts.size.channels, [&](int64_t begin, int64_t end) {
@@ -91,7 +91,7 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
 }
 
 template <typename T>
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   using W = Wide<T>;
   const Parts parts(request, training_parts(request.inputs.size()), training_part);
   const double epsilon = float_attribute(request.node, "epsilon"), momentum = float_attribute(request.node, "momentum");
@@ -115,15 +115,15 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
         new_variance[c] = W((1 - momentum) * double(old_variance[c]) + momentum * squares / divisor);
       }
     }
-    normalise(parts, relu, inputs_of<T>(context, parts, training_part), saved_mean, factor, bias,
-              output<T>(context, 0));
+    normalise_parts(parts, relu, inputs_of<T>(context, parts, training_part), saved_mean, factor, bias,
+                    output<T>(context, 0));
   };
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
 // Y of training once more, to the same bits.
 template <typename T>
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
   using W = Wide<T>;
   const Parts parts(request, inference_parts(request.inputs.size()), inference_part);
   const bool relu = int_attribute(request.node, "relu") != 0;
@@ -132,13 +132,14 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
             *inv_std = input<W>(context, 4);
     W* factor = static_cast<W*>(context.workspace);
     for (int64_t c = 0; c < parts.size.channels; ++c) factor[c] = scale[c] * inv_std[c];
-    normalise(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias, output<T>(context, 0));
+    normalise_parts(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias,
+                    output<T>(context, 0));
   };
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
 template <typename T>
-std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
   using W = Wide<T>;
   const Parts parts(request, inference_parts(request.inputs.size()), inference_part);
   const double epsilon = float_attribute(request.node, "epsilon");
@@ -148,7 +149,8 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
             *variance = input<W>(context, 4);
     W* factor = static_cast<W*>(context.workspace);
     for (int64_t c = 0; c < parts.size.channels; ++c) factor[c] = scale[c] / std::sqrt(variance[c] + W(epsilon));
-    normalise(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias, output<T>(context, 0));
+    normalise_parts(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias,
+                    output<T>(context, 0));
   };
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
@@ -156,7 +158,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
 // Operands of the gradient g of the normalised values: dY, or 0 where Relu cut the value off. mean, factor and bias are
 // of all channels.
 template <typename T>
-struct GradientOf {
+struct GradientOfParts {
   const T* dy;
   OfParts<const T*> x;
   const Wide<T>*mean, *factor, *bias;
@@ -173,7 +175,7 @@ struct GradientOf {
 // Σ g and Σ g·(x − mean) of each channel. `sums` has room for 2·channels for each chunk of rows; the totals end in its
 // first 2·channels.
 template <bool kRelu, typename T>
-void gradient_sums(const Parts& parts, const GradientOf<T>& gradient, Wide<T>* sums) {
+void parts_gradient_sums(const Parts& parts, const GradientOfParts<T>& gradient, Wide<T>* sums) {
   using W = Wide<T>;
   const int64_t all = parts.size.channels, chunks = row_chunks(parts.size);
   parallel_for(chunks, 3 * kChunkRows * all, [&](int64_t begin, int64_t end) {
@@ -203,7 +205,7 @@ void gradient_sums(const Parts& parts, const GradientOf<T>& gradient, Wide<T>* s
 
 // dx = (g − a − (x − mean)·b) · factor [+ addend], which may be the same memory.
 template <bool kRelu, typename T>
-void input_gradients(const Parts& parts, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
+void input_gradients(const Parts& parts, const GradientOfParts<T>& gradient, const Wide<T>* a, const Wide<T>* b,
                      const OfParts<const T*>& addends, const OfParts<T*>& dx) {
   using W = Wide<T>;
   const int64_t all = parts.size.channels;
@@ -230,7 +232,7 @@ void input_gradients(const Parts& parts, const GradientOf<T>& gradient, const Wi
 }
 
 template <typename T>
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
   using W = Wide<T>;
   const Parts parts(request, gradient_parts(request.inputs.size()), gradient_part);
   const bool relu = request.has_input(4);
@@ -240,13 +242,13 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
     W *d_scale = output<W>(context, 0), *d_bias = output<W>(context, 1);
     W *sums = static_cast<W*>(context.workspace), *a = sums + partial, *b = a + all, *factor = b + all;
     for (int64_t c = 0; c < all; ++c) factor[c] = scale[c] * inv_std[c];
-    const GradientOf<T> of{input<T>(context, 0), inputs_of<T>(context, parts, gradient_part), mean, factor,
-                           relu ? input<W>(context, 4) : nullptr};
+    const GradientOfParts<T> of{input<T>(context, 0), inputs_of<T>(context, parts, gradient_part), mean, factor,
+                                relu ? input<W>(context, 4) : nullptr};
     const OfParts<const T*> addends = inputs_of<T>(context, parts, gradient_addend);
     OfParts<T*> dx{};
     for (size_t i = 0; i < parts.count; ++i) dx[i] = output<T>(context, part_gradient(i));
     const auto write = [&](auto with_relu) {
-      gradient_sums<with_relu.value>(parts, of, sums);
+      parts_gradient_sums<with_relu.value>(parts, of, sums);
       for (int64_t c = 0; c < all; ++c) {
         const W rows = W(parts.size.rows);
         d_bias[c] = sums[c];
@@ -267,16 +269,16 @@ std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return statistics<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_training<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return again<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_again<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_inference<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return gradient<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_gradient<decltype(t)>(request); });
 }
 
 }  // namespace arbalest

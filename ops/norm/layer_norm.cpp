@@ -32,7 +32,7 @@ size_t first_axis(const InferContext& context, const TensorType& x) {
   return size_t(axis < 0 ? axis + rank : axis);
 }
 
-void check_epsilon(const InferContext& context) {
+void check_least_epsilon(const InferContext& context) {
   const double epsilon = float_attribute(context.node(), "epsilon");
   if (!(epsilon >= 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected 0 or more", epsilon));
 }
@@ -40,7 +40,7 @@ void check_epsilon(const InferContext& context) {
 void infer_norm(InferContext& context) {
   const TensorType& x = floating_input(context, 0);
   const size_t first = first_axis(context, x);
-  check_epsilon(context);
+  check_least_epsilon(context);
   const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
   for (const size_t i : {size_t{1}, size_t{2}}) {
     if (context.has_input(i)) expect_input(context, i, normalised, "the axes of 'X' that are normalised");
@@ -75,7 +75,7 @@ void grad_norm(GradContext& c) {
   if (bias) c.set_input_gradient(2, gradients[2]);
 }
 
-void infer_grad(InferContext& context) {
+void infer_layer_norm_grad(InferContext& context) {
   const TensorType& x = floating_input(context, 1);
   expect_input(context, 0, x, "the type of 'X'");
   const size_t first = first_axis(context, x);
@@ -132,8 +132,8 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
 }
 
 template <typename T>
-void input_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, double epsilon, T* dx,
-                    Statistics<Wide<T>>* statistics) {
+void row_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, double epsilon, T* dx,
+                  Statistics<Wide<T>>* statistics) {
   using W = Wide<T>;
   parallel_for(extents.rows, 12 * extents.length, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -181,7 +181,7 @@ void parameter_gradients(const RowExtents& extents, const T* dy, const T* x, con
   });
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const RowExtents extents(request.node, request.inputs[1]);
@@ -190,8 +190,8 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   const auto run = [=](const KernelContext& context) {
     const T *dy = input<T>(context, 0), *x = input<T>(context, 1);
     auto* statistics = static_cast<Statistics<W>*>(context.workspace);
-    input_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, epsilon, output<T>(context, 0),
-                   statistics);
+    row_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, epsilon, output<T>(context, 0),
+                 statistics);
     if (!wants_scale && !wants_bias) return;
     parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, 1) : nullptr,
                         wants_bias ? output<W>(context, 2) : nullptr);
@@ -199,37 +199,39 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   return make_kernel(run, extents.rows * int64_t(sizeof(Statistics<W>)));
 }
 
-struct Case {
+struct LayerNormCase {
   const char* name;
   Shape shape;
   int64_t axis;
   double low = -1, high = 3;
 };
-const std::vector<Case>& cases() {
-  static const std::vector<Case> cases = {{"rows", {7, 5}, -1},
-                                          {"tokens", {2, 9, 48}, -1},
-                                          {"last two axes", {3, 4, 5, 6}, 2},
-                                          {"everything", {3, 5}, 0},
-                                          {"long rows", {3, 2500}, 1},
-                                          {"many rows", {700, 33}, 1},
-                                          {"rows of 256", {37, 256}, 1},  // a warp holds these, more and more of them
-                                          {"rows of 384", {21, 384}, 1},
-                                          {"rows of 520", {9, 520}, 1},
-                                          {"rows of 776", {12, 776}, 1},
-                                          {"large mean", {6, 64}, 1, 999, 1001}};
+const std::vector<LayerNormCase>& layer_norm_cases() {
+  static const std::vector<LayerNormCase> cases = {
+      {"rows", {7, 5}, -1},
+      {"tokens", {2, 9, 48}, -1},
+      {"last two axes", {3, 4, 5, 6}, 2},
+      {"everything", {3, 5}, 0},
+      {"long rows", {3, 2500}, 1},
+      {"many rows", {700, 33}, 1},
+      {"rows of 256", {37, 256}, 1},  // a warp holds these, more and more of them
+      {"rows of 384", {21, 384}, 1},
+      {"rows of 520", {9, 520}, 1},
+      {"rows of 776", {12, 776}, 1},
+      {"large mean", {6, 64}, 1, 999, 1001}};
   return cases;
 }
 
-Shape normalised_shape(const Case& c) {
+Shape normalised_shape(const LayerNormCase& c) {
   return {c.axis < 0 ? c.shape.end() + c.axis : c.shape.begin() + c.axis, c.shape.end()};
 }
 
 // One rounding of x at 1000 is 6e-5 of a deviation.
-double tolerance_of(const Case& c) {
+double tolerance_of(const LayerNormCase& c) {
   return c.low > 100 ? 2e-3 : 2e-5;
 }
 
-Sample sample_of(const Case& c, const std::string& name, std::vector<Sample::Input> inputs, int outputs) {
+Sample layer_norm_sample(const LayerNormCase& c, const std::string& name, std::vector<Sample::Input> inputs,
+                         int outputs) {
   return {.name = c.name + name,
           .inputs = std::move(inputs),
           .output_count = outputs,
@@ -239,37 +241,37 @@ Sample sample_of(const Case& c, const std::string& name, std::vector<Sample::Inp
 
 std::vector<Sample> norm_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const LayerNormCase& c : layer_norm_cases()) {
     const Sample::Input x{{DataType::Float32, c.shape}, c.low, c.high};
     const Sample::Input parameter{{DataType::Float32, normalised_shape(c)}, 0.5, 2};
-    samples.push_back(sample_of(c, "", {x, parameter, parameter}, 1));
-    samples.push_back(sample_of(c, ", statistics", {x, parameter, parameter}, 3));
-    samples.push_back(sample_of(c, ", without B", {x, parameter}, 1));
+    samples.push_back(layer_norm_sample(c, "", {x, parameter, parameter}, 1));
+    samples.push_back(layer_norm_sample(c, ", statistics", {x, parameter, parameter}, 3));
+    samples.push_back(layer_norm_sample(c, ", without B", {x, parameter}, 1));
   }
   return samples;
 }
 
 std::vector<Sample> normalize_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
-    samples.push_back(sample_of(c, "", {{{DataType::Float32, c.shape}, c.low, c.high}}, 1));
+  for (const LayerNormCase& c : layer_norm_cases()) {
+    samples.push_back(layer_norm_sample(c, "", {{{DataType::Float32, c.shape}, c.low, c.high}}, 1));
   }
   return samples;
 }
 
-std::vector<Sample> grad_samples() {
+std::vector<Sample> layer_norm_grad_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const LayerNormCase& c : layer_norm_cases()) {
     const Sample::Input dy{{DataType::Float32, c.shape}}, x{{DataType::Float32, c.shape}, c.low, c.high};
     const Sample::Input parameter{{DataType::Float32, normalised_shape(c)}, 0.5, 2};
-    samples.push_back(sample_of(c, "", {dy, x, parameter}, 3));
-    samples.push_back(sample_of(c, ", without B", {dy, x, parameter}, 2));
-    samples.push_back(sample_of(c, ", X alone", {dy, x}, 1));
+    samples.push_back(layer_norm_sample(c, "", {dy, x, parameter}, 3));
+    samples.push_back(layer_norm_sample(c, ", without B", {dy, x, parameter}, 2));
+    samples.push_back(layer_norm_sample(c, ", X alone", {dy, x}, 1));
   }
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> layer_norm_specs() {
   return {int_spec("axis", -1, "the first of the axes that are normalised, to the last; negative counts from the end"),
           float_spec("epsilon", 1e-5, "added to the variance")};
 }
@@ -282,7 +284,7 @@ int64_t groups_of(const Node& node, const TensorType& x) {
 void infer_group_norm(InferContext& context) {
   const TensorType& x = floating_input(context, 0);
   if (x.shape.size() < 3) context.fail(fmt::format("input 'X' is {}; expected (N, C, …)", to_string(x)));
-  check_epsilon(context);
+  check_least_epsilon(context);
   const int64_t channels = x.shape[1], groups = groups_of(context.node(), x);
   if (groups == 0 || channels % groups != 0) {
     context.fail(fmt::format("attribute 'num_groups' is {}; expected a divisor of the {} channels of input 'X'", groups,
@@ -352,7 +354,7 @@ void register_norm_layer_norm(OpRegistry& registry) {
         .outputs = {{.name = "Y", .lowered = true},
                     {.name = "Mean", .arity = OperandSpec::Optional},
                     {.name = "InvStdDev", .arity = OperandSpec::Optional}},
-        .attributes = specs(),
+        .attributes = layer_norm_specs(),
         .infer = infer_norm,
         .grad = grad_norm,
         .cost = elementwise_cost(8),
@@ -365,7 +367,7 @@ void register_norm_layer_norm(OpRegistry& registry) {
                 .doc = "(X − mean) / deviation over the last axes",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = specs(),
+                .attributes = layer_norm_specs(),
                 .internal = true,
                 .infer = infer_norm,
                 .grad = grad_norm,
@@ -381,12 +383,12 @@ void register_norm_layer_norm(OpRegistry& registry) {
                 .outputs = {{.name = "dX", .lowered = true},
                             {.name = "dScale", .arity = OperandSpec::Optional},
                             {.name = "dB", .arity = OperandSpec::Optional}},
-                .attributes = specs(),
+                .attributes = layer_norm_specs(),
                 .internal = true,
-                .infer = infer_grad,
+                .infer = infer_layer_norm_grad,
                 .cost = elementwise_cost(14),
-                .samples = grad_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+                .samples = layer_norm_grad_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return layer_norm_grad_cpu(r, t); })});
   register_group_norms(registry);
 }
 

@@ -41,7 +41,7 @@ void infer_lrn(InferContext& context) {
   context.set_output(0, x);
 }
 
-void infer_gradient(InferContext& context) {
+void infer_lrn_gradient(InferContext& context) {
   const TensorType& x = floating_input(context, 0);
   check_lrn(context, x);
   expect_input(context, 1, x, "the type of 'dY'");
@@ -90,7 +90,7 @@ std::unique_ptr<Kernel> lrn_grad_cpu(const KernelRequest& request, auto element)
   return make_kernel(run, elements * int64_t(sizeof(W)));
 }
 
-std::vector<Sample> samples(size_t inputs) {
+std::vector<Sample> lrn_samples(size_t inputs) {
   struct Case {
     TensorType x;
     int64_t size;
@@ -132,7 +132,7 @@ void register_norm_lrn(OpRegistry& registry) {
                 .infer = infer_lrn,
                 .grad = grad_lrn,
                 .cost = cost,
-                .samples = [] { return samples(1); },
+                .samples = [] { return lrn_samples(1); },
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return lrn_cpu(r, t); })});
   registry.add({.domain = "arbalest",
                 .name = "LRNGrad",
@@ -142,9 +142,9 @@ void register_norm_lrn(OpRegistry& registry) {
                 .attributes = attributes,
                 .internal = true,
                 .layout = std::nullopt,
-                .infer = infer_gradient,
+                .infer = infer_lrn_gradient,
                 .cost = cost,
-                .samples = [] { return samples(2); },
+                .samples = [] { return lrn_samples(2); },
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return lrn_grad_cpu(r, t); })});
 }
 

@@ -12,7 +12,8 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // elements whose squares are added up one by one; the same for any number of threads
+constexpr int64_t kClipBlock =
+    4096;  // elements whose squares are added up one by one; the same for any number of threads
 
 void infer_clip(InferContext& context) {
   const TensorType& gradients = floating_input(context, 0, {1});
@@ -36,15 +37,15 @@ std::unique_ptr<Kernel> clip_kernel(const KernelRequest& request) {
   const bool skips = flag_attribute(request.node, "skip");
   // Without a bound nothing has to be known of the norm.
   const int64_t count = bound > 0 || skips ? (weight >= 0 ? weight : request.inputs[0].elements()) : 0;
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  const int64_t blocks = (count + kClipBlock - 1) / kClipBlock;
   auto run = [=](const KernelContext& context) {
     if (context.scalars->update == 0) return;
     const T* gradients = input<T>(context, 0);
     auto* sums = static_cast<double*>(context.workspace);
-    parallel_for(blocks, kBlock, [=](int64_t begin, int64_t end) {
+    parallel_for(blocks, kClipBlock, [=](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         double sum = 0;
-        for (int64_t i = block * kBlock; i < std::min(count, (block + 1) * kBlock); ++i) {
+        for (int64_t i = block * kClipBlock; i < std::min(count, (block + 1) * kClipBlock); ++i) {
           sum += double(gradients[i]) * double(gradients[i]);
         }
         sums[block] = sum;
@@ -66,7 +67,7 @@ std::unique_ptr<Kernel> clip_cpu(const KernelRequest& request) {
   return request.inputs[0].dtype == DataType::Float64 ? clip_kernel<double>(request) : clip_kernel<float>(request);
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> clip_samples() {
   const auto sample = [](std::string name, int64_t count, double norm) {
     return Sample{.name = std::move(name),
                   .inputs = {{{DataType::Float32, {count}}}},
@@ -123,7 +124,7 @@ void register_optim_clip(OpRegistry& registry) {
            [](const Graph& graph, const Node& node) {
              return Cost{2 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
            },
-       .samples = samples,
+       .samples = clip_samples,
        .cpu = clip_cpu});
 }
 

@@ -53,7 +53,7 @@ std::unique_ptr<Kernel> moving_average_cpu(const KernelRequest& request) {
                                                       : moving_average_kernel<float>(request);
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> moving_average_samples() {
   // `seen`: both numbers of the progress.
   const auto sample = [](std::string name, int64_t count, double decay, int64_t seen, int64_t every, int64_t period) {
     Sample made{.name = std::move(name),
@@ -96,7 +96,7 @@ void register_optim_moving_average(OpRegistry& registry) {
                 .side_effect = true,
                 .infer = infer_moving_average,
                 .cost = elementwise_cost(3),
-                .samples = samples,
+                .samples = moving_average_samples,
                 .aliases = {{0, 1}, {1, 2}},
                 .cpu = moving_average_cpu});
 }

@@ -18,7 +18,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr const char* kNames[] = {"Q", "K", "V"};
+constexpr const char* kProjections[] = {"Q", "K", "V"};
 
 // Head axes of Q, K, V and Y.
 Ints head_axes_of(const Node& node) {
@@ -39,7 +39,7 @@ Shape shape_of(int64_t head_axis, int64_t samples, int64_t heads, int64_t rows, 
   return head_axis == 1 ? Shape{samples, heads, rows, depth} : Shape{samples, rows, heads, depth};
 }
 
-HeadSteps steps_of(int64_t head_axis, int64_t heads, int64_t rows, int64_t depth) {
+HeadSteps head_steps(int64_t head_axis, int64_t heads, int64_t rows, int64_t depth) {
   if (head_axis == 1) return {heads * rows * depth, rows * depth, depth};
   return {heads * rows * depth, depth, heads * depth};
 }
@@ -68,7 +68,7 @@ AttentionProblem::AttentionProblem(const Node& node, const std::vector<TensorTyp
   } else {
     place_operands(node, inputs[0], inputs[at.k], inputs[at.v]);
   }
-  y = steps_of(output_head_axis_, heads, queries, depth);
+  y = head_steps(output_head_axis_, heads, queries, depth);
   if (at.bias < inputs.size() && inputs[at.bias].dtype != DataType::Token) add_bias(node, inputs[at.bias]);
 }
 
@@ -92,7 +92,7 @@ void AttentionProblem::place_operands(const Node& node, const TensorType& q_type
   const TensorType* types[] = {&q_type, &k_type, &v_type};
   for (const size_t i : {size_t{0}, size_t{1}}) {
     if (types[i]->shape.size() == 4) continue;
-    fail(node, fmt::format("input '{}' is {}; expected four axes: samples, heads, rows and depth", kNames[i],
+    fail(node, fmt::format("input '{}' is {}; expected four axes: samples, heads, rows and depth", kProjections[i],
                            to_string(*types[i])));
   }
   const Ints axes = head_axes_of(node);
@@ -104,12 +104,12 @@ void AttentionProblem::place_operands(const Node& node, const TensorType& q_type
   for (const size_t i : {size_t{1}, size_t{2}}) {
     const Shape expected = shape_of(axes[i], samples, heads, keys, depth);
     if (types[i]->shape == expected) continue;
-    fail(node,
-         fmt::format("input '{}' is {}; expected the shape {}", kNames[i], to_string(*types[i]), to_string(expected)));
+    fail(node, fmt::format("input '{}' is {}; expected the shape {}", kProjections[i], to_string(*types[i]),
+                           to_string(expected)));
   }
-  q = steps_of(axes[0], heads, queries, depth);
-  k = steps_of(axes[1], heads, keys, depth);
-  v = steps_of(axes[2], heads, keys, depth);
+  q = head_steps(axes[0], heads, queries, depth);
+  k = head_steps(axes[1], heads, keys, depth);
+  v = head_steps(axes[2], heads, keys, depth);
   output_head_axis_ = axes[3];
 }
 
@@ -159,7 +159,7 @@ void infer_attention(InferContext& context) {
   context.set_output(1, {master_type(type), problem.statistics_shape()});
 }
 
-void infer_grad(InferContext& context) {
+void infer_attention_grad(InferContext& context) {
   const AttentionProblem problem = checked_problem(context, true);
   const DataType type = context.input(0).dtype;
   for (const size_t i : {problem.at.y, problem.at.dy}) {
@@ -222,7 +222,7 @@ void complete(Sample& sample, bool gradient, const Shape& y, const Shape& statis
   if (gradient) ++sample.output_count;
 }
 
-std::vector<Sample> samples(bool gradient) {
+std::vector<Sample> attention_samples(bool gradient) {
   struct Case {
     int64_t samples, heads, queries, keys, depth;
     Ints axes;
@@ -315,7 +315,7 @@ void add_pair(OpRegistry& registry, const std::string& name, const std::string& 
                 .outputs = gradients(own),
                 .attributes = attributes,
                 .internal = true,
-                .infer = infer_grad,
+                .infer = infer_attention_grad,
                 .cost = cost(5, true),
                 .samples = [samples] { return samples(true); },
                 .cpu = attention_grad_cpu});
@@ -330,7 +330,7 @@ void register_product_attention(OpRegistry& registry) {
            {{.name = "Q", .lowered = true}, {.name = "K", .lowered = true}, {.name = "V", .lowered = true}},
            {scale, ints_spec("head_axes", {1, 1, 1, 1},
                              "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")},
-           samples);
+           attention_samples);
   add_pair(registry, "PackedAttention",
            "Attention of Q, K and V that lie side by side in the rows of one tensor (samples, rows, 3 · heads · "
            "depth)",

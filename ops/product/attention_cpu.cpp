@@ -10,7 +10,7 @@ namespace arbalest {
 namespace {
 
 template <typename W, typename T>
-W dot(int64_t count, const T* a, const T* b) {
+W row_dot(int64_t count, const T* a, const T* b) {
   W sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += widen(a[i]) * widen(b[i]);
   return sum;
@@ -43,7 +43,7 @@ std::unique_ptr<Kernel> attention_of(const KernelRequest& request) {
           for (int64_t row = 0; row < p.queries; ++row) {
             W largest = -INFINITY, total = 0;
             for (int64_t key = 0; key < p.keys; ++key) {
-              weights[size_t(key)] = W(p.scale) * dot<W>(p.depth, q + row * p.q.row, k + key * p.k.row);
+              weights[size_t(key)] = W(p.scale) * row_dot<W>(p.depth, q + row * p.q.row, k + key * p.k.row);
               if (added) weights[size_t(key)] += widen(added[row * p.bias.row + key]);
               largest = std::max(largest, weights[size_t(key)]);
             }
@@ -81,10 +81,10 @@ void grad_bias(const AttentionProblem& p, const KernelContext& context) {
                 *v = input<T>(context, p.at.v) + first_of(p.v, sample, head);
         const int64_t at = first_of(p.y, sample, head) + row * p.y.row;
         const T *y = input<T>(context, p.at.y) + at, *dy = input<T>(context, p.at.dy) + at;
-        const W sum = input<W>(context, p.at.statistics)[each * p.queries + row], mean = dot<W>(p.depth, dy, y);
+        const W sum = input<W>(context, p.at.statistics)[each * p.queries + row], mean = row_dot<W>(p.depth, dy, y);
         for (int64_t key = 0; key < p.keys; ++key) {
-          const W score = W(p.scale) * dot<W>(p.depth, q, k + key * p.k.row) + widen(added[key]);
-          sums[size_t(key)] += std::exp(score - sum) * (dot<W>(p.depth, dy, v + key * p.v.row) - mean);
+          const W score = W(p.scale) * row_dot<W>(p.depth, q, k + key * p.k.row) + widen(added[key]);
+          sums[size_t(key)] += std::exp(score - sum) * (row_dot<W>(p.depth, dy, v + key * p.v.row) - mean);
         }
       }
       for (int64_t key = 0; key < p.keys; ++key)
@@ -109,14 +109,14 @@ std::unique_ptr<Kernel> attention_grad_of(const KernelRequest& request) {
       const T* added = p.biased() ? input<T>(context, p.at.bias) + first_of(p.bias, sample, head) : nullptr;
       std::vector<W> dq(size_t(p.depth)), dk(size_t(p.keys * p.depth)), dv(dk.size());
       for (int64_t row = 0; row < p.queries; ++row) {
-        const W mean = dot<W>(p.depth, dy + row * p.y.row, y + row * p.y.row);
+        const W mean = row_dot<W>(p.depth, dy + row * p.y.row, y + row * p.y.row);
         std::fill(dq.begin(), dq.end(), W(0));
         for (int64_t key = 0; key < p.keys; ++key) {
           const T *query = q + row * p.q.row, *keyed = k + key * p.k.row;
           const W bias = added ? W(widen(added[row * p.bias.row + key])) : W(0);
-          const W weight = std::exp(W(p.scale) * dot<W>(p.depth, query, keyed) + bias - statistics[row]);
+          const W weight = std::exp(W(p.scale) * row_dot<W>(p.depth, query, keyed) + bias - statistics[row]);
           const W slope =
-              weight * (dot<W>(p.depth, dy + row * p.y.row, v + key * p.v.row) - mean) * static_cast<W>(p.scale);
+              weight * (row_dot<W>(p.depth, dy + row * p.y.row, v + key * p.v.row) - mean) * static_cast<W>(p.scale);
           for (int64_t i = 0; i < p.depth; ++i) {
             dq[size_t(i)] += slope * widen(keyed[i]);
             dk[size_t(key * p.depth + i)] += slope * widen(query[i]);

@@ -132,7 +132,7 @@ void infer_einsum(InferContext& context) {
 }
 
 // A value and what its axes are called.
-struct Operand {
+struct EinsumOperand {
   ValueId value;
   Axes axes;
 };
@@ -142,7 +142,7 @@ class Expansion {
   explicit Expansion(ExpandContext& context) : context_(context) {}
 
   // Sums over all axes that are in none of `kept`.
-  Operand without(Operand x, const std::vector<const Axes*>& kept) {
+  EinsumOperand without(EinsumOperand x, const std::vector<const Axes*>& kept) {
     std::vector<int64_t> summed;
     Axes left;
     for (size_t i = 0; i < x.axes.size(); ++i) {
@@ -153,7 +153,7 @@ class Expansion {
     return {add("ReduceSum", "sum", {x.value}, {{"axes", summed}, {"keepdims", int64_t{0}}}), left};
   }
 
-  ValueId transposed(const Operand& x, const Axes& order) {
+  ValueId transposed(const EinsumOperand& x, const Axes& order) {
     if (x.axes == order) return x.value;
     std::vector<int64_t> perm;
     for (const int axis : order) {
@@ -163,7 +163,7 @@ class Expansion {
   }
 
   // The product of both, summed over what neither `result` nor one of `later` has.
-  Operand product(Operand a, Operand b, const std::vector<const Axes*>& kept) {
+  EinsumOperand product(EinsumOperand a, EinsumOperand b, const std::vector<const Axes*>& kept) {
     std::vector<const Axes*> kept_of_a = kept, kept_of_b = kept;
     const Axes all_of_a = a.axes, all_of_b = b.axes;
     kept_of_a.push_back(&all_of_b);
@@ -198,7 +198,7 @@ class Expansion {
     return context_.add(op, label, std::move(inputs), 1, std::move(attributes))[0];
   }
 
-  ValueId ordered(const Operand& x, const std::vector<const Axes*>& parts) {
+  ValueId ordered(const EinsumOperand& x, const std::vector<const Axes*>& parts) {
     Axes order;
     for (const Axes* part : parts) order.insert(order.end(), part->begin(), part->end());
     return transposed(x, order);
@@ -230,7 +230,7 @@ void expand_einsum(ExpandContext& context) {
   for (const ValueId input : context.node().inputs) ranks.push_back(context.type(input).shape.size());
   const Equation equation(context.node(), ranks);
   Expansion expansion(context);
-  Operand product{context.input(0), equation.operands[0]};
+  EinsumOperand product{context.input(0), equation.operands[0]};
   for (size_t i = 1; i < ranks.size(); ++i) {
     std::vector<const Axes*> kept = {&equation.result};
     for (size_t later = i + 1; later < ranks.size(); ++later) kept.push_back(&equation.operands[later]);

@@ -10,12 +10,12 @@ namespace arbalest {
 namespace {
 
 // Extents of op(A) (rows × depth) and op(B) (depth × columns).
-struct Product {
+struct GemmProduct {
   int64_t rows, depth, columns;
   bool trans_a, trans_b;
 };
 
-Product product_of(const Node& node, const TensorType& a, const TensorType& b) {
+GemmProduct product_of(const Node& node, const TensorType& a, const TensorType& b) {
   const bool trans_a = flag_attribute(node, "transA"), trans_b = flag_attribute(node, "transB");
   return {a.shape[trans_a ? 1 : 0], a.shape[trans_a ? 0 : 1], b.shape[trans_b ? 0 : 1], trans_a, trans_b};
 }
@@ -23,7 +23,7 @@ Product product_of(const Node& node, const TensorType& a, const TensorType& b) {
 std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const TensorType &a = request.inputs[0], &b = request.inputs[1];
-  const Product p = product_of(request.node, a, b);
+  const GemmProduct p = product_of(request.node, a, b);
   const double alpha = float_attribute(request.node, "alpha"), beta = float_attribute(request.node, "beta");
   const bool has_c = request.has_input(2);
   const Addend c = has_c ? addend_of(request.inputs[2].shape, p.rows, p.columns) : Addend::Row;
@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> grad_b_cpu(const KernelRequest& request, auto element) {
 void infer_gemm(InferContext& context) {
   const TensorType &a = floating_input(context, 0, {2}), &b = floating_input(context, 1, {2});
   if (b.dtype != a.dtype) expect_input(context, 1, {a.dtype, b.shape}, "the element type of 'A'");
-  const Product p = product_of(context.node(), a, b);
+  const GemmProduct p = product_of(context.node(), a, b);
   const int64_t b_depth = b.shape[p.trans_b ? 1 : 0];
   if (b_depth != p.depth) {
     context.fail(fmt::format("input 'A' is {}{} and input 'B' is {}{}: {} columns meet {} rows", to_string(a),
@@ -155,13 +155,13 @@ void infer_grad_b(InferContext& context) {
   context.set_output(0, {master_type(a.dtype), trans_b ? Shape{columns, depth} : Shape{depth, columns}});
 }
 
-struct Case {
+struct GemmCase {
   const char* name;
   int64_t rows, depth, columns, trans_a, trans_b;
   double alpha, beta;
   int bias;  // 0: none; 1: (N); 2: (1, N); 3: (M, N); 4: (); 5: (1); 6: (M, 1)
 };
-constexpr Case kCases[] = {
+constexpr GemmCase kGemmCases[] = {
     {"LeNet", 64, 800, 500, 0, 1, 1, 1, 1},
     {"classes", 64, 500, 10, 0, 1, 1, 1, 1},
     {"plain", 7, 5, 9, 0, 0, 1, 1, 0},
@@ -179,7 +179,7 @@ constexpr Case kCases[] = {
 
 std::vector<Sample> gemm_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : kCases) {
+  for (const GemmCase& c : kGemmCases) {
     const Shape a = c.trans_a ? Shape{c.depth, c.rows} : Shape{c.rows, c.depth};
     const Shape b = c.trans_b ? Shape{c.columns, c.depth} : Shape{c.depth, c.columns};
     Sample sample{.name = c.name,
@@ -194,7 +194,7 @@ std::vector<Sample> gemm_samples() {
 
 std::vector<Sample> grad_b_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : kCases) {
+  for (const GemmCase& c : kGemmCases) {
     const Shape a = c.trans_a ? Shape{c.depth, c.rows} : Shape{c.rows, c.depth};
     samples.push_back({.name = c.name,
                        .inputs = {{{DataType::Float32, a}}, {{DataType::Float32, {c.rows, c.columns}}}},
@@ -203,7 +203,7 @@ std::vector<Sample> grad_b_samples() {
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> product_specs() {
   return {int_spec("transA", 0, "1: A is transposed"), int_spec("transB", 0, "1: B is transposed"),
           float_spec("alpha", 1.0, "factor of the product")};
 }
@@ -219,7 +219,7 @@ Cost gemm_cost(const Graph& graph, const Node& node) {
 }  // namespace
 
 void register_product_gemm(OpRegistry& registry) {
-  std::vector<AttributeSpec> gemm_specs = specs();
+  std::vector<AttributeSpec> gemm_specs = product_specs();
   gemm_specs.push_back(float_spec("beta", 1.0, "factor of C"));
   registry.add({.domain = "",
                 .name = "Gemm",
@@ -239,7 +239,7 @@ void register_product_gemm(OpRegistry& registry) {
                 .doc = "the gradient of Gemm's B",
                 .inputs = {{.name = "A", .lowered = true}, {.name = "dY", .lowered = true}},
                 .outputs = {{.name = "dB"}},
-                .attributes = specs(),
+                .attributes = product_specs(),
                 .internal = true,
                 .infer = infer_grad_b,
                 .cost = gemm_cost,

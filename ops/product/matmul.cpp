@@ -14,7 +14,7 @@ namespace arbalest {
 namespace {
 
 // A matrix's steps along the axes of the broadcast batch.
-std::vector<int64_t> steps_of(const Shape& matrices, const Shape& batch) {
+std::vector<int64_t> matrix_steps(const Shape& matrices, const Shape& batch) {
   const Shape own(matrices.begin(), matrices.end() - 2);
   std::vector<int64_t> steps(batch.size(), 0);
   int64_t step = matrices[matrices.size() - 2] * matrices.back();
@@ -60,8 +60,8 @@ BatchedProduct::BatchedProduct(const Node& node, const TensorType& a, const Tens
       wide = (*shape)[i];
     }
   }
-  a_steps = steps_of(left, batch);
-  b_steps = steps_of(right, batch);
+  a_steps = matrix_steps(left, batch);
+  b_steps = matrix_steps(right, batch);
 }
 
 Shape BatchedProduct::output_shape(const TensorType& a, const TensorType& b) const {
@@ -74,7 +74,7 @@ Shape BatchedProduct::output_shape(const TensorType& a, const TensorType& b) con
 Strided BatchedProduct::walk() const {
   Shape all = batch;
   all.insert(all.end(), {rows, columns});
-  return {batch, {steps_of(all, batch), a_steps, b_steps}};
+  return {batch, {matrix_steps(all, batch), a_steps, b_steps}};
 }
 
 namespace {
@@ -116,7 +116,7 @@ std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
     all.insert(all.end(), {p.rows, p.columns});
     if (auto kernel = onednn_matmul(batch_desc(p, p.a_steps, p.rows, p.depth, p.trans_a, type),
                                     batch_desc(p, p.b_steps, p.depth, p.columns, p.trans_b, type),
-                                    batch_desc(p, steps_of(all, p.batch), p.rows, p.columns, false, type), 0, 1, 0,
+                                    batch_desc(p, matrix_steps(all, p.batch), p.rows, p.columns, false, type), 0, 1, 0,
                                     request.deterministic)) {
       return kernel;
     }
@@ -151,7 +151,8 @@ ValueId reshaped(GradContext& c, ValueId value, const Shape& shape, std::string_
 
 // Gradient of `operand`, from `gradient` over the broadcast batch: summed over broadcast axes and reshaped. `matrices`:
 // the operand's shape with a row or a column for a vector.
-ValueId gathered(GradContext& c, ValueId gradient, ValueId operand, const Shape& matrices, const std::string& label) {
+ValueId batch_summed(GradContext& c, ValueId gradient, ValueId operand, const Shape& matrices,
+                     const std::string& label) {
   if (c.type(gradient).shape != matrices) {
     const ValueId like = reshaped(c, operand, matrices, label + "_like");
     gradient = c.add("arbalest.SumTo", label + "_sum", {gradient, like}, 1)[0];
@@ -170,7 +171,7 @@ void grad_matmul(GradContext& c) {
   if (c.needs_gradient(0)) {
     const ValueId others = reshaped(c, b, right, "b_matrices");
     const ValueId da = c.add("arbalest.BatchMatMul", "grad_a", {dy, others}, 1, {{"transB", int64_t{1}}})[0];
-    c.set_input_gradient(0, gathered(c, da, a, left, "grad_a"));
+    c.set_input_gradient(0, batch_summed(c, da, a, left, "grad_a"));
   }
   if (!c.needs_gradient(1)) return;
   if (right.size() == 2 && left.size() >= 2) {
@@ -184,7 +185,7 @@ void grad_matmul(GradContext& c) {
   }
   const ValueId others = reshaped(c, a, left, "a_matrices");
   const ValueId db = c.add("arbalest.BatchMatMul", "grad_b", {others, dy}, 1, {{"transA", int64_t{1}}})[0];
-  c.set_input_gradient(1, gathered(c, db, b, right, "grad_b"));
+  c.set_input_gradient(1, batch_summed(c, db, b, right, "grad_b"));
 }
 
 Cost matmul_cost(const Graph& graph, const Node& node) {
@@ -192,7 +193,8 @@ Cost matmul_cost(const Graph& graph, const Node& node) {
   return {2 * double(output_type(graph, node, 0).elements()) * double(p.depth), operand_bytes(graph, node)};
 }
 
-std::vector<Sample> samples(const std::vector<std::pair<Shape, Shape>>& shapes, Attributes attributes, double scale) {
+std::vector<Sample> product_samples(const std::vector<std::pair<Shape, Shape>>& shapes, Attributes attributes,
+                                    double scale) {
   std::vector<Sample> samples;
   for (const auto& [a, b] : shapes) {
     std::string flags;
@@ -205,26 +207,27 @@ std::vector<Sample> samples(const std::vector<std::pair<Shape, Shape>>& shapes, 
 }
 
 std::vector<Sample> matmul_samples() {
-  return samples({{{7, 5}, {5, 9}},
-                  {{4}, {4}},
-                  {{5}, {3, 5, 2}},
-                  {{2, 3, 4}, {4}},
-                  {{1, 1}, {1, 1}},
-                  {{2, 8, 16}, {16, 24}},
-                  {{3, 4, 5}, {3, 5, 6}},
-                  {{2, 3, 8, 4}, {2, 3, 4, 8}},
-                  {{2, 1, 3, 5}, {4, 5, 2}},
-                  {{3, 2, 7, 3}, {1, 2, 3, 5}},
-                  {{2, 1, 4, 3}, {1, 3, 3, 2}},
-                  {{6, 5}, {2, 5, 3}},
-                  {{4, 12, 33, 16}, {4, 12, 16, 33}}},
-                 {}, 1);
+  return product_samples({{{7, 5}, {5, 9}},
+                          {{4}, {4}},
+                          {{5}, {3, 5, 2}},
+                          {{2, 3, 4}, {4}},
+                          {{1, 1}, {1, 1}},
+                          {{2, 8, 16}, {16, 24}},
+                          {{3, 4, 5}, {3, 5, 6}},
+                          {{2, 3, 8, 4}, {2, 3, 4, 8}},
+                          {{2, 1, 3, 5}, {4, 5, 2}},
+                          {{3, 2, 7, 3}, {1, 2, 3, 5}},
+                          {{2, 1, 4, 3}, {1, 3, 3, 2}},
+                          {{6, 5}, {2, 5, 3}},
+                          {{4, 12, 33, 16}, {4, 12, 16, 33}}},
+                         {}, 1);
 }
 
 std::vector<Sample> batch_matmul_samples() {
-  std::vector<Sample> all =
-      samples({{{3, 4, 6}, {3, 5, 6}}, {{2, 1, 3, 8}, {4, 5, 8}}, {{5, 4, 3}, {2, 3}}}, {{"transB", int64_t{1}}}, 1);
-  for (Sample& sample : samples({{{3, 6, 4}, {3, 6, 5}}, {{2, 4, 8, 3}, {1, 4, 8, 5}}}, {{"transA", int64_t{1}}}, 1)) {
+  std::vector<Sample> all = product_samples({{{3, 4, 6}, {3, 5, 6}}, {{2, 1, 3, 8}, {4, 5, 8}}, {{5, 4, 3}, {2, 3}}},
+                                            {{"transB", int64_t{1}}}, 1);
+  for (Sample& sample :
+       product_samples({{{3, 6, 4}, {3, 6, 5}}, {{2, 4, 8, 3}, {1, 4, 8, 5}}}, {{"transA", int64_t{1}}}, 1)) {
     all.push_back(std::move(sample));
   }
   return all;

@@ -13,7 +13,7 @@ using onednn::OnednnKernel;
 using onednn::Operand;
 using onednn::Part;
 
-struct Product {
+struct OnednnProduct {
   Operand a, b, bias, y;  // bias: one row, or nothing
 };
 
@@ -26,13 +26,14 @@ onednn::Dims dims_of(const Operand& operand) {
 }
 
 // Each of the products as those of parts of an axis of y; the axis is also one of a, b or both.
-std::vector<Product> divide(const std::vector<Product>& products, size_t axis, const std::vector<Part>& parts) {
+std::vector<OnednnProduct> divide(const std::vector<OnednnProduct>& products, size_t axis,
+                                  const std::vector<Part>& parts) {
   if (parts.size() < 2) return products;
-  std::vector<Product> divided;
-  for (const Product& whole : products) {
+  std::vector<OnednnProduct> divided;
+  for (const OnednnProduct& whole : products) {
     const size_t rank = dims_of(whole.y).size();
     for (const auto& [first, count] : parts) {
-      Product& part = divided.emplace_back(whole);
+      OnednnProduct& part = divided.emplace_back(whole);
       if (axis + 1 != rank) part.a = whole.a.part(axis, first, count);
       if (axis + 2 != rank) part.b = whole.b.part(axis, first, count);
       if (axis + 1 == rank && !whole.bias.desc.is_zero()) part.bias = whole.bias.part(axis, first, count);
@@ -43,12 +44,12 @@ std::vector<Product> divide(const std::vector<Product>& products, size_t axis, c
 }
 
 // Pieces that extents alone decide on: matrices of the batch, then blocks of columns and of rows.
-std::vector<Product> pieces_of(const Product& whole) {
+std::vector<OnednnProduct> pieces_of(const OnednnProduct& whole) {
   constexpr int64_t kMostPieces = 16;
   constexpr int64_t kBlock = 128;  // smaller ones take longer to fetch than to multiply
   const onednn::Dims extents = dims_of(whole.y);
   const size_t rows = extents.size() - 2, columns = extents.size() - 1;
-  std::vector<Product> pieces = {whole};
+  std::vector<OnednnProduct> pieces = {whole};
   const auto divide_axis = [&](size_t axis, int64_t block) {
     const int64_t most = std::max<int64_t>(1, kMostPieces / int64_t(pieces.size()));
     pieces = divide(pieces, axis, onednn::divided(extents[axis], block, most));
@@ -68,12 +69,12 @@ std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc&
   auto kernel = std::make_unique<OnednnKernel>();
   const onednn::Desc bias =
       bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
-  const Product whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(2, bias),
-                         kernel->output(0, y)};
+  const OnednnProduct whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(2, bias),
+                               kernel->output(0, y)};
   std::optional<onednn::OneThread> one;
   if (deterministic) one.emplace();
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
-  for (const Product& piece : deterministic ? pieces_of(whole) : std::vector{whole}) {
+  for (const OnednnProduct& piece : deterministic ? pieces_of(whole) : std::vector{whole}) {
     const auto desc = onednn::make_matmul(piece.a.desc, piece.b.desc, piece.bias.desc, piece.y.desc);
     if (onednn::is_reference(desc)) return nullptr;
     Arguments arguments = {{DNNL_ARG_SRC, piece.a}, {DNNL_ARG_WEIGHTS, piece.b}, {DNNL_ARG_DST, piece.y}};

@@ -81,7 +81,7 @@ std::unique_ptr<Kernel> arg_cpu(const KernelRequest& request) {
   }
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> arg_max_samples() {
   struct Case {
     TensorType x;
     int64_t axis;
@@ -132,7 +132,7 @@ Op arg_operator(std::string name, std::string doc, KernelFactory cpu) {
               [](const Graph& graph, const Node& node) {
                 return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
               },
-          .samples = samples,
+          .samples = arg_max_samples,
           .cpu = std::move(cpu)};
 }
 

@@ -67,7 +67,7 @@ std::unique_ptr<Kernel> cum_sum_cpu(const KernelRequest& request) {
   }
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> cum_sum_samples() {
   struct Case {
     TensorType x;
     int64_t axis;
@@ -109,7 +109,7 @@ void register_reduce_cum_sum(OpRegistry& registry) {
        .infer = infer_cum_sum,
        .grad = grad_cum_sum,
        .cost = elementwise_cost(1),
-       .samples = samples,
+       .samples = cum_sum_samples,
        .cpu = cum_sum_cpu});
 }
 

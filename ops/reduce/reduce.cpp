@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ops/math/elementwise_cpu.h"
 #include "ops/reduce/reduce_cpu.h"
@@ -60,17 +61,22 @@ Strided reducing_gradient_walk(const KernelRequest& request) {
 
 namespace {
 
+using elementwise::GradientRows;
 using reductions::Integers;
 
-struct Line {
+struct ReduceLine {
   std::string name, doc;
   Integers integers;
   double low, high;
   bool selects;          // Max and Min: equal elements share the gradient
   bool empty_is_number;  // the result of no elements
+  std::optional<GradientRows> gradient;
 };
 
-std::vector<AttributeSpec> specs() {
+// y = the reduction of x for a type of elements.
+using ReduceFunction = void (*)(const SumAxes& axes, const void* x, void* y);
+
+std::vector<AttributeSpec> reduce_specs() {
   return {ints_spec("axes", {}, "those to reduce; negative counts from the end; none: all"),
           int_spec("keepdims", 1, "1: a reduced axis stays, with one element"),
           int_spec("noop_with_empty_axes", 0, "1: no axes are none; each element is taken by itself")};
@@ -105,9 +111,18 @@ void infer_reduction(InferContext& context, Integers integers) {
   context.set_output(0, ReducedAxes(std::move(named), flag_attribute(context.node(), "keepdims")).result(x));
 }
 
-// function(T{}) with T the element type; bool is stored as uint8.
-template <typename Reduction, typename Function>
-std::unique_ptr<Kernel> dispatch(DataType type, Function function) {
+// The reduction of elements of `type`; bool is stored as uint8.
+template <typename Reduction>
+ReduceFunction reduction_of(DataType type) {
+  const auto function = [](auto element) -> ReduceFunction {
+    using T = decltype(element);
+    return [](const SumAxes& axes, const void* x, void* y) {
+      const T* from = static_cast<const T*>(x);
+      T* to = static_cast<T*>(y);
+      if constexpr (Reduction::kCentred) reduce<reductions::ReduceMax, T, T>(axes, from, nullptr, to);
+      reduce<Reduction, T, T>(axes, from, to, to);
+    };
+  };
   if constexpr (Reduction::kIntegers != Integers::None) {
     if (type == DataType::Int32) return function(int32_t{});
     if (type == DataType::Int64) return function(int64_t{});
@@ -118,19 +133,10 @@ std::unique_ptr<Kernel> dispatch(DataType type, Function function) {
   return dispatch_floating(type, function);
 }
 
-template <typename Reduction>
-std::unique_ptr<Kernel> reduction_cpu(const KernelRequest& request) {
+std::unique_ptr<Kernel> reduction_cpu(const KernelRequest& request, ReduceFunction function) {
   const TensorType &x = request.inputs[0], &y = request.outputs[0];
-  const SumAxes axes(reducing_walk(ReducedAxes(request.node, x.shape.size()), x, y));
-  return dispatch<Reduction>(x.dtype, [&](auto element) {
-    using T = decltype(element);
-    return make_kernel([axes](const KernelContext& c) {
-      const T* from = input<T>(c, 0);
-      T* to = output<T>(c, 0);
-      if constexpr (Reduction::kCentred) reduce<reductions::ReduceMax, T, T>(axes, from, nullptr, to);
-      reduce<Reduction, T, T>(axes, from, to, to);
-    });
-  });
+  return make_kernel([function, axes = SumAxes(reducing_walk(ReducedAxes(request.node, x.shape.size()), x, y))](
+                         const KernelContext& c) { function(axes, c.inputs[0], c.outputs[0]); });
 }
 
 std::unique_ptr<Kernel> ties_cpu(const KernelRequest& request, auto element) {
@@ -142,21 +148,10 @@ std::unique_ptr<Kernel> ties_cpu(const KernelRequest& request, auto element) {
       });
 }
 
-template <typename Gradient>
-std::unique_ptr<Kernel> gradient_cpu(const KernelRequest& request, auto element) {
-  using T = decltype(element);
+std::unique_ptr<Kernel> reduce_gradient_cpu(const KernelRequest& request, const elementwise::TypedRows& rows) {
   const TensorType& dx = request.outputs[0];
   const double terms = double(ReducedAxes(request.node, dx.shape.size()).count(dx.shape));
-  return make_kernel([walk = reducing_gradient_walk(request), count = dx.elements(),
-                      f = Gradient{{.alpha = terms}}](const KernelContext& c) {
-    if constexpr (Gradient::kFirst && Gradient::kSecond) {
-      map_strided(walk, count, f, output<T>(c, 0), input<T>(c, 0), input<T>(c, 1), input<T>(c, 2));
-    } else if constexpr (Gradient::kFirst || Gradient::kSecond) {
-      map_strided(walk, count, f, output<T>(c, 0), input<T>(c, 0), input<T>(c, 1));
-    } else {
-      map_strided(walk, count, f, output<T>(c, 0), input<T>(c, 0));
-    }
-  });
+  return row_kernel(request, rows, {.alpha = terms}, reducing_gradient_walk(request));
 }
 
 // The attributes of the internal operators of a reduction: which axes it takes, in full.
@@ -169,8 +164,7 @@ Attributes resolved(const Node& node, const TensorType& x) {
   return {{"axes", list}, {"keepdims", int64_t(axes.keep)}, {"noop_with_empty_axes", int64_t{1}}};
 }
 
-template <typename Gradient>
-void add_gradient_of(GradContext& c, const Line& line) {
+void add_gradient_of(GradContext& c, const ReduceLine& line) {
   if (!c.needs_gradient(0)) return;
   const TensorType x = c.type(c.input(0));
   Attributes attributes = resolved(c.node(), x);
@@ -180,14 +174,14 @@ void add_gradient_of(GradContext& c, const Line& line) {
     dy = c.add("Div", "grad_share", {dy, ties}, 1)[0];
   }
   std::vector<ValueId> inputs = {dy};
-  if (Gradient::kFirst) inputs.push_back(c.input(0));
-  if (Gradient::kSecond) inputs.push_back(c.output(0));
+  if (line.gradient->first) inputs.push_back(c.input(0));
+  if (line.gradient->second) inputs.push_back(c.output(0));
   attributes.set("shape", x.shape);
   attributes.set("layout", std::string(name_of(x.layout)));
   c.set_input_gradient(0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1, attributes)[0]);
 }
 
-void infer_gradient(InferContext& context) {
+void infer_reduce_gradient(InferContext& context) {
   const Layout layout = string_attribute(context.node(), "layout") == name_of(Layout::ChannelsLast)
                             ? Layout::ChannelsLast
                             : Layout::RowMajor;
@@ -206,7 +200,7 @@ void infer_ties(InferContext& context) {
   context.set_output(0, context.input(1));
 }
 
-struct Case {
+struct ReduceCase {
   TensorType x;
   std::vector<int64_t> axes;
   bool keep = true, none = false;
@@ -226,7 +220,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases() {
+std::vector<ReduceCase> reduce_cases() {
   const auto plain = [](Shape shape) { return TensorType{DataType::Float32, std::move(shape)}; };
   const auto image = [&](Shape shape) { return plain(std::move(shape)).in(Layout::ChannelsLast); };
   return {{plain({}), {}},
@@ -254,9 +248,9 @@ Sample::Input whole_numbers(const TensorType& type) {
   return {.type = type, .low = 0, .high = double(type.elements()), .distinct = true};
 }
 
-std::vector<Sample> samples(const Line& line) {
+std::vector<Sample> reduce_samples(const ReduceLine& line) {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const ReduceCase& c : reduce_cases()) {
     samples.push_back({.name = c.name(),
                        .inputs = {{.type = c.x, .low = line.low, .high = line.high, .distinct = line.selects}},
                        .attributes = c.attributes(),
@@ -266,7 +260,7 @@ std::vector<Sample> samples(const Line& line) {
   std::vector<Shape> shapes = {{0, 3}};
   if (line.empty_is_number) shapes.push_back({2, 0, 4});
   for (const Shape& shape : shapes) {
-    const Case empty{{DataType::Float32, shape}, {1}};
+    const ReduceCase empty{{DataType::Float32, shape}, {1}};
     samples.push_back({.name = empty.name(),
                        .inputs = {{.type = empty.x, .differentiable = false}},
                        .attributes = empty.attributes()});
@@ -281,10 +275,9 @@ std::vector<Sample> samples(const Line& line) {
   return samples;
 }
 
-template <typename Gradient>
-std::vector<Sample> gradient_samples(const Line& line) {
+std::vector<Sample> reduce_gradient_samples(const ReduceLine& line) {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const ReduceCase& c : reduce_cases()) {
     const TensorType y = c.reduced().result(c.x);
     Sample sample{.name = c.name(), .inputs = {{y}}, .attributes = c.attributes(), .tolerance = 1e-5};
     sample.attributes.set("shape", c.x.shape);
@@ -292,20 +285,18 @@ std::vector<Sample> gradient_samples(const Line& line) {
     const auto draw = [&](const TensorType& type) {
       sample.inputs.push_back(line.selects ? whole_numbers(type) : Sample::Input{type, line.low, line.high});
     };
-    if (Gradient::kFirst) draw(c.x);
-    if (Gradient::kSecond) draw(y);
+    if (line.gradient->first) draw(c.x);
+    if (line.gradient->second) draw(y);
     samples.push_back(std::move(sample));
   }
   return samples;
 }
 
-template <typename Reduction>
-void add_gradient(OpRegistry& registry, const Line& line) {
-  using Gradient = typename Reduction::Grad;
+void add_reduce_gradient(OpRegistry& registry, const ReduceLine& line) {
   std::vector<OperandSpec> inputs = {{.name = "dY", .lowered = true}};
-  if (Gradient::kFirst) inputs.push_back({.name = "X", .lowered = true});
-  if (Gradient::kSecond) inputs.push_back({.name = "Y", .lowered = true});
-  std::vector<AttributeSpec> attributes = specs();
+  if (line.gradient->first) inputs.push_back({.name = "X", .lowered = true});
+  if (line.gradient->second) inputs.push_back({.name = "Y", .lowered = true});
+  std::vector<AttributeSpec> attributes = reduce_specs();
   attributes.push_back(required_spec("shape", AttributeKind::Ints, "of dX"));
   attributes.push_back(string_spec("layout", "row_major", "of dX"));
   registry.add({.domain = "arbalest",
@@ -316,43 +307,44 @@ void add_gradient(OpRegistry& registry, const Line& line) {
                 .attributes = attributes,
                 .internal = true,
                 .layout = std::nullopt,
-                .infer = infer_gradient,
+                .infer = infer_reduce_gradient,
                 .cost = elementwise_cost(1),
-                .samples = [line] { return gradient_samples<Gradient>(line); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return gradient_cpu<Gradient>(r, t); })});
+                .samples = [line] { return reduce_gradient_samples(line); },
+                .cpu = [rows = line.gradient->rows](const KernelRequest& r) { return reduce_gradient_cpu(r, rows); }});
 }
 
 Cost cost_of(const Graph& graph, const Node& node) {
   return {double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
 }
 
-template <typename Reduction>
-void add_reduction(OpRegistry& registry, const Line& line) {
+void add_reduction(OpRegistry& registry, const ReduceLine& line, ReduceFunction (*of)(DataType)) {
   Op op{
       .domain = "",
       .name = line.name,
       .doc = line.doc + " over `axes`",
       .inputs = {{.name = "data", .lowered = true}, {.name = "axes", .arity = OperandSpec::Optional, .constant = true}},
       .outputs = {{.name = "reduced", .lowered = true}},
-      .attributes = specs(),
+      .attributes = reduce_specs(),
       .layout = std::nullopt,
       .infer = [integers = line.integers](InferContext& c) { infer_reduction(c, integers); },
       .cost = cost_of,
-      .samples = [line] { return samples(line); },
-      .cpu = reduction_cpu<Reduction>};
-  if constexpr (Reduction::kGradient) {
-    op.grad = [line](GradContext& c) { add_gradient_of<typename Reduction::Grad>(c, line); };
-    add_gradient<Reduction>(registry, line);
+      .samples = [line] { return reduce_samples(line); },
+      .cpu = [of](const KernelRequest& r) { return reduction_cpu(r, of(r.inputs[0].dtype)); }};
+  if (line.gradient) {
+    op.grad = [line](GradContext& c) { add_gradient_of(c, line); };
+    add_reduce_gradient(registry, line);
   }
   registry.add(std::move(op));
 }
 
 template <typename Reduction>
-void add(OpRegistry& registry, const char* name, const char* doc, double low, double high) {
+void add_line(OpRegistry& registry, const char* name, const char* doc, double low, double high) {
   using Combination = typename Reduction::Combination;
   const double empty = Reduction::value(Combination::template empty<double, double>(), 0.0, 0.0);
   const bool selects = std::is_same_v<Combination, reductions::Max> || std::is_same_v<Combination, reductions::Min>;
-  add_reduction<Reduction>(registry, {name, doc, Reduction::kIntegers, low, high, selects, std::isfinite(empty)});
+  ReduceLine line{name, doc, Reduction::kIntegers, low, high, selects, std::isfinite(empty)};
+  if constexpr (Reduction::kGradient) line.gradient = elementwise::gradient_rows<typename Reduction::Grad, false>();
+  add_reduction(registry, line, reduction_of<Reduction>);
 }
 
 void add_ties(OpRegistry& registry) {
@@ -361,7 +353,7 @@ void add_ties(OpRegistry& registry) {
                 .doc = "over `axes`, how many elements of X are equal to Y's, the greatest or the least of them",
                 .inputs = {{.name = "X", .lowered = true}, {.name = "Y", .lowered = true}},
                 .outputs = {{.name = "ties", .lowered = true}},
-                .attributes = specs(),
+                .attributes = reduce_specs(),
                 .internal = true,
                 .layout = std::nullopt,
                 .infer = infer_ties,
@@ -369,7 +361,7 @@ void add_ties(OpRegistry& registry) {
                 .samples =
                     [] {
                       std::vector<Sample> samples;
-                      for (const Case& c : cases()) {
+                      for (const ReduceCase& c : reduce_cases()) {
                         samples.push_back({.name = c.name(),
                                            .inputs = {whole_numbers(c.x), whole_numbers(c.reduced().result(c.x))},
                                            .attributes = c.attributes()});
@@ -383,7 +375,7 @@ void add_ties(OpRegistry& registry) {
 
 void register_reduce_reduce(OpRegistry& registry) {
 #define ARBALEST_ADD(Name, doc, combination, integers, low, high, term, value, gradient) \
-  add<reductions::Name>(registry, #Name, doc, low, high);
+  add_line<reductions::Name>(registry, #Name, doc, low, high);
   ARBALEST_REDUCTIONS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   add_ties(registry);

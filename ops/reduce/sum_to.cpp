@@ -26,7 +26,7 @@ std::unique_ptr<Kernel> sum_to_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> sum_to_samples() {
   struct Case {
     Shape x, like;
   };
@@ -69,7 +69,7 @@ void register_reduce_sum_to(OpRegistry& registry) {
                     [](const Graph& graph, const Node& node) {
                       return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
                     },
-                .samples = samples,
+                .samples = sum_to_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return sum_to_cpu(r, t); })});
 }
 

@@ -35,7 +35,7 @@ Cost all_reduce_cost(const Graph& graph, const Node& node) {
   return {double(node.inputs.size()) * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> all_reduce_samples() {
   const auto sample = [](std::string name, const TensorType& type, int devices, int64_t mean = 0) {
     return Sample{.name = std::move(name),
                   .inputs = std::vector<Sample::Input>(size_t(devices), {type}),
@@ -63,7 +63,7 @@ void register_replicas_all_reduce(OpRegistry& registry) {
                 .collective = true,
                 .infer = infer_all_reduce,
                 .cost = all_reduce_cost,
-                .samples = samples,
+                .samples = all_reduce_samples,
                 .cpu = all_reduce_cpu});
 }
 

@@ -59,7 +59,7 @@ Cost combine_cost(const Graph& graph, const Node& node) {
   return {2.0 * double(node.inputs.size()) * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> combine_samples() {
   const auto sample = [](std::string name, int64_t count, std::vector<double> coefficients, int outputs,
                          int64_t lowered) {
     return Sample{.name = std::move(name),
@@ -130,7 +130,7 @@ void register_replicas_combine(OpRegistry& registry) {
                 .side_effect = true,
                 .infer = infer_combine,
                 .cost = combine_cost,
-                .samples = samples,
+                .samples = combine_samples,
                 .cpu = combine_cpu});
 }
 

@@ -72,7 +72,7 @@ Cost merge_cost(const Graph& graph, const Node& node) {
   return {2.0 * double(node.inputs.size()) * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> merge_statistics_samples() {
   const auto gather = [](std::string name, int64_t channels, int64_t arrays, bool finish) {
     return Sample{.name = std::move(name),
                   .inputs = std::vector<Sample::Input>(size_t(arrays), {{DataType::Float32, {2 * channels}}, 0, 2}),
@@ -103,7 +103,7 @@ void register_replicas_merge_statistics(OpRegistry& registry) {
                 .side_effect = true,
                 .infer = infer_merge,
                 .cost = merge_cost,
-                .samples = samples,
+                .samples = merge_statistics_samples,
                 .cpu = merge_cpu});
 }
 

@@ -12,7 +12,7 @@
 namespace arbalest {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"none", "ssgd", "sma", "local"};
+constexpr std::array<std::string_view, 4> kStrategies = {"none", "ssgd", "sma", "local"};
 constexpr double kMiB = 1 << 20;
 
 void infer_synchronize(InferContext& context) {
@@ -28,14 +28,14 @@ void infer_synchronize(InferContext& context) {
 }  // namespace
 
 std::string_view name_of(Strategy::Kind kind) {
-  return kNames[size_t(kind)];
+  return kStrategies[size_t(kind)];
 }
 
 Strategy::Kind parse_strategy(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return Strategy::Kind(i);
+  for (size_t i = 0; i < kStrategies.size(); ++i) {
+    if (kStrategies[i] == name) return Strategy::Kind(i);
   }
-  const std::vector<std::string> known(kNames.begin(), kNames.end());
+  const std::vector<std::string> known(kStrategies.begin(), kStrategies.end());
   throw GraphError(
       fmt::format("unknown strategy '{}'; expected none, ssgd, sma or local{}", name, did_you_mean(name, known)));
 }

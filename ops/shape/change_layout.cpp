@@ -6,11 +6,11 @@
 namespace arbalest {
 namespace {
 
-Layout target(const Node& node) {
+Layout target_layout(const Node& node) {
   return string_attribute(node, "to") == name_of(Layout::ChannelsLast) ? Layout::ChannelsLast : Layout::RowMajor;
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> change_layout_samples() {
   std::vector<Sample> samples;
   for (const Layout to : {Layout::ChannelsLast, Layout::RowMajor}) {
     for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{3, 16, 1, 1}, Shape{2, 1, 4, 5}, Shape{3, 4, 9},
@@ -39,7 +39,7 @@ void register_shape_change_layout(OpRegistry& registry) {
                 .attributes = {to},
                 .internal = true,
                 .layout = std::nullopt,
-                .infer = [](InferContext& c) { c.set_output(0, c.input(0).in(target(c.node()))); },
+                .infer = [](InferContext& c) { c.set_output(0, c.input(0).in(target_layout(c.node()))); },
                 .grad =
                     [](GradContext& c) {
                       if (!c.needs_gradient(0)) return;
@@ -48,7 +48,7 @@ void register_shape_change_layout(OpRegistry& registry) {
                                                     {{"to", back}})[0]);
                     },
                 .cost = elementwise_cost(0),
-                .samples = samples,
+                .samples = change_layout_samples,
                 .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], r.outputs[0].layout); }});
 }
 

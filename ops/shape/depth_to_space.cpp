@@ -61,12 +61,12 @@ std::string mode_of(const Node& node) {
   return node.op->attribute_spec("mode") ? string_attribute(node, "mode") : "DCR";
 }
 
-void set_gradient(GradContext& c, const char* op) {
+void set_depth_to_space_gradient(GradContext& c, const char* op) {
   if (!c.needs_gradient(0)) return;
   c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, c.node().attributes)[0]);
 }
 
-std::vector<Sample> samples(bool to_space, bool modes) {
+std::vector<Sample> depth_to_space_samples(bool to_space, bool modes) {
   std::vector<Sample> samples;
   for (const Shape& shape : {Shape{2, 8, 3, 5}, Shape{1, 16, 2, 2}, Shape{2, 12, 4, 3}}) {
     for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
@@ -119,9 +119,9 @@ void add_depth_to_space(OpRegistry& registry) {
                 .attributes = {block_spec(), mode_spec()},
                 .layout = std::nullopt,
                 .infer = infer_wide,
-                .grad = [](GradContext& c) { set_gradient(c, "arbalest.DepthToSpaceGrad"); },
+                .grad = [](GradContext& c) { set_depth_to_space_gradient(c, "arbalest.DepthToSpaceGrad"); },
                 .cost = elementwise_cost(0),
-                .samples = [] { return samples(true, true); }});
+                .samples = [] { return depth_to_space_samples(true, true); }});
   registry.add({.domain = "",
                 .name = "SpaceToDepth",
                 .doc = "channels made of blocks of pixels",
@@ -130,9 +130,9 @@ void add_depth_to_space(OpRegistry& registry) {
                 .attributes = {block_spec()},
                 .layout = std::nullopt,
                 .infer = infer_deep,
-                .grad = [](GradContext& c) { set_gradient(c, "DepthToSpace"); },
+                .grad = [](GradContext& c) { set_depth_to_space_gradient(c, "DepthToSpace"); },
                 .cost = elementwise_cost(0),
-                .samples = [] { return samples(false, false); }});
+                .samples = [] { return depth_to_space_samples(false, false); }});
   registry.add({.domain = "arbalest",
                 .name = "DepthToSpaceGrad",
                 .doc = "the gradient of DepthToSpace",
@@ -143,7 +143,7 @@ void add_depth_to_space(OpRegistry& registry) {
                 .layout = std::nullopt,
                 .infer = infer_deep,
                 .cost = elementwise_cost(0),
-                .samples = [] { return samples(false, true); }});
+                .samples = [] { return depth_to_space_samples(false, true); }});
 }
 
 }  // namespace arbalest

@@ -122,7 +122,7 @@ TensorType image(Shape shape) {
   return TensorType{DataType::Float32, std::move(shape)}.in(Layout::ChannelsLast);
 }
 
-std::vector<Sample> samples(const char* attribute, const std::vector<std::pair<TensorType, Ints>>& cases) {
+std::vector<Sample> repeated_samples(const char* attribute, const std::vector<std::pair<TensorType, Ints>>& cases) {
   std::vector<Sample> samples;
   for (const auto& [type, list] : cases) {
     samples.push_back(
@@ -137,26 +137,26 @@ std::vector<Sample> samples(const char* attribute, const std::vector<std::pair<T
 
 std::vector<Sample> expand_samples() {
   const DataType f = DataType::Float32;
-  return samples("shape", {{{f, {}}, {3, 5}},
-                           {{f, {3, 1}}, {2, 1, 6}},
-                           {{f, {1, 8}}, {5, 1}},
-                           {{f, {2, 3}}, {2, 3}},
-                           {{f, {2, 1}}, {1, 0}},
-                           {image({2, 8, 1, 1}), {2, 8, 5, 3}},
-                           {{f, {2, 3, 1, 1}}, {2, 3, 4, 5}},
-                           {{DataType::Int64, {3, 1}}, {3, 4}},
-                           {{DataType::Bool, {1, 3}}, {2, 3}}});
+  return repeated_samples("shape", {{{f, {}}, {3, 5}},
+                                    {{f, {3, 1}}, {2, 1, 6}},
+                                    {{f, {1, 8}}, {5, 1}},
+                                    {{f, {2, 3}}, {2, 3}},
+                                    {{f, {2, 1}}, {1, 0}},
+                                    {image({2, 8, 1, 1}), {2, 8, 5, 3}},
+                                    {{f, {2, 3, 1, 1}}, {2, 3, 4, 5}},
+                                    {{DataType::Int64, {3, 1}}, {3, 4}},
+                                    {{DataType::Bool, {1, 3}}, {2, 3}}});
 }
 
 std::vector<Sample> tile_samples() {
   const DataType f = DataType::Float32;
-  return samples("repeats", {{{f, {3}}, {4}},
-                             {{f, {2, 8}}, {3, 2}},
-                             {{f, {2, 3, 5}}, {1, 2, 1}},
-                             {{f, {2, 3}}, {1, 0}},
-                             {image({2, 4, 3, 5}), {1, 2, 2, 1}},
-                             {image({1, 3, 3, 5}), {2, 1, 2, 3}},
-                             {{DataType::Int32, {2, 2}}, {2, 2}}});
+  return repeated_samples("repeats", {{{f, {3}}, {4}},
+                                      {{f, {2, 8}}, {3, 2}},
+                                      {{f, {2, 3, 5}}, {1, 2, 1}},
+                                      {{f, {2, 3}}, {1, 0}},
+                                      {image({2, 4, 3, 5}), {1, 2, 2, 1}},
+                                      {image({1, 3, 3, 5}), {2, 1, 2, 3}},
+                                      {{DataType::Int32, {2, 2}}, {2, 2}}});
 }
 
 }  // namespace

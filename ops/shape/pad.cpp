@@ -95,7 +95,7 @@ void infer_pad(InferContext& context) {
 
 // Gradient that one run contributes along an axis: the gradients of its elements, at the elements that they repeat. It
 // is as long as the input's axis, with zeros elsewhere.
-ValueId gathered(GradContext& c, ValueId gradient, int64_t axis, int64_t extent, const Run& run) {
+ValueId gathered_run(GradContext& c, ValueId gradient, int64_t axis, int64_t extent, const Run& run) {
   const bool mirrored = run.step < 0;
   const int64_t first = mirrored ? run.to + run.count - 1 : run.to, end = mirrored ? run.to - 1 : run.to + run.count;
   constexpr int64_t kBeforeFirst = std::numeric_limits<int64_t>::min();
@@ -121,7 +121,7 @@ ValueId gradient_of_repeats(GradContext& c, const std::string& mode) {
     if (pads.before[axis] == 0 && pads.after[axis] == 0) continue;
     ValueId sum = kNone;
     for (const Run& run : runs_of(shape[axis], pads.before[axis], pads.after[axis], mode)) {
-      const ValueId part = gathered(c, gradient, int64_t(axis), shape[axis], run);
+      const ValueId part = gathered_run(c, gradient, int64_t(axis), shape[axis], run);
       sum = sum == kNone ? part : c.add("Add", "grad_input", {sum, part}, 1)[0];
     }
     if (sum == kNone) {  // everything was taken away
@@ -167,36 +167,36 @@ uint64_t bits_of(double value, DataType type) {
   }
 }
 
-struct Case {
+struct PadCase {
   TensorType x;
   Ints pads, axes;
   std::string mode;
   double value = 0;
 };
 
-std::vector<Sample> samples() {
+std::vector<Sample> pad_samples() {
   const auto plain = [](Shape shape, DataType type = DataType::Float32) { return TensorType{type, std::move(shape)}; };
   const auto image = [&](Shape shape) { return plain(std::move(shape)).in(Layout::ChannelsLast); };
   std::vector<Sample> samples;
-  for (const Case& c : std::vector<Case>{{plain({5}), {2, 1}, {}, "constant"},
-                                         {plain({3, 8}), {0, 4, 1, 8}, {}, "constant", 0.5},
-                                         {plain({2, 3, 4, 5}), {1, 2, 3, 0}, {2, -1}, "constant", -2},
-                                         {plain({2, 3, 4, 5}), {-1, 2, 0, -3}, {2, 3}, "constant"},
-                                         {plain({0, 3}), {1, 1}, {0}, "constant", 1},
-                                         {image({2, 8, 5, 4}), {1, 1, 1, 1}, {2, 3}, "constant"},
-                                         {image({2, 3, 5, 4}), {0, 1, 2, 2, 1, 0, 3, 0}, {}, "constant", 7},
-                                         {plain({5}), {4, 3}, {}, "reflect"},
-                                         {plain({3}), {7, 8}, {}, "reflect"},
-                                         {plain({1, 2}), {2, 0, 1, 0}, {}, "reflect"},
-                                         {image({2, 8, 5, 4}), {1, 2, 3, 1}, {2, 3}, "reflect"},
-                                         {plain({2, 3, 4}), {2, 3, 1, 2}, {0, 2}, "edge"},
-                                         {image({2, 3, 5, 4}), {1, 2, 3, 1}, {2, 3}, "edge"},
-                                         {plain({4, 3}), {2, 5, 1, 4}, {}, "wrap"},
-                                         {plain({2, 6}), {0, -2, 0, 3}, {}, "reflect"},
-                                         {plain({2, 6}), {2, -4, -1, -1}, {}, "edge"},
-                                         {plain({3, 4}), {-1, 0, -2, 1}, {}, "wrap"},
-                                         {plain({5}, DataType::Int64), {2, 1}, {}, "constant", 3},
-                                         {plain({2, 3}, DataType::Bool), {0, 1, 0, 2}, {}, "edge"}}) {
+  for (const PadCase& c : std::vector<PadCase>{{plain({5}), {2, 1}, {}, "constant"},
+                                               {plain({3, 8}), {0, 4, 1, 8}, {}, "constant", 0.5},
+                                               {plain({2, 3, 4, 5}), {1, 2, 3, 0}, {2, -1}, "constant", -2},
+                                               {plain({2, 3, 4, 5}), {-1, 2, 0, -3}, {2, 3}, "constant"},
+                                               {plain({0, 3}), {1, 1}, {0}, "constant", 1},
+                                               {image({2, 8, 5, 4}), {1, 1, 1, 1}, {2, 3}, "constant"},
+                                               {image({2, 3, 5, 4}), {0, 1, 2, 2, 1, 0, 3, 0}, {}, "constant", 7},
+                                               {plain({5}), {4, 3}, {}, "reflect"},
+                                               {plain({3}), {7, 8}, {}, "reflect"},
+                                               {plain({1, 2}), {2, 0, 1, 0}, {}, "reflect"},
+                                               {image({2, 8, 5, 4}), {1, 2, 3, 1}, {2, 3}, "reflect"},
+                                               {plain({2, 3, 4}), {2, 3, 1, 2}, {0, 2}, "edge"},
+                                               {image({2, 3, 5, 4}), {1, 2, 3, 1}, {2, 3}, "edge"},
+                                               {plain({4, 3}), {2, 5, 1, 4}, {}, "wrap"},
+                                               {plain({2, 6}), {0, -2, 0, 3}, {}, "reflect"},
+                                               {plain({2, 6}), {2, -4, -1, -1}, {}, "edge"},
+                                               {plain({3, 4}), {-1, 0, -2, 1}, {}, "wrap"},
+                                               {plain({5}, DataType::Int64), {2, 1}, {}, "constant", 3},
+                                               {plain({2, 3}, DataType::Bool), {0, 1, 0, 2}, {}, "edge"}}) {
     Attributes attributes = {{"pads", c.pads}, {"mode", c.mode}};
     if (!c.axes.empty()) attributes.set("axes", c.axes);
     if (c.value != 0) attributes.set("constant_value", c.value);
@@ -269,7 +269,7 @@ void add_pad(OpRegistry& registry) {
        .infer = infer_pad,
        .grad = grad_pad,
        .cost = elementwise_cost(0),
-       .samples = samples});
+       .samples = pad_samples});
 }
 
 }  // namespace arbalest

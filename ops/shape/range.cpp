@@ -21,7 +21,7 @@ T scalar(const InferContext& context, size_t i) {
 
 // Number of elements: max(⌈(limit − start) / delta⌉, 0). For integers without rounding and overflow.
 template <typename T>
-double count_of(const InferContext& context) {
+double range_count(const InferContext& context) {
   const T start = scalar<T>(context, 0), limit = scalar<T>(context, 1), delta = scalar<T>(context, 2);
   if (delta == T(0)) context.fail("input 'delta' is 0; expected another step");
   if constexpr (std::is_integral_v<T>) {
@@ -50,7 +50,7 @@ void infer_range(InferContext& context) {
   for (size_t i = 1; i < 3; ++i) {
     expect_input(context, i, {start.dtype, context.input(i).shape}, "elements of the type of 'start'");
   }
-  const double count = with_number(context, [&](auto number) { return count_of<decltype(number)>(context); });
+  const double count = with_number(context, [&](auto number) { return range_count<decltype(number)>(context); });
   if (!(count * double(size_of(start.dtype)) <= double(kMostContentBytes))) {
     context.fail(fmt::format("the output would have {} elements; expected at most {}", count,
                              kMostContentBytes / int64_t(size_of(start.dtype))));
@@ -62,7 +62,7 @@ std::vector<std::byte> range_of(const InferContext& context) {
   return with_number(context, [&](auto number) {
     using T = decltype(number);
     const T start = scalar<T>(context, 0), delta = scalar<T>(context, 2);
-    std::vector<T> numbers(size_t(count_of<T>(context)));
+    std::vector<T> numbers(size_t(range_count<T>(context)));
     for (size_t i = 0; i < numbers.size(); ++i) {
       if constexpr (std::is_integral_v<T>) {  // every number fits, but i · delta need not: it may be as far as 2^64
         numbers[i] = T(uint64_t(start) + i * uint64_t(delta));

@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-std::unique_ptr<Kernel> copy_cpu(const KernelRequest& request) {
+std::unique_ptr<Kernel> reshape_cpu(const KernelRequest& request) {
   const int64_t bytes = request.outputs[0].bytes();
   return make_kernel([bytes](const KernelContext& context) {
     if (bytes > 0 && context.outputs[0] != context.inputs[0]) {
@@ -95,7 +95,7 @@ Op reshaping(std::string name, std::string doc, std::vector<AttributeSpec> attri
         .grad = grad_reshape,
         .cost = elementwise_cost(0),
         .aliases = {{0, 0}},
-        .cpu = copy_cpu};
+        .cpu = reshape_cpu};
   op.inputs.push_back({.name = op.attributes[0].name, .arity = OperandSpec::Optional, .constant = true});
   return op;
 }
@@ -118,7 +118,7 @@ void register_identity(OpRegistry& registry) {
                       return std::vector{sample("matrix", {5, 7}, {}), sample("image", {2, 3, 5, 4}, {})};
                     },
                 .aliases = {{0, 0}},
-                .cpu = copy_cpu});
+                .cpu = reshape_cpu});
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ void grad_resize(GradContext& c) {
   c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, attributes)[0]);
 }
 
-void infer_gradient(InferContext& context) {
+void infer_resize_gradient(InferContext& context) {
   const TensorType& dy = floating_input(context, 0);
   const TensorType dx = stated_type(context.node(), dy.dtype);
   expect_input(context, 0, {dy.dtype, Resizing(context.node(), dx.shape).shape}, "what 'shape' is resized to");
@@ -85,13 +85,13 @@ void infer_gradient(InferContext& context) {
 }
 
 // The terms of one place of the result, over all axes: a product of one of each axis's.
-struct Terms {
+struct ResizeTerms {
   const Resampling& r;
   int64_t begin[Resampling::kMaxRank], number[Resampling::kMaxRank];
   int64_t base = 0, total = 1;
 
   // `place`: along each axis but the last `inner` ones.
-  Terms(const Resampling& resampling, int64_t place, int axes) : r(resampling) {
+  ResizeTerms(const Resampling& resampling, int64_t place, int axes) : r(resampling) {
     for (int axis = axes - 1; axis >= 0; --axis) {
       const int64_t i = place % r.extent[axis];
       place /= r.extent[axis];
@@ -134,7 +134,7 @@ void resample(const Resampling& r, const T* x, T* y) {
   const int64_t inner = shared ? r.extent[r.rank - 1] : 1, step = shared ? r.stride[r.rank - 1] : 0;
   parallel_for(r.count / inner, inner * 8, [=, &r](int64_t begin, int64_t end) {
     for (int64_t place = begin; place < end; ++place) {
-      const Terms terms(r, place, axes);
+      const ResizeTerms terms(r, place, axes);
       for (int64_t first = 0; first < inner; first += kRun) {
         const int64_t run = std::min(kRun, inner - first);
         W sums[kRun];
@@ -189,18 +189,18 @@ std::vector<AttributeSpec> upsample_specs() {
   return {floats_spec("scales", {}, "a factor for each axis"), std::move(mode)};
 }
 
-struct Case {
+struct ResizeCase {
   std::string name;
   Shape x;
   Attributes attributes;
 };
 
-std::vector<Case> cases(bool resize) {
+std::vector<ResizeCase> resize_cases(bool resize) {
   const Floats twice{1, 1, 2, 2}, wider{1, 1, 1.5, 3};
-  std::vector<Case> cases = {{"nearest", {2, 8, 3, 4}, {{"scales", twice}}},
-                             {"linear", {2, 3, 4, 5}, {{"scales", wider}, {"mode", "linear"}}}};
+  std::vector<ResizeCase> cases = {{"nearest", {2, 8, 3, 4}, {{"scales", twice}}},
+                                   {"linear", {2, 3, 4, 5}, {{"scales", wider}, {"mode", "linear"}}}};
   if (!resize) return cases;
-  const Case more[] = {
+  const ResizeCase more[] = {
       {"nearest to a size", {1, 3, 5, 7}, {{"sizes", Ints{1, 3, 8, 4}}, {"nearest_mode", "ceil"}}},
       {"linear, align_corners",
        {1, 4, 3, 5},
@@ -224,9 +224,9 @@ std::vector<Case> cases(bool resize) {
   return cases;
 }
 
-std::vector<Sample> samples(const OpRegistry& registry, const std::string& name, bool backward) {
+std::vector<Sample> resize_samples(const OpRegistry& registry, const std::string& name, bool backward) {
   std::vector<Sample> samples;
-  for (const Case& c : cases(name == "Resize")) {
+  for (const ResizeCase& c : resize_cases(name == "Resize")) {
     for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
       const TensorType x = TensorType{DataType::Float32, c.x}.in(layout);
       if (x.layout != layout) continue;
@@ -245,8 +245,8 @@ std::vector<Sample> samples(const OpRegistry& registry, const std::string& name,
   return samples;
 }
 
-void add(OpRegistry& registry, const std::string& name, std::vector<AttributeSpec> attributes,
-         std::initializer_list<const char*> constants) {
+void add_resize(OpRegistry& registry, const std::string& name, std::vector<AttributeSpec> attributes,
+                std::initializer_list<const char*> constants) {
   Op op{.domain = "",
         .name = name,
         .doc = "X with more or fewer elements along its axes",
@@ -257,7 +257,7 @@ void add(OpRegistry& registry, const std::string& name, std::vector<AttributeSpe
         .infer = infer_resize,
         .grad = grad_resize,
         .cost = elementwise_cost(8),
-        .samples = [name, &registry] { return samples(registry, name, false); },
+        .samples = [name, &registry] { return resize_samples(registry, name, false); },
         .cpu = kernel(false)};
   for (const char* constant : constants) {
     op.inputs.push_back({.name = constant, .arity = OperandSpec::Optional, .constant = true});
@@ -272,17 +272,17 @@ void add(OpRegistry& registry, const std::string& name, std::vector<AttributeSpe
                 .attributes = std::move(attributes),
                 .internal = true,
                 .layout = std::nullopt,
-                .infer = infer_gradient,
+                .infer = infer_resize_gradient,
                 .cost = elementwise_cost(8),
-                .samples = [name, &registry] { return samples(registry, name, true); },
+                .samples = [name, &registry] { return resize_samples(registry, name, true); },
                 .cpu = kernel(true)});
 }
 
 }  // namespace
 
 void register_shape_resize(OpRegistry& registry) {
-  add(registry, "Resize", resize_specs(), {"roi", "scales", "sizes"});
-  add(registry, "Upsample", upsample_specs(), {"scales"});
+  add_resize(registry, "Resize", resize_specs(), {"roi", "scales", "sizes"});
+  add_resize(registry, "Upsample", upsample_specs(), {"scales"});
 }
 
 }  // namespace arbalest

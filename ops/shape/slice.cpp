@@ -90,7 +90,7 @@ void infer_slice_gradient(InferContext& context) {
   context.set_output(0, dx);
 }
 
-struct Case {
+struct SliceCase {
   TensorType x;
   Ints starts, ends, axes, steps;
 
@@ -107,7 +107,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases() {
+std::vector<SliceCase> slice_cases() {
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
   const auto plain = [](Shape shape, DataType type = DataType::Float32) { return TensorType{type, std::move(shape)}; };
   const auto image = [&](Shape shape) { return plain(std::move(shape)).in(Layout::ChannelsLast); };
@@ -124,9 +124,9 @@ std::vector<Case> cases() {
           {plain({5, 3}, DataType::Bool), {0}, {2}, {1}, {}}};
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> slice_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const SliceCase& c : slice_cases()) {
     samples.push_back({.name = c.name(),
                        .inputs = {{.type = c.x, .low = 0, .high = 1, .differentiable = c.x.elements() > 0}},
                        .attributes = c.attributes(),
@@ -135,9 +135,9 @@ std::vector<Sample> samples() {
   return samples;
 }
 
-std::vector<Sample> gradient_samples() {
+std::vector<Sample> slice_gradient_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const SliceCase& c : slice_cases()) {
     TensorType dy = c.x;
     dy.shape = Cut(c.x.shape, c.starts, c.ends, c.axes, c.steps).shape;
     Attributes attributes = c.attributes();
@@ -150,7 +150,7 @@ std::vector<Sample> gradient_samples() {
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
+std::vector<AttributeSpec> slice_specs() {
   return {required_spec("starts", AttributeKind::Ints, "the first elements; negative counts from the end"),
           required_spec("ends", AttributeKind::Ints, "before which elements to end; negative counts from the end"),
           ints_spec("axes", {}, "along which; not given: the first ones"),
@@ -179,17 +179,17 @@ void add_slice(OpRegistry& registry) {
            .doc = "the elements of data from `starts` to before `ends` along `axes`",
            .inputs = {{.name = "data", .lowered = true}},
            .outputs = {{.name = "output", .lowered = true}},
-           .attributes = specs(),
+           .attributes = slice_specs(),
            .layout = std::nullopt,
            .infer = infer_slice,
            .grad = grad_slice,
            .cost = elementwise_cost(0),
-           .samples = samples};
+           .samples = slice_samples};
   for (const AttributeSpec& attribute : slice.attributes) {
     slice.inputs.push_back({.name = attribute.name, .arity = OperandSpec::Optional, .constant = true});
   }
   registry.add(std::move(slice));
-  std::vector<AttributeSpec> attributes = specs();
+  std::vector<AttributeSpec> attributes = slice_specs();
   for (AttributeSpec& spec : type_specs()) attributes.push_back(std::move(spec));
   registry.add({.domain = "arbalest",
                 .name = "SliceGrad",
@@ -201,7 +201,7 @@ void add_slice(OpRegistry& registry) {
                 .layout = std::nullopt,
                 .infer = infer_slice_gradient,
                 .cost = elementwise_cost(0),
-                .samples = gradient_samples});
+                .samples = slice_gradient_samples});
 }
 
 }  // namespace arbalest

@@ -9,7 +9,6 @@
 #include "ops/definition.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/shape/transpose.h"
-#include "ops/words.h"
 
 namespace arbalest {
 
@@ -73,19 +72,13 @@ void infer_in_place(InferContext& context) {
   context.fail(fmt::format("input 'X' is {}, whose elements would move", to_string(x)));
 }
 
-template <typename Word>
-std::unique_ptr<Kernel> move_words(const KernelRequest& request) {
-  return make_kernel([walk = transposing_walk(request), count = request.outputs[0].elements()](const KernelContext& c) {
-    map_strided(
-        walk, count, [](auto x) { return x; }, output<Word>(c, 0), input<Word>(c, 0));
-  });
-}
-
 std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request) {
-  return with_word(request.inputs[0].dtype, [&](auto word) { return move_words<decltype(word)>(request); });
+  const TensorType& y = request.outputs[0];
+  return make_kernel([walk = transposing_walk(request), count = y.elements(), bytes = size_of(y.dtype)](
+                         const KernelContext& c) { copy_strided(walk, count, bytes, c.outputs[0], c.inputs[0]); });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> transpose_samples() {
   using Ints = std::vector<int64_t>;
   struct Case {
     TensorType x;
@@ -122,7 +115,7 @@ std::vector<Sample> samples() {
 
 std::vector<Sample> in_place_samples() {
   std::vector<Sample> all;
-  for (Sample& sample : samples()) {
+  for (Sample& sample : transpose_samples()) {
     const bool last = sample.inputs[0].type.layout == Layout::ChannelsLast;
     const Attribute* permutation = sample.attributes.find("perm");
     if (permutation &&
@@ -146,7 +139,7 @@ void register_shape_transpose(OpRegistry& registry) {
                 .infer = infer_transpose,
                 .grad = grad_transpose,
                 .cost = elementwise_cost(0),
-                .samples = samples,
+                .samples = transpose_samples,
                 .cpu = transpose_cpu});
   registry.add({.domain = "arbalest",
                 .name = "TransposeInPlace",

@@ -59,7 +59,7 @@ std::unique_ptr<Kernel> trilu_cpu(const KernelRequest& request) {
   });
 }
 
-std::vector<Sample> samples() {
+std::vector<Sample> trilu_samples() {
   struct Case {
     Shape shape;
     int64_t k;
@@ -96,7 +96,7 @@ void register_shape_trilu(OpRegistry& registry) {
        .infer = infer_trilu,
        .grad = grad_trilu,
        .cost = elementwise_cost(0),
-       .samples = samples,
+       .samples = trilu_samples,
        .cpu = trilu_cpu});
 }
 

@@ -26,6 +26,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace models_test {
 namespace {
 
 // Verified for samples of the model's size.
@@ -213,3 +214,5 @@ TEST_CASE("examples need no change of memory layout") {
     }
   }
 }
+
+}  // namespace models_test

@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace passes_test {
 namespace {
 
 std::string nodes_of(const Program& program) {
@@ -139,3 +140,5 @@ TEST_CASE("examples of full size plan for GPUs without each optional pass") {
     }
   }
 }
+
+}  // namespace passes_test

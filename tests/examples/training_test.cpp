@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace training_test {
 namespace {
 
 // The parameters as a run of the graph starts with them.
@@ -63,3 +64,5 @@ TEST_CASE("examples learn on small images, and every parameter moves") {
     check_trains(*small, known.classes);
   }
 }
+
+}  // namespace training_test

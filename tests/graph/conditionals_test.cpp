@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace conditionals_test {
 namespace {
 
 // As PyTorch writes squeeze(1) of what may have another extent there.
@@ -154,3 +155,5 @@ TEST_CASE("If: binary models have the same branches") {
 }
 
 #endif
+
+}  // namespace conditionals_test

@@ -15,6 +15,7 @@
 
 using namespace arbalest;
 
+namespace external_data_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -146,3 +147,5 @@ TEST_CASE("external data: a model is written so on request and read back") {
 }
 
 #endif
+
+}  // namespace external_data_test

@@ -13,6 +13,7 @@
 
 using namespace arbalest;
 
+namespace file_errors_test {
 namespace {
 
 Graph read(std::string_view text) {
@@ -338,3 +339,5 @@ TEST_CASE("an error's lines are cut where names in it are long") {
   CHECK(message.ends_with("x …\nlast"));
   CHECK(message.size() < 1100);
 }
+
+}  // namespace file_errors_test

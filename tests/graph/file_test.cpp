@@ -16,6 +16,7 @@
 
 using namespace arbalest;
 
+namespace file_test {
 namespace {
 
 Graph read(const std::string& text, int64_t batch = 0) {
@@ -319,3 +320,5 @@ TEST_CASE("graph file: the examples are read, and written they read back the sam
   CHECK(value(resnet, "h9").type == TensorType{DataType::Float32, {128, 64, 8, 8}}.in(Layout::ChannelsLast));
   CHECK(value(resnet, "loss").type.shape.empty());
 }
+
+}  // namespace file_test

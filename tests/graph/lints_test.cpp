@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace lints_test {
 namespace {
 
 using Notes = std::vector<std::string>;
@@ -186,3 +187,5 @@ TEST_CASE("lints: a warm-up as long as the run") {
   CHECK(trained("warmup = 5.0, epochs = 6.0") == Notes{});
   CHECK(trained("warmup = 5.0") == Notes{});
 }
+
+}  // namespace lints_test

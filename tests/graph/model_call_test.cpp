@@ -15,6 +15,7 @@
 
 using namespace arbalest;
 
+namespace model_call_test {
 namespace {
 
 // Two outputs; names as PyTorch's exporter writes them.
@@ -608,3 +609,5 @@ TEST_CASE("model: NAME=FILE and FILE") {
   CHECK(parse_model_file("dir/a=b.onnx").path == "dir/a=b.onnx");
   CHECK(has(error_of([] { parse_model_file("net="); }), "found 'net=', expected NAME=FILE or FILE"));
 }
+
+}  // namespace model_call_test

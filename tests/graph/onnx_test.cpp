@@ -22,6 +22,7 @@
 
 using namespace arbalest;
 
+namespace onnx_test {
 namespace {
 
 const char* const kNetwork = R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
@@ -373,3 +374,5 @@ TEST_CASE("onnx: a build without libonnx says so") {
 }
 
 #endif
+
+}  // namespace onnx_test

@@ -9,6 +9,7 @@
 
 using namespace arbalest;
 
+namespace overrides_test {
 namespace {
 
 Graph network() {
@@ -101,3 +102,5 @@ TEST_CASE("overrides: what changes nothing, or is changed again, is reported") {
   CHECK(has(apply_override(graph, "train.momentum=0"), "changes nothing"));  // by default
   CHECK(is_override(*graph.nodes[size_t(graph.find_node("trained"))].attributes.find_named("lr")));
 }
+
+}  // namespace overrides_test

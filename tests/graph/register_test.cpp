@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace register_test {
 namespace {
 
 // Y = factor · X², any layout.
@@ -190,3 +191,5 @@ TEST_CASE("operators say that they compare if they take labels or targets") {
   }
   CHECK(comparing == 9);
 }
+
+}  // namespace register_test

@@ -13,6 +13,7 @@
 
 using namespace arbalest;
 
+namespace atomic_file_test {
 namespace {
 
 std::string content(const std::filesystem::path& path) {
@@ -150,3 +151,5 @@ TEST_CASE("atomic file: what cannot be replaced is said, and stays") {
   replace(folder / longest, "new");
   CHECK(content(folder / longest) == "new");
 }
+
+}  // namespace atomic_file_test

@@ -9,6 +9,7 @@
 
 using namespace arbalest;
 
+namespace csv_reader_test {
 namespace {
 
 using Row = std::vector<std::string>;
@@ -92,3 +93,5 @@ TEST_CASE("csv reader: an error of a cell has its line and column") {
   check_parts(message_of<RunError>([&] { reader.fail(1, "a letter"); }), {"line 4", std::string(80, 'z') + "…'"});
   CHECK_FALSE(reader.next());
 }
+
+}  // namespace csv_reader_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using test::Redirected;
 
+namespace csv_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -361,3 +362,5 @@ TEST_CASE("csv: the real X-rays") {
   CHECK(open_source("csv:" + file.string() + "?labels=*", "test", 1)->size() == 210);
   CHECK(content(*train, 792).starts_with("\x89PNG"));
 }
+
+}  // namespace csv_test

@@ -13,6 +13,7 @@
 
 using namespace arbalest;
 
+namespace folder_test {
 namespace {
 
 std::unique_ptr<Source> open(const TestFolder& folder, const char* split = "train", const std::string& options = "") {
@@ -331,3 +332,5 @@ TEST_CASE("folder: the real Caltech-101") {
   CHECK(open_source("folder:" + folder.string(), "test", 1)->size() == 505);
   CHECK(content(*train, 2019).starts_with("\xff\xd8"));
 }
+
+}  // namespace folder_test

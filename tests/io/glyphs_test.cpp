@@ -14,6 +14,7 @@
 
 using namespace arbalest;
 
+namespace glyphs_test {
 namespace {
 
 using Samples = test::ImageBatch;
@@ -114,3 +115,5 @@ TEST_CASE("glyphs: softmax regression learns most of it and not all") {
   CHECK(accuracy > 0.75);
   CHECK(accuracy < 0.92);
 }
+
+}  // namespace glyphs_test

@@ -13,6 +13,7 @@
 
 using namespace arbalest;
 
+namespace image_bitmaps_test {
 namespace {
 
 std::string refusal(const FileBytes& file) {
@@ -329,3 +330,5 @@ TEST_CASE("images: TIFFs that are refused say why") {
   for (size_t k = jpeg.size() / 2; k < jpeg.size() / 2 + 8; ++k) jpeg[k] = 0xff;
   check_parts(refusal(jpeg), {"the TIFF is corrupt or of a kind that is not decoded; libtiff: "});
 }
+
+}  // namespace image_bitmaps_test

@@ -16,6 +16,7 @@
 
 using namespace arbalest;
 
+namespace image_errors_test {
 namespace {
 
 std::string refusal(const FileBytes& file) {
@@ -243,3 +244,5 @@ TEST_CASE("images: mutations never do harm") {
   CHECK(read < mutations);
   for (const FileBytes& file : files) decode_all(decoder, file, 3);  // it still works
 }
+
+}  // namespace image_errors_test

@@ -110,6 +110,7 @@ TEST_CASE("images: WebPs, lossless or not, with alpha or not") {
   }
 }
 
+namespace image_kinds_test {
 namespace {
 
 // Pixel (x, y) of the upright image of a stored one with this orientation, by what EXIF says of the stored first row
@@ -201,3 +202,5 @@ TEST_CASE("images: what is reported of a file") {
   CHECK_FALSE(colour.alpha);
   CHECK(image_info(bytes_of(encode_jpeg(test_image(31, 17, 1)))).channels == 1);
 }
+
+}  // namespace image_kinds_test

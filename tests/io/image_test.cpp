@@ -11,6 +11,7 @@
 
 using namespace arbalest;
 
+namespace image_test {
 namespace {
 
 Region whole(const TestImage& image) {
@@ -192,3 +193,5 @@ TEST_CASE("images: one pixel, and a few") {
     }
   }
 }
+
+}  // namespace image_test

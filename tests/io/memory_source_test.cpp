@@ -11,6 +11,7 @@
 
 using namespace arbalest;
 
+namespace memory_source_test {
 namespace {
 
 const std::vector<float> kVectors = {0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32};
@@ -78,3 +79,5 @@ TEST_CASE("memory source: arrays that do not fit are refused with what was found
   check_parts(refusal({field_array("x", {0}, kVectors)}), {"extents from 1"});
   check_parts(refusal({field_array("x", {}, kWeight, 3)}), {"whole numbers where there are classes"});
 }
+
+}  // namespace memory_source_test

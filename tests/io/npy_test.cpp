@@ -16,6 +16,7 @@
 
 using namespace arbalest;
 
+namespace npy_test {
 namespace {
 
 // A file of NumPy's, with any header.
@@ -250,3 +251,5 @@ TEST_CASE("npy: what NumPy itself writes") {
   CHECK(to_string(open(folder)->fields()) == "x float[3]");
   check_parts(message_of<RunError>([&] { read_npy(folder / "f.npy"); }), {"found one in Fortran's"});
 }
+
+}  // namespace npy_test

@@ -16,6 +16,7 @@
 
 using namespace arbalest;
 
+namespace order_test {
 namespace {
 
 std::vector<int64_t> epoch_of(const DataOrder& order, uint64_t epoch) {
@@ -241,3 +242,5 @@ TEST_CASE("data order: too few samples") {
   check_parts(message_of<GraphError>([] { DataOrder(1, 0, true); }), {"found 0 samples"});
   CHECK(rounds_per_epoch(128, 4, 32) == 1);
 }
+
+}  // namespace order_test

@@ -14,6 +14,7 @@
 
 using namespace arbalest;
 
+namespace safetensors_test {
 namespace {
 
 template <typename T>
@@ -333,3 +334,5 @@ TEST_CASE("safetensors: shards are read as one file") {
   write_safetensors(folder / "m-2.safetensors", {{one("a", 3), one("c", 3)}, {}});
   refuses(sound, {"m-2.safetensors: tensor 'a': expected a name that no other shard has", "m-1.safetensors"});
 }
+
+}  // namespace safetensors_test

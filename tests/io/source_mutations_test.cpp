@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace source_mutations_test {
 namespace {
 
 // A number made of one of the file's, or of digits, signs and structure that formats are made of.
@@ -144,3 +145,5 @@ TEST_CASE("sources: mutations of arrays never do harm") {
                                       std::string(48, '\0'));
   survive(folder, "train_image.npy", image, {"npy:" + folder.string()});
 }
+
+}  // namespace source_mutations_test

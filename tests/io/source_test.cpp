@@ -15,6 +15,7 @@
 
 using namespace arbalest;
 
+namespace source_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -372,3 +373,5 @@ TEST_CASE("source: the real CIFAR-10") {
   for (const int32_t label : batch.labels) ++seen[size_t(label)];
   CHECK(seen == std::vector<int>(10, 5000));
 }
+
+}  // namespace source_test

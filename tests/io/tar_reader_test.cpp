@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace tar_reader_test {
 namespace {
 
 struct Read {
@@ -153,3 +154,5 @@ TEST_CASE("tar reader: what tar itself writes") {
     if (std::string(format) != "ustar") CHECK(found["./" + deep] == "deep");
   }
 }
+
+}  // namespace tar_reader_test

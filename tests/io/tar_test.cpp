@@ -23,6 +23,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace tar_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -491,3 +492,5 @@ TEST_CASE("tar: several threads read at once") {
   }
   CHECK(wrong == 0);
 }
+
+}  // namespace tar_test

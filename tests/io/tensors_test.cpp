@@ -11,6 +11,7 @@
 
 using namespace arbalest;
 
+namespace tensors_test {
 namespace {
 
 template <typename T>
@@ -102,3 +103,5 @@ TEST_CASE("tensors: what is wrong with a file is reported") {
   write_safetensors(folder / "train.safetensors", file);
   check_parts(message_of<GraphError>([&] { open(folder); }), {"train.safetensors", "a label"});
 }
+
+}  // namespace tensors_test

@@ -8,6 +8,7 @@
 
 using namespace arbalest;
 
+namespace attention_test {
 namespace {
 
 constexpr int64_t kSamples = 2, kHeads = 3, kRows = 9, kKeys = 40, kDepth = 16;
@@ -155,3 +156,5 @@ TEST_CASE("faults of packed operands of attention are reported") {
   tells(fault({2, 9, 48}, 0, 1), "attribute 'heads' is 0; expected at least 1");
   tells(fault({2, 9, 48}, 2, 3), "attribute 'head_axis' is 3; expected 1 or 2");
 }
+
+}  // namespace attention_test

@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace auc_test {
 namespace {
 
 // Scores (n, columns) and labels (n, columns) or, as classes, (n).
@@ -203,3 +204,5 @@ TEST_CASE("metrics say which way is better and what they can be") {
   CHECK((auc.least == 0 && auc.most == 1));
   CHECK((loss.least == 0 && std::isinf(loss.most)));
 }
+
+}  // namespace auc_test

@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace augment_test {
 namespace {
 
 using Floats = std::vector<double>;
@@ -437,3 +438,5 @@ TEST_CASE("as many images are erased as asked for, and as much of them as torchv
     }
   }
 }
+
+}  // namespace augment_test

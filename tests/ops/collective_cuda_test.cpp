@@ -11,6 +11,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace collective_cuda_test {
 namespace {
 
 int device_count() {
@@ -128,3 +129,5 @@ TEST_CASE("collectives name what is wrong with their devices, and stop when abor
           kernel->run({.inputs = array.pointers.data(), .outputs = array.pointers.data()});
         }).find("aborted") != std::string::npos);
 }
+
+}  // namespace collective_cuda_test

@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace conv_colours_cuda_test {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
@@ -113,3 +114,5 @@ TEST_CASE("which convolutions are of colours") {
   CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
   CHECK(refused([](ConvolutionProblem& p) { p.x = {2, 3, 1, 12, 13}; }));
 }
+
+}  // namespace conv_colours_cuda_test

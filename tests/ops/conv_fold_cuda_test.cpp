@@ -12,6 +12,7 @@ using test::content;
 using test::noise;
 using test::room_for;
 
+namespace conv_fold_cuda_test {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
@@ -130,3 +131,5 @@ TEST_CASE("what cannot be folded is left as it is") {
   CHECK(refused(good, 3, 32));  // not the stride
   CHECK(refused(good, 2, 8));   // too few channels
 }
+
+}  // namespace conv_fold_cuda_test

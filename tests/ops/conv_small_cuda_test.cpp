@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace conv_small_cuda_test {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
@@ -129,3 +130,5 @@ TEST_CASE("which convolutions are of small images") {
   const ConvolutionProblem strided = problem_of(Kind::GradInput, {2, 20, 12, 12, 50, 5, 2});
   CHECK_FALSE(is_small(strided));
 }
+
+}  // namespace conv_small_cuda_test

@@ -9,6 +9,7 @@
 
 using namespace arbalest;
 
+namespace conv_thin_cuda_test {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
@@ -99,3 +100,5 @@ TEST_CASE("which convolutions have few channels") {
   CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
   CHECK(refused([](ConvolutionProblem& p) { p.output_type = DataType::Float32; }));
 }
+
+}  // namespace conv_thin_cuda_test

@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace conv_tile_cuda_test {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
@@ -426,3 +427,5 @@ TEST_CASE("which convolutions are pointwise, which are of 3 x 3, and which rows 
   CHECK(folded([](ConvolutionProblem& p) { p.y[3] = 131; }));  // a prime number: tiles of one pixel
   CHECK(folded([](ConvolutionProblem& p) { p.kind = Kind::GradInput; }));
 }
+
+}  // namespace conv_tile_cuda_test

@@ -20,6 +20,7 @@
 
 using namespace arbalest;
 
+namespace convolution_choices_test {
 namespace {
 
 const auto any = [](const ConvolutionChoice&) { return true; };
@@ -192,3 +193,5 @@ TEST_CASE("where choices are kept is the user's to say") {
   CHECK(with(nullptr, nullptr, "/own") == "/own/.cache/arbalest");
   CHECK(with(nullptr, nullptr, nullptr) == "");
 }
+
+}  // namespace convolution_choices_test

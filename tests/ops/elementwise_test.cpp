@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace elementwise_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -252,3 +253,5 @@ TEST_CASE("StochasticDepth drops whole samples, anew in each batch, and its grad
   CHECK(has(refusal("arbalest.StochasticDepth", {ones.type}, {{"ratio", 1.0}}),
             "attribute 'ratio' is 1; expected 0 to below 1"));
 }
+
+}  // namespace elementwise_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace errors_test {
 namespace {
 
 TensorType floats(const Shape& shape) {
@@ -364,3 +365,5 @@ TEST_CASE("sizes that no memory holds are refused where they are made, and none 
   check(refusal("Conv", {image(), w}, with("dilations", Ints{kMost, kMost})), {"'dilations'", "from 1 to 2^30"});
   check(refusal("MaxPool", {image()}, with("kernel_shape", Ints{kMost, kMost})), {"'kernel_shape'", "from 1 to 2^30"});
 }
+
+}  // namespace errors_test

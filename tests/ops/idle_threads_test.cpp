@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace idle_threads_test {
 namespace {
 
 double processor_seconds() {
@@ -54,3 +55,5 @@ TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POL
   // To wake a thread takes some 30 µs; one that spins takes milliseconds.
   CHECK(cost < 0.25e-3 * std::thread::hardware_concurrency());
 }
+
+}  // namespace idle_threads_test

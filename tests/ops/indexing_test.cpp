@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace indexing_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -159,3 +160,5 @@ TEST_CASE("sums of integers wrap around") {
   const Tensor x = make_tensor(type({3}, DataType::Int32), {most, 1, 1});
   CHECK(run("CumSum", {x}, 1, {{"axis", int64_t{0}}})[0] == Numbers{most, least, least + 1});
 }
+
+}  // namespace indexing_test

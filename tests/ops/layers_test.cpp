@@ -11,6 +11,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace layers_test {
 namespace {
 
 // The graph of one layer "h1", expanded.
@@ -197,3 +198,5 @@ TEST_CASE("layers: Dropout drops in training, as ONNX's does with training_mode,
   layer.nodes[0].op->for_inference(layer, 0);
   CHECK(op_names(layer) == std::vector<std::string>{"Identity"});
 }
+
+}  // namespace layers_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace losses_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -249,3 +250,5 @@ TEST_CASE("losses refuse targets and weights that do not fit") {
               {"all 3 numbers of attribute 'class_weights' are 0", "expected one above 0"});
   CHECK(refusal("arbalest.SoftmaxCrossEntropy", {logits, classes}, weights("class_weights", {0, 1, 0})) == "accepted");
 }
+
+}  // namespace losses_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace mix_images_test {
 namespace {
 
 using Floats = std::vector<double>;
@@ -205,3 +206,5 @@ TEST_CASE(
   for (const size_t one : {4, 7, 20, 27}) expected[one] = 1;
   CHECK(kept == expected);
 }
+
+}  // namespace mix_images_test

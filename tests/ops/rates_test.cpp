@@ -12,6 +12,7 @@
 
 using namespace arbalest;
 
+namespace rates_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -166,3 +167,5 @@ TEST_CASE("metrics over classes leave out samples whose label is ignored") {
     CHECK(std::isnan(metric(name, scores, labels)[0]));
   }
 }
+
+}  // namespace rates_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace relu_test {
 namespace {
 
 Sample::Input drawn(const Shape& shape) {
@@ -94,3 +95,5 @@ TEST_CASE("Relu within convolutions on a CUDA device lets NaN through") {
   // Enough for Hopper's kernel for 3 × 3, which deterministic runs take then by rule.
   check_convolution(*device, {"many channels and pixels", {64, 64, 28, 28}, {128, 64, 3, 3}, kPadded});
 }
+
+}  // namespace relu_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace replicas_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -250,3 +251,5 @@ TEST_CASE("where no update is due, all memory stays as it is") {
     for (const std::byte byte : out[2].bytes) REQUIRE(byte == std::byte{0xff});
   });
 }
+
+}  // namespace replicas_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace resize_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -103,3 +104,5 @@ TEST_CASE("Resize that keeps the aspect ratio rounds its sizes exactly, halves u
   CHECK(shape("not_smaller", {3, 4}) == Shape{3, 7});    // by 3/4: 6.75
   CHECK(shape("not_larger", {14, 21}) == Shape{9, 21});  // by 7/3: 9.33
 }
+
+}  // namespace resize_test

@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace samples_test {
 namespace {
 
 void check_none(const std::vector<std::string>& faults) {
@@ -145,3 +146,5 @@ TEST_CASE("CUDA kernels agree with double on the CPU, also when recorded and rep
   }
   if (collective > 0) MESSAGE(collective << " operators span devices: their CUDA kernels need a CollectiveContext");
 }
+
+}  // namespace samples_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace semantics_test {
 namespace {
 
 // Runs an operator on the CPU in float (or what the tensors are); returns its outputs' values, in memory order.
@@ -409,3 +410,5 @@ TEST_CASE("Transpose: axes change places, whatever the layout") {
 TEST_CASE("an Identity in place does nothing, and elsewhere copies") {
   CHECK(run("Identity", {floats({3}, {1, 2, 3})}, 1)[0] == std::vector<double>{1, 2, 3});
 }
+
+}  // namespace semantics_test

@@ -18,6 +18,7 @@ using namespace arbalest;
 using namespace arbalest::test;
 
 #ifdef _OPENMP
+namespace threads_test {
 namespace {
 
 // The number of threads that kernels are made for and run with, as long as it lives.
@@ -137,3 +138,5 @@ TEST_CASE("deterministic kernels on the CPU agree with double") {
   }
 }
 #endif
+
+}  // namespace threads_test

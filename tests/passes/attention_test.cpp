@@ -9,6 +9,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace attention_test {
 namespace {
 
 // 9 tokens of 8, with queries, keys and values of 2 heads of 8. They are q4, k4 and v4, (4, 9, 2, 8), each of a product
@@ -191,3 +192,5 @@ TEST_CASE("attention is fused if the program asks for it, in training and in val
     CHECK(value(validation, "t").type.shape == Shape{5, 9, 2, 8});
   }
 }
+
+}  // namespace attention_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace concat_test {
 namespace {
 
 constexpr const char* kTraining = "arbalest.BatchNormPartsTraining";
@@ -243,3 +244,5 @@ TEST_CASE("what flows back into a part is not written over where others read it,
                            .graph;
   CHECK(only(shared, kGradient).inputs[gradient_addend(0)] == kNone);
 }
+
+}  // namespace concat_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace constants_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -271,3 +272,5 @@ TEST_CASE("a constant operand needs an attribute of its name, and is optional") 
   op.inputs[0].arity = OperandSpec::Optional;
   CHECK(has(error_of([&] { check_record(op); }), "constant operand 'axes' has no attribute of the same name"));
 }
+
+}  // namespace constants_test

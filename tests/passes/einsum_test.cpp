@@ -10,6 +10,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace einsum_test {
 namespace {
 
 // x is float[4,2,6,6]; w and v are weights.
@@ -59,3 +60,5 @@ TEST_CASE("an Einsum that cannot be is refused") {
   CHECK(has(refusal("nc1w->n", "x"), "has '1'; expected letters, commas, '->' and '...'"));
   CHECK(has(refusal("n...,...->n", "x, w"), "has different numbers of axes for '...'"));
 }
+
+}  // namespace einsum_test

@@ -127,6 +127,7 @@ TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
   CHECK(second.inputs[2] == step.find_value("h"));
 }
 
+namespace fusion_test {
 namespace {
 
 // The training step with statistics fused.
@@ -399,3 +400,5 @@ TEST_CASE("a sum of gradients that others read too stays") {
   check_sound(alone);
   CHECK(count_ops(alone, "Add") == 0);
 }
+
+}  // namespace fusion_test

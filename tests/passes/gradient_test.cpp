@@ -11,6 +11,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace gradient_test {
 namespace {
 
 // Returns the loss.
@@ -192,3 +193,5 @@ TEST_CASE("an update follows its formula and leaves the gaps of the arenas at ze
   const Value& bias = net.graph().values[size_t(net.graph().find_value("logits.bias.gradient"))];
   for (int64_t i = 3; i < 64; ++i) CHECK(gradient[bias.view.offset_bytes / 8 + i] == 0);
 }
+
+}  // namespace gradient_test

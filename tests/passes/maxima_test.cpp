@@ -9,6 +9,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace maxima_test {
 namespace {
 
 Graph step_of(const std::string& pool) {
@@ -98,3 +99,5 @@ TEST_CASE("maxima are found again where a byte cannot number them, or the graph 
     CHECK(only(step, "arbalest.MaxPoolGrad").inputs[1] == step.find_value("c"));
   }
 }
+
+}  // namespace maxima_test

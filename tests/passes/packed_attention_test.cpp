@@ -10,6 +10,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace packed_attention_test {
 namespace {
 
 // 9 tokens of 8, and rows of 2 heads of 8 of Q, K and V: (4, 9, 48).
@@ -170,3 +171,5 @@ TEST_CASE("ViT's program has no copy of Q, K or V, and none of their gradients")
   // 16 · 16 patches and the class token.
   CHECK(to_string(training.values[size_t(gradient.outputs[0])].type) == "bfloat16[64,257,1152]");
 }
+
+}  // namespace packed_attention_test

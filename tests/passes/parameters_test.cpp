@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace parameters_test {
 namespace {
 
 const std::string kBlock =
@@ -214,3 +215,5 @@ TEST_CASE("clipping is one factor of all gradients") {
   CHECK(graph.nodes.at(size_t(graph.values.at(size_t(clip.inputs[0])).producer)).op->name == "Accumulate");
   CHECK(update.inputs.at(UpdateOperands(*update.op->optimizer).clip()) == clip.outputs[0]);
 }
+
+}  // namespace parameters_test

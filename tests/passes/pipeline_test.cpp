@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace pipeline_test {
 namespace {
 
 // Nets of which each has what some optional pass looks for.
@@ -176,3 +177,5 @@ TEST_CASE("nets train alike without each optional pass, which changes some of th
   // Gradients that are large enough are those of tests/executor/plan/update_parts_test.cpp.
   CHECK(unseen == std::set<std::string>{"delay_gradients"});
 }
+
+}  // namespace pipeline_test

@@ -10,6 +10,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace recompute_test {
 namespace {
 
 // The step with these values computed again.
@@ -116,3 +117,5 @@ TEST_CASE("what nothing needs again stays as it is, and so does what must not be
   recompute(same, std::vector<bool>(before.nodes.size(), false));
   CHECK(op_names(same) == op_names(before));
 }
+
+}  // namespace recompute_test

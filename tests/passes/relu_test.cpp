@@ -9,6 +9,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace relu_test {
 namespace {
 
 Graph fused(const std::string& body) {
@@ -107,3 +108,5 @@ TEST_CASE("of the examples without batch norms only products keep a Relu after t
     CHECK(count_ops(step, "arbalest.ReluGrad") == counts.others);
   }
 }
+
+}  // namespace relu_test

@@ -16,6 +16,7 @@
 
 using namespace arbalest;
 
+namespace samples_apart_test {
 namespace {
 
 struct Exported {
@@ -176,3 +177,5 @@ TEST_CASE("samples: a model that was exported for a batch keeps it in validation
   CHECK(batch_of("N") == 5);
   CHECK(batch_of("8") == 8);
 }
+
+}  // namespace samples_apart_test

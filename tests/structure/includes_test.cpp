@@ -16,6 +16,7 @@
 
 using namespace arbalest::test;
 
+namespace includes_test {
 namespace {
 
 struct Folder {
@@ -155,3 +156,5 @@ TEST_CASE("links between the documents and the sources lead to files and heading
   CHECK(links > 20);
   CHECK(to_headings > 5);
 }
+
+}  // namespace includes_test

@@ -14,6 +14,7 @@
 
 using namespace arbalest::test;
 
+namespace launches_test {
 namespace {
 
 // Names of kernels that `text` gives to launch_dependent(), by themselves or as what a local `kernel` stands for.
@@ -119,3 +120,5 @@ void launch() {
   CHECK(!waits(kernels.find("eager_kernel")->second));
   CHECK(waits(kernels.find("patient_kernel")->second));
 }
+
+}  // namespace launches_test

@@ -15,6 +15,7 @@
 
 using namespace arbalest::test;
 
+namespace prose_test {
 namespace {
 
 constexpr std::array<std::string_view, 6> kOpenings = {"Of", "What", "Likewise", "Where", "Whoever", "Whatever"};
@@ -170,3 +171,4 @@ TEST_CASE("unclear words and wide lines are found in documents, not in tables or
   CHECK(look_at_document(wide + "\n").long_lines.size() == 1);
   CHECK(look_at_document("| " + wide + "\n\n    " + wide + "\n```\n" + wide + "\n```\n").long_lines.empty());
 }
+}  // namespace prose_test

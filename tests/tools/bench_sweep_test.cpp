@@ -21,6 +21,7 @@
 using namespace arbalest;
 using test::Redirected;
 
+namespace bench_sweep_test {
 namespace {
 
 // Folders of its own that are the process's working directory and its folder for temporary files while it lives.
@@ -138,3 +139,5 @@ TEST_CASE("an interrupted cell says so") {
   const ScalingCell cell = measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, interrupted);
   CHECK(cell.error == "interrupted");
 }
+
+}  // namespace bench_sweep_test

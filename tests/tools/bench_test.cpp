@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace bench_test {
 namespace {
 
 Command parse_bench(std::vector<const char*> words) {
@@ -302,3 +303,5 @@ TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met
     CHECK(text.find("Traceback") == text.npos);
   }
 }
+
+}  // namespace bench_test

@@ -22,6 +22,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace data_command_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -610,3 +611,5 @@ TEST_CASE("data pack: sources without photos that are files are refused") {
   check_parts(message_of<GraphError>([&] { photos.pack(); }),
               {"image uint8[1,16,16]", "expected photos that are files"});
 }
+
+}  // namespace data_command_test

@@ -19,6 +19,7 @@
 
 using namespace arbalest;
 
+namespace event_record_test {
 namespace {
 
 template <typename Unsigned>
@@ -305,3 +306,5 @@ assert content("_hparams_/session_end_info").session_end_info.status == 1
 )"));
   CHECK(std::system((python + " " + script.string() + " " + (folder / "run").string()).c_str()) == 0);
 }
+
+}  // namespace event_record_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace inference_commands_test {
 namespace {
 
 struct Trained {
@@ -224,3 +225,5 @@ TEST_CASE("evaluate and predict refuse what they do not know") {
   CHECK(contains(fault({"evaluate"}), "GRAPH is missing"));
   CHECK(contains(fault({"evaluate", "g.onnxtxt", "--epochs", "1"}), "unknown option '--epochs'"));
 }
+
+}  // namespace inference_commands_test

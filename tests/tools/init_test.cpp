@@ -20,6 +20,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace init_test {
 namespace {
 
 std::string content(const std::filesystem::path& path) {
@@ -237,3 +238,5 @@ TEST_CASE("init: what does not fit is refused with what would, and nothing is ov
   check_parts(message, {"mine.onnxtxt' is there already"});
   CHECK(content(mine) == "mine");
 }
+
+}  // namespace init_test

@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace model_commands_test {
 namespace {
 
 // A trunk for images of 16 × 16 with one channel, and the graph that gives it a head.
@@ -268,3 +269,5 @@ TEST_CASE("what is exported of a called model is a model that can be called, als
   }
 }
 #endif
+
+}  // namespace model_commands_test

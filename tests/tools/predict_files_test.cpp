@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace predict_files_test {
 namespace {
 
 FileBytes photo(bool bright, uint64_t seed) {
@@ -392,3 +393,5 @@ TEST_CASE("predict on files: what reads pixels of one size gets files scaled and
   CHECK(lines({digit.c_str(), "--value", "image"}) == std::vector<std::string>{expected});
   CHECK(lines({photo.c_str(), "--value", "image"}).size() == 1);
 }
+
+}  // namespace predict_files_test

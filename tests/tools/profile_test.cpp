@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace profile_test {
 namespace {
 
 // The JSON that the command prints for a short measurement.
@@ -131,3 +132,5 @@ TEST_CASE("a profile is reported by stage, by operator, by layer and by what is 
   run.step.limits = {};  // unknown
   CHECK(profile_text(run, 2, true).find("nan") == std::string::npos);
 }
+
+}  // namespace profile_test

@@ -24,6 +24,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace reference_test {
 namespace {
 
 constexpr const char* kMade =
@@ -205,3 +206,5 @@ TEST_CASE("every source says what it holds, and every option what it means") {
 TEST_CASE("the reference of the command line is current") {
   check_page("command.md", command_line());
 }
+
+}  // namespace reference_test

@@ -36,6 +36,7 @@
 using namespace arbalest;
 using test::contains;
 
+namespace reporting_test {
 namespace {
 
 RunStarted ten_epochs() {
@@ -616,3 +617,5 @@ TEST_CASE("a report is fitted where a terminal shows it") {
   std::ifstream written(path);
   CHECK(std::string(std::istreambuf_iterator<char>(written), {}) == report);
 }
+
+}  // namespace reporting_test

@@ -22,6 +22,7 @@ using namespace arbalest::test;
 
 namespace fs = std::filesystem;
 
+namespace resume_command_test {
 namespace {
 
 constexpr const char* kGraph =
@@ -360,3 +361,5 @@ TEST_CASE("a limit of time ends a run with a checkpoint, and the run goes on fro
   CHECK(part.run({"--resume"}) == kDone);
   CHECK(read_file(part.weights) == read_file(whole.weights));
 }
+
+}  // namespace resume_command_test

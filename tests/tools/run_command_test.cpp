@@ -28,6 +28,7 @@
 
 using namespace arbalest;
 
+namespace run_command_test {
 namespace {
 
 constexpr const char* kSmallGraph =
@@ -513,3 +514,5 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
     CHECK(told.find(expected) != std::string::npos);
   }
 }
+
+}  // namespace run_command_test

@@ -27,6 +27,7 @@ using namespace arbalest;
 
 namespace fs = std::filesystem;
 
+namespace run_outputs_test {
 namespace {
 
 constexpr const char* kGraph =
@@ -208,3 +209,5 @@ TEST_CASE("standard streams that are closed at the start are taken before anythi
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
 }
+
+}  // namespace run_outputs_test

@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace tour_test {
 namespace {
 
 // The text's indented blocks, without the indentation.
@@ -113,3 +114,5 @@ TEST_CASE("the tour's commands run, one after the other") {
 }
 
 #endif
+
+}  // namespace tour_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace trained_graph_test {
 namespace {
 
 struct Told {
@@ -308,3 +309,5 @@ TEST_CASE("a run says what its best is judged by, and its log has it") {
   CHECK_FALSE(ended.contains("best_metric"));
   CHECK(std::get<0>(began({"--metric", "accuracy:min"})) == "best is judged by accuracy, lower is better");
 }
+
+}  // namespace trained_graph_test

@@ -24,11 +24,11 @@ double Convolution::flops() const {
 
 namespace {
 
-constexpr int64_t kBlock = 64;  // channels whose sums are kept near
+constexpr int64_t kConvBlock = 64;  // channels whose sums are kept near
 
 // Σ a[i]·b[i] in independent lanes, so that it vectorises.
 template <typename T>
-Wide<T> dot(const T* a, const T* b, int64_t count) {
+Wide<T> channel_dot(const T* a, const T* b, int64_t count) {
   constexpr int64_t kLanes = 16;
   Wide<T> lanes[kLanes] = {};
   int64_t i = 0;
@@ -56,7 +56,7 @@ std::unique_ptr<Kernel> plain_conv(const Convolution& conv, bool bias) {
           const T *from = image + k / conv.group_filters() * depth, *filter = filters + k * filter_size;
           Wide<T> sum = 0;
           conv.for_each_input(at, [&](int64_t tap, int64_t pixel) {
-            sum += dot(from + pixel * conv.channels, filter + tap * depth, depth);
+            sum += channel_dot(from + pixel * conv.channels, filter + tap * depth, depth);
           });
           to[k] = narrow<T>(b ? sum + b[k] : sum);
         }
@@ -70,7 +70,7 @@ template <typename T>
 void input_gradient_block(const Convolution& conv, const T* dy, const T* filters, int64_t g, const Pixels& at,
                           int64_t channel, int64_t count, T* dx) {
   const int64_t depth = conv.group_channels(), filter_size = conv.taps() * depth;
-  Wide<T> sums[kBlock] = {};
+  Wide<T> sums[kConvBlock] = {};
   conv.for_each_output(at, [&](int64_t tap, int64_t pixel) {
     for (int64_t k = g * conv.group_filters(); k < (g + 1) * conv.group_filters(); ++k) {
       const Wide<T> gradient = widen(dy[pixel * conv.filters + k]);
@@ -92,8 +92,9 @@ std::unique_ptr<Kernel> plain_conv_grad_input(const Convolution& conv) {
       for (at[2] = 0; at[2] < conv.in[2]; ++at[2]) {
         T* to = dx + (first + at[2]) * conv.channels;
         for (int64_t g = 0; g < conv.group; ++g) {
-          for (int64_t c = 0; c < depth; c += kBlock) {
-            input_gradient_block(conv, gradients, filters, g, at, c, std::min(kBlock, depth - c), to + g * depth + c);
+          for (int64_t c = 0; c < depth; c += kConvBlock) {
+            input_gradient_block(conv, gradients, filters, g, at, c, std::min(kConvBlock, depth - c),
+                                 to + g * depth + c);
           }
         }
       }
@@ -111,10 +112,10 @@ std::unique_ptr<Kernel> plain_conv_grad_weight(const Convolution& conv) {
     parallel_for(conv.filters * taps, pixels * depth, [=, &conv](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t k = i / taps, first_channel = k / conv.group_filters() * depth;
-        for (int64_t c = 0; c < depth; c += kBlock) {
+        for (int64_t c = 0; c < depth; c += kConvBlock) {
           // The gradient of filter k at one tap, for up to kBlock channels of its group.
-          const int64_t count = std::min(kBlock, depth - c);
-          Wide<T> sums[kBlock] = {};
+          const int64_t count = std::min(kConvBlock, depth - c);
+          Wide<T> sums[kConvBlock] = {};
           conv.for_each_pair(conv.batch, i % taps, [&](int64_t pixel, int64_t out_pixel) {
             const Wide<T> gradient = widen(dy[out_pixel * conv.filters + k]);
             const T* from = x + pixel * conv.channels + first_channel + c;

@@ -7,7 +7,7 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kBlock = 64;  // channels whose sums are kept near
+constexpr int64_t kDepthwiseBlock = 64;  // channels whose sums are kept near
 
 template <typename T>
 const Wide<T>* turned_filters(const Convolution& conv, const T* filters, const KernelContext& context) {
@@ -36,9 +36,9 @@ std::unique_ptr<Kernel> forward(const Convolution& conv, bool bias) {
     for_each_row(conv.batch, conv.out, channels * conv.taps(), [=, &conv](int64_t n, Pixels at, int64_t first) {
       const T* image = x + n * pixel_count(conv.in) * channels;
       for (at[2] = 0; at[2] < conv.out[2]; ++at[2]) {
-        for (int64_t c = 0; c < channels; c += kBlock) {
-          const int64_t count = std::min(kBlock, channels - c);
-          Wide<T> sums[kBlock] = {};
+        for (int64_t c = 0; c < channels; c += kDepthwiseBlock) {
+          const int64_t count = std::min(kDepthwiseBlock, channels - c);
+          Wide<T> sums[kDepthwiseBlock] = {};
           conv.for_each_input(at, [&](int64_t tap, int64_t pixel) {
             const T* from = image + pixel * channels + c;
             const Wide<T>* filter = filters + tap * channels + c;
@@ -63,9 +63,9 @@ std::unique_ptr<Kernel> grad_input(const Convolution& conv) {
     for_each_row(conv.batch, conv.in, channels * conv.taps(), [=, &conv](int64_t n, Pixels at, int64_t first) {
       const T* gradients = dy + n * pixel_count(conv.out) * channels;
       for (at[2] = 0; at[2] < conv.in[2]; ++at[2]) {
-        for (int64_t c = 0; c < channels; c += kBlock) {
-          const int64_t count = std::min(kBlock, channels - c);
-          Wide<T> sums[kBlock] = {};
+        for (int64_t c = 0; c < channels; c += kDepthwiseBlock) {
+          const int64_t count = std::min(kDepthwiseBlock, channels - c);
+          Wide<T> sums[kDepthwiseBlock] = {};
           conv.for_each_output(at, [&](int64_t tap, int64_t pixel) {
             const T* from = gradients + pixel * channels + c;
             const Wide<T>* filter = filters + tap * channels + c;
@@ -85,12 +85,14 @@ std::unique_ptr<Kernel> grad_weight(const Convolution& conv) {
   return make_kernel([conv](const KernelContext& context) {
     const T *x = input<T>(context, 0), *dy = input<T>(context, 1);
     Wide<T>* dw = output<Wide<T>>(context, 0);
-    const int64_t channels = conv.channels, taps = conv.taps(), blocks = (channels + kBlock - 1) / kBlock;
+    const int64_t channels = conv.channels, taps = conv.taps(),
+                  blocks = (channels + kDepthwiseBlock - 1) / kDepthwiseBlock;
     const int64_t pixels = conv.batch * pixel_count(conv.out);
-    parallel_for(blocks * taps, pixels * std::min(kBlock, channels), [=, &conv](int64_t begin, int64_t end) {
+    parallel_for(blocks * taps, pixels * std::min(kDepthwiseBlock, channels), [=, &conv](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t tap = i / blocks, c = i % blocks * kBlock, count = std::min(kBlock, channels - c);
-        Wide<T> sums[kBlock] = {};
+        const int64_t tap = i / blocks, c = i % blocks * kDepthwiseBlock,
+                      count = std::min(kDepthwiseBlock, channels - c);
+        Wide<T> sums[kDepthwiseBlock] = {};
         conv.for_each_pair(conv.batch, tap, [&](int64_t pixel, int64_t out_pixel) {
           const T *from = x + pixel * channels + c, *gradient = dy + out_pixel * channels + c;
           for (int64_t j = 0; j < count; ++j) sums[j] += widen(gradient[j]) * widen(from[j]);

@@ -53,7 +53,7 @@ bool possible(const Convolution& conv) {
 constexpr int64_t kMostPieces = 16, kMostSummed = 8;
 
 // The samples that primitives are made for: all, or pieces that the batch alone decides on.
-std::vector<Part> parts_of(const Convolution& conv, bool deterministic, int64_t most = kMostPieces) {
+std::vector<Part> convolution_parts(const Convolution& conv, bool deterministic, int64_t most = kMostPieces) {
   return onednn::divided(conv.batch, deterministic ? 1 : conv.batch, most);
 }
 
@@ -77,8 +77,8 @@ auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, boo
 }
 
 template <typename Primitive>
-void add(OnednnKernel& kernel, bool deterministic,
-         std::vector<std::pair<typename Primitive::primitive_desc, Arguments>> pieces) {
+void add_convolution(OnednnKernel& kernel, bool deterministic,
+                     std::vector<std::pair<typename Primitive::primitive_desc, Arguments>> pieces) {
   if (deterministic) return kernel.add_pieces<Primitive>(std::move(pieces));
   kernel.add<Primitive>(pieces.front().first, std::move(pieces.front().second));
 }
@@ -88,7 +88,7 @@ void add(OnednnKernel& kernel, bool deterministic,
 std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
   if (!possible(conv)) return nullptr;
   using Primitive = dnnl::convolution_forward;
-  const std::vector<Part> parts = parts_of(conv, deterministic);
+  const std::vector<Part> parts = convolution_parts(conv, deterministic);
   const onednn::Desc bias_desc = bias ? onednn::vector_desc(conv.filters, DataType::Float32) : onednn::Desc();
   const auto descs = primitives_for(conv, parts, deterministic, bias_desc, onednn::make_convolution,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
@@ -106,7 +106,7 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
     if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias_desc));
     pieces.emplace_back(descs[i], std::move(arguments));
   }
-  add<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -115,7 +115,7 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
   using Primitive = dnnl::convolution_backward_data;
-  const std::vector<Part> parts = parts_of(conv, deterministic);
+  const std::vector<Part> parts = convolution_parts(conv, deterministic);
   const auto descs = primitives_for(conv, parts, deterministic, {}, onednn::make_convolution_backward_data,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
@@ -131,7 +131,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
                                             {DNNL_ARG_WEIGHTS, filters},
                                             {DNNL_ARG_DIFF_SRC, dx.part(0, first, count)}});
   }
-  add<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool de
   const auto make = [&](const onednn::ConvDescs& descs) {
     return onednn::make_convolution_backward_weights(descs, forward_weights);
   };
-  const std::vector<Part> parts = parts_of(conv, deterministic, kMostSummed);
+  const std::vector<Part> parts = convolution_parts(conv, deterministic, kMostSummed);
   const auto descs = primitives_for(conv, parts, deterministic, {}, make,
                                     [](const Primitive::primitive_desc& desc) { return desc.diff_weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
@@ -163,7 +163,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool de
                                             {DNNL_ARG_DIFF_DST, dy.part(0, first, count)},
                                             {DNNL_ARG_DIFF_WEIGHTS, gradients.back()}});
   }
-  add<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
   if (parts.size() > 1) kernel->sum(gradients, written);
   kernel->finish(written, gradient);
   return kernel;

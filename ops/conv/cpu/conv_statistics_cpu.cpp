@@ -51,7 +51,7 @@ void write_statistics(const Chunks& chunks, const T* y, Wide<T>* partials) {
 
 // The batch norm's operands, by channel and by element; null if they are left out.
 template <typename T>
-struct Norm {
+struct AppliedNorm {
   const T *x, *y, *dy2, *x2;
   const Wide<T>*scale, *mean, *inv_std, *bias, *mean2;
 };
@@ -59,7 +59,8 @@ struct Norm {
 // `g`: on entry the convolution's gradient, on return g. If Relu's mask follows from X and nothing is added, it stays
 // as it was. `partials2`: those of the second batch norm, if there is one.
 template <typename T>
-void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T>* partials, Wide<T>* partials2) {
+void write_gradient_sums(const Chunks& chunks, const AppliedNorm<T>& norm, T* g, Wide<T>* partials,
+                         Wide<T>* partials2) {
   using W = Wide<T>;
   const int64_t channels = chunks.channels;
   const bool stays = norm.bias != nullptr && norm.dy2 == nullptr;
@@ -116,15 +117,15 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
     using W = Wide<T>;
     const auto run = [=](const KernelContext& c) {
       conv->run(c);
-      const Norm<T> norm{input<T>(c, 2),
-                         by_y ? input<T>(c, 3) : nullptr,
-                         two ? input<T>(c, 8) : nullptr,
-                         pair ? input<T>(c, ConvSumsInput::X2) : nullptr,
-                         input<W>(c, 4),
-                         input<W>(c, 5),
-                         input<W>(c, 6),
-                         by_x ? input<W>(c, 7) : nullptr,
-                         pair ? input<W>(c, ConvSumsInput::SavedMean2) : nullptr};
+      const AppliedNorm<T> norm{input<T>(c, 2),
+                                by_y ? input<T>(c, 3) : nullptr,
+                                two ? input<T>(c, 8) : nullptr,
+                                pair ? input<T>(c, ConvSumsInput::X2) : nullptr,
+                                input<W>(c, 4),
+                                input<W>(c, 5),
+                                input<W>(c, 6),
+                                by_x ? input<W>(c, 7) : nullptr,
+                                pair ? input<W>(c, ConvSumsInput::SavedMean2) : nullptr};
       write_gradient_sums(chunks, norm, output<T>(c, 0), output<W>(c, 1), pair ? output<W>(c, 2) : nullptr);
     };
     return make_kernel(run, conv->workspace_bytes());

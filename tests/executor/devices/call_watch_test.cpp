@@ -16,6 +16,7 @@ using namespace arbalest;
 using namespace arbalest::test;
 using namespace std::chrono_literals;
 
+namespace call_watch_test {
 namespace {
 
 template <typename Condition>
@@ -180,3 +181,5 @@ TEST_CASE("where a call never returns that belongs to no run the process ends as
   CHECK(child.status == 1);
   CHECK(contains(child.said, "arbalest: a call of the driver for cuda:0 has not returned for 0.05 s; "));
 }
+
+}  // namespace call_watch_test

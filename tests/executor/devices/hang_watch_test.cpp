@@ -7,6 +7,7 @@
 using namespace arbalest;
 using namespace std::chrono_literals;
 
+namespace hang_watch_test {
 namespace {
 
 // Looks every 10 ms, as the thread that watches does.
@@ -73,3 +74,5 @@ TEST_CASE("time in which the process stood still does not count") {
   CHECK(watching.given_up_within(15s) == -1);
   CHECK(watching.given_up_within(6s) > 0);
 }
+
+}  // namespace hang_watch_test

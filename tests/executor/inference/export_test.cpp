@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace export_test {
 namespace {
 
 const std::atomic<bool> kNever{false};
@@ -358,3 +359,5 @@ TEST_CASE("what cannot be exported is reported") {
   options.files.weights = other.options.files.weights;
   CHECK(contains(message_of([&] { export_model(graph, options, {}); }), "no tensor 'hidden.weight'"));
 }
+
+}  // namespace export_test

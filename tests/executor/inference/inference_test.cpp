@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace inference_test {
 namespace {
 
 const std::atomic<bool> kNever{false};
@@ -283,3 +284,5 @@ TEST_CASE("the most probable classes come first, and the first of equal ones") {
   CHECK(most_probable(scores, 9).size() == 4);
   CHECK(most_probable(std::vector<float>{1e30f, -1e30f}, 2)[0].probability == 1);
 }
+
+}  // namespace inference_test

@@ -9,6 +9,7 @@
 
 using namespace arbalest;
 
+namespace label_counts_test {
 namespace {
 
 constexpr float kLogits[] = {2.0f, -1.5f, 0.3f, 0.7f, -0.2f, 1.1f, -3.0f, 0.1f, -0.6f, 0.3f, 4.0f, -1.0f};
@@ -84,3 +85,5 @@ TEST_CASE("labels that are unknown do not count, nor scores that are no numbers"
   CHECK(targets_of(reinterpret_cast<const std::byte*>(floats), DataType::Float32, 4) ==
         std::vector<float>{1, 0.25f, -1, -1});
 }
+
+}  // namespace label_counts_test

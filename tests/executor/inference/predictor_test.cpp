@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace predictor_test {
 namespace {
 
 const std::atomic<bool> kNever{false};
@@ -156,3 +157,5 @@ TEST_CASE("when a model cannot be run, all who ask get the error, and the predic
   CHECK(contains(message_of([&] { rows({1, 7}); }), "index 1 of 'indices' is 7; expected -3 to 2"));
   CHECK(contains(message_of([&] { rows({1}); }), "index 1 of 'indices' is 7; expected -3 to 2"));
 }
+
+}  // namespace predictor_test

@@ -8,7 +8,7 @@
 #include "executor/plan/dependencies.h"
 #include "tests/executor/plan/random_plan.h"
 
-namespace arbalest {
+namespace arbalest::dependencies_test {
 namespace {
 
 using test::add_edge;
@@ -223,4 +223,4 @@ TEST_CASE("the stall report names the edges that lack their instance") {
 }
 
 }  // namespace
-}  // namespace arbalest
+}  // namespace arbalest::dependencies_test

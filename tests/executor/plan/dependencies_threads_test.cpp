@@ -35,7 +35,7 @@ thread_local int64_t allocations = 0;
   std::free(memory);
 }
 
-namespace arbalest {
+namespace arbalest::dependencies_threads_test {
 namespace {
 
 using test::add_edge;
@@ -234,4 +234,4 @@ TEST_CASE("a run allocates nothing") {
 }
 
 }  // namespace
-}  // namespace arbalest
+}  // namespace arbalest::dependencies_threads_test

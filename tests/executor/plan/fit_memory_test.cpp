@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace fit_memory_test {
 namespace {
 
 Prepared example(const std::string& name, PlanDevice::Kind kind, const std::string& image, int64_t limit = 0) {
@@ -186,3 +187,5 @@ TEST_CASE("what a limit costs is reported in one line") {
   CHECK(size_text(1023) == "1023 B");
   CHECK(size_text(12 << 10) == "12 KiB");
 }
+
+}  // namespace fit_memory_test

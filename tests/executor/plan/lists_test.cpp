@@ -10,6 +10,7 @@
 
 using namespace arbalest;
 
+namespace lists_test {
 namespace {
 
 using Devices = std::vector<PlanDevice>;
@@ -81,3 +82,5 @@ TEST_CASE("targets") {
     CHECK_THROWS_AS(parse_target(text), GraphError);
   }
 }
+
+}  // namespace lists_test

@@ -20,6 +20,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace make_plan_test {
 namespace {
 
 std::filesystem::path source_root() {
@@ -360,3 +361,5 @@ TEST_CASE("samples of an update are counted without wrapping") {
   CHECK(refusal(1, kLarge, 1).find("1000 training samples") == 0);
   CHECK(refusal(1, 0, 1).find("expected at least 1") != std::string::npos);
 }
+
+}  // namespace make_plan_test

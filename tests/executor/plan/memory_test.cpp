@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace memory_test {
 namespace {
 
 bool together(const Lifetime& a, const Lifetime& b) {
@@ -587,3 +588,5 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
   CHECK(!runs_aside(Step(program)));          // on a CPU
   CHECK(!runs_aside(Step(program, gpu, 3)));  // learners that fill the GPU
 }
+
+}  // namespace memory_test

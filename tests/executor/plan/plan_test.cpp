@@ -10,7 +10,7 @@
 #include "executor/plan/plan.h"
 #include "tests/executor/plan/random_plan.h"
 
-namespace arbalest {
+namespace arbalest::plan_test {
 namespace {
 
 using test::add_edge;
@@ -224,4 +224,4 @@ TEST_CASE("leads are what the farthest runs reach") {
 }
 
 }  // namespace
-}  // namespace arbalest
+}  // namespace arbalest::plan_test

@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace rest_test {
 namespace {
 
 struct Instance {
@@ -130,3 +131,5 @@ TEST_CASE("a plan comes to rest at any moment, and runs to its end from there") 
   }
   CHECK(validating > random / 20);
 }
+
+}  // namespace rest_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace update_parts_test {
 namespace {
 
 // 13.7 million parameters in five layers. The parts, in the order of the backward pass: the last two, whose bias of ten
@@ -359,3 +360,5 @@ TEST_CASE("an update in parts changes no bit") {
     }
   }
 }
+
+}  // namespace update_parts_test

@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace data_faults_test {
 namespace {
 
 constexpr int64_t kSamples = 40;
@@ -96,7 +97,7 @@ TEST_CASE("labels that are counted from 1 are reported at the start of a run, an
   Data data;
   for (int32_t& label : data.label) label = 1 + label % 2;
   const std::string one = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample";
-  const Outcome ended = outcome(graph_of(kClasses), options_of(data, data));
+  const RunOutcome ended = outcome(graph_of(kClasses), options_of(data, data));
   CHECK(ended.error == "");
   CHECK(contains(ended.story.starts.at(0).note, one));
   data.label[39] = 0;
@@ -129,7 +130,7 @@ TEST_CASE("neither going back nor skipping helps against a label that is none") 
   options.divergence.then = OnDivergence::Rollback;
   options.checkpoints.folder = folder / "c";
   options.checkpoints.iterations = 1;
-  const Outcome back = outcome(graph_of(kClasses), options);
+  const RunOutcome back = outcome(graph_of(kClasses), options);
   blames(back.error, {"sample 20 of split 'train': 'label' is 7"});
   CHECK(back.story.rollbacks.empty());
   options = options_of(bad, Data());
@@ -145,7 +146,7 @@ TEST_CASE("labels that are ignored are no fault, and other ones are") {
       "accuracy = arbalest.Accuracy <ignore_index = -100> (logits, label)\n"
       "auc = arbalest.AUC <ignore_index = -100> (logits, label)\nf1 = arbalest.F1 <ignore_index = -100> (logits, "
       "label)\n";
-  const Outcome ended = outcome(graph_of(ignoring, "loss, accuracy, auc, f1"), options_of(data, data));
+  const RunOutcome ended = outcome(graph_of(ignoring, "loss, accuracy, auc, f1"), options_of(data, data));
   CHECK(ended.error == "");
   REQUIRE(ended.story.validations.size() == 2);
   for (const auto& [name, value] : ended.story.validations[1].metrics) CHECK_MESSAGE(std::isfinite(value), name);
@@ -247,9 +248,11 @@ TEST_CASE("where updates are skipped, each sample's label is looked at once, how
                                 "loss = arbalest.SoftmaxCrossEntropy (squares, label)\n"));
   const size_t validate = text.find("  report = ");
   text.erase(validate, text.find('\n', validate) + 1 - validate);
-  const Outcome run = outcome(read_graph_text(text, "net.onnxtxt", builtin_ops()), options);
+  const RunOutcome run = outcome(read_graph_text(text, "net.onnxtxt", builtin_ops()), options);
   CHECK_MESSAGE(contains(run.error, "100"), run.error);
   CHECK(run.story.reports.size() >= 100);
   CHECK(source->looked <= kSamples / 8 + 2);  // and the last report's, for the error
   CHECK(source->looked >= kSamples / 8);
 }
+
+}  // namespace data_faults_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace fill_test {
 namespace {
 
 // Images of another source, which take as long as said; every pixel of a sample is moved by a number that is drawn by
@@ -201,3 +202,5 @@ TEST_CASE("what a part throws names the part, and ends the run") {
   const std::string message = message_of([&] { run(tiny(net), options); });
   CHECK(message == "cpu:0/learner 0/fill 1, device cpu:0, learner 0, batch 1: no more pixels");
 }
+
+}  // namespace fill_test

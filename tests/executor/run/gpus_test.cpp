@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace gpus_test {
 namespace {
 
 // Products and sums on GPUs are in single precision, in another order than on CPUs.
@@ -231,3 +232,5 @@ TEST_CASE("in a trace of GPUs what a task waited for in its queue had ended befo
   }
   CHECK(compared > 1000);
 }
+
+}  // namespace gpus_test

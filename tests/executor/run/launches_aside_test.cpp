@@ -8,6 +8,7 @@
 
 using namespace arbalest;
 
+namespace launches_aside_test {
 namespace {
 
 std::byte memory[64];
@@ -82,3 +83,5 @@ TEST_CASE("whatever is aside, each conflict is waited for by then, and nothing e
     }
   }
 }
+
+}  // namespace launches_aside_test

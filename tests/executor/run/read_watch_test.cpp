@@ -16,6 +16,7 @@ using namespace arbalest;
 using namespace arbalest::test;
 using namespace std::chrono_literals;
 
+namespace read_watch_test {
 namespace {
 
 // Glyphs, of which one batch, not the first, is held up until it is let go.
@@ -156,3 +157,5 @@ TEST_CASE("where a thread that reads never comes back the process ends, after te
   CHECK(told < shown);
   CHECK(child.said.find("reading has not ended for 0.5 s", shown) != std::string::npos);
 }
+
+}  // namespace read_watch_test

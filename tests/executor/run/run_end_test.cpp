@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace run_end_test {
 namespace {
 
 // Takes away the folder that a file is to be saved in, and ends the run so many validations later.
@@ -417,3 +418,5 @@ TEST_CASE("a target that is met ends the run") {
   CHECK(contains(message_of([&] { run(tiny(convolutional()), options); }),
                  "validation has no metric 'acuracy'; expected loss or accuracy; did you mean 'accuracy'?"));
 }
+
+}  // namespace run_end_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace run_test {
 namespace {
 
 bool same_tensors(const TensorFile& a, const TensorFile& b) {
@@ -243,3 +244,5 @@ TEST_CASE("a GPU reaches the loss that the CPU reaches") {
     CHECK(std::abs(story.validations[2].metrics[0].second - reference.validations[2].metrics[0].second) < 0.06);
   }
 }
+
+}  // namespace run_test

@@ -26,6 +26,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace scheduler_failure_test {
 namespace {
 
 // Counts how often the scheduler gives up.
@@ -245,3 +246,5 @@ TEST_CASE("docs say how long a queue has to end what it was given") {
   text << std::ifstream(std::filesystem::path(source ? source : ".") / "docs/design.md").rdbuf();
   CHECK(contains(text.str(), fmt::format("Each GPU gets {} s to finish", kDrainTime.count())));
 }
+
+}  // namespace scheduler_failure_test

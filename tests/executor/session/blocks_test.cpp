@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace blocks_test {
 namespace {
 
 constexpr int64_t kBlock = 4;
@@ -82,3 +83,5 @@ TEST_CASE("a source in blocks is read window by window and hears of blocks, in t
   CHECK(asked->told.size() == 13);
   CHECK(asked->at.size() == 50);
 }
+
+}  // namespace blocks_test

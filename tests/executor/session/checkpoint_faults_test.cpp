@@ -19,6 +19,7 @@ using namespace arbalest::test;
 
 namespace fs = std::filesystem;
 
+namespace checkpoint_faults_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -315,3 +316,5 @@ TEST_CASE("a checkpoint with other tensors than the run's is refused") {
   CHECK(contains(shape, "(5, 2) in the checkpoint, expected "));
   CHECK(contains(shape, "(10)"));
 }
+
+}  // namespace checkpoint_faults_test

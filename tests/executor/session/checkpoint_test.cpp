@@ -16,6 +16,7 @@ using namespace arbalest::test;
 
 namespace fs = std::filesystem;
 
+namespace checkpoint_test {
 namespace {
 
 constexpr const char* kSource = "glyphs:?train=140&test=70&size=16";
@@ -107,3 +108,5 @@ TEST_CASE("a run goes on from each of its checkpoints to the same files") {
     }
   }
 }
+
+}  // namespace checkpoint_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace concat_test {
 namespace {
 
 // Two blocks; the second begins with what the first leaves, at half the resolution. Names are the same either way.
@@ -104,3 +105,5 @@ TEST_CASE("a net without copies of its concatenations trains to the weights of o
     }
   }
 }
+
+}  // namespace concat_test

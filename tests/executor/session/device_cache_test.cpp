@@ -23,6 +23,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace device_cache_test {
 namespace {
 
 Graph cached(Graph graph, const char* where = "device") {
@@ -350,3 +351,5 @@ TEST_CASE("device cache: on a GPU what is trained is what is trained without") {
   tuned.length.epochs = 30;
   CHECK(train(cached(tiny({})), tuned).ends.at(0).reason == "complete");
 }
+
+}  // namespace device_cache_test

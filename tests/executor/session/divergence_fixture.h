@@ -72,13 +72,13 @@ inline SessionOptions rolling_back(const std::string& folder, int times, uint64_
   return options;
 }
 
-struct Outcome {
+struct RunOutcome {
   Recorder story;
   std::string error;
 };
 
-inline Outcome outcome(Graph graph, const SessionOptions& options) {
-  Outcome result;
+inline RunOutcome outcome(Graph graph, const SessionOptions& options) {
+  RunOutcome result;
   const std::atomic<bool> interrupted{false};
   result.error = message_of([&] { run_training(std::move(graph), options, result.story, interrupted); });
   return result;

@@ -14,6 +14,7 @@
 
 using namespace arbalest;
 
+namespace event_queue_test {
 namespace {
 
 // Records events as text; the first call waits for `gate` if there is one.
@@ -194,3 +195,5 @@ TEST_CASE("an observer that throws leaves the others their events, and what it t
   CHECK(last.calls == 1);
   CHECK_NOTHROW(observers.failed({}));  // the exception is thrown only once
 }
+
+}  // namespace event_queue_test

@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace fields_test {
 namespace {
 
 // Points of the plane. `side` is on which side of a line a point lies, `ring` in which of three rings around the
@@ -295,3 +296,5 @@ TEST_CASE("fields by name in the DSL") {
   train(softmax_cross_entropy(linear(asked["points"], {.units = 3}), asked["label"]), {.lr = 0.1});
   check_parts(message_of([&] { prepare(wrong.graph(), options); }), {"output 'label' is no field", "points float[2]"});
 }
+
+}  // namespace fields_test

@@ -10,6 +10,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace find_nan_test {
 namespace {
 
 // Runs a graph whose numbers go wrong, and returns the error that ends the run, which names the place.
@@ -80,7 +81,7 @@ TEST_CASE("--find-nan changes nothing in what is trained, and tells of the place
   CHECK_FALSE(checkpoints_in(folder / "d").empty());
   options.sources.training = std::make_shared<Poisoned>(1, 50, 1);
   options.checkpoints.folder = folder / "e";
-  const Outcome back = outcome(regression(), options);
+  const RunOutcome back = outcome(regression(), options);
   CHECK(back.error == "");
   REQUIRE(back.story.rollbacks.size() == 1);
   CHECK(back.story.rollbacks[0].from_iteration == 24 + 50 / 4 + 1);
@@ -98,3 +99,5 @@ TEST_CASE("--find-nan passes by infinities that are meant, and sees sums of grad
   CHECK(contains(sums, "; in iteration "));
   CHECK(contains(sums, " of learner 0 on cpu:0 makes '"));
 }
+
+}  // namespace find_nan_test

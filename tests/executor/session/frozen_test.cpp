@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace frozen_test {
 namespace {
 
 using Bytes = std::map<std::string, std::vector<uint8_t>>;
@@ -138,3 +139,5 @@ TEST_CASE("a batch norm in inference mode trains its scale and bias, and keeps t
     CHECK(story.validations[1].loss < story.validations[0].loss);
   }
 }
+
+}  // namespace frozen_test

@@ -10,6 +10,7 @@
 
 using namespace arbalest;
 
+namespace learner_tuner_test {
 namespace {
 
 // Reports of a run whose throughput the test sets.
@@ -163,3 +164,5 @@ TEST_CASE("where learners cannot be had, it is the number before") {
   CHECK(feed.tuner.done());
   for (int i = 0; i < 50; ++i) CHECK_FALSE(feed.report(5000, 1));
 }
+
+}  // namespace learner_tuner_test

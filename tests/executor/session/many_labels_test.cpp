@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace many_labels_test {
 namespace {
 
 constexpr int64_t kLabels = 3;
@@ -147,3 +148,5 @@ TEST_CASE("a validation whose loss is not finite ends the run, and its model rep
   CHECK(story.validations.size() == 1);
   CHECK_FALSE(std::filesystem::exists(options.files.save_best));
 }
+
+}  // namespace many_labels_test

@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace memory_limit_test {
 namespace {
 
 // Three stages as a residual network for small images has them, of a block each.
@@ -288,3 +289,5 @@ TEST_CASE("a limit that cannot be met says what the least is, and what takes it"
   CHECK(
       contains(message_of([&] { prepare(graph, options); }), "  samples that stay on the device (cache = \"device\""));
 }
+
+}  // namespace memory_limit_test

@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace metrics_test {
 namespace {
 
 // A linear model of 10 classes that does not learn, so that every validation sees the first weights.
@@ -421,3 +422,5 @@ TEST_CASE("an operator from outside is a metric by what it declares") {
   CHECK(medians[0] == medians[1]);
   CHECK(std::isfinite(medians[0]));
 }
+
+}  // namespace metrics_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace mix_images_test {
 namespace {
 
 Graph graph_of(const std::string& mix) {
@@ -89,3 +90,5 @@ TEST_CASE("an exported model takes images that are not mixed") {
   REQUIRE(model.inputs.size() == 1);
   CHECK(model.values[size_t(model.inputs[0])].name == "x");
 }
+
+}  // namespace mix_images_test

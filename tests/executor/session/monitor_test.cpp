@@ -12,6 +12,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace monitor_test {
 namespace {
 
 struct Watched {
@@ -82,3 +83,5 @@ TEST_CASE("monitor: after a rollback the rate is of what has been trained since"
   const RunProgress& next = run.report(1600);
   CHECK(next.images_per_second == doctest::Approx(800 / (next.seconds - from.seconds)));
 }
+
+}  // namespace monitor_test

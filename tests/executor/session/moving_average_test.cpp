@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace moving_average_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;
@@ -276,3 +277,5 @@ TEST_CASE("a decay that is none is refused") {
                    std::string("attribute 'ema' is ") + decay + "; expected "));
   }
 }
+
+}  // namespace moving_average_test

@@ -9,6 +9,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace optimizers_test {
 namespace {
 
 double accuracy_after(const std::string& train, Precision precision) {
@@ -44,3 +45,5 @@ TEST_CASE("RMSprop, LARS and LAMB train small networks, by one cycle, polynomial
     }
   }
 }
+
+}  // namespace optimizers_test

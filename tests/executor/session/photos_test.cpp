@@ -20,6 +20,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace photos_test {
 namespace {
 
 // Two classes of photos, one bright above and one bright below, of several sizes and formats.
@@ -412,3 +413,5 @@ TEST_CASE("photos: evaluation reads them as the last validation did, a predictor
   const FieldArray request[] = {field_array("pixels", {3, 12, 10}, grey)};
   CHECK(predictor.predict(request).size() == 2);
 }
+
+}  // namespace photos_test

@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace recalibrate_test {
 namespace {
 
 constexpr int64_t kSide = 16, kPixels = kSide * kSide, kBatch = 8, kUnits = 5, kPad = 2;
@@ -353,3 +354,5 @@ TEST_CASE("recalibration needs validation, batch norm and a number of batches") 
   net.validate = "batch = 16, recalibrate = -1";
   CHECK(contains(refusal(net, 0), "attribute 'recalibrate' is -1"));
 }
+
+}  // namespace recalibrate_test

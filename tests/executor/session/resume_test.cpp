@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace resume_test {
 namespace {
 
 // Two epochs of some iterations each, of all that a run has state for.
@@ -183,3 +184,5 @@ TEST_CASE("a validation that is under way where a run rests is made again") {
     check_same(parts, whole);
   }
 }
+
+}  // namespace resume_test

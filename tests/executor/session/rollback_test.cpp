@@ -21,7 +21,7 @@ TEST_CASE("a run whose loss is not finite goes back to its newest checkpoint wit
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 2);
   options.files.save = folder / "w.safetensors";
-  const Outcome run = outcome(regression(), options);
+  const RunOutcome run = outcome(regression(), options);
   CHECK(run.error == "");
   const int64_t bad = 24 + 50 / 4 + 1;  // the iteration
   REQUIRE(run.story.rollbacks.size() == 2);
@@ -57,7 +57,7 @@ TEST_CASE("a run that goes on after a rollback keeps the rate and how often it h
   CHECK(options.checkpoints.from->checkpoint.monitor.rollbacks == 1);
   CHECK(options.checkpoints.from->checkpoint.monitor.rollback_factor == 0.5);
   options.sources.training = std::make_shared<Poisoned>(3, 50, 1);  // diverges once more
-  const Outcome rest = outcome(regression(), options);
+  const RunOutcome rest = outcome(regression(), options);
   CHECK(rest.error == "");
   CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
   REQUIRE(rest.story.rollbacks.size() == 1);
@@ -70,7 +70,7 @@ TEST_CASE("a run that is killed after a rollback, before its next checkpoint, go
   SessionOptions options = rolling_back(folder / "c", 1000);
   options.divergence.most_rollbacks = 1;
   options.checkpoints.iterations = 30;  // before the one whose loss is not finite; the next would be after it
-  const Outcome run = outcome(regression(), options);
+  const RunOutcome run = outcome(regression(), options);
   CHECK_FALSE(run.error.empty());
   REQUIRE(run.story.rollbacks.size() == 1);
   const auto newest = newest_checkpoint(folder / "c");
@@ -80,7 +80,7 @@ TEST_CASE("a run that is killed after a rollback, before its next checkpoint, go
   CHECK(newest->checkpoint.monitor.rollback_factor == 0.5);
   options.checkpoints.from = newest;
   options.sources.training = std::make_shared<Poisoned>(3, 50, 0);  // never diverges
-  const Outcome rest = outcome(regression(), options);
+  const RunOutcome rest = outcome(regression(), options);
   CHECK(rest.error == "");
   CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
 }
@@ -95,7 +95,7 @@ TEST_CASE("checkpoints that a run has gone back past are removed, and no longer 
   options.checkpoints.iterations = 1000;                              // no more
   const std::vector<fs::path> before = checkpoints_in(folder / "c");  // a busy disk leaves out some
   REQUIRE(before.size() >= 3);
-  const Outcome run = outcome(regression(), options);
+  const RunOutcome run = outcome(regression(), options);
   CHECK_FALSE(run.error.empty());
   REQUIRE(run.story.rollbacks.size() == 3);
   for (size_t i = 0; i < 3; ++i) CHECK(run.story.rollbacks[i].path == before[i].string());
@@ -109,7 +109,7 @@ TEST_CASE("a rollback does not forget the best model, which was measured after i
   options.checkpoints.iterations = 40;
   options.divergence.rate_factor = 1e-6;  // nothing that is trained afterwards is better
   options.files.save_best = folder / "best.safetensors";
-  const Outcome run =
+  const RunOutcome run =
       outcome(regression("lr = 0.05", "report = arbalest.Validate <batch = 8> (trained, loss)\n"), options);
   CHECK(run.error == "");
   REQUIRE(run.story.rollbacks.size() == 1);
@@ -128,7 +128,7 @@ TEST_CASE("a run goes back as often as it may, and then ends") {
   SessionOptions options = rolling_back(folder / "c", 1000);
   options.divergence.most_rollbacks = 2;
   options.divergence.rate_factor = 0.1;
-  const Outcome run = outcome(regression(), options);
+  const RunOutcome run = outcome(regression(), options);
   CHECK(run.story.rollbacks.size() == 2);
   CHECK(contains(run.error, "the loss is no longer finite after iteration "));
   CHECK(run.error.ends_with("; the run has gone back to a checkpoint 2 times already"));
@@ -139,7 +139,7 @@ TEST_CASE("a run goes back as often as it may, and then ends") {
 TEST_CASE("where there is no checkpoint yet a rollback ends the run, which says so") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1, 0, 3);
-  const Outcome run = outcome(regression(), options);
+  const RunOutcome run = outcome(regression(), options);
   CHECK(run.story.rollbacks.empty());
   CHECK(run.error.ends_with(fmt::format("; '{}' has no checkpoint to go back to", (folder / "c").string())));
   options.checkpoints.folder = "";
@@ -157,7 +157,7 @@ TEST_CASE("several learners go back together, in whichever segment they are") {
     options.learners.strategy = parse_strategy(strategy);
     options.checkpoints.iterations = 2;
     options.length.epochs = 6;
-    const Outcome run = outcome(regression(), options);
+    const RunOutcome run = outcome(regression(), options);
     CHECK(run.error == "");
     CHECK(run.story.rollbacks.size() == 1);
     CHECK(run.story.ends.size() == 1);
@@ -168,7 +168,7 @@ TEST_CASE("several learners go back together, in whichever segment they are") {
       if (path.filename().string() > "checkpoint-000000000025") fs::remove(path);
     }
     options.checkpoints.from = newest_checkpoint(folder / "c");
-    const Outcome rest = outcome(regression(), options);
+    const RunOutcome rest = outcome(regression(), options);
     CHECK(rest.error == "");
     CHECK(rest.story.rollbacks.size() == 1);
     CHECK(rest.story.ends.size() == 1);
@@ -193,6 +193,7 @@ TEST_CASE("what an optimiser keeps may be infinite in a checkpoint that is gone 
   }
 }
 
+namespace rollback_test {
 namespace {
 
 // A batch norm takes a number of 1e30 for what it is, so that the loss stays finite and the running variance does not.
@@ -217,7 +218,7 @@ TEST_CASE("statistics that are infinite while the loss is finite are found by th
   const int64_t bad = 24 + 50 / 4 + 1;
   {
     INFO("with --on-nan rollback");
-    const Outcome run = outcome(normalised(), options);
+    const RunOutcome run = outcome(normalised(), options);
     CHECK(run.error == "");
     REQUIRE(run.story.rollbacks.size() == 1);
     const RolledBack& back = run.story.rollbacks[0];
@@ -235,7 +236,7 @@ TEST_CASE("statistics that are infinite while the loss is finite are found by th
     options.checkpoints.folder = folder / "d";
     options.divergence.then = OnDivergence::Stop;
     options.sources.training = std::make_shared<Poisoned>(1, 50, 1, 1e30f);
-    const Outcome run = outcome(normalised(), options);
+    const RunOutcome run = outcome(normalised(), options);
     CHECK(contains(run.error, " is no longer finite after iteration "));
     CHECK(contains(run.error, ", though the loss is; try a lower learning rate"));
     REQUIRE(!run.story.reports.empty());
@@ -245,3 +246,5 @@ TEST_CASE("statistics that are infinite while the loss is finite are found by th
     CHECK(newest->checkpoint.position.iteration < bad);
   }
 }
+
+}  // namespace rollback_test

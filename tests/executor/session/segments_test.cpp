@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace segments_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;
@@ -323,3 +324,5 @@ TEST_CASE("with learners found while training every run comes to its end") {
   }
   CHECK(grown > 0);
 }
+
+}  // namespace segments_test

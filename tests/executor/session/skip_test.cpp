@@ -17,6 +17,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace skip_test {
 namespace {
 
 struct Skipping {
@@ -88,14 +89,14 @@ TEST_CASE("an update whose loss is not finite is skipped and leaves everything a
     for (const int64_t more : {int64_t{0}, accumulate}) {
       SessionOptions options = skipping(each, folder / std::to_string(more));
       options.length.iterations = bad + more;
-      const Outcome run = outcome(normed(each), options);
+      const RunOutcome run = outcome(normed(each), options);
       REQUIRE(run.error == "");
       CHECK(run.story.ends.at(0).skipped_updates == (more > 0 ? 1 : 0));
     }
     const auto before = learned(folder / "0"), after = learned(folder / std::to_string(accumulate));
     CHECK(before.size() > 6);
     CHECK(before == after);
-    const Outcome whole = outcome(normed(each), skipping(each, folder / "whole"));
+    const RunOutcome whole = outcome(normed(each), skipping(each, folder / "whole"));
     CHECK(whole.error == "");
     CHECK(whole.story.ends.at(0).skipped_updates == 1);
     int64_t told = 0;
@@ -120,7 +121,7 @@ TEST_CASE("GPUs skip updates, and find what is not finite, as CPUs do") {
       const Skipping of{.strategy = strategy, .learners = 2, .precision = precision};
       SessionOptions options = skipping(of, folder / "c");
       options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
-      const Outcome run = outcome(normed(of), options);
+      const RunOutcome run = outcome(normed(of), options);
       CHECK(run.error == "");
       REQUIRE(run.story.ends.size() == 1);
       CHECK(run.story.ends[0].skipped_updates == (std::string(strategy) == "ssgd" ? 2 : 1));
@@ -154,7 +155,7 @@ TEST_CASE("each learner skips for itself, but with S-SGD all alike") {
       CAPTURE(devices);
       const TestFolder folder;
       const Skipping of{.strategy = strategy, .devices = devices, .learners = 2};
-      const Outcome run = outcome(normed(of), skipping(of, folder / "c"));
+      const RunOutcome run = outcome(normed(of), skipping(of, folder / "c"));
       CHECK(run.error == "");
       const bool together = std::string(strategy) == "ssgd";
       CHECK(run.story.ends.at(0).skipped_updates == (together ? 2 * devices : 1));
@@ -189,7 +190,7 @@ TEST_CASE("a run that skips all updates ends") {
     std::string describe() const override { return "poisoned"; }
   };
   options.sources.training = std::make_shared<Hopeless>();
-  const Outcome run = outcome(normed(of), options);
+  const RunOutcome run = outcome(normed(of), options);
   CHECK(contains(run.error, "the last 100 updates have been skipped up to iteration 100: field 'x' of sample "));
   CHECK(contains(run.error, "holds an infinity at element 0 of 6"));
   CHECK(run.story.reports.size() == 50);
@@ -207,7 +208,7 @@ TEST_CASE("a run that skips goes on from its checkpoints, and knows what it has 
   REQUIRE(outcome(normed(of), part).error == "");
   part.length.iterations.reset();
   part.checkpoints.from = newest_checkpoint(folder / "d");
-  const Outcome rest = outcome(normed(of), part);
+  const RunOutcome rest = outcome(normed(of), part);
   CHECK(rest.error == "");
   CHECK(rest.story.ends.at(0).skipped_updates == 1);
   CHECK(learned(folder / "d") == learned(folder / "c"));
@@ -217,3 +218,5 @@ TEST_CASE("a run that skips goes on from its checkpoints, and knows what it has 
   part.divergence = {.find = true, .then = OnDivergence::Skip};
   CHECK(outcome(normed(of), part).error == "--find-nan ends a run where --on-nan skip goes on");
 }
+
+}  // namespace skip_test

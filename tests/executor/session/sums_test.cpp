@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace sums_test {
 namespace {
 
 constexpr int64_t kSamples = 24;
@@ -315,3 +316,5 @@ TEST_CASE("a run goes on from a checkpoint that has no weights of batches") {
   CHECK(read_whole_file(options.files.save) == whole);
   CHECK(resumed.starts.at(0).resumed_iteration == taken);
 }
+
+}  // namespace sums_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace synchronize_test {
 namespace {
 
 // Runs compute in single precision. Over all settings below their weights, which reach ±0.6, differ from the
@@ -417,3 +418,5 @@ TEST_CASE("a batch of all learners is divided among them") {
   options.learners.batch_total = 16;
   CHECK(weights_of(trained(std::move(graph), options)) == executed(setting));
 }
+
+}  // namespace synchronize_test

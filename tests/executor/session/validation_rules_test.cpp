@@ -15,6 +15,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace validation_rules_test {
 namespace {
 
 const std::vector<Strategy> kStrategies = {{.kind = Strategy::Kind::Ssgd},
@@ -341,3 +342,5 @@ TEST_CASE("rules that do not fit the graph are refused") {
   CHECK(contains(refusal({.plateau = 2}), "--plateau needs a graph that validates"));
   CHECK(contains(refusal({}, "best.safetensors"), "--save-best needs a graph that validates"));
 }
+
+}  // namespace validation_rules_test

@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace hostile_trace_test {
 namespace {
 
 using nlohmann::json;
@@ -238,3 +239,5 @@ TEST_CASE("iterations that lie far apart take no more memory than adjacent ones"
   CHECK(steady.last == 2'000'000'000);
   CHECK(steady.iteration_ns == 1);
 }
+
+}  // namespace hostile_trace_test

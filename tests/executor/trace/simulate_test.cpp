@@ -7,7 +7,7 @@
 #include "tests/executor/plan/random_plan.h"
 #include "tests/executor/trace/simulate_fixture.h"
 
-namespace arbalest {
+namespace arbalest::simulate_test {
 namespace {
 
 using test::Builder;
@@ -185,4 +185,4 @@ TEST_CASE("with several clocks and shared lanes no plan beats its critical cycle
 }
 
 }  // namespace
-}  // namespace arbalest
+}  // namespace arbalest::simulate_test

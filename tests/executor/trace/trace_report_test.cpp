@@ -11,6 +11,7 @@
 
 using namespace arbalest;
 
+namespace trace_report_test {
 namespace {
 
 using test::Builder;
@@ -146,3 +147,5 @@ TEST_CASE("a column of times has one unit: that of the median of those that are 
   CHECK(mostly_zero.cell(2) == "1.52");
   CHECK(mostly_zero.cell(3) == "0.00");
 }
+
+}  // namespace trace_report_test

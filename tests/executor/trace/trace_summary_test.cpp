@@ -10,6 +10,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace trace_summary_test {
 namespace {
 
 const LaneSummary& lane(const TraceSummary& summary, LaneId id) {
@@ -209,3 +210,5 @@ TEST_CASE("the critical cycle comes from mean durations of the steady state") {
   REQUIRE(summary.critical.edges.size() == 1);
   CHECK(summary.critical.bound() == doctest::Approx(80));
 }
+
+}  // namespace trace_summary_test

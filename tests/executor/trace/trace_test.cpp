@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace trace_test {
 namespace {
 
 // A file in a folder of its own, removed with it.
@@ -350,3 +351,5 @@ TEST_CASE("a truncated file is an error") {
   std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) / 2);
   CHECK_THROWS_AS(read_trace(file.path()), std::runtime_error);
 }
+
+}  // namespace trace_test

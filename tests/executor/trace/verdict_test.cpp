@@ -18,6 +18,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace verdict_test {
 namespace {
 
 const IdleShare* share_of(const TraceSummary& summary, LaneId lane, IdleCause cause) {
@@ -312,3 +313,5 @@ TEST_CASE("what pays is what what-if says, the best first") {
   brief.tasks.resize(9);
   CHECK(what_pays(brief).measured_ns == 0);
 }
+
+}  // namespace verdict_test

@@ -15,7 +15,7 @@
 #include "tests/executor/fixture.h"
 #include "tests/executor/trace/simulate_fixture.h"
 
-namespace arbalest {
+namespace arbalest::what_if_test {
 namespace {
 
 using test::Builder;
@@ -370,4 +370,4 @@ TEST_CASE("what is simulated was measured, and what is predicted is measured aft
 }
 
 }  // namespace
-}  // namespace arbalest
+}  // namespace arbalest::what_if_test

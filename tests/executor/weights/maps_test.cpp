@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace maps_test {
 namespace {
 
 // A batch norm's tensors, as PyTorch names them.
@@ -259,3 +260,5 @@ TEST_CASE("the maps next to the examples give Keras' names") {
   convnext.add(net + "head_dense", {"kernel", "bias"});
   CHECK(mapped_names("convnext_tiny.keras.map", convnext.names) == names_of_example("convnext_tiny"));
 }
+
+}  // namespace maps_test

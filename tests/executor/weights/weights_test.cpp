@@ -14,6 +14,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace weights_test {
 namespace {
 
 NamedTensor tensor(const std::string& name, const Shape& shape, float first = 0) {
@@ -265,3 +266,5 @@ TEST_CASE("weights: classes that another data set numbers otherwise are reported
   CHECK(other_classes({}, {"bird"}) == "");
   CHECK(other_classes({"bird"}, {}) == "");
 }
+
+}  // namespace weights_test

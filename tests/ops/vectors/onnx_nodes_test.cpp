@@ -34,6 +34,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace onnx_nodes_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -311,3 +312,5 @@ TEST_CASE("ONNX's node vectors on a CUDA device: what the CPU supports is right 
 }
 
 #endif
+
+}  // namespace onnx_nodes_test

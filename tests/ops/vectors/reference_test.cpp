@@ -19,6 +19,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace reference_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -228,3 +229,5 @@ TEST_CASE("every ONNX operator is judged by ONNX's vectors or by another framewo
         "says how to add them");
   }
 }
+
+}  // namespace reference_test

@@ -16,6 +16,7 @@
 using namespace arbalest;
 using Json = nlohmann::ordered_json;
 
+namespace run_log_test {
 namespace {
 
 // A run of two epochs, as JsonLog writes it.
@@ -268,3 +269,5 @@ TEST_CASE("names in a log are neither markup nor script in the page") {
   CHECK(page.find("alert(1)") != page.npos);  // as data
   CHECK(page.find("http") == page.find("http-equiv"));
 }
+
+}  // namespace run_log_test

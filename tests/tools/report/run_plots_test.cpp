@@ -11,6 +11,7 @@
 using namespace arbalest;
 using test::contains;
 
+namespace run_plots_test {
 namespace {
 
 template <typename Number>
@@ -108,3 +109,5 @@ TEST_CASE("a picture has every point, round numbers on its axes, and no markup o
   plot.lines = {{"", {{0, 1.5e6, 1.5e6, 1.5e6}}}};
   CHECK(contains(svg_of(plot), ">1.0M<"));
 }
+
+}  // namespace run_plots_test

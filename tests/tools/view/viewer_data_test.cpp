@@ -22,6 +22,7 @@
 using namespace arbalest;
 using Json = nlohmann::ordered_json;
 
+namespace viewer_data_test {
 namespace {
 
 std::string from_base64(const std::string& text) {
@@ -342,3 +343,5 @@ TEST_CASE("what the page's tests read is current") {
   }
   CHECK_MESSAGE(found == wanted, path.string(), " is not current: set ARBALEST_UPDATE_GOLDEN=1 once");
 }
+
+}  // namespace viewer_data_test

@@ -74,7 +74,7 @@ Graph graph_of(const Setting& s) {
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
   net.synchronize = fmt::format("strategy = \"{}\", every = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
-                                name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta,
+                                s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta,
                                 s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
@@ -96,8 +96,8 @@ std::string to_string(const Setting& s) {
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}, ema {}",
-      name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
-      s.learners, s.rate,
+      s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
+      s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
@@ -233,7 +233,7 @@ Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const st
 
 Reference::Reference(const Setting& s)
     : setting_(s),
-      kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
+      kind_(s.all_learners() == 1 ? "none" : s.strategy.name),
       alpha_(s.strategy.alpha),
       beta_(s.strategy.beta),
       mu_(s.strategy.momentum >= 0                       ? s.strategy.momentum
@@ -316,7 +316,7 @@ void Reference::advance(int64_t iterations) {
 }
 
 void Reference::update(int64_t iteration) {
-  if (kind_ == Strategy::Kind::Ssgd) {
+  if (kind_ == "ssgd") {
     const std::vector<double> shared = mean(&Learner::gradient);
     for (Learner& learner : learners_) learner.gradient = shared;
   }
@@ -419,10 +419,15 @@ std::vector<double> Reference::next_average() const {
 
 void Reference::synchronise() {
   const int64_t updates = std::exchange(updates_, 0);
-  if (kind_ == Strategy::Kind::Local) {
+  if (kind_ == "local") {
     const std::vector<double> shared = mean(&Learner::weights);
     for (Learner& learner : learners_) learner.weights = shared;
-  } else if (kind_ == Strategy::Kind::Sma) {
+  } else if (kind_ == "elastic") {
+    const std::vector<double> shared = mean(&Learner::weights);
+    for (Learner& learner : learners_) {
+      for (size_t i = 0; i < shared.size(); ++i) learner.weights[i] -= alpha_ * (learner.weights[i] - shared[i]);
+    }
+  } else if (kind_ == "sma") {
     z_before_ = std::exchange(z_, next_average());
     averaged_ = true;
   }
@@ -430,8 +435,8 @@ void Reference::synchronise() {
 }
 
 std::vector<double> Reference::shared() const {
-  if (kind_ == Strategy::Kind::Sma) return updates_ > 0 ? next_average() : z_;
-  return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
+  if (kind_ == "sma") return updates_ > 0 ? next_average() : z_;
+  return averages_models() ? mean(&Learner::weights) : learners_.front().weights;
 }
 
 // The sum of the moving average once it has taken in the model as it is now, for so many updates: a model's weight

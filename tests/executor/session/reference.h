@@ -16,7 +16,7 @@ namespace arbalest::test {
 
 // One training, as its graph and options say it and as the simulation reads it. The rate halves at the milestones.
 struct Setting {
-  Strategy strategy = {.kind = Strategy::Kind::None};
+  StrategyOptions strategy = {.name = "none"};
   int devices = 1, learners = 1;  // learners per device
   std::vector<int> gpus;          // the devices, where they are not CPUs
   double rate = 0.1, momentum = 0, decay = 0;
@@ -120,13 +120,13 @@ class Reference {
   std::vector<double> mean(std::vector<double> Learner::*of) const;
   std::vector<double> next_average() const;
   std::vector<double> shared() const;
-  bool averages_models() const { return kind_ == Strategy::Kind::Sma || kind_ == Strategy::Kind::Local; }
+  bool averages_models() const { return kind_ == "sma" || kind_ == "local" || kind_ == "elastic"; }
   std::vector<double> weighed(int64_t updates) const;
   void take_in(int64_t updates);
   void synchronise();
 
   const Setting setting_;
-  const Strategy::Kind kind_;
+  const std::string kind_;
   const double alpha_, beta_, mu_;
   std::unique_ptr<Source> training_, test_;
   const DataOrder order_;

@@ -37,9 +37,9 @@ class Elastic final : public Strategy {
       for (const Replica* replica : on_device(plan.learners, d)) {
         std::vector<Term> models = {weights_of(plan, *replica)};
         if (copy != kNone) models.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
-        plan.builder.add_node(task, "arbalest.Combine", name, {models.front(), mean}, models,
-                              {{"coefficients", std::vector<double>{1 - alpha, alpha}},
-                               {"lowered", int64_t(models.size()) - 1}});
+        plan.builder.add_node(
+            task, "arbalest.Combine", name, {models.front(), mean}, models,
+            {{"coefficients", std::vector<double>{1 - alpha, alpha}}, {"lowered", int64_t(models.size()) - 1}});
       }
     };
     const std::vector<TaskId> drawn = sum_models(plan, "draw models", 1.0 / double(plan.in.learners()), write).writes;

@@ -132,7 +132,8 @@ StrategyOptions strategy_options(const Node& node) {
 
 StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train) {
   if (learners == 1) options.name = kNoStrategy;
-  const bool plain = string_attribute(train, "optimizer") == "sgd" && float_attribute(train, "momentum") == 0;
+  const Op* rule = builtin_ops().find_optimizer(string_attribute(train, "optimizer"));
+  const bool plain = rule && rule->optimizer->plain && rule->optimizer->plain(train);
   if (options.momentum < 0) options.momentum = plain ? 0.9 : 0;
   return options;
 }

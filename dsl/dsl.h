@@ -254,13 +254,14 @@ struct TrainOptions {
   std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
   std::vector<double> rate_factors = {};  // for each of rate_patterns
   double clip_norm = 0;                   // of all gradients; 0: they are not clipped
-  double ema = 0;  // decay, per update, of the weights' average that is validated and saved; 0: there is none
+  double ema = 0;       // decay, per update, of the weights' average that is validated and saved; 0: there is none
+  Attributes own = {};  // of an optimiser that the program has registered
 };
 // A token: what is validated comes after it.
 Tensor train(Tensor loss, const TrainOptions& options);
 
 struct SynchronizeOptions {
-  std::string strategy = "sma";  // "ssgd", "local", "none"
+  std::string strategy = "sma";  // or "ssgd", "local", "none", or one that the program has registered
   int64_t every = 1;             // updates from one averaging to the next
   double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
   double momentum = -1;          // sma: of the average; negative: 0.9 if Train is sgd without momentum, else 0

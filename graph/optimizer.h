@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace arbalest {
+
+struct Node;  // graph/graph.h
 
 // `name` is its value of arbalest.Train's attribute `optimizer`. A slot is state that the optimiser keeps per element
 // of a parameter in addition to the weight (velocity; first and second moment). Each slot is one flat float array per
@@ -14,7 +17,16 @@ namespace arbalest {
 struct OptimizerSpec {
   std::string name;
   std::vector<std::string> slots;
-  bool per_tensor = false;  // the rate of a parameter depends on norms over all of it: there is the operand `tensors`
+  // An element's update depends on all of its parameter: there is the operand `tensors`. If it does not, plans may
+  // update the elements in any parts.
+  bool per_tensor = false;
+  bool matrices = false;  // with per_tensor, and on the parameter's shape: there is the attribute `matrices`
+  // The operator's attributes that are the optimiser's own. arbalest.Train has them too, with the same defaults.
+  std::vector<std::string> attributes = {};
+  // Throws GraphError if arbalest.Train, which names this optimiser, has numbers out of range for these attributes.
+  std::function<void(const Node& train)> check = nullptr;
+  // Whether updates follow the gradient alone, without a momentum; none: they do not.
+  std::function<bool(const Node& train)> plain = nullptr;
 };
 
 // Parameters begin at multiples of so many elements in the flat arrays: 256 bytes in float, 128 in bfloat16.
@@ -28,10 +40,10 @@ inline constexpr size_t kMostGroups = 64;
 // except `tensors` and the last two inputs. Those marked ? may be left out.
 //   inputs:  gradients, weights, the slots,
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
-//            ascending order, and 1 if norms leave its rate alone),
-//            average?, averaged?,
-//            clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded up: the
-//            parameter group of 64 elements each)
+//            ascending order, and 1 if norms leave its rate alone. With OptimizerSpec::matrices the attribute
+//            `matrices` has the rows and columns of each: its first extent and the product of the others), average?,
+//            averaged?, clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded
+//            up: the parameter group of 64 elements each)
 //   outputs: new_weights, the new slots, lowered_weights? (bfloat16), restarted?
 class UpdateOperands {
  public:

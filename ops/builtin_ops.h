@@ -9,7 +9,8 @@ namespace arbalest {
 const OpRegistry& builtin_ops();
 
 // Adds an operator of the program's own: graph files, the DSL, passes and plans know it from then on. Call it before a
-// graph that uses it is read; from any thread. Throws GraphError if the name is taken or as check_record() does.
+// graph that uses it is read; from any thread. Throws GraphError if the name is taken or as check_record() does. An
+// optimiser (Op::optimizer) adds attributes to arbalest.Train, so no graph may be in use in other threads then.
 // check_operator() in ops/check/check_operator.h takes the operator through its samples.
 void register_operator(Op op);
 

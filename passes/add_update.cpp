@@ -224,6 +224,17 @@ class ParameterGroups {
     return tensors;
   }
 
+  // Rows and columns of each parameter, in the same order.
+  std::vector<int64_t> matrices() const {
+    std::vector<int64_t> extents;
+    for (const ValueId parameter : parameters_) {
+      const TensorType& type = graph_.values[size_t(parameter)].type;
+      const int64_t rows = type.shape.empty() ? 1 : type.shape[0];
+      extents.insert(extents.end(), {rows, type.elements() / rows});
+    }
+    return extents;
+  }
+
  private:
   struct Group {
     double decay, rate_factor;
@@ -308,6 +319,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   const ParameterGroups groups(graph, parameter_order, train);
   inputs[place.groups()] = groups.apply(graph, elements, attributes);
   if (rule.optimizer->per_tensor) inputs[place.tensors()] = groups.tensors(graph);
+  if (rule.optimizer->matrices) attributes.set("matrices", groups.matrices());
   while (inputs.back() == kNone) inputs.pop_back();
   const size_t outputs = restarts ? place.outputs() : place.lowered();
   const NodeId update =

@@ -19,8 +19,8 @@ struct ProgramOptions {
   bool fused_kernels = false;        // the devices have kernels for attention and statistics: in bfloat16 on GPUs
   bool skips = false;                // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
-  bool sums = false;                 // several learners' gradients make an update (Strategy::Kind::Ssgd)
-  bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  bool sums = false;                 // several learners' gradients make an update
+  bool averaging = false;            // updates correct towards an average of all learners
   bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
   bool alone = false;                // learners agree with no other: nothing but an update waits for a gradient
   int64_t validators = 1;            // devices that share validation's work

@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "executor/plan/phases.h"
 #include "executor/plan/recomputation_search.h"
+#include "executor/plan/strategy.h"
 #include "passes/pipeline.h"
 
 namespace arbalest {
@@ -119,7 +119,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   for (int32_t d = 0; d < in.devices(); ++d) branch = branch || has_branches(in, d);
   // The search works with the parts of the unchanged step. With nodes that are computed again, parts may end later, so
   // each choice that it finds is planned to make sure that it fits.
-  RecomputationSearch search(program.training(), branch, cut_step(in).updates, limit.operations_per_byte);
+  RecomputationSearch search(program.training(), branch, in.strategy().cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
   const auto needs = [&](const Choice& choice) { return peak_of(planned(choice)); };
   const auto fits = [&](const Choice& choice) { return needs(choice) <= most; };

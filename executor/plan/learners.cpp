@@ -1,4 +1,4 @@
-// Learners: how a training step is cut into tasks, and the tasks of each learner.
+// Learners: the tasks of each, and the memory that those of a device share.
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "executor/plan/phases.h"
+#include "executor/plan/strategy.h"
 #include "graph/op.h"
 #include "graph/optimizer.h"
 
@@ -17,116 +17,6 @@ namespace {
 
 using Needs = Edge::Needs;
 using Why = Edge::Why;
-
-NodeId find_accumulate(const PlanInputs& in) {
-  const std::vector<Node>& nodes = in.training().graph.nodes;
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
-    return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
-  });
-  return found == nodes.end() ? kNone : NodeId(found - nodes.begin());
-}
-
-// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
-// the last bucket has no backward left to travel under, so it is cut off small. It has a sixteenth of bucket_bytes, at
-// least, if as much is left before it.
-std::vector<Bucket> find_buckets(const PlanInputs& in) {
-  const Graph& graph = in.training().graph;
-  const ValueId arena = in.training().arenas.gradients;
-  struct Member {
-    int64_t offset;
-    NodeId producer;
-  };
-  std::vector<Member> members;
-  for (const Value& value : graph.values) {
-    if (value.view.base == arena) members.push_back({value.view.offset_bytes, value.producer});
-  }
-  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.offset < b.offset; });
-  const int64_t whole = graph.values[size_t(arena)].type.bytes(), size = in.strategy().bucket_bytes;
-  int64_t tail = whole;  // where the last bucket begins
-  for (auto member = members.rbegin(); in.devices() > 1 && member != members.rend(); ++member) {
-    tail = member->offset;
-    if (whole - tail >= size / 16) break;
-  }
-
-  std::vector<Bucket> found;
-  Bucket open;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const int64_t end = i + 1 < members.size() ? members[i + 1].offset : whole;
-    open.bytes = end - open.offset;
-    open.last = std::max(open.last, members[i].producer);
-    // A part of a task between two buckets is at least one node; what is left over joins the bucket before.
-    const int64_t rest = (end <= tail ? tail : whole) - end;
-    const bool enough = rest == 0 ? open.bytes >= size / 16 : open.bytes >= size && rest >= size;
-    const bool complete = i + 1 == members.size() || (enough && members[i + 1].producer > open.last);
-    if (!complete) continue;
-    found.push_back(open);
-    open = {end, 0, kNone};
-  }
-  return found;
-}
-
-// Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
-// more. There are some sixteen, of 16 MiB at least, since each is a launch. Empty if the update is whole.
-std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
-  constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
-  const Loop& loop = in.training();
-  const Graph& graph = loop.graph;
-
-  struct Member {
-    NodeId made = kNone, last = kNone;  // what makes its gradient; the last that uses its gradient or its weights
-    int64_t elements = 0;
-  };
-  std::map<int64_t, Member> members;  // by the offset of a parameter
-  for (const Value& value : graph.values) {
-    const int64_t elements = value.type.elements();
-    if (value.view.base != loop.arenas.gradients || elements == 0) continue;
-    members[value.view.offset_bytes / int64_t(sizeof(float))] = {value.producer, value.producer, elements};
-  }
-  const std::vector<View> storage = shared_storage(graph);
-  bool together = members.empty();
-  const auto touch = [&](ValueId value, NodeId node) {
-    if (value == kNone) return;
-    const View& view = storage[size_t(value)];
-    const bool lowered = view.base == loop.arenas.weights_lowered;
-    if (view.base != loop.arenas.gradients && view.base != loop.arenas.weights && !lowered) return;
-    together = together || view.base == value;
-    const int64_t element = view.offset_bytes / int64_t(lowered ? sizeof(bfloat16) : sizeof(float));
-    NodeId& last = std::prev(members.upper_bound(element))->second.last;
-    last = std::max(last, node);
-  };
-  for (NodeId n = 0; n < NodeId(graph.nodes.size()) && !together; ++n) {
-    if (n == update) continue;
-    for (const ValueId input : graph.nodes[size_t(n)].inputs) touch(input, n);
-    for (const ValueId output : graph.nodes[size_t(n)].outputs) touch(output, n);
-  }
-  if (together) return {};
-
-  // A part ends where a layer does: its memory is free then for the gradients of the next. A large one that is made
-  // later than the next is a part by itself: see delay_gradients().
-  const int64_t all = in.type_of(loop.arenas.weights).elements();
-  const int64_t least = std::max(kLeast, (all + kMost - 1) / kMost);
-  const auto is_apart = [&](auto member) {
-    if (member == members.end() || std::next(member) == members.end()) return false;
-    const int64_t bytes = member->second.elements * int64_t(sizeof(float));
-    return bytes >= kLargeGradient && member->second.made > std::next(member)->second.made;
-  };
-  std::vector<UpdatePart> found;
-  UpdatePart open;
-  for (auto member = members.begin(); member != members.end(); ++member) {
-    const auto next = std::next(member);
-    const int64_t end = next == members.end() ? all : next->first;
-    open.elements = end - open.offset;
-    open.after = std::max(open.after, member->second.last);
-    open.padded = open.padded || member->first + member->second.elements < end;
-    const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after) ||
-                          is_apart(member) || is_apart(next);
-    if (!complete) continue;
-    found.push_back(open);
-    open = UpdatePart{.offset = end};
-  }
-  if (found.size() < 2) return {};
-  return found;
-}
 
 // A part of the graph's update node, at the end of what `replica`'s step has so far. `gradients`: where the part's lie,
 // if not in the arena of all.
@@ -281,41 +171,52 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   return replica;
 }
 
+void add_frozen(PlanBuilder& builder, const PlanInputs& in, SharedMemory& memory) {
+  const auto add = [&](ValueId ArenaValues::*arena, const char* name, std::vector<BufferId>& buffers) {
+    for (const Loop& loop : in.program.loops) {
+      const ValueId value = loop.arenas.*arena;
+      if (value == kNone) continue;
+      const int64_t bytes = loop.graph.values[size_t(value)].type.bytes();
+      for (int32_t d = 0; d < in.devices(); ++d) {
+        buffers.push_back(builder.add_device_buffer(in.device_name(d) + name, d, bytes, 1, kNone));
+      }
+      return;
+    }
+  };
+  add(&ArenaValues::frozen, "/frozen", memory.frozen);
+  add(&ArenaValues::frozen_lowered, "/frozen.bf16", memory.frozen_lowered);
+}
+
 }  // namespace
+
+SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks) {
+  SharedMemory memory;
+  in.strategy().add_memory(builder, in, clocks, memory);
+  builder.plan.handles.averages = memory.models;
+  builder.plan.handles.moving_averages = memory.moving_averages = add_moving_average_memory(builder, in);
+  add_frozen(builder, in, memory);
+  return memory;
+}
+
+void SharedMemory::place_frozen(const Loop& loop, int32_t device,
+                                std::vector<std::pair<ValueId, Operand>>& given) const {
+  const auto add = [&](ValueId value, const std::vector<BufferId>& buffers) {
+    if (value != kNone) given.emplace_back(value, Operand{buffers[size_t(device)], 0, 0});
+  };
+  add(loop.arenas.frozen, frozen);
+  add(loop.arenas.frozen_lowered, frozen_lowered);
+}
 
 ValueId StepCut::averaged_gradients(const Loop& training) const {
   return accumulate == kNone ? training.arenas.gradients : training.graph.nodes[size_t(accumulate)].outputs[0];
 }
 
-StepCut cut_step(const PlanInputs& in) {
-  StepCut cut;
+NodeId find_update_by_element(const PlanInputs& in) {
   const std::vector<Node>& nodes = in.training().graph.nodes;
   const auto is_rule = [](const Node& node) { return node.op->optimizer.has_value(); };
   const auto update = std::find_if(nodes.begin(), nodes.end(), is_rule);
   const bool in_parts = update != nodes.end() && updates_in_parts(*update, in.training().arenas);
-  switch (in.strategy().kind) {
-    case Strategy::Kind::None:
-      cut.ends = {NodeId(nodes.size())};
-      if (!in_parts) break;
-      cut.update = NodeId(update - nodes.begin());
-      cut.updates = find_updates(in, cut.update);
-      break;
-    case Strategy::Kind::Local: cut.ends = {NodeId(nodes.size())}; break;
-    case Strategy::Kind::Sma: {
-      const auto is_update = [](const Node& node) { return node.stage == Stage::Update; };
-      cut.ends = {NodeId(std::find_if(nodes.begin(), nodes.end(), is_update) - nodes.begin())};
-      break;
-    }
-    case Strategy::Kind::Ssgd:
-      cut.buckets = find_buckets(in);
-      cut.accumulate = find_accumulate(in);
-      for (const Bucket& bucket : cut.buckets) cut.ends.push_back(bucket.last + 1);
-      if (!in_parts || cut.accumulate != kNone || in.devices() == 1 || cut.buckets.size() == 1) break;
-      cut.update = NodeId(update - nodes.begin());
-      cut.early = cut.buckets.back().offset / int64_t(sizeof(float));
-      break;
-  }
-  return cut;
+  return in_parts ? NodeId(update - nodes.begin()) : kNone;
 }
 
 std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "executor/plan/strategy.h"
 #include "base/checked.h"
-#include "executor/plan/phases.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {
@@ -20,11 +20,12 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   const Clocks clocks = add_clocks(builder, in);
   const Lanes lanes = add_lanes(builder, in);
   const TaskId report = add_report(builder, clocks, lanes);
-  const StepCut cut = cut_step(in);
+  const Strategy& strategy = in.strategy();
+  const StepCut cut = strategy.cut_step(in);
   const SharedMemory memory = add_shared_memory(builder, in, clocks);
   const std::vector<Replica> learners = add_learners(builder, in, clocks, lanes, cut, memory, report);
   const PlanSoFar plan{builder, in, clocks, lanes, memory, learners};
-  const std::vector<TaskId> averaged = add_synchronisation(plan, cut);
+  const std::vector<TaskId> averaged = strategy.add_tasks(plan, cut);
   if (clocks.validations > 0) add_validation(plan, averaged);
   verify(builder.plan);
   return std::move(builder.plan);
@@ -46,6 +47,10 @@ int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accu
                                  accumulate == 1 ? "" : fmt::format(", {} times", accumulate), instead));
   }
   return rounds_per_epoch(samples, learners, of_learner) * accumulate;
+}
+
+const Strategy& PlanInputs::strategy() const {
+  return strategy_named(request.strategy.name);
 }
 
 void check(const PlanInputs& in) {
@@ -133,8 +138,8 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in) {
   std::tie(clocks.report, plan.handles.by_report) =
       builder.add_coarser("report", clocks.batch, std::min(every, within), rounds);
   int64_t syncs_per_epoch = 0;
-  if (in.strategy().kind == Strategy::Kind::Sma || in.strategy().kind == Strategy::Kind::Local) {
-    const int64_t group = std::min(in.strategy().every, within) * accumulate;
+  if (in.strategy_facts().averages_models) {
+    const int64_t group = std::min(request.strategy.every, within) * accumulate;
     std::tie(clocks.sync, plan.handles.by_sync) =
         builder.add_coarser("sync", clocks.batch, std::min(group, within), rounds);
     syncs_per_epoch = plan.relations[size_t(plan.handles.by_sync)].groups_per_period();
@@ -154,8 +159,8 @@ Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in) {
     };
     lanes.copy_in.push_back(add(Lane::Kind::CopyIn, "/copy in"));
     lanes.copy_out.push_back(add(Lane::Kind::CopyOut, "/copy out"));
-    const bool ssgd = in.strategy().kind == Strategy::Kind::Ssgd;
-    if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, ssgd ? "/gradients" : "/averaging"));
+    const char* averages = in.strategy_facts().sums_gradients ? "/gradients" : "/averaging";
+    if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, averages));
   }
   if (in.synchronised() && in.devices() > 1) {
     lanes.collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "collectives");

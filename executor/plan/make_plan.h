@@ -22,9 +22,9 @@ enum class BatchOrigin : uint8_t {
 struct PlanRequest {
   std::vector<PlanDevice> devices;
   int32_t learners = 1;  // per device
-  Strategy strategy{.kind =
-                        Strategy::Kind::None};  // resolved for all learners; Sma: the program has ArenaValues::average
-  int64_t rounds = 0;                           // iterations of an epoch; 0: as many as the samples give
+  // Resolved for all learners; if it corrects towards an average, the program has ArenaValues::average.
+  StrategyOptions strategy{.name = kNoStrategy};
+  int64_t rounds = 0;  // iterations of an epoch; 0: as many as the samples give
   int64_t epochs = 1;
   int64_t iterations = 0;  // of each learner; 0: as the epochs say
   int64_t training_samples = 0;
@@ -48,7 +48,7 @@ struct PlanRequest {
 
 // Devices that share validation's work: all that have the model which the learners share.
 inline int64_t validator_count(const PlanRequest& request) {
-  return request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+  return strategy_spec(request.strategy.name).alone ? 1 : int64_t(request.devices.size());
 }
 
 // Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/sources/data_order.h.

@@ -9,14 +9,17 @@
 
 namespace arbalest {
 
+class Strategy;  // executor/plan/strategy.h
+
 // The inputs of a plan, and values that follow from them alone.
 struct PlanInputs {
   const Program& program;
   const PlanRequest& request;
 
   const Loop& training() const { return program.training(); }
-  const Strategy& strategy() const { return request.strategy; }
-  bool synchronised() const { return strategy().kind != Strategy::Kind::None; }
+  const Strategy& strategy() const;  // the request's. Throws GraphError if there is none of its name
+  const StrategySpec& strategy_facts() const { return strategy_spec(request.strategy.name); }
+  bool synchronised() const { return !strategy_facts().alone; }
   int32_t devices() const { return int32_t(request.devices.size()); }
   int64_t learners() const { return int64_t(request.devices.size()) * request.learners; }  // of all devices
   std::string device_name(int32_t device) const { return to_string(request.devices[size_t(device)]); }
@@ -58,33 +61,36 @@ struct Bucket {
 // update, in one task or two.
 struct StepCut {
   std::vector<NodeId> ends;     // of the parts but the update, which may be empty
-  std::vector<Bucket> buckets;  // Ssgd: one a part
-  NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
-  NodeId update = kNone;        // the update node, if it is made in parts, which take its place
-  // None: the parts of the update, in the order of the arenas; each runs as soon as its gradients are complete.
+  std::vector<Bucket> buckets;  // where gradients are averaged: one a part
+  NodeId accumulate = kNone;    // with buckets, several batches an update: the node that adds a batch to their sum
+  NodeId update = kNone;        // the update node, where it is made in parts, which take its place
+  // The parts of the update, in the order of the arenas, where each runs as soon as its gradients are complete.
   std::vector<UpdatePart> updates;
-  // Ssgd between devices: number of leading elements that are updated while the last bucket is being reduced; 0: the
-  // update is one task.
+  // With buckets, between devices: number of leading elements that are updated while the last bucket is being reduced;
+  // 0: the update is one task.
   int64_t early = 0;
 
-  // Ssgd: the task, by its place in Replica::step, that reads the averaged gradients of a bucket.
+  // The task, by its place in Replica::step, that reads the averaged gradients of a bucket.
   size_t reader_of(size_t bucket) const { return buckets.size() + size_t(early > 0 && bucket + 1 == buckets.size()); }
 
-  // The value that S-SGD averages: a batch's gradients, or their sum if several batches make an update.
+  // The value that buckets are of: a batch's gradients, or their sum if several batches make an update.
   ValueId averaged_gradients(const Loop& training) const;
 };
-StepCut cut_step(const PlanInputs& in);
 
+// The node of the training loop that updates the weights, if it may be made in parts, element by element; else kNone.
+NodeId find_update_by_element(const PlanInputs& in);
 // Memory that the replicas of a device share, by device: averages that updates read, and values that never change.
 struct SharedMemory {
-  std::vector<BufferId> models;                       // Sma: z, two slots of the sync clock
-  std::vector<BufferId> gradients;                    // Ssgd with several learners on a device: the mean gradient
-  std::vector<BufferId> frozen, frozen_lowered;       // empty if nothing is frozen, or nothing reads it in bfloat16
+  std::vector<BufferId> models;     // the average that updates correct towards, two slots of the sync clock; or empty
+  std::vector<BufferId> gradients;  // the mean gradient that updates read instead of the learner's own; or empty
+  std::vector<Operand> shared;      // the learners' model that is validated; empty: the device's first learner has it
+  std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16
   std::vector<MovingAverageBuffers> moving_averages;  // of the weights, on devices that validate; empty without
 
   // Adds the places of a loop's frozen values on a device to `given`, for place().
   void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
 };
+// That of the strategy, of moving averages and of what is frozen.
 SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
 
 // The task that tells the observer about training.
@@ -104,12 +110,8 @@ struct PlanSoFar {
   const std::vector<Replica>& learners;
 };
 
-// Averaging of gradients or models. Returns, by device, the task after which its models are averaged: empty unless the
-// strategy averages models.
-std::vector<TaskId> add_synchronisation(const PlanSoFar& plan, const StepCut& cut);
-
 // Validation with its readers and snapshots, recalibration included. Fills in the plan's handles of both. `averaged` is
-// what add_synchronisation() returned.
+// what Strategy::add_tasks() returned.
 void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // Parts that phases share.

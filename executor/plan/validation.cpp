@@ -78,7 +78,7 @@ void snapshot_weights(const ValidationInputs& given, const Validator& validator,
   const ArenaValues &from = given.in.training().arenas, &to = given.loop.arenas;
   const int32_t device = validator.replica.device;
   const Placement& placement = validator.replica.placement;
-  const bool averaged = !given.memory.moving_averages.empty() || !given.memory.models.empty();
+  const bool averaged = !given.memory.moving_averages.empty() || !given.memory.shared.empty();
   if (!averaged) {
     const Placement& first = on_device(given.learners, device).front()->placement;
     copies.insert(copies.end(), {first.of[size_t(from.weights)], placement.of[size_t(to.weights)]});
@@ -90,7 +90,7 @@ void snapshot_weights(const ValidationInputs& given, const Validator& validator,
   if (to.weights_lowered != kNone) targets.push_back(term_of(given.loop, placement, to.weights_lowered));
   const auto lowered = int64_t(targets.size()) - 1;
   const Operand source = given.memory.moving_averages.empty()
-                             ? Operand{given.memory.models[size_t(device)], 0, 1}
+                             ? given.memory.shared[size_t(device)]
                              : Operand{given.memory.moving_averages[size_t(device)].weights, 0, 0};
   const Term average{source, given.in.type_of(from.weights)};
   given.builder.add_node(validator.snapshot, "arbalest.Combine", given.in.device_name(device) + "/validation/weights",

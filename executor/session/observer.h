@@ -30,7 +30,7 @@ struct RunStarted {
   std::vector<std::string> devices;  // "cuda:0", …
   std::vector<std::string> models;   // what each of them is: "NVIDIA H200"; "": unknown
   int learners = 1;                  // per device
-  std::string strategy;              // "none", "ssgd", "sma", "local"
+  std::string strategy;              // StrategySpec::name
   int64_t batch = 0;                 // per learner
   std::string precision;             // "fp32", "tf32", "bf16"
   uint64_t seed = 0;

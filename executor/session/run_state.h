@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "executor/session/state.h"
 #include "ops/replicas/synchronize.h"
 
 namespace arbalest {
@@ -27,7 +26,7 @@ struct MovingAverage {
 
 struct RunState {
   std::vector<LearnerState> learners;        // by number
-  std::vector<std::byte> average, previous;  // Strategy::Kind::Sma: z and z_prev; else empty
+  std::vector<std::byte> average, previous;  // of a strategy that corrects: z and z_prev; else empty
   std::vector<std::byte> frozen;             // float[F]: what never changes
   bool averaged = false;                     // no update has corrected the learners by the last averaging yet
   int64_t unaveraged = 0;                    // updates that each learner has made since the last averaging
@@ -39,9 +38,21 @@ struct ModelState {
   std::vector<std::byte> weights, statistics, frozen;
 };
 
-// The model that the learners share under `strategy`. If learners have made updates since the last averaging, they
-// are averaged once more.
-ModelState shared_model(const RunState& state, const Strategy& strategy);
+// A sum of float arrays of one length, in double.
+class WeightedSum {
+ public:
+  void add(double coefficient, const std::vector<std::byte>& floats);
+  std::vector<std::byte> bytes() const;  // in float
+
+ private:
+  std::vector<double> sum_;
+};
+
+std::vector<std::byte> mean_weights(const std::vector<LearnerState>& learners);
+
+// The model that the learners share under `strategy`. Where learners have made updates since the last averaging, they
+// are averaged once more. Throws GraphError if there is no such strategy.
+ModelState shared_model(const RunState& state, const StrategyOptions& strategy);
 
 // The moving average once it has taken in `weights`, the shared model's, if learners have made updates since the
 // last averaging; else as it is.
@@ -51,11 +62,18 @@ MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& wei
 std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learners);
 
 // The state of `learners` learners on each of `devices` devices that go on from `state`. Learners that are there keep
-// their weights, and the next update corrects them as the last averaging asked. New ones start from the shared model,
-// with slots of zeros; surplus ones end. If all have to be alike (a single learner, S-SGD, local SGD after averaging)
-// they have the shared model's weights, under S-SGD the first learner's slots too. The moving average goes on, caught
-// up.
-RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
-                       const Strategy& after);
+// their weights, and the next update corrects them as the last averaging asked; new ones start from the shared model,
+// with slots of zeros; surplus ones end. A single learner, and learners of a strategy that replaced their models, have
+// the shared model's weights. The strategy that goes on may change that. The moving average goes on, caught up.
+RunState with_learners(const RunState& state, size_t devices, size_t learners, const StrategyOptions& before,
+                       const StrategyOptions& after);
+
+// The run before a change of learners, for Strategy::carry_over() of the strategy that goes on.
+struct CarryOver {
+  const RunState& state;
+  const ModelState& model;  // the shared model
+  const StrategyOptions& before;
+  std::vector<bool> goes_on;  // by learner of the next state: it was there before
+};
 
 }  // namespace arbalest

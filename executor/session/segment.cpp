@@ -41,6 +41,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       learners_per_device_(prepared.request.learners),
       learners_(int64_t(plan_.devices.size()) * learners_per_device_),
       rounds_(prepared.request.rounds),
+      strategy_(strategy_named(prepared.request.strategy.name)),
       schedule_(prepared.program.train),
       rate_scale_(scale_of(options.learners.rate_scaling, learners_)),
       order_(options.numerics.seed, prepared.training->size(), true, prepared.training->block()),
@@ -283,14 +284,14 @@ int64_t Segment::rate_drops(int64_t tick) const {
   return schedule_.drops(epochs_seen(tick)) + monitor_.rate_drops(validations_before(tick));
 }
 
-// Whether the first update of a group starts again from the average instead: the rate has dropped since the group
-// before.
-bool Segment::restarts(int64_t group) const {
+// Whether the rate has dropped in a step since the group before.
+bool Segment::rate_dropped(int64_t group) const {
   const int64_t before = group > 0 ? rate_drops(first_of(*by_sync_, group - 1)) : drops_before_;
   return rate_drops(first_of(*by_sync_, group)) > before;
 }
 
-// The last group up to `group` that restarts; −1 if there is none. Drops only grow in number.
+// The last group up to `group` that restarts, since the rate has dropped; −1 where there is none. Drops only grow in
+// number.
 int64_t Segment::last_restart(int64_t group) const {
   const int64_t drops = rate_drops(first_of(*by_sync_, group));
   if (drops == drops_before_) return -1;
@@ -309,7 +310,7 @@ int64_t Segment::last_restart(int64_t group) const {
 // Updates before iteration `tick` that the optimiser's slots of a learner have seen since they were zeros.
 int64_t Segment::updates_before(int64_t tick, int64_t learner) const {
   const int64_t accumulate = prepared_.program.accumulate, updates = tick / accumulate;
-  if (by_sync_ && prepared_.request.strategy.kind == Strategy::Kind::Sma && updates > 0) {
+  if (strategy_.facts().corrects && updates > 0) {
     const int64_t restarted = last_restart(by_sync_->coarse_of(updates * accumulate - 1));
     // The first update of that group left zeros.
     if (restarted >= 0) return updates - first_of(*by_sync_, restarted) / accumulate - 1;
@@ -327,15 +328,15 @@ StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
   scalars.update = round % accumulate == accumulate - 1;
   scalars.updates = int32_t(updates_before(tick, learner));
   const ClockRelation* sync = by_sync_;
-  if (!sync || prepared_.request.strategy.kind != Strategy::Kind::Sma || !scalars.update) return scalars;
+  if (!strategy_.facts().corrects || !scalars.update) return scalars;
   // The first update of a group follows the averaging of the group before.
   const int64_t group = sync->coarse_of(tick), begin = first_of(*sync, group);
   if (tick != begin + accumulate - 1) return scalars;
-  scalars.restart = restarts(group);
+  strategy_.begin_group({group, rate_dropped(group), corrections_[size_t(learner)]}, prepared_.request.strategy,
+                        scalars);
   if (scalars.restart != 0 && training().arenas.averaged == kNone) {
     throw std::logic_error("averaging starts again, and the program was made for a rate without steps");
   }
-  scalars.correction = float(group > 0 ? prepared_.request.strategy.alpha : corrections_[size_t(learner)]);
   return scalars;
 }
 

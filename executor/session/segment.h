@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "executor/plan/strategy.h"
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
 #include "executor/run/host_tasks.h"
@@ -168,7 +169,7 @@ class Segment {
   double epochs_seen(int64_t tick) const;
   double rate(int64_t tick) const;
   int64_t rate_drops(int64_t tick) const;
-  bool restarts(int64_t group) const;
+  bool rate_dropped(int64_t group) const;
   int64_t last_restart(int64_t group) const;
   int64_t updates_before(int64_t tick, int64_t learner) const;
   int64_t validations_before(int64_t tick) const;
@@ -201,6 +202,7 @@ class Segment {
   const int64_t learners_per_device_;
   const int64_t learners_;  // in all
   const int64_t rounds_;    // iterations of an epoch, from where this segment begins
+  const Strategy& strategy_;
   const LearningRate schedule_;
   const double rate_scale_;
   DataOrder order_;

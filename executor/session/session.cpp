@@ -152,9 +152,10 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   const PlanRequest& request = prepared.request;
   ProgramOptions passes = passes_for(options);
   passes.skips = options.divergence.then == OnDivergence::Skip;
-  passes.sums = request.strategy.kind == Strategy::Kind::Ssgd;
-  passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
-  passes.alone = request.strategy.kind == Strategy::Kind::None;
+  const StrategySpec& strategy = strategy_spec(request.strategy.name);
+  passes.sums = strategy.sums_gradients;
+  passes.averaging = strategy.corrects;
+  passes.alone = strategy.alone;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
   passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
   passes.validators = validator_count(request);
@@ -166,9 +167,9 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
 void fit_to_limit(Prepared& prepared, int64_t workspace, const SessionOptions& options) {
   prepared.recomputation = {};
   if (options.execution.memory_limit == 0) return;
-  prepared.recomputation = fit_memory(prepared.program, prepared.request,
-                                      {options.execution.memory_limit, workspace, operations_per_byte(options),
-                                       options.execution.check_passes});
+  prepared.recomputation = fit_memory(
+      prepared.program, prepared.request,
+      {options.execution.memory_limit, workspace, operations_per_byte(options), options.execution.check_passes});
 }
 
 // Each learner's share of --batch-total.
@@ -367,11 +368,11 @@ int thread_count(const SessionOptions& options) {
   return thread_count(options.execution.threads);
 }
 
-Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
+StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
   const Node* synchronize = graph.find_op("arbalest.Synchronize");
-  Strategy strategy = synchronize ? strategy_of(*synchronize) : Strategy{};
-  if (options.learners.strategy) strategy.kind = *options.learners.strategy;
-  if (strategy.kind == Strategy::Kind::Ssgd) strategy.every = 1;
+  StrategyOptions strategy = synchronize ? strategy_options(*synchronize) : StrategyOptions{};
+  if (options.learners.strategy) strategy.name = *options.learners.strategy;
+  if (strategy_spec(strategy.name).sums_gradients) strategy.every = 1;
   return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
 }
 
@@ -384,8 +385,11 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   const int64_t all = int64_t(request.devices.size()) * learners;
   request.strategy = strategy_for(prepared.graph, options, learners);
 
-  if (options.learners.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
-    throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");
+  const bool alone = strategy_spec(request.strategy.name).alone;
+  if (options.learners.rate_scaling != RateScaling::None && alone && all > 1) {
+    throw GraphError(
+        fmt::format("--scale-lr follows the learners that train one model; with strategy {} each trains its own",
+                    request.strategy.name));
   }
   make_program_for(prepared, options, after);
 

@@ -46,10 +46,10 @@ struct DataSources {
 };
 
 struct LearnerOptions {
-  std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 if there is none
-  int32_t per_device = 1;                  // 0: found while training
-  LearnerTuner::Options tuning;            // how they are found
-  std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
+  std::vector<PlanDevice> devices;      // empty: the first GPU, or cpu:0 where there is none
+  int32_t per_device = 1;               // 0: found while training
+  LearnerTuner::Options tuning;         // how they are found
+  std::optional<std::string> strategy;  // its name; otherwise Synchronize's, otherwise sma
   RateScaling rate_scaling = RateScaling::None;
   int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each
 };
@@ -196,7 +196,7 @@ int thread_count(int asked);
 int thread_count(const SessionOptions& options);
 
 // How so many learners per device agree.
-Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
+StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
 
 // Runs the passes again for another number of learners per device, and makes the request for them. Throws LimitTooLow
 // if a memory limit cannot be met.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "executor/plan/strategy.h"
+
 namespace arbalest {
 
 namespace {
@@ -235,8 +237,17 @@ IdleCause IdleCauses::waiting_for_thread(int64_t from, int64_t to) const {
   return 2 * overlap(reading_, from, to) > to - from ? IdleCause::Reading : IdleCause::Thread;
 }
 
+namespace {
+
+bool sums_gradients(const TracedRun& run) {
+  const Strategy* strategy = find_strategy(run.strategy);
+  return strategy && strategy->facts().sums_gradients;
+}
+
+}  // namespace
+
 std::string agreeing_in_words(const TracedRun& run) {
-  return run.strategy == "ssgd" ? "summing gradients" : "averaging";
+  return sums_gradients(run) ? "summing gradients" : "averaging";
 }
 
 std::string in_words(IdleCause cause, const TracedRun& run) {
@@ -245,9 +256,9 @@ std::string in_words(IdleCause cause, const TracedRun& run) {
     case IdleCause::Input: return "the next batch was not read yet";
     case IdleCause::Copy: return "the next batch was on its way to the device";
     case IdleCause::Averaging:
-      return run.strategy == "ssgd" ? "gradients of all learners were being summed"
-             : run.strategy.empty() ? "models or gradients were being averaged"
-                                    : "models were being averaged";
+      if (sums_gradients(run)) return "gradients of all learners were being summed";
+      // A trace may tell no strategy, or one that only the program knows that wrote it.
+      return find_strategy(run.strategy) ? "models were being averaged" : "models or gradients were being averaged";
     case IdleCause::Results: return "results of earlier batches had not been taken yet";
     case IdleCause::Validation: return "validation was not done with what it needs";
     case IdleCause::Compute: return "a learner was not done computing yet";

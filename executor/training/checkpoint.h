@@ -33,9 +33,9 @@ struct Checkpoint {
   std::vector<std::string> changes;  // of the learning rate: CheckpointOptions::changes, earlier ones first
   std::vector<std::string> command;  // as the run was started, and in which folder
   std::string folder;
-  Strategy strategy;        // how the learners agree
-  Cursor next;              // where a run with another number of learners goes on
-  double total_epochs = 0;  // of the run, for schedules
+  StrategyOptions strategy;  // how the learners agree
+  Cursor next;               // where a run with another number of learners goes on
+  double total_epochs = 0;   // of the run, for schedules
   RunPosition position;
   std::string ended;  // why the run came to its end with this checkpoint; "": it goes on
   SegmentSnapshot segment;

@@ -233,10 +233,10 @@ Cursor cursor_of(const Json& json) {
   return cursor;
 }
 
-Strategy strategy_of(const Json& json) {
-  Strategy strategy;
+StrategyOptions strategy_of(const Json& json) {
+  StrategyOptions strategy;
   try {
-    strategy.kind = parse_strategy(json.at("kind").get<std::string>());
+    strategy.name = strategy_spec(json.at("kind").get<std::string>()).name;
   } catch (const GraphError& error) {
     throw RunError(error.what());
   }
@@ -314,7 +314,7 @@ Json to_json(const Checkpoint& checkpoint) {
           {"command", checkpoint.command},
           {"folder", checkpoint.folder},
           {"strategy",
-           {{"kind", name_of(checkpoint.strategy.kind)},
+           {{"kind", checkpoint.strategy.name},
             {"every", checkpoint.strategy.every},
             {"alpha", checkpoint.strategy.alpha},
             {"beta", checkpoint.strategy.beta},

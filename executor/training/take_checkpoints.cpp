@@ -112,7 +112,7 @@ RunIdentity Training::identity() const {
   add(kDevices, fmt::format("{} {}", request.devices.size(),
                             request.devices.front().kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda"));
   add(kLearners, options_.learners.per_device == 0 ? "auto" : std::to_string(options_.learners.per_device));
-  add("strategy", options_.learners.strategy ? name_of(*options_.learners.strategy) : "the graph's");
+  add("strategy", options_.learners.strategy.value_or("the graph's"));
   add("scale-lr", int(options_.learners.rate_scaling));
   add("plateau", options_.rules.plateau);
   add("plateau-factor", options_.rules.plateau_factor);

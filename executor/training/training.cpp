@@ -300,7 +300,7 @@ std::string Training::why_ended() const {
 
 // In the trace: of which run it is, and which part of it the segment is.
 void Training::describe_run() {
-  traced_.strategy = name_of(prepared_.request.strategy.kind);
+  traced_.strategy = prepared_.request.strategy.name;
   traced_.learners = prepared_.request.learners;
   traced_.iterations = segment_->position().iteration;
   traced_.first = segment_->from().iteration;
@@ -401,7 +401,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   event.next = decision.next;
   event.images_per_second = decision.images_per_second;
   event.reason = decision.reason + (waits_for_input_ ? "; training waits for its input" : "");
-  event.strategy = name_of(strategy_for(prepared_.graph, options_, decision.next).kind);
+  event.strategy = strategy_for(prepared_.graph, options_, decision.next).name;
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   const int64_t samples = prepared_.training->size(), batch = prepared_.program.training().batch;
@@ -460,7 +460,7 @@ void Training::announce(double setup_seconds) {
   for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
   event.models = device_models();
   event.learners = request.learners;
-  event.strategy = name_of(request.strategy.kind);
+  event.strategy = request.strategy.name;
   event.batch = prepared_.program.training().batch;
   event.precision = name_of(options_.numerics.precision);
   event.seed = options_.numerics.seed;

@@ -8,10 +8,11 @@
 namespace arbalest {
 
 void register_optim_adamw(OpRegistry& registry) {
-  const OptimizerSpec optimizer{"adamw", {"first_moment", "second_moment"}};
+  const OptimizerSpec optimizer{.name = "adamw", .slots = {"first_moment", "second_moment"}, .check = check_moments};
   Op op = update_op("Adamw", "one step of AdamW on flat arrays, with the step's learning rate", optimizer,
-                    {float_spec("beta1", 0.9, "as in Train"), float_spec("beta2", 0.999, "as in Train"),
-                     float_spec("epsilon", 1e-8, "as in Train")});
+                    {float_spec("beta1", 0.9, "share of the mean of gradients that stays, below 1"),
+                     float_spec("beta2", 0.999, "share of the mean of squared gradients that stays, below 1"),
+                     float_spec("epsilon", 1e-8, "added to the root of the mean of squared gradients")});
   op.cost = elementwise_cost(14);
   op.samples = [optimizer] {
     return update_samples(optimizer,

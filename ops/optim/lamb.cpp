@@ -8,10 +8,12 @@
 namespace arbalest {
 
 void register_optim_lamb(OpRegistry& registry) {
-  const OptimizerSpec optimizer{"lamb", {"first_moment", "second_moment"}, true};
+  const OptimizerSpec optimizer{
+      .name = "lamb", .slots = {"first_moment", "second_moment"}, .per_tensor = true, .check = check_moments};
   Op op = update_op("Lamb", "one step of LAMB on flat arrays, with the step's learning rate", optimizer,
-                    {float_spec("beta1", 0.9, "as in Train"), float_spec("beta2", 0.999, "as in Train"),
-                     float_spec("epsilon", 1e-8, "as in Train")});
+                    {float_spec("beta1", 0.9, "share of the mean of gradients that stays, below 1"),
+                     float_spec("beta2", 0.999, "share of the mean of squared gradients that stays, below 1"),
+                     float_spec("epsilon", 1e-8, "added to the root of the mean of squared gradients")});
   op.cost = elementwise_cost(28);
   op.samples = [optimizer] {
     return update_samples(

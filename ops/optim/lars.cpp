@@ -8,10 +8,15 @@
 namespace arbalest {
 
 void register_optim_lars(OpRegistry& registry) {
-  const OptimizerSpec optimizer{"lars", {"velocity"}, true};
+  const auto check = [](const Node& train) {
+    check_momentum(train);
+    check_above_0(train, "trust_coefficient");
+  };
+  const OptimizerSpec optimizer{.name = "lars", .slots = {"velocity"}, .per_tensor = true, .check = check};
   Op op = update_op("Lars", "one step of LARS on flat arrays, with the step's learning rate", optimizer,
-                    {float_spec("trust_coefficient", 0.001, "as in Train"), float_spec("momentum", 0.0, "as in Train"),
-                     int_spec("nesterov", 0, "as in Train")});
+                    {float_spec("trust_coefficient", 0.001, "times the norm of a parameter over that of its direction"),
+                     float_spec("momentum", 0.0, "share of the last step's direction that stays, below 1"),
+                     int_spec("nesterov", 0, "1: Nesterov's momentum")});
   op.cost = elementwise_cost(10);
   op.samples = [optimizer] {
     return update_samples(optimizer,

@@ -8,10 +8,19 @@
 namespace arbalest {
 
 void register_optim_rmsprop(OpRegistry& registry) {
-  const OptimizerSpec optimizer{"rmsprop", {"mean_square", "velocity", "mean_gradient"}};
+  const auto check = [](const Node& train) {
+    check_share(train, "momentum");
+    check_share(train, "alpha");
+    flag_attribute(train, "centered");
+    check_above_0(train, "epsilon");
+  };
+  const OptimizerSpec optimizer{
+      .name = "rmsprop", .slots = {"mean_square", "velocity", "mean_gradient"}, .check = check};
   Op op = update_op("Rmsprop", "one step of RMSprop on flat arrays, with the step's learning rate", optimizer,
-                    {float_spec("alpha", 0.99, "as in Train"), float_spec("epsilon", 1e-8, "as in Train"),
-                     float_spec("momentum", 0.0, "as in Train"), int_spec("centered", 0, "as in Train")});
+                    {float_spec("alpha", 0.99, "share of the mean of squared gradients that stays, below 1"),
+                     float_spec("epsilon", 1e-8, "added to the root of the mean of squared gradients"),
+                     float_spec("momentum", 0.0, "share of the last step's direction that stays, below 1"),
+                     int_spec("centered", 0, "1: by the variance of gradients instead of the mean of their squares")});
   op.cost = elementwise_cost(12);
   op.samples = [optimizer] {
     // Mean squares far above the squares of mean gradients, as the difference of equals would be rounding alone.

@@ -14,14 +14,37 @@
 //     T trust;  // the rate of a parameter is multiplied by trust · ‖w‖ / ‖direction‖
 //     ARBALEST_HOST_DEVICE T direction(T decay, T gradient, T w, const T (&slots)[kSlots]) const;
 //
+// A rule that needs the whole parameter as a matrix (OptimizerSpec::matrices) has, for CPUs, in place of those two
+//
+//     int64_t workspace(int64_t rows, int64_t columns) const;  // numbers of type T that a parameter needs
+//     void operator()(T rate, T decay, ParameterMatrix<T, kSlots> parameter, T* workspace) const;
+//
 // Averaging, restarts, clipping, parameter groups and lowered weights are written once for all: update_cpu.h and
 // update.cuh.
 
+#include <array>
 #include <cmath>
+#include <cstdint>
 
 #include "base/host_device.h"
 
 namespace arbalest {
+
+// A parameter, its gradient and its slots, row by row. A rule changes weights and slots in place; the gradient is to be
+// multiplied by `clip`.
+template <typename T, int Slots>
+struct ParameterMatrix {
+  int64_t rows = 0, columns = 0;
+  const T* gradient = nullptr;
+  T clip = 1;
+  T* weights = nullptr;
+  std::array<T*, Slots> slots = {};
+};
+
+template <typename Rule>
+concept ByMatrix = requires(const Rule& rule) {
+  rule.workspace(int64_t{1}, int64_t{1});
+};
 
 template <typename Rule>
 concept PerTensor = requires(const Rule& rule) {

@@ -8,9 +8,11 @@
 namespace arbalest {
 
 void register_optim_sgd(OpRegistry& registry) {
-  const OptimizerSpec optimizer{"sgd", {"velocity"}};
+  const auto plain = [](const Node& train) { return float_attribute(train, "momentum") == 0; };
+  const OptimizerSpec optimizer{.name = "sgd", .slots = {"velocity"}, .check = check_momentum, .plain = plain};
   Op op = update_op("Sgd", "one step of gradient descent on flat arrays, with the step's learning rate", optimizer,
-                    {float_spec("momentum", 0.0, "as in Train"), int_spec("nesterov", 0, "as in Train")});
+                    {float_spec("momentum", 0.0, "share of the last step's direction that stays, below 1"),
+                     int_spec("nesterov", 0, "1: Nesterov's momentum")});
   op.cost = elementwise_cost(6);
   op.samples = [optimizer] {
     return update_samples(optimizer,

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "ops/definition.h"
+#include "ops/optim/update.h"
 
 namespace arbalest {
 namespace {
@@ -26,40 +27,33 @@ void check_choice(const Node& node, std::string_view attribute, const std::vecto
        fmt::format("attribute '{}' is \"{}\"; expected {}{}", attribute, value, list, did_you_mean(value, choices)));
 }
 
-void check_at_least(const Node& node, std::string_view attribute, double least) {
-  const double value = float_attribute(node, attribute);
-  if (!(value >= least) || !std::isfinite(value)) {
-    fail(node, fmt::format("attribute '{}' is {}; expected a number of at least {}", attribute, value, least));
-  }
-}
-
-void check_below(const Node& node, std::string_view attribute, double limit) {
-  const double value = float_attribute(node, attribute);
-  if (!(value < limit)) {
-    fail(node, fmt::format("attribute '{}' is {}; expected less than {}", attribute, value, limit));
-  }
-}
-
-void check_at_most(const Node& node, std::string_view attribute, double most) {
-  const double value = float_attribute(node, attribute);
-  if (!(value <= most)) {
-    fail(node, fmt::format("attribute '{}' is {}; expected at most {}", attribute, value, most));
-  }
-}
-
-void check_above_0(const Node& node, std::string_view attribute) {
-  const double value = float_attribute(node, attribute);
-  if (value > 0 && std::isfinite(float(value))) return;
-  fail(node,
-       fmt::format("attribute '{}' is {}; expected more than 0, and no more than a float holds", attribute, value));
-}
-
-std::vector<const Op*> optimizers(const OpRegistry& registry) {
+// In the order in which they were registered.
+std::vector<const Op*> optimizers(const std::vector<std::reference_wrapper<const Op>>& ops) {
   std::vector<const Op*> all;
-  for (const Op& op : registry.all()) {
+  for (const Op& op : ops) {
     if (op.optimizer) all.push_back(&op);
   }
   return all;
+}
+
+// Names of the optimisers that have the attribute as their own.
+std::vector<std::string> readers_of(const std::string& attribute, const std::vector<const Op*>& optimizers) {
+  std::vector<std::string> readers;
+  for (const Op* op : optimizers) {
+    const std::vector<std::string>& own = op->optimizer->attributes;
+    if (std::find(own.begin(), own.end(), attribute) != own.end()) readers.push_back(op->optimizer->name);
+  }
+  return readers;
+}
+
+// "adamw, lamb or lars".
+std::string in_words(const std::vector<std::string>& names, const char* last) {
+  std::string words;
+  for (size_t i = 0; i < names.size(); ++i) {
+    words += i == 0 ? "" : i + 1 < names.size() ? ", " : last;
+    words += names[i];
+  }
+  return words;
 }
 
 // True if the node gives the attribute another value than the default.
@@ -71,30 +65,19 @@ bool is_given(const Node& node, const AttributeSpec& spec) {
 // Checks the optimizer's attributes. One that only other optimizers read fails, because it would have no effect.
 void check_rule(const Node& node, const OpRegistry& registry) {
   std::vector<std::string> names;
-  for (const Op* op : optimizers(registry)) names.push_back(op->optimizer->name);
+  const std::vector<const Op*> rules = optimizers(registry.all());
+  for (const Op* op : rules) names.push_back(op->optimizer->name);
   check_choice(node, "optimizer", names);
   const std::string chosen = string_attribute(node, "optimizer");
   const Op& rule = *registry.find_optimizer(chosen);
   for (const AttributeSpec& spec : node.op->attributes) {
-    if (rule.attribute_spec(spec.name) || !is_given(node, spec)) continue;
-    std::vector<std::string> readers;
-    for (const Op* other : optimizers(registry)) {
-      if (other->attribute_spec(spec.name)) readers.push_back(other->optimizer->name);
-    }
-    if (readers.empty()) continue;
+    const std::vector<std::string> readers = readers_of(spec.name, rules);
+    const bool reads = std::find(readers.begin(), readers.end(), chosen) != readers.end();
+    if (reads || readers.empty() || !is_given(node, spec)) continue;
     fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none: {} takes it out", spec.name,
                            fmt::join(readers, "\" or \""), chosen, to_string(*spec.fallback)));
   }
-  check_below(node, "momentum", 1);
-  if (flag_attribute(node, "nesterov") && float_attribute(node, "momentum") == 0) {
-    fail(node, "attribute 'nesterov' is 1, which needs a 'momentum' above 0");
-  }
-  check_below(node, "beta1", 1);
-  check_below(node, "beta2", 1);
-  check_below(node, "alpha", 1);
-  flag_attribute(node, "centered");
-  check_above_0(node, "epsilon");
-  check_above_0(node, "trust_coefficient");
+  if (rule.optimizer->check) rule.optimizer->check(node);
 }
 
 void check_groups(const Node& node) {
@@ -180,8 +163,8 @@ void infer_train(InferContext& context) {
   const Node& node = context.node();
   const TensorType& loss = floating_input(context, 0);
   expect_input(context, 0, {loss.dtype, {}}, "a scalar");
-  for (const char* name : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "gamma", "warmup",
-                           "warmup_from", "epochs", "lr_end", "clip_norm", "alpha", "ema"}) {
+  for (const char* name :
+       {"lr", "weight_decay", "gamma", "warmup", "warmup_from", "epochs", "lr_end", "clip_norm", "ema"}) {
     check_at_least(node, name, 0);
   }
   check_below(node, "ema", 1);
@@ -196,18 +179,11 @@ void infer_train(InferContext& context) {
   context.set_output(0, {DataType::Token, {}});
 }
 
-std::vector<AttributeSpec> train_attributes() {
+// Those of Train that are of no optimiser.
+std::vector<AttributeSpec> common_attributes(const std::vector<std::string>& optimizers) {
   return {
-      string_spec("optimizer", "sgd", "sgd, adamw, rmsprop, lars or lamb"),
+      string_spec("optimizer", "sgd", in_words(optimizers, " or ")),
       required_spec("lr", AttributeKind::Float, "the learning rate that the schedule starts from"),
-      float_spec("momentum", 0.0, "sgd, rmsprop and lars: share of the last step's direction that stays, below 1"),
-      int_spec("nesterov", 0, "sgd and lars: 1: Nesterov's momentum"),
-      float_spec("beta1", 0.9, "adamw and lamb: share of the mean of gradients that stays, below 1"),
-      float_spec("beta2", 0.999, "adamw and lamb: share of the mean of squared gradients that stays, below 1"),
-      float_spec("alpha", 0.99, "rmsprop: share of the mean of squared gradients that stays, below 1"),
-      int_spec("centered", 0, "rmsprop: 1: by the variance of gradients instead of the mean of their squares"),
-      float_spec("epsilon", 1e-8, "adamw, rmsprop and lamb: added to the root of the mean of squared gradients"),
-      float_spec("trust_coefficient", 0.001, "lars: times the norm of a parameter over that of its direction"),
       float_spec("weight_decay", 0.0,
                  "times the weights: added to the gradient, but by adamw and lamb to the direction"),
       int_spec("decay_norms", 1, "0: no weight decay of parameters of one dimension: biases, and scales of norms"),
@@ -242,7 +218,43 @@ std::vector<AttributeSpec> train_attributes() {
                  "with every update, below 1; 0: the weights themselves")};
 }
 
+// Adds the attributes of an optimiser that are its own and not there yet. `place`: of the next one.
+void add_own_attributes(const Op& rule, const std::vector<const Op*>& rules, std::vector<AttributeSpec>& attributes,
+                        size_t& place) {
+  for (const std::string& name : rule.optimizer->attributes) {
+    const AttributeSpec* own = rule.attribute_spec(name);
+    if (!own || !own->fallback) {
+      throw GraphError(
+          fmt::format("optimizer '{}': its operator has no attribute '{}' with a default", rule.optimizer->name, name));
+    }
+    const auto known =
+        std::find_if(attributes.begin(), attributes.end(), [&](const auto& a) { return a.name == name; });
+    if (known == attributes.end()) {
+      const std::string doc = in_words(readers_of(name, rules), " and ") + ": " + own->doc;
+      attributes.insert(attributes.begin() + int64_t(place++), {name, own->kind, own->fallback, doc, own->choices});
+    } else if (known->kind != own->kind || known->fallback != own->fallback || readers_of(name, rules).size() == 1) {
+      throw GraphError(
+          fmt::format("optimizer '{}': arbalest.Train has another attribute '{}'", rule.optimizer->name, name));
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<AttributeSpec> train_attributes(const std::vector<std::reference_wrapper<const Op>>& ops) {
+  const std::vector<const Op*> rules = optimizers(ops);
+  std::vector<std::string> names;
+  for (const Op* rule : rules) names.push_back(rule->optimizer->name);
+  std::vector<AttributeSpec> attributes = common_attributes(names);
+  size_t place = 2;  // after the optimiser and the rate
+  for (const Op* rule : rules) {
+    if (std::count(names.begin(), names.end(), rule->optimizer->name) > 1) {
+      throw GraphError(fmt::format("optimizer '{}' is registered already", rule->optimizer->name));
+    }
+    add_own_attributes(*rule, rules, attributes, place);
+  }
+  return attributes;
+}
 
 LearningRate::LearningRate(const Node& train)
     : rate_(float_attribute(train, "lr")),
@@ -306,13 +318,13 @@ int64_t LearningRate::drops(double epochs_seen) const {
   return std::count_if(milestones_.begin(), milestones_.end(), [&](double at) { return at <= epochs_seen; });
 }
 
+// Its attributes follow once all optimisers are known: see ops/index.cpp.in.
 void register_optim_train(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "Train",
                 .doc = "trains every parameter that the loss depends on",
                 .inputs = {{.name = "loss"}},
                 .outputs = {{.name = "trained"}},
-                .attributes = train_attributes(),
                 .side_effect = true,
                 .infer = infer_train});
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "ops/definition.h"
@@ -44,6 +45,15 @@ void infer_update(InferContext& context) {
   if (weights.shape.size() == 1 && weights.shape[0] < gradients.shape[0]) gradients.shape = weights.shape;
   const bool per_tensor = context.node().op->optimizer->per_tensor;
   if (per_tensor) infer_tensors(context, place);
+  if (context.node().op->optimizer->matrices) {
+    const size_t extents = ints_attribute(context.node(), "matrices").size();
+    const auto expected = size_t(context.input(place.tensors()).shape[0]) * 2;
+    if (extents != expected) {
+      context.fail(
+          fmt::format("attribute 'matrices' has {} numbers; expected rows and columns of each of {} parameters",
+                      extents, expected / 2));
+    }
+  }
   for (size_t i = 1; i <= place.averaged(); ++i) {
     const bool flat = context.has_input(i) && !(per_tensor && i == place.tensors());
     if (flat) expect_input(context, i, gradients, "the type of 'gradients'");
@@ -66,6 +76,7 @@ class Samples {
   Samples(const OptimizerSpec& optimizer, const std::vector<double>& slot_lows, std::string rule, Attributes attributes)
       : place_(optimizer),
         per_tensor_(optimizer.per_tensor),
+        matrices_(optimizer.matrices),
         slot_lows_(slot_lows),
         rule_(std::move(rule)),
         attributes_(std::move(attributes)) {}
@@ -80,6 +91,7 @@ class Samples {
     for (size_t k = 0; k < slot_lows_.size(); ++k) sample.inputs[place_.kFirstSlot + k].low = slot_lows_[k];
     // One parameter from block 0 on, whose rate depends on its norms; the vectors of optimisers have several.
     if (per_tensor_) sample.inputs[place_.tensors()] = {{DataType::Int32, {1, 2}}, 0, 0, false};
+    if (matrices_) sample.attributes.set("matrices", std::vector<int64_t>{count, 1});
     if (inputs > place_.clip()) sample.inputs[place_.clip()] = {{DataType::Float32, {1}}, 0.2, 0.8};
     if (inputs > place_.groups()) {
       const std::vector<double> decays = {0.01, 0, 0.5}, rate_factors = {1, 10, 0.1};
@@ -135,7 +147,7 @@ class Samples {
 
  private:
   UpdateOperands place_;
-  bool per_tensor_;
+  bool per_tensor_, matrices_;
   const std::vector<double>& slot_lows_;
   std::string rule_;
   Attributes attributes_;
@@ -149,6 +161,52 @@ std::vector<AttributeSpec> attributes_of_all_rules() {
 }
 
 }  // namespace
+
+void check_at_least(const Node& node, std::string_view attribute, double least) {
+  const double value = float_attribute(node, attribute);
+  if (!(value >= least) || !std::isfinite(value)) {
+    fail(node, fmt::format("attribute '{}' is {}; expected a number of at least {}", attribute, value, least));
+  }
+}
+
+void check_below(const Node& node, std::string_view attribute, double limit) {
+  const double value = float_attribute(node, attribute);
+  if (!(value < limit)) {
+    fail(node, fmt::format("attribute '{}' is {}; expected less than {}", attribute, value, limit));
+  }
+}
+
+void check_at_most(const Node& node, std::string_view attribute, double most) {
+  const double value = float_attribute(node, attribute);
+  if (!(value <= most)) {
+    fail(node, fmt::format("attribute '{}' is {}; expected at most {}", attribute, value, most));
+  }
+}
+
+void check_above_0(const Node& node, std::string_view attribute) {
+  const double value = float_attribute(node, attribute);
+  if (value > 0 && std::isfinite(float(value))) return;
+  fail(node,
+       fmt::format("attribute '{}' is {}; expected more than 0, and no more than a float holds", attribute, value));
+}
+
+void check_share(const Node& node, std::string_view attribute) {
+  check_at_least(node, attribute, 0);
+  check_below(node, attribute, 1);
+}
+
+void check_momentum(const Node& train) {
+  check_share(train, "momentum");
+  if (flag_attribute(train, "nesterov") && float_attribute(train, "momentum") == 0) {
+    fail(train, "attribute 'nesterov' is 1, which needs a 'momentum' above 0");
+  }
+}
+
+void check_moments(const Node& train) {
+  check_share(train, "beta1");
+  check_share(train, "beta2");
+  check_above_0(train, "epsilon");
+}
 
 GroupNumbers::GroupNumbers(const Node& update)
     : decays(floats_attribute(update, "decays")), rate_factors(floats_attribute(update, "rate_factors")) {}
@@ -172,7 +230,11 @@ Op update_op(std::string name, std::string doc, OptimizerSpec optimizer, std::ve
   op.outputs.push_back({.name = "lowered_weights", .arity = Optional});
   op.outputs.push_back({.name = "restarted", .arity = Optional});
   op.aliases.emplace_back(int(place.restarted()), int(place.average()));
+  for (const AttributeSpec& spec : rule_attributes) optimizer.attributes.push_back(spec.name);
   op.attributes = std::move(rule_attributes);
+  if (optimizer.matrices) {
+    op.attributes.push_back(ints_spec("matrices", {}, "rows and columns of each parameter, in the order of 'tensors'"));
+  }
   for (AttributeSpec& spec : attributes_of_all_rules()) op.attributes.push_back(std::move(spec));
   op.internal = true;
   op.side_effect = true;

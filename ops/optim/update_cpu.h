@@ -2,7 +2,9 @@
 // The CPU kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping, parameter groups and rates
 // by parameter.
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "ops/cpu.h"
 #include "ops/optim/rule.h"
@@ -156,6 +158,42 @@ void find_trust(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, 
   }
 }
 
+// Updates parameter by parameter, each less correction · (w − average). `workspace`: numbers for the largest parameter,
+// and those that the rule asks for.
+template <typename T, template <typename> typename Rule, typename NumbersOf>
+void update_matrices(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, const NumbersOf& numbers_of,
+                     const std::vector<int64_t>& matrices, T* workspace) {
+  for (size_t k = 0; 2 * k < matrices.size(); ++k) {
+    const int64_t block = a.tensors[2 * k], begin = block * kParameterAlignment;
+    ParameterMatrix<T, Rule<T>::kSlots> parameter{matrices[2 * k], matrices[2 * k + 1], a.gradients + begin};
+    const int64_t count = parameter.rows * parameter.columns;
+    const UpdateNumbers<T> by = numbers_of(block);
+    T* pull = workspace;
+    for (int64_t i = 0; i < count && by.correction != 0; ++i) {
+      pull[i] = by.correction * (a.weights[begin + i] - a.average[begin + i]);
+    }
+    const auto place = [&](const T* from, T* to) {
+      if (from != to) std::copy(from + begin, from + begin + count, to + begin);
+      return to + begin;
+    };
+    parameter.clip = by.clip;
+    parameter.weights = place(a.weights, a.new_weights);
+    for (size_t s = 0; s < a.slots.size(); ++s) parameter.slots[s] = place(a.slots[s], a.new_slots[s]);
+    rule(by.rate, by.decay, parameter, workspace + count);
+    for (int64_t i = 0; i < count && by.correction != 0; ++i) parameter.weights[i] -= pull[i];
+  }
+}
+
+// Bytes that update_matrices() needs.
+template <typename T, template <typename> typename Rule>
+int64_t matrices_workspace(const Rule<T>& rule, const std::vector<int64_t>& matrices) {
+  int64_t most = 0;
+  for (size_t k = 0; k < matrices.size(); k += 2) {
+    most = std::max(most, matrices[k] * matrices[k + 1] + rule.workspace(matrices[k], matrices[k + 1]));
+  }
+  return most * int64_t(sizeof(T));
+}
+
 template <template <typename> typename Rule, typename T>
 std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
   constexpr int kSlots = Rule<T>::kSlots;
@@ -165,8 +203,14 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
   const T decay = T(float_attribute(request.node, "weight_decay"));
   const GroupNumbers groups(request.node);
   const UpdateBinding<T, kSlots> binding(request);
-  int64_t parameters = 0;
+  int64_t parameters = 0, workspace = 0;
+  std::vector<int64_t> matrices;
+  if constexpr (ByMatrix<Rule<T>>) {
+    matrices = ints_attribute(request.node, "matrices");
+    workspace = matrices_workspace<T, Rule>(rule, matrices);
+  }
   if constexpr (PerTensor<Rule<T>>) {
+    workspace = blocks * 2 * int64_t(sizeof(double));
     parameters = request.inputs[UpdateOperands(*request.node.op->optimizer).tensors()].shape[0];
   }
   auto run = [=](const KernelContext& context) {
@@ -191,6 +235,11 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
       if (!again && !skip) find_trust<T, Rule>(now, a, numbers_of_group, count, parameters, sums);
       trust = sums;
     }
+    if constexpr (ByMatrix<Rule<T>>) {
+      if (!again && !skip) {
+        update_matrices<T, Rule>(now, a, numbers_of_group, matrices, static_cast<T*>(context.workspace));
+      }
+    }
     const auto alike = [&](int64_t block, int64_t next) {
       return (!a.groups || a.groups[block] == a.groups[next]) && (!trust || trust[2 * block] == trust[2 * next]);
     };
@@ -199,6 +248,8 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
         restart_elements(a, begin, end);
       } else if (skip) {
         skip_elements(a, numbers.correction, begin, end);
+      } else if constexpr (ByMatrix<Rule<T>>) {
+        // Updated already.
       } else if (!a.groups && !trust) {
         update_elements<T, Rule>(now, numbers, a, begin, end);
       } else {
@@ -212,7 +263,7 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
       for (int64_t i = begin; i < end; ++i) a.lowered[i] = bfloat16(float(a.new_weights[i]));
     });
   };
-  return make_kernel(run, PerTensor<Rule<T>> ? blocks * 2 * int64_t(sizeof(double)) : 0);
+  return make_kernel(run, workspace);
 }
 
 // A kernel factory for the rule.

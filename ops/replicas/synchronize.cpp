@@ -3,17 +3,54 @@
 #include "ops/replicas/synchronize.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
+#include <deque>
+#include <mutex>
 
+#include "graph/op.h"
 #include "ops/definition.h"
 
 namespace arbalest {
 namespace {
 
-constexpr std::array<std::string_view, 4> kStrategies = {"none", "ssgd", "sma", "local"};
 constexpr double kMiB = 1 << 20;
+
+// Known strategies. All of it may be called from any thread.
+class StrategySpecs {
+ public:
+  void add(const StrategySpec& spec) {
+    const std::lock_guard lock(mutex_);
+    if (found(spec.name)) throw GraphError(fmt::format("strategy '{}' is registered already", spec.name));
+    all_.push_back(spec);
+  }
+  const StrategySpec* find(std::string_view name) const {
+    const std::lock_guard lock(mutex_);
+    return found(name);
+  }
+  std::vector<std::string> names() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> names;
+    for (const StrategySpec& spec : all_) names.push_back(spec.name);
+    return names;
+  }
+
+ private:
+  const StrategySpec* found(std::string_view name) const {
+    const auto at = std::find_if(all_.begin(), all_.end(), [&](const StrategySpec& spec) { return spec.name == name; });
+    return at == all_.end() ? nullptr : &*at;
+  }
+
+  mutable std::mutex mutex_;
+  std::deque<StrategySpec> all_;  // a deque: addresses stay
+};
+
+StrategySpecs& specs() {
+  static StrategySpecs known;
+  return known;
+}
 
 void infer_synchronize(InferContext& context) {
   const Node& node = context.node();
@@ -21,73 +58,95 @@ void infer_synchronize(InferContext& context) {
     context.fail(
         fmt::format("input 'trained' is {}; expected a token, as Train makes it", to_string(context.input(0))));
   }
-  strategy_of(node);
+  strategy_options(node);
   context.set_output(0, {DataType::Token, {}});
 }
 
 }  // namespace
 
-std::string_view name_of(Strategy::Kind kind) {
-  return kStrategies[size_t(kind)];
+void add_strategy_spec(const StrategySpec& spec) {
+  const auto refuse = [&](const char* why) { throw GraphError(fmt::format("strategy '{}': {}", spec.name, why)); };
+  if (spec.name.empty()) refuse("it has no name");
+  if (int(spec.alone) + int(spec.sums_gradients) + int(spec.averages_models) > 1) {
+    refuse("its learners train alone, sum gradients or average models; expected one of these at most");
+  }
+  if ((spec.replaces_models || spec.corrects) && !spec.averages_models) {
+    refuse("it replaces models or corrects towards an average; expected that it averages models");
+  }
+  specs().add(spec);
 }
 
-Strategy::Kind parse_strategy(std::string_view name) {
-  for (size_t i = 0; i < kStrategies.size(); ++i) {
-    if (kStrategies[i] == name) return Strategy::Kind(i);
-  }
-  const std::vector<std::string> known(kStrategies.begin(), kStrategies.end());
-  throw GraphError(
-      fmt::format("unknown strategy '{}'; expected none, ssgd, sma or local{}", name, did_you_mean(name, known)));
+std::vector<std::string> strategy_names() {
+  return specs().names();
 }
 
-Strategy strategy_of(const Node& node) {
-  Strategy strategy;
-  try {
-    strategy.kind = parse_strategy(string_attribute(node, "strategy"));
-  } catch (const GraphError& error) {
-    fail(node, std::string("attribute 'strategy': ") + error.what());
+std::string strategies_in_words() {
+  const std::vector<std::string> names = strategy_names();
+  std::string words;
+  for (size_t i = 0; i < names.size(); ++i) {
+    words += (i == 0 ? "" : i + 1 < names.size() ? ", " : " or ") + names[i];
   }
-  strategy.every = int_attribute_from(node, "every", 1);
-  if (strategy.kind == Strategy::Kind::Ssgd && strategy.every != 1) {
-    fail(node, fmt::format("attribute 'every' is {}; ssgd averages gradients at every update", strategy.every));
+  return words;
+}
+
+const StrategySpec& strategy_spec(std::string_view name) {
+  if (const StrategySpec* spec = specs().find(name)) return *spec;
+  throw GraphError(fmt::format("unknown strategy '{}'; expected {}{}", name, strategies_in_words(),
+                               did_you_mean(name, strategy_names())));
+}
+
+StrategyOptions strategy_options(const Node& node) {
+  StrategyOptions options;
+  options.name = string_attribute(node, "strategy");
+  const auto spec = [&]() -> const StrategySpec& {
+    try {
+      return strategy_spec(options.name);
+    } catch (const GraphError& error) {
+      fail(node, std::string("attribute 'strategy': ") + error.what());
+    }
+  }();
+  options.every = int_attribute_from(node, "every", 1);
+  if (spec.sums_gradients && options.every != 1) {
+    fail(node, fmt::format("attribute 'every' is {}; {} averages gradients at every update", options.every, spec.name));
   }
-  strategy.alpha = float_attribute(node, "alpha");
-  if (!(strategy.alpha > 0 && strategy.alpha <= 1)) {
-    fail(node, fmt::format("attribute 'alpha' is {}; expected more than 0 and at most 1", strategy.alpha));
+  options.alpha = float_attribute(node, "alpha");
+  if (!(options.alpha > 0 && options.alpha <= 1)) {
+    fail(node, fmt::format("attribute 'alpha' is {}; expected more than 0 and at most 1", options.alpha));
   }
-  strategy.beta = float_attribute(node, "beta");
-  if (!(strategy.beta > 0 && strategy.beta <= 2)) {
-    fail(node, fmt::format("attribute 'beta' is {}; expected more than 0 and at most 2", strategy.beta));
+  options.beta = float_attribute(node, "beta");
+  if (!(options.beta > 0 && options.beta <= 2)) {
+    fail(node, fmt::format("attribute 'beta' is {}; expected more than 0 and at most 2", options.beta));
   }
-  strategy.momentum = float_attribute(node, "momentum");
-  if (!(strategy.momentum < 1) || !std::isfinite(strategy.momentum)) {
+  options.momentum = float_attribute(node, "momentum");
+  if (!(options.momentum < 1) || !std::isfinite(options.momentum)) {
     fail(node, fmt::format("attribute 'momentum' is {}; expected less than 1, or a negative number for the default",
-                           strategy.momentum));
+                           options.momentum));
   }
   const double bucket = float_attribute(node, "bucket_mib");
   if (!(bucket > 0 && bucket <= 1e6)) {
     fail(node, fmt::format("attribute 'bucket_mib' is {}; expected more than 0 and at most 1e6", bucket));
   }
-  strategy.bucket_bytes = int64_t(bucket * kMiB);
-  return strategy;
+  options.bucket_bytes = int64_t(bucket * kMiB);
+  return options;
 }
 
-Strategy resolved(Strategy strategy, int64_t learners, const Node& train) {
-  if (learners == 1) strategy.kind = Strategy::Kind::None;
-  const bool plain = string_attribute(train, "optimizer") == "sgd" && float_attribute(train, "momentum") == 0;
-  if (strategy.momentum < 0) strategy.momentum = plain ? 0.9 : 0;
-  return strategy;
+StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train) {
+  if (learners == 1) options.name = kNoStrategy;
+  const Op* rule = builtin_ops().find_optimizer(string_attribute(train, "optimizer"));
+  const bool plain = rule && rule->optimizer->plain && rule->optimizer->plain(train);
+  if (options.momentum < 0) options.momentum = plain ? 0.9 : 0;
+  return options;
 }
 
 void register_replicas_synchronize(OpRegistry& registry) {
-  const Strategy defaults;
+  const StrategyOptions defaults;
   registry.add(
       {.domain = "arbalest",
        .name = "Synchronize",
        .doc = "makes the learners agree on one model",
        .inputs = {{.name = "trained"}},
        .outputs = {{.name = "synced"}},
-       .attributes = {string_spec("strategy", std::string(name_of(defaults.kind)), "sma, ssgd, local or none"),
+       .attributes = {string_spec("strategy", defaults.name, strategies_in_words()),
                       int_spec("every", defaults.every, "updates from one averaging to the next"),
                       float_spec("alpha", defaults.alpha,
                                  "sma: share of its distance from the average that a learner gives up"),

@@ -1,40 +1,54 @@
 #pragma once
-// Strategies of synchronisation, as Synchronize states them and the planner and the executor read them.
+// Strategies of synchronisation as Synchronize states them: their facts, and the numbers that a run gives them. What a
+// strategy does is an object of executor/plan/strategy.h.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
 
 namespace arbalest {
 
-// k learners, replicas w_j, the averaged model z (docs/design.md, "Synchronisation").
-struct Strategy {
-  enum class Kind : uint8_t {
-    None,  // every learner trains a model of its own
-    Ssgd,  // gradients are averaged over all learners at every update
-    Sma,  // synchronous model averaging: w_j ← w_j − γv_j − α(w_j − z);  z' = z + β(mean w_j − z) + μ(z − z_prev)
-    Local,  // local SGD: every `every` updates each replica becomes the mean of all
-  };
-  Kind kind = Kind::Sma;
-  int64_t every = 1;                // τ: updates from one averaging to the next (Sma, Local)
-  double alpha = 0.5, beta = 1;     // α and β (Sma)
-  double momentum = -1;             // μ; negative: 0.9 if Train is sgd without momentum, else 0
-  int64_t bucket_bytes = 32 << 20;  // Ssgd: gradients that travel together, at least
-
-  bool operator==(const Strategy&) const = default;
+// Facts of a strategy that passes, plans and sessions go by.
+struct StrategySpec {
+  std::string name;              // value of arbalest.Synchronize's attribute `strategy`
+  bool alone = false;            // every learner trains a model of its own and waits for no other
+  bool sums_gradients = false;   // the gradients of all learners make each update, so that learners stay alike
+  bool averages_models = false;  // models meet after each group of `every` updates: there is a sync clock
+  bool replaces_models = false;  // by averages_models: learners are alike afterwards
+  // By averages_models: updates correct towards an average, and start again from it where the rate drops in a step.
+  bool corrects = false;
 };
 
-std::string_view name_of(Strategy::Kind kind);  // "none", "ssgd", "sma", "local"
-// Throws GraphError, naming the nearest strategy, if there is none of this name.
-Strategy::Kind parse_strategy(std::string_view name);
+// The strategy of a single learner.
+inline constexpr const char* kNoStrategy = "none";
 
-// The strategy that an arbalest.Synchronize node states.
-Strategy strategy_of(const Node& synchronize);
+// Numbers of a strategy. k learners, replicas w_j, the averaged model z (docs/design.md, "Synchronisation").
+struct StrategyOptions {
+  std::string name = "sma";
+  int64_t every = 1;                // τ: updates from one averaging to the next
+  double alpha = 0.5, beta = 1;     // α and β
+  double momentum = -1;             // μ; negative: 0.9 where Train's optimiser keeps no momentum of its own, else 0
+  int64_t bucket_bytes = 32 << 20;  // of gradients that travel together, at least
 
-// The strategy with the μ that is used with k learners of a Train node; without synchronisation (k = 1) its kind is
-// None.
-Strategy resolved(Strategy strategy, int64_t learners, const Node& train);
+  bool operator==(const StrategyOptions&) const = default;
+};
+
+// Makes the facts known. Throws GraphError if the name is empty or taken, or the facts contradict each other.
+// register_strategy() of executor/plan/strategy.h calls it.
+void add_strategy_spec(const StrategySpec& spec);
+std::vector<std::string> strategy_names();  // in the order in which they were added
+std::string strategies_in_words();          // "none, ssgd, sma or local"
+// Throws GraphError, naming the nearest strategy, if there is none of this name. The result stays valid.
+const StrategySpec& strategy_spec(std::string_view name);
+
+// The strategy that an arbalest.Synchronize node states. Throws GraphError as strategy_spec() does, or where a number
+// is out of range.
+StrategyOptions strategy_options(const Node& synchronize);
+
+// The strategy with the μ that is used with k learners of a Train node; that of a single learner is kNoStrategy.
+StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train);
 
 }  // namespace arbalest

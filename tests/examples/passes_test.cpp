@@ -131,7 +131,7 @@ TEST_CASE("examples of full size plan for GPUs without each optional pass") {
       apply_override(graph, "prefetch.source=" + noise(known(name).image, known(name).classes, 50000));
       SessionOptions options;
       options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
-      options.learners.strategy = Strategy::Kind::None;
+      options.learners.strategy = "none";
       options.numerics.precision = Precision::Bf16;
       options.numerics.without = without;
       options.execution.threads = 2;

@@ -74,7 +74,7 @@ TEST_CASE("bench scaling takes its options") {
   CHECK(options->price_per_hour == 24.5);
   CHECK(options->session.execution.report_every == 3);
   CHECK(options->session.execution.threads == 2);
-  CHECK(options->session.learners.strategy == Strategy::Kind::Local);
+  CHECK(options->session.learners.strategy == "local");
   CHECK(options->json);
 
   const Command defaults = parse_bench({"scaling", "--learners", "4", "g"});

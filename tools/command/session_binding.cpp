@@ -257,8 +257,9 @@ void bind_passes(CLI::App& command, SessionOptions& session) {
 
 void bind_strategy(CLI::App& command, SessionOptions& session) {
   add_word(
-      command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
-      "how learners agree: sma, ssgd, local or none; otherwise the graph's")
+      command, "--strategy",
+      [&session](const std::string& word) { session.learners.strategy = strategy_spec(word).name; },
+      fmt::format("how learners agree: {}; otherwise the graph's", strategies_in_words()).c_str())
       ->type_name("NAME");
 }
 

@@ -9,8 +9,8 @@
 #include <ctime>
 #include <map>
 
-#include "executor/plan/phases.h"
 #include "executor/plan/step_memory.h"
+#include "executor/plan/strategy.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
@@ -19,6 +19,10 @@ using namespace arbalest::test;
 
 namespace fit_memory_test {
 namespace {
+
+StepCut cut_step(const PlanInputs& in) {
+  return in.strategy().cut_step(in);
+}
 
 Prepared example(const std::string& name, PlanDevice::Kind kind, const std::string& image, int64_t limit = 0) {
   const char* root = std::getenv("ARBALEST_SOURCE");

@@ -188,10 +188,10 @@ TEST_CASE("plans are live for all combinations of options") {
     request.devices = cpus(int(1 + digit(1, 3)));
     request.learners = int32_t(1 + digit(2, 3));
     const auto learners = int64_t(request.devices.size()) * request.learners;
-    Strategy strategy{
-        .kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
+    StrategyOptions strategy{
+        .name = strategy_names()[size_t(digit(59, 4))], .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
     strategy = resolved(strategy, learners, programs[0][0][0].train);
-    const int64_t averaging = strategy.kind == Strategy::Kind::Sma ? 1 + digit(79, 2) : 0;
+    const int64_t averaging = strategy.name == "sma" ? 1 + digit(79, 2) : 0;
     Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
@@ -219,7 +219,7 @@ TEST_CASE("plans are live for all combinations of options") {
     REQUIRE_NOTHROW(plan = make_plan(program, request));  // verifies it
     const int64_t iterations = request.iterations > 0 ? request.iterations : request.epochs * rounds;
     REQUIRE(ticks(plan, "batch") == iterations);
-    const int64_t validators = strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+    const int64_t validators = strategy.name == "none" ? 1 : int64_t(request.devices.size());
     REQUIRE(count_nodes(plan, "arbalest.MovingAverage") == (program.ema > 0) * validators);
     const bool validates = count_tasks(plan, Task::Kind::Snapshot) > 0;
     const int64_t parts = program.find(LoopRole::Recalibrate) ? 2 : 1;  // of a validator: evaluating, recalibrating
@@ -234,7 +234,7 @@ TEST_CASE("plans are live for all combinations of options") {
     }
     REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
     REQUIRE(Races(plan).first() == "");
-    check_accumulation(plan, program.accumulate, strategy.kind == Strategy::Kind::Ssgd);
+    check_accumulation(plan, program.accumulate, strategy.name == "ssgd");
     ++made;
   }
   CHECK(made == 800);

@@ -151,7 +151,7 @@ TinyNet residual_net() {
 
 TEST_CASE("CPU devices need their memory together, GPUs each their own") {
   SessionOptions options = on_cpus(4);
-  options.learners.strategy = Strategy::Kind::None;
+  options.learners.strategy = "none";
   const Prepared ready = prepare(tiny({}), options);
   Plan plan = make_plan(ready.program, ready.request);
   int64_t all = 0;

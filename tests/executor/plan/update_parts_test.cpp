@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "executor/plan/phases.h"
+#include "executor/plan/strategy.h"
 #include "graph/op.h"
 #include "graph/optimizer.h"
 #include "ops/builtin_ops.h"
@@ -17,6 +17,10 @@ using namespace arbalest::test;
 
 namespace update_parts_test {
 namespace {
+
+StepCut cut_step(const PlanInputs& in) {
+  return in.strategy().cut_step(in);
+}
 
 // 13.7 million parameters in five layers. The parts, in the order of the backward pass: the last two, whose bias of ten
 // has padding after it; the two before, one each; the first.

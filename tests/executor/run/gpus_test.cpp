@@ -38,19 +38,19 @@ std::vector<int> first_gpus(int count) {
 }
 
 struct Training {
-  Strategy strategy;
+  StrategyOptions strategy;
   double momentum = 0.9;
   bool drops = true;  // the rate does, at which SMA restarts; if it never does, updates wait for less
 };
 
-const std::vector<Training> kTrainings = {{{.kind = Strategy::Kind::Ssgd}},
-                                          {{.kind = Strategy::Kind::Sma, .momentum = 0}},
-                                          {{.kind = Strategy::Kind::Sma, .momentum = 0.9}, 0},
-                                          {{.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0}},
-                                          {{.kind = Strategy::Kind::Sma, .momentum = 0}, 0.9, false},
-                                          {{.kind = Strategy::Kind::Sma, .momentum = 0.9}, 0, false},
-                                          {{.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0}, 0.9, false},
-                                          {{.kind = Strategy::Kind::Local, .every = 4}}};
+const std::vector<Training> kTrainings = {{{.name = "ssgd"}},
+                                          {{.name = "sma", .momentum = 0}},
+                                          {{.name = "sma", .momentum = 0.9}, 0},
+                                          {{.name = "sma", .every = 4, .momentum = 0}},
+                                          {{.name = "sma", .momentum = 0}, 0.9, false},
+                                          {{.name = "sma", .momentum = 0.9}, 0, false},
+                                          {{.name = "sma", .every = 4, .momentum = 0}, 0.9, false},
+                                          {{.name = "local", .every = 4}}};
 
 Setting setting_of(const Training& training, const std::vector<int>& gpus, int learners) {
   Setting setting;
@@ -167,10 +167,10 @@ TEST_CASE("deterministic learners on GPUs give the same bits each time, and othe
     options.learners.per_device = 2;
     options.numerics.precision = Precision::Bf16;
     options.numerics.deterministic = true;
-    options.learners.strategy = training.strategy.kind;
+    options.learners.strategy = training.strategy.name;
     options.length.epochs = 2;
     const auto bits = [&] { return bits_of(trained(tiny(convolutional()), options)); };
-    INFO(name_of(training.strategy.kind));
+    INFO(training.strategy.name);
     const auto first = bits();
     CHECK(first == bits());
     options.numerics.seed = 2;
@@ -207,7 +207,7 @@ TEST_CASE("in a trace of GPUs what a task waited for in its queue had ended befo
   options.learners.devices.clear();
   for (const int gpu : first_gpus(gpu_count())) options.learners.devices.push_back({PlanDevice::Kind::Cuda, gpu});
   options.learners.per_device = 8;
-  options.learners.strategy = Strategy::Kind::Sma;
+  options.learners.strategy = "sma";
   options.length.epochs = 20;
   options.files.trace = folder / "run.json.gz";
   run(tiny(convolutional()), options);

@@ -109,7 +109,7 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
 
 TEST_CASE("where one of several learners diverges, it is named") {
   SessionOptions options = on_cpus(2, 2);
-  options.learners.strategy = Strategy::Kind::None;
+  options.learners.strategy = "none";
   options.execution.report_every = 4;
   TinyNet net;
   net.validate = "";  // whose loss may be the first to be looked at

@@ -111,7 +111,7 @@ struct Harness {
 
 inline SessionOptions epochs(SessionOptions options, int64_t count) {
   options.length.epochs = count;
-  options.learners.strategy = Strategy::Kind::None;
+  options.learners.strategy = "none";
   return options;
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("a scheduler may go as soon as its run has ended, well or not") {
   for (int round = 0; round < 30; ++round) {
     SessionOptions options = on_cpus(2, 1);
     options.length.iterations = 2;
-    options.learners.strategy = Strategy::Kind::None;
+    options.learners.strategy = "none";
     Harness harness(options);
     const bool fails = round % 2 == 1;
     if (fails) harness.host[size_t(harness.task("report"))] = [](int64_t) { throw RunError("at the end"); };

@@ -46,7 +46,7 @@ TEST_CASE("--find-nan names the node that makes the first value that is not fini
 TEST_CASE("--find-nan tells of a batch that holds what is not finite") {
   for (const int devices : {1, 2}) {
     SessionOptions options = on_cpus(devices, 2);
-    options.learners.strategy = Strategy::Kind::Ssgd;
+    options.learners.strategy = "ssgd";
     const std::string batch =
         place("b = Relu (a)\n", "lr = 0.01, momentum = 0.9", options, std::make_shared<Poisoned>(1, 22, 1));
     CAPTURE(batch);

@@ -23,15 +23,15 @@ namespace {
 
 constexpr double kTolerance = 1e-6;
 
-const std::vector<Strategy> kStrategies = {{.kind = Strategy::Kind::None},
-                                           {.kind = Strategy::Kind::Ssgd},
-                                           {.kind = Strategy::Kind::Sma, .momentum = 0},
-                                           {.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0},
-                                           {.kind = Strategy::Kind::Local, .every = 4}};
+const std::vector<StrategyOptions> kStrategies = {{.name = "none"},
+                                                  {.name = "ssgd"},
+                                                  {.name = "sma", .momentum = 0},
+                                                  {.name = "sma", .every = 4, .momentum = 0},
+                                                  {.name = "local", .every = 4}};
 const std::vector<std::pair<int, int>> kLayouts = {{1, 1}, {1, 2}, {2, 1}, {2, 2}};  // devices, learners of each
 
 // Epochs of 7 iterations: of 4 updates that make a group the second group of an epoch has 3.
-Setting setting_of(const Strategy& strategy, int devices, int learners, double decay) {
+Setting setting_of(const StrategyOptions& strategy, int devices, int learners, double decay) {
   Setting setting;
   setting.strategy = strategy;
   setting.devices = devices;
@@ -63,7 +63,7 @@ Validated evaluated(const Graph& graph, SessionOptions options, const std::strin
 }  // namespace
 
 TEST_CASE("what is saved is the moving average of the weights, as the equation says") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : kLayouts) {
       for (const double decay : {0.3, 0.9, 0.9999}) {
         Setting setting = setting_of(strategy, devices, learners, decay);
@@ -77,7 +77,7 @@ TEST_CASE("what is saved is the moving average of the weights, as the equation s
 }
 
 TEST_CASE("a moving average may end anywhere in a group") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (int64_t iterations = 1; iterations <= 12; ++iterations) {
       Setting setting = setting_of(strategy, 1, 2, 0.8);
       setting.rounds = 9;
@@ -88,7 +88,7 @@ TEST_CASE("a moving average may end anywhere in a group") {
 }
 
 TEST_CASE("what is compared tells averages from weights, and decays from each other") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     std::vector<std::vector<double>> models;
     for (const double decay : {0.0, 0.3, 0.9}) models.push_back(simulated(setting_of(strategy, 1, 2, decay)));
     for (size_t a = 0; a < models.size(); ++a) {
@@ -98,7 +98,7 @@ TEST_CASE("what is compared tells averages from weights, and decays from each ot
 }
 
 TEST_CASE("after the first update the moving average is the weights, to the bit") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     Setting setting = setting_of(strategy, 1, 2, 0.999);
     setting.iterations = strategy.every;
     const auto bits = [&] { return bits_of(trained(graph_of(setting), options_of(setting))); };
@@ -109,7 +109,7 @@ TEST_CASE("after the first update the moving average is the weights, to the bit"
 }
 
 TEST_CASE("training itself does not notice the moving average") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     Setting setting = setting_of(strategy, 2, 2, 0);
     SessionOptions options = options_of(setting);
     options.numerics.deterministic = true;
@@ -120,7 +120,7 @@ TEST_CASE("training itself does not notice the moving average") {
 }
 
 TEST_CASE("validation is of the moving average on every device") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : kLayouts) {
       Setting setting = setting_of(strategy, devices, learners, 0.9);
       setting.hidden = 12;
@@ -161,7 +161,7 @@ TEST_CASE("a file with the moving average is evaluated as the last validation sa
 }
 
 TEST_CASE("moving averages have the same bits each time") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     Setting setting = setting_of(strategy, 2, 2, 0.9);
     setting.test_samples = 20;
     SessionOptions options = options_of(setting);
@@ -172,7 +172,7 @@ TEST_CASE("moving averages have the same bits each time") {
 }
 
 TEST_CASE("where the number of learners changes the moving average goes on") {
-  Setting setting = setting_of({.kind = Strategy::Kind::Sma, .momentum = 0}, 1, 1, 0.9);
+  Setting setting = setting_of({.name = "sma", .momentum = 0}, 1, 1, 0.9);
   setting.rounds = 8;
   SessionOptions options = options_of(setting);
   const Graph graph = graph_of(setting);
@@ -189,8 +189,8 @@ TEST_CASE("where the number of learners changes the moving average goes on") {
   options.learners.per_device = 2;
   Prepared both = prepare(graph, options);
   both.request.iterations = 1;
-  const Strategy none = alone.request.strategy, sma = both.request.strategy;
-  REQUIRE(sma.kind == Strategy::Kind::Sma);
+  const StrategyOptions none = alone.request.strategy, sma = both.request.strategy;
+  REQUIRE(sma.name == "sma");
   Segment second(both, options, {.epoch = 1}, monitor);
   second.start_from(with_learners(first.state(), 1, 2, none, sma));
   second.run(std::atomic<bool>(false), nullptr);
@@ -218,7 +218,7 @@ TEST_CASE("a segment that ends within a group leaves its moving average caught u
   state.average = state.previous = bytes(5);
   state.moving_average = {0.5, bytes(2), 1};
   state.unaveraged = 2;
-  const Strategy sma{.kind = Strategy::Kind::Sma, .every = 4, .alpha = 0.5, .beta = 1, .momentum = 0};
+  const StrategyOptions sma{.name = "sma", .every = 4, .alpha = 0.5, .beta = 1, .momentum = 0};
   const RunState next = with_learners(state, 1, 3, sma, sma);
   CHECK(next.moving_average.updates == 3);
   CHECK(next.moving_average.decay == 0.5);
@@ -228,8 +228,8 @@ TEST_CASE("a segment that ends within a group leaves its moving average caught u
 }
 
 TEST_CASE("memory of moving averages is planned on devices that validate") {
-  for (const auto& [kind, averages] : {std::pair{Strategy::Kind::None, 1}, {Strategy::Kind::Ssgd, 2}}) {
-    Setting setting = setting_of({.kind = kind}, 2, 2, 0.9);
+  for (const auto& [name, averages] : {std::pair{std::string("none"), 1}, {"ssgd", 2}}) {
+    Setting setting = setting_of({.name = name}, 2, 2, 0.9);
     const auto planned = [&] {
       const Prepared prepared = prepare(graph_of(setting), options_of(setting));
       return make_plan(prepared.program, prepared.request);
@@ -253,9 +253,8 @@ TEST_CASE("memory of moving averages is planned on devices that validate") {
 
 TEST_CASE("a trace shows each step of a moving average") {
   const TestFolder folder;
-  for (const auto& [kind, iterations] : {std::pair{Strategy::Kind::Ssgd, 14}, {Strategy::Kind::Sma, 4}}) {
-    Setting setting =
-        setting_of({.kind = kind, .every = kind == Strategy::Kind::Sma ? 4 : 1, .momentum = 0}, 1, 2, 0.9);
+  for (const auto& [name, iterations] : {std::pair{std::string("ssgd"), 14}, {"sma", 4}}) {
+    Setting setting = setting_of({.name = name, .every = name == "sma" ? 4 : 1, .momentum = 0}, 1, 2, 0.9);
     setting.iterations = 14;
     SessionOptions options = options_of(setting);
     options.files.trace = folder / "run.json.gz";

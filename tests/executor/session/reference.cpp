@@ -31,6 +31,38 @@ std::vector<double> pixels(const Source& source, int64_t sample, int32_t& label)
   return x;
 }
 
+using Matrix = std::vector<double>;  // row by row
+
+// The product of x, of `inner` columns, and y, of `columns`.
+Matrix product(const Matrix& x, const Matrix& y, size_t inner, size_t columns) {
+  Matrix result(x.size() / inner * columns, 0);
+  for (size_t i = 0; i < result.size(); ++i) {
+    for (size_t k = 0; k < inner; ++k) result[i] += x[i / columns * inner + k] * y[k * columns + i % columns];
+  }
+  return result;
+}
+
+Matrix transposed(const Matrix& x, size_t columns) {
+  const size_t rows = x.size() / columns;
+  Matrix result(x.size());
+  for (size_t i = 0; i < x.size(); ++i) result[i % columns * rows + i / columns] = x[i];
+  return result;
+}
+
+// Five steps of Newton and Schulz, each a X + b (X Xᵀ) X + c (X Xᵀ)² X.
+Matrix orthogonal(Matrix x, size_t columns) {
+  const size_t rows = x.size() / columns;
+  double squares = 0;
+  for (const double each : x) squares += each * each;
+  for (double& each : x) each /= squares > 0 ? std::sqrt(squares) : 1;
+  for (int step = 0; step < 5; ++step) {
+    const Matrix a = product(x, transposed(x, columns), columns, rows), ax = product(a, x, rows, columns);
+    const Matrix aax = product(a, ax, rows, columns);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] - 4.775 * ax[i] + 2.0315 * aax[i];
+  }
+  return x;
+}
+
 std::vector<double> first_weights(const Setting& setting) {
   const Prepared prepared = prepare(graph_of(setting), options_of(setting));
   const Loop& loop = prepared.program.training();
@@ -74,7 +106,7 @@ Graph graph_of(const Setting& s) {
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
   net.synchronize = fmt::format("strategy = \"{}\", every = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
-                                name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta,
+                                s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta,
                                 s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
@@ -96,8 +128,8 @@ std::string to_string(const Setting& s) {
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}, ema {}",
-      name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
-      s.learners, s.rate,
+      s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
+      s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
@@ -185,6 +217,12 @@ std::vector<size_t> Perceptron::parameters() const {
   return begins;
 }
 
+size_t Perceptron::features(size_t parameter) const {
+  const auto layer =
+      std::find_if(layers_.begin(), layers_.end(), [&](const Layer& l) { return l.weight == parameter; });
+  return layer == layers_.end() ? 1 : layer->features;
+}
+
 bool Perceptron::is_bias(size_t weight) const {
   return std::any_of(layers_.begin(), layers_.end(),
                      [&](const Layer& layer) { return weight >= layer.bias && weight < layer.bias + layer.units; });
@@ -233,7 +271,7 @@ Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const st
 
 Reference::Reference(const Setting& s)
     : setting_(s),
-      kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
+      kind_(s.all_learners() == 1 ? "none" : s.strategy.name),
       alpha_(s.strategy.alpha),
       beta_(s.strategy.beta),
       mu_(s.strategy.momentum >= 0                       ? s.strategy.momentum
@@ -316,7 +354,7 @@ void Reference::advance(int64_t iterations) {
 }
 
 void Reference::update(int64_t iteration) {
-  if (kind_ == Strategy::Kind::Ssgd) {
+  if (kind_ == "ssgd") {
     const std::vector<double> shared = mean(&Learner::gradient);
     for (Learner& learner : learners_) learner.gradient = shared;
   }
@@ -325,6 +363,7 @@ void Reference::update(int64_t iteration) {
   for (Learner& learner : learners_) {
     clip(learner);
     const std::vector<double> ratio = trust(learner);
+    if (setting_.rule == "muon" && !restarts) turn(learner);
     for (size_t i = 0; i < z_.size() && !restarts; ++i) {
       const double pull = averaged_ ? alpha_ * (learner.weights[i] - z_before_[i]) : 0;
       if (!frozen_[i]) learner.weights[i] -= change(learner, i, rate * factor_[i] * ratio[i]) + pull;
@@ -373,7 +412,22 @@ double Reference::change(Learner& learner, size_t i, double rate) const {
     v = m * v + rate * g;
     return setting_.nesterov ? rate * g + m * v : v;
   }
+  if (setting_.rule == "muon") return rate * (decay_[i] * w + mean);
   return rate * step(learner, i);
+}
+
+// The direction of Muon's update: the velocity, a matrix with its singular values brought near 1.
+void Reference::turn(Learner& learner) const {
+  const std::vector<size_t> begins = perceptron_.parameters();
+  for (size_t i = 0; i < z_.size(); ++i) {
+    learner.means[i] = learner.velocity[i] = setting_.momentum * learner.velocity[i] + learner.gradient[i];
+  }
+  for (size_t p = 0; p + 1 < begins.size(); ++p) {
+    if (perceptron_.is_bias(begins[p])) continue;
+    const auto begin = learner.means.begin() + int64_t(begins[p]), end = learner.means.begin() + int64_t(begins[p + 1]);
+    const std::vector<double> turned = orthogonal(std::vector<double>(begin, end), perceptron_.features(begins[p]));
+    std::copy(turned.begin(), turned.end(), begin);
+  }
 }
 
 // The factor of each weight's learning rate: the norm of its parameter divided by that of the direction in which the
@@ -419,10 +473,15 @@ std::vector<double> Reference::next_average() const {
 
 void Reference::synchronise() {
   const int64_t updates = std::exchange(updates_, 0);
-  if (kind_ == Strategy::Kind::Local) {
+  if (kind_ == "local") {
     const std::vector<double> shared = mean(&Learner::weights);
     for (Learner& learner : learners_) learner.weights = shared;
-  } else if (kind_ == Strategy::Kind::Sma) {
+  } else if (kind_ == "elastic") {
+    const std::vector<double> shared = mean(&Learner::weights);
+    for (Learner& learner : learners_) {
+      for (size_t i = 0; i < shared.size(); ++i) learner.weights[i] -= alpha_ * (learner.weights[i] - shared[i]);
+    }
+  } else if (kind_ == "sma") {
     z_before_ = std::exchange(z_, next_average());
     averaged_ = true;
   }
@@ -430,8 +489,8 @@ void Reference::synchronise() {
 }
 
 std::vector<double> Reference::shared() const {
-  if (kind_ == Strategy::Kind::Sma) return updates_ > 0 ? next_average() : z_;
-  return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
+  if (kind_ == "sma") return updates_ > 0 ? next_average() : z_;
+  return averages_models() ? mean(&Learner::weights) : learners_.front().weights;
 }
 
 // The sum of the moving average once it has taken in the model as it is now, for so many updates. A model's weight

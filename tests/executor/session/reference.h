@@ -16,13 +16,13 @@ namespace arbalest::test {
 
 // One training, as its graph and options say it and as the simulation reads it. The rate halves at the milestones.
 struct Setting {
-  Strategy strategy = {.kind = Strategy::Kind::None};
+  StrategyOptions strategy = {.name = "none"};
   int devices = 1, learners = 1;  // learners per device
   std::vector<int> gpus;          // the devices, if they are not CPUs
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
-  std::string rule;            // "rmsprop", "lars" or "lamb", in place of sgd, with numbers of reference.cpp
+  std::string rule;            // "rmsprop", "lars", "lamb" or "muon", in place of sgd, with numbers of reference.cpp
   double clip = 0;             // norm of all gradients; 0: any
   bool decay_biases = true;    // as attribute decay_norms
   double logits_factor = 1;    // of the rate of the last layer
@@ -77,6 +77,7 @@ class Perceptron {
 
   bool is_bias(size_t weight) const;
   std::vector<size_t> parameters() const;                                        // where they begin, and the end
+  size_t features(size_t parameter) const;                                       // of a layer's weight; 1: of a bias
   bool is_last(size_t weight) const { return weight >= layers_.back().weight; }  // of the last layer
 
  private:
@@ -103,7 +104,7 @@ class Reference {
   struct Learner {
     std::vector<double> weights, gradient;
     std::vector<double> velocity, squares;  // AdamW: the first and the second moment
-    std::vector<double> means;              // RMSprop: of gradients
+    std::vector<double> means;              // RMSprop: of gradients. Muon: the direction of the update
     int64_t updates = 0;                    // since they were zeros
   };
 
@@ -116,17 +117,18 @@ class Reference {
   double step(Learner& learner, size_t i) const;
   double change(Learner& learner, size_t i, double rate) const;
   std::vector<double> trust(const Learner& learner) const;
+  void turn(Learner& learner) const;
   void restart(Learner& learner) const;
   std::vector<double> mean(std::vector<double> Learner::*of) const;
   std::vector<double> next_average() const;
   std::vector<double> shared() const;
-  bool averages_models() const { return kind_ == Strategy::Kind::Sma || kind_ == Strategy::Kind::Local; }
+  bool averages_models() const { return kind_ == "sma" || kind_ == "local" || kind_ == "elastic"; }
   std::vector<double> weighed(int64_t updates) const;
   void take_in(int64_t updates);
   void synchronise();
 
   const Setting setting_;
-  const Strategy::Kind kind_;
+  const std::string kind_;
   const double alpha_, beta_, mu_;
   std::unique_ptr<Source> training_, test_;
   const DataOrder order_;

@@ -154,7 +154,7 @@ TEST_CASE("several learners go back together, in whichever segment they are") {
     SessionOptions options = rolling_back(folder / "c", 1);
     options.learners.devices = cpus(2);
     options.learners.per_device = 2;
-    options.learners.strategy = parse_strategy(strategy);
+    options.learners.strategy = strategy;
     options.checkpoints.iterations = 2;
     options.length.epochs = 6;
     const RunOutcome run = outcome(regression(), options);

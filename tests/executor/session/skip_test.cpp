@@ -44,7 +44,7 @@ Graph normed(const Skipping& of) {
 // So many iterations of a run in which the batch at `bad` of the second epoch is poisoned.
 SessionOptions skipping(const Skipping& of, const std::string& folder, uint64_t bad = 50) {
   SessionOptions options = on_cpus(of.devices, of.learners);
-  options.learners.strategy = parse_strategy(of.strategy);
+  options.learners.strategy = of.strategy;
   options.numerics.deterministic = true;
   options.numerics.precision = of.precision;
   options.length.epochs = 4;

@@ -116,7 +116,7 @@ struct Ended {
 Ended ended(const Net& net, const Data& data, int devices = 1, int learners = 1, bool skips = false) {
   const TestFolder folder;
   SessionOptions options = on_cpus(devices, learners);
-  options.learners.strategy = Strategy::Kind::Ssgd;
+  options.learners.strategy = "ssgd";
   options.sources = {data.source(), data.source()};
   options.length.epochs = 1;
   options.files.save = folder / "weights.safetensors";

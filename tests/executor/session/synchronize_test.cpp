@@ -26,19 +26,20 @@ void check_against_simulation(const Setting& setting) {
   CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
 }
 
-Strategy ssgd() {
-  return {.kind = Strategy::Kind::Ssgd};
+StrategyOptions ssgd() {
+  return {.name = "ssgd"};
 }
 
-Strategy sma(int64_t every, double momentum, double alpha = 0.5, double beta = 1) {
-  return {.kind = Strategy::Kind::Sma, .every = every, .alpha = alpha, .beta = beta, .momentum = momentum};
+StrategyOptions sma(int64_t every, double momentum, double alpha = 0.5, double beta = 1) {
+  return {.name = "sma", .every = every, .alpha = alpha, .beta = beta, .momentum = momentum};
 }
 
-Strategy local(int64_t every) {
-  return {.kind = Strategy::Kind::Local, .every = every};
+StrategyOptions local(int64_t every) {
+  return {.name = "local", .every = every};
 }
 
-const std::vector<Strategy> kStrategies = {ssgd(), sma(1, 0), sma(1, 0.9), sma(4, 0), sma(4, 0.9), local(1), local(4)};
+const std::vector<StrategyOptions> kStrategies = {ssgd(),      sma(1, 0), sma(1, 0.9), sma(4, 0),
+                                                  sma(4, 0.9), local(1),  local(4)};
 
 struct Optimizer {
   double momentum, decay;
@@ -46,13 +47,13 @@ struct Optimizer {
 };
 
 // On top of the average's momentum, an optimiser's own is unstable.
-std::vector<Optimizer> optimizers(const Strategy& strategy) {
+std::vector<Optimizer> optimizers(const StrategyOptions& strategy) {
   std::vector<Optimizer> all = {{0, 0, false}, {0, 0.02, false}};
   if (strategy.momentum <= 0) all.insert(all.end(), {{0.9, 0, false}, {0.9, 0.02, true}});
   return all;
 }
 
-Setting setting_of(const Strategy& strategy, const Optimizer& optimizer, int devices, int learners) {
+Setting setting_of(const StrategyOptions& strategy, const Optimizer& optimizer, int devices, int learners) {
   Setting setting;
   setting.strategy = strategy;
   setting.devices = devices;
@@ -68,7 +69,7 @@ Setting setting_of(const Strategy& strategy, const Optimizer& optimizer, int dev
 
 // 50 iterations in epochs of 7: groups of 4 are cut to 3 at the end of each epoch, and the run ends within one.
 TEST_CASE("learners on one device and on several train as the equations say") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const Optimizer& optimizer : optimizers(strategy)) {
       for (int layout = 0; layout < 9; ++layout) {
         check_against_simulation(setting_of(strategy, optimizer, 1 + layout / 3, 1 + layout % 3));
@@ -78,7 +79,7 @@ TEST_CASE("learners on one device and on several train as the equations say") {
 }
 
 TEST_CASE("AdamW trains by every strategy as the equations say") {
-  for (Strategy strategy : kStrategies) {
+  for (StrategyOptions strategy : kStrategies) {
     if (strategy.momentum > 0) continue;
     strategy.momentum = -1;  // of the average: 0, as the first moment is a momentum
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
@@ -89,7 +90,7 @@ TEST_CASE("AdamW trains by every strategy as the equations say") {
         setting.accumulate = accumulate;
         setting.milestones = {2.4, 4};  // SMA restarts: the moments begin anew
         check_against_simulation(setting);
-        if (strategy.kind != Strategy::Kind::Sma || devices == 1) continue;
+        if (strategy.name != "sma" || devices == 1) continue;
         setting.milestones = {};  // if it never restarts, updates of several devices wait for less
         check_against_simulation(setting);
       }
@@ -98,7 +99,7 @@ TEST_CASE("AdamW trains by every strategy as the equations say") {
 }
 
 TEST_CASE("RMSprop, LARS and LAMB train by every strategy as the equations say") {
-  for (Strategy strategy : kStrategies) {
+  for (StrategyOptions strategy : kStrategies) {
     if (strategy.momentum > 0) continue;
     strategy.momentum = -1;
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 2}, {2, 2}}) {
@@ -122,8 +123,8 @@ TEST_CASE("RMSprop, LARS and LAMB train by every strategy as the equations say")
 }
 
 TEST_CASE("clipping, parameter groups and frozen layers are the same under every strategy and optimiser") {
-  std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None}, ssgd(), sma(2, 0), local(2)};
-  for (const Strategy& strategy : strategies) {
+  std::vector<StrategyOptions> strategies = {{.name = "none"}, ssgd(), sma(2, 0), local(2)};
+  for (const StrategyOptions& strategy : strategies) {
     for (const auto& [devices, learners] : {std::pair{1, 2}, {2, 1}, {2, 2}}) {
       for (const bool adamw : {false, true}) {
         Setting setting = setting_of(strategy, {adamw ? 0 : 0.9, 0.1, !adamw}, devices, learners);
@@ -170,7 +171,7 @@ TEST_CASE("what is compared tells clipping, groups and frozen layers from plain 
 }
 
 TEST_CASE("a model of two layers trains as the equations say") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : {std::pair{1, 3}, {3, 1}, {2, 2}}) {
       Setting setting = setting_of(strategy, optimizers(strategy).back(), devices, learners);
       setting.hidden = 12;
@@ -181,13 +182,13 @@ TEST_CASE("a model of two layers trains as the equations say") {
 
 TEST_CASE("of learners that do not synchronise the first is saved") {
   for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
-    check_against_simulation(setting_of({.kind = Strategy::Kind::None}, {0.9, 0.02, false}, devices, learners));
+    check_against_simulation(setting_of({.name = "none"}, {0.9, 0.02, false}, devices, learners));
   }
 }
 
 TEST_CASE("what is compared tells strategies apart") {
   std::vector<std::vector<double>> models;
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     // Averaging models after every update comes to the same as averaging gradients.
     if (strategy == local(1)) continue;
     models.push_back(simulated(setting_of(strategy, {0, 0, false}, 2, 2)));
@@ -231,7 +232,7 @@ TEST_CASE("the average has momentum unless the optimiser has it") {
 }
 
 TEST_CASE("a run may end anywhere in a group") {
-  for (const Strategy& strategy : {sma(4, 0), sma(4, 0.9), local(4)}) {
+  for (const StrategyOptions& strategy : {sma(4, 0), sma(4, 0.9), local(4)}) {
     for (int64_t iterations = 1; iterations <= 12; ++iterations) {
       Setting setting = setting_of(strategy, {0, 0, false}, 2, 2);
       setting.rounds = 9;
@@ -252,7 +253,7 @@ TEST_CASE("averaging starts again where the rate drops") {
     }
   }
   // Learners that average gradients or are replaced by their mean go on.
-  for (const Strategy& strategy : {ssgd(), local(4)}) {
+  for (const StrategyOptions& strategy : {ssgd(), local(4)}) {
     Setting setting = setting_of(strategy, {0.9, 0, false}, 2, 2);
     setting.milestones = {1, 2.4};
     check_against_simulation(setting);
@@ -261,7 +262,7 @@ TEST_CASE("averaging starts again where the rate drops") {
 
 TEST_CASE("the rate may follow the number of learners") {
   for (const RateScaling scaling : {RateScaling::Linear, RateScaling::Sqrt}) {
-    for (const Strategy& strategy : {ssgd(), sma(1, 0)}) {
+    for (const StrategyOptions& strategy : {ssgd(), sma(1, 0)}) {
       Setting setting = setting_of(strategy, {0, 0, false}, 2, 2);
       setting.rate = 0.02;
       setting.scaling = scaling;
@@ -272,7 +273,7 @@ TEST_CASE("the rate may follow the number of learners") {
 }
 
 TEST_CASE("several batches may make an update") {
-  for (const Strategy& strategy : {ssgd(), sma(1, 0), sma(3, 0), local(2), sma(2, 0.9)}) {
+  for (const StrategyOptions& strategy : {ssgd(), sma(1, 0), sma(3, 0), local(2), sma(2, 0.9)}) {
     const Optimizer optimizer{strategy.momentum > 0 ? 0 : 0.9, 0.01, false};
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
       for (const int64_t iterations : {60, 57, 55, 50}) {  // whole epochs; within a group; within an update
@@ -282,7 +283,7 @@ TEST_CASE("several batches may make an update") {
         setting.iterations = iterations;
         setting.milestones = {2.3};
         check_against_simulation(setting);
-        if (strategy.kind != Strategy::Kind::Sma || devices == 1) continue;
+        if (strategy.name != "sma" || devices == 1) continue;
         setting.milestones = {};  // it never restarts
         check_against_simulation(setting);
       }
@@ -314,7 +315,7 @@ TEST_CASE("gradients of several batches travel once an update") {
 
 // The average is taken while training goes on, and read by validation as it was at the end of its epoch.
 TEST_CASE("what is validated is the model at the end of the epoch") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : {std::pair{1, 3}, {2, 2}, {3, 1}}) {
       Setting setting = setting_of(strategy, {0, 0, false}, devices, learners);
       setting.test_samples = 61;
@@ -355,7 +356,7 @@ TEST_CASE("averaged gradients of small batches are the gradient of a large one")
 }
 
 TEST_CASE("learners give the same bits each time, and others with another seed") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     Setting setting = setting_of(strategy, {0, 0.01, false}, 2, 2);
     setting.hidden = 12;
     setting.test_samples = 20;
@@ -382,8 +383,10 @@ TEST_CASE("synchronisation that cannot be is refused") {
   };
   const SessionOptions options = options_of(setting);
   CHECK(contains(refusal("synchronize.strategy=smaa", options),
-                 "node 'synced' (arbalest.Synchronize): attribute 'strategy': unknown strategy 'smaa'; expected none, "
-                 "ssgd, sma or local; did you mean 'sma'?"));
+                 fmt::format("node 'synced' (arbalest.Synchronize): attribute 'strategy': unknown strategy 'smaa'; "
+                             "expected {}; did you mean 'sma'?",
+                             strategies_in_words())));
+  CHECK(strategies_in_words().starts_with("none, ssgd, sma"));  // others may be registered
   CHECK(contains(refusal("synchronize.alpha=1.5", options),
                  "attribute 'alpha' is 1.5; expected more than 0 and at most 1"));
   CHECK(contains(refusal("synchronize.alpha=-0.5", options), "attribute 'alpha' is -0.5"));

@@ -18,13 +18,11 @@ using namespace arbalest::test;
 namespace validation_rules_test {
 namespace {
 
-const std::vector<Strategy> kStrategies = {{.kind = Strategy::Kind::Ssgd},
-                                           {.kind = Strategy::Kind::Sma},
-                                           {.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0},
-                                           {.kind = Strategy::Kind::Local, .every = 4}};
+const std::vector<StrategyOptions> kStrategies = {
+    {.name = "ssgd"}, {.name = "sma"}, {.name = "sma", .every = 4, .momentum = 0}, {.name = "local", .every = 4}};
 
 // Its layers have batch norm: running statistics differ from learner to learner.
-Graph normalised(const Strategy& strategy) {
+Graph normalised(const StrategyOptions& strategy) {
   TinyNet net;
   net.source = "glyphs:?train=243&test=50&size=16";
   net.layers =
@@ -32,7 +30,7 @@ Graph normalised(const Strategy& strategy) {
       "d = arbalest.ConvBnRelu <filters = 6, kernel_shape = [3, 3], strides = [2, 2]> (c)\n"
       "h = GlobalAveragePool (d)\n";
   net.train = "lr = 0.02";
-  net.synchronize = fmt::format("strategy = \"{}\", every = {}, momentum = 0", name_of(strategy.kind), strategy.every);
+  net.synchronize = fmt::format("strategy = \"{}\", every = {}, momentum = 0", strategy.name, strategy.every);
   return tiny(net);
 }
 
@@ -81,7 +79,7 @@ Finished finished(Graph graph, SessionOptions options) {
 }
 
 // Epochs of 3 iterations, less than what is read ahead.
-Setting short_epochs(const Strategy& strategy, int devices, int learners) {
+Setting short_epochs(const StrategyOptions& strategy, int devices, int learners) {
   Setting setting;
   setting.strategy = strategy;
   setting.strategy.momentum = 0;
@@ -134,9 +132,9 @@ TEST_CASE("statistics of replicas become those of all their samples") {
 }
 
 TEST_CASE("batch norm's statistics of all learners are validated and saved") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : {std::pair{1, 3}, {3, 1}, {2, 2}}) {
-      INFO(name_of(strategy.kind), " every ", strategy.every, " on ", devices, " devices with ", learners, " learners");
+      INFO(strategy.name, " every ", strategy.every, " on ", devices, " devices with ", learners, " learners");
       SessionOptions options = on_cpus(devices, learners);
       options.length.epochs = 2;
       const Finished end = finished(normalised(strategy), options);
@@ -152,7 +150,7 @@ TEST_CASE("batch norm's statistics of all learners are validated and saved") {
 }
 
 TEST_CASE("learners train the same model wherever they are") {
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& layouts : {std::vector{std::pair{1, 3}, {3, 1}}, {std::pair{1, 4}, {2, 2}, {4, 1}}}) {
       std::vector<Finished> ends;
       for (const auto& [devices, learners] : layouts) {
@@ -161,7 +159,7 @@ TEST_CASE("learners train the same model wherever they are") {
         ends.push_back(finished(normalised(strategy), options));
       }
       for (const Finished& end : ends) {
-        INFO(name_of(strategy.kind), " every ", strategy.every, ", ", ends[0].state.learners.size(), " learners");
+        INFO(strategy.name, " every ", strategy.every, ", ", ends[0].state.learners.size(), " learners");
         CHECK(greatest_difference(numbers(end.shared.weights), numbers(ends[0].shared.weights)) < 1e-5);
         CHECK(greatest_difference(numbers(end.shared.statistics), numbers(ends[0].shared.statistics)) < 1e-5);
         REQUIRE(end.story.validations.size() == 2);
@@ -178,7 +176,7 @@ TEST_CASE("learners train the same model wherever they are") {
 TEST_CASE("devices share a validation, whatever its size") {
   for (const int64_t samples : {1, 15, 16, 17, 47, 48, 50}) {
     for (int devices = 1; devices <= 3; ++devices) {
-      for (const Strategy& strategy : kStrategies) {
+      for (const StrategyOptions& strategy : kStrategies) {
         Setting setting = short_epochs(strategy, devices, 2);
         setting.test_samples = samples;
         setting.iterations = 2 * setting.rounds;
@@ -200,7 +198,7 @@ TEST_CASE("devices share a validation, whatever its size") {
 
 TEST_CASE("the model that reaches the target is saved, whatever is trained before the run ends") {
   const TestFolder folder;
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     for (const auto& [devices, learners] : {std::pair{1, 1}, {2, 2}}) {
       Setting setting = short_epochs(strategy, devices, learners);
       setting.iterations = 100000 * setting.rounds;
@@ -228,7 +226,7 @@ TEST_CASE("the model that reaches the target is saved, whatever is trained befor
 TEST_CASE("the best model is saved") {
   const TestFolder folder;
   for (const char* metric : {"loss", "accuracy", ""}) {
-    for (const Strategy& strategy : kStrategies) {
+    for (const StrategyOptions& strategy : kStrategies) {
       Setting setting = short_epochs(strategy, 2, 2);
       setting.iterations = 12 * setting.rounds;
       setting.rate = 0.4;  // too high for every validation to be better
@@ -284,7 +282,7 @@ TEST_CASE("patience ends a run that gets no better") {
 
 TEST_CASE("the rate falls on a plateau, two validations later, as a schedule would have it") {
   const TestFolder folder;
-  for (const Strategy& strategy : kStrategies) {
+  for (const StrategyOptions& strategy : kStrategies) {
     Setting setting = short_epochs(strategy, 2, 2);
     setting.momentum = 0.5;
     setting.iterations = 12 * setting.rounds;

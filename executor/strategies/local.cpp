@@ -1,0 +1,51 @@
+// Local SGD: after every group of `every` updates each replica becomes the mean of all, which nothing can run beside.
+
+#include "executor/plan/strategy.h"
+#include "executor/session/run_state.h"
+#include "executor/strategies/sum_models.h"
+
+namespace arbalest {
+namespace {
+
+class Local final : public Strategy {
+ public:
+  Local() : Strategy({.name = "local", .averages_models = true, .replaces_models = true}) {}
+
+  std::vector<TaskId> add_tasks(const PlanSoFar& plan, const StepCut& cut) const override;
+
+  std::vector<std::byte> shared_weights(const RunState& state, const StrategyOptions& options) const override {
+    return state.unaveraged > 0 ? mean_weights(state.learners) : Strategy::shared_weights(state, options);
+  }
+};
+
+std::vector<TaskId> Local::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/) const {
+  const ValueId copy = plan.in.training().arenas.weights_lowered;
+  const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
+                         const std::vector<double>& coefficients) {
+    std::vector<Term> masters, lowered;
+    for (const Replica* replica : on_device(plan.learners, d)) {
+      masters.push_back(weights_of(plan, *replica));
+      if (copy != kNone) lowered.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
+    }
+    const auto count = int64_t(lowered.size());
+    masters.insert(masters.end(), lowered.begin(), lowered.end());
+    plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, masters,
+                          {{"coefficients", coefficients}, {"lowered", count}});
+    add_moving_average(plan.builder, plan.in, plan.memory, d, task, masters.front());
+  };
+  const std::vector<TaskId> replaced =
+      sum_models(plan, "replace models", 1.0 / double(plan.in.learners()), write).writes;
+  for (const Replica& replica : plan.learners) {
+    plan.builder.add_edge(replaced[size_t(replica.device)], replica.first(), 1, Edge::Needs::Issued, Edge::Why::Data,
+                          "weights");
+  }
+  return replaced;
+}
+
+}  // namespace
+
+std::unique_ptr<const Strategy> make_local() {
+  return std::make_unique<Local>();
+}
+
+}  // namespace arbalest

@@ -24,7 +24,7 @@ namespace fe = cudnn_frontend;
 using Kind = ConvolutionProblem::Kind;
 
 // Identifiers of the operands in every graph.
-enum Uid : int64_t { kA = 1, kB = 2, kBias = 3, kResult = 4 };
+enum ConvolutionUid : int64_t { kOperandA = 1, kOperandB = 2, kAddedBias = 3, kOutput = 4 };
 
 constexpr int kCandidates = 8;  // engines tried, in the heuristics' order
 
@@ -73,8 +73,8 @@ ConvolutionPlan::~ConvolutionPlan() = default;
 void ConvolutionPlan::run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias,
                           void* result, void* workspace) const {
   std::unordered_map<int64_t, void*> operands = {
-      {kA, const_cast<void*>(a)}, {kB, const_cast<void*>(b)}, {kResult, result}};
-  if (state_->has_bias) operands.emplace(kBias, const_cast<void*>(bias));
+      {kOperandA, const_cast<void*>(a)}, {kOperandB, const_cast<void*>(b)}, {kOutput, result}};
+  if (state_->has_bias) operands.emplace(kAddedBias, const_cast<void*>(bias));
   const HandlePool::Lease handles(context.handles);
   CUDNN_CHECK(cudnnSetStream(handles->cudnn, stream));
   const std::scoped_lock lock(state_->mutex);
@@ -118,7 +118,8 @@ class ConvolutionPlanner {
  private:
   fe::graph::Graph& graph() { return plan_->state_->graph; }
 
-  std::shared_ptr<fe::graph::Tensor_attributes> tensor(const char* name, Uid uid, const Shape& shape, DataType type) {
+  std::shared_ptr<fe::graph::Tensor_attributes> tensor(const char* name, ConvolutionUid uid, const Shape& shape,
+                                                       DataType type) {
     return graph().tensor(fe::graph::Tensor_attributes()
                               .set_name(name)
                               .set_uid(uid)
@@ -157,24 +158,24 @@ class ConvolutionPlanner {
     switch (problem_.kind) {
       case Kind::Forward:
       case Kind::ForwardBias: {
-        auto y =
-            graph().conv_fprop(tensor("x", kA, problem_.x, problem_.type), tensor("w", kB, problem_.w, problem_.type),
-                               convolution<fe::graph::Conv_fprop_attributes>());
+        auto y = graph().conv_fprop(tensor("x", kOperandA, problem_.x, problem_.type),
+                                    tensor("w", kOperandB, problem_.w, problem_.type),
+                                    convolution<fe::graph::Conv_fprop_attributes>());
         if (problem_.kind == Kind::ForwardBias) {
           Shape bias(problem_.y.size(), 1);
           bias[1] = problem_.y[1];
-          y = graph().pointwise(of_y(y), tensor("bias", kBias, bias, DataType::Float32),
+          y = graph().pointwise(of_y(y), tensor("bias", kAddedBias, bias, DataType::Float32),
                                 fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
         }
         return problem_.relu ? rectified(of_y(y)) : y;
       }
       case Kind::GradInput:
-        return graph().conv_dgrad(tensor("dy", kA, problem_.y, problem_.type),
-                                  tensor("w", kB, problem_.w, problem_.type),
+        return graph().conv_dgrad(tensor("dy", kOperandA, problem_.y, problem_.type),
+                                  tensor("w", kOperandB, problem_.w, problem_.type),
                                   convolution<fe::graph::Conv_dgrad_attributes>());
       case Kind::GradWeight: {
-        const auto x = tensor("x", kA, problem_.x, problem_.type);
-        return graph().conv_wgrad(tensor("dy", kB, problem_.y, problem_.type), x,
+        const auto x = tensor("x", kOperandA, problem_.x, problem_.type);
+        return graph().conv_wgrad(tensor("dy", kOperandB, problem_.y, problem_.type), x,
                                   convolution<fe::graph::Conv_wgrad_attributes>());
       }
     }
@@ -189,7 +190,7 @@ class ConvolutionPlanner {
         .set_compute_data_type(fe::DataType_t::FLOAT);
     operation()
         ->set_output(true)
-        .set_uid(kResult)
+        .set_uid(kOutput)
         .set_dim(problem_.output_shape())
         .set_stride(channels_last_strides(problem_.output_shape()))
         .set_data_type(frontend_type(problem_.output_type));

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 #include "ops/definition.h"
 
 namespace arbalest {

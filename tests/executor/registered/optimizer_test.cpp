@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/file/overrides.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
 #include "ops/definition.h"
 #include "ops/optim/update_cpu.h"

@@ -140,23 +140,34 @@ void state_directions(Loop& loop, const Node& validate) {
   }
 }
 
-// A batch that is larger than the split would be padding for the most part. A graph whose shapes state the number of
-// samples of a batch keeps that, and so does one with a model that was exported for a batch.
-Graph slice_for_split(const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
-                      const ProgramOptions& options) {
-  int64_t batch = int_attribute(validate, "batch");
-  if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+// The largest batch of at most `most` samples that pads_evenly().
+int64_t even_batch(int64_t samples, int64_t most) {
+  int64_t batch = std::min(samples, most);
+  while (!pads_evenly(samples, batch)) --batch;
+  return batch;
+}
+
+// Takes the loop's slice of the graph. A batch that is larger than the split would be padding for the most part, and
+// padding must not change what is measured of whole batches. A graph whose shapes state the number of samples of a
+// batch keeps that, and so does one with a model that was exported for a batch.
+void slice_for_split(Loop& loop, const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
+                     const ProgramOptions& options) {
+  const int64_t prefetched = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  const int64_t stated = int_attribute(validate, "batch"), samples = options.validation_samples;
+  loop.asked_batch = stated == 0 ? prefetched : stated;
   const std::string split = string_attribute(validate, "split");
-  const int64_t samples = options.validation_samples;
   const bool fixed = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                                  [](const Node& node) { return exported_batch(node.where.file) > 0; });
-  if (!fixed && options.measures && samples > 0 && samples < batch) {
-    try {
-      return slice_validation(graph, wanted, split, samples);
-    } catch (const GraphError&) {
-    }
+  int64_t batch = loop.asked_batch;
+  if (!fixed && options.measures && samples > 0 && batch > 1) {
+    batch = loop.padded.empty() ? std::min(batch, samples) : even_batch(samples, batch);
   }
-  return slice_validation(graph, wanted, split, batch);
+  try {
+    loop.graph = slice_validation(graph, wanted, split, batch);
+  } catch (const GraphError&) {
+    if (batch == loop.asked_batch) throw;
+    loop.graph = slice_validation(graph, wanted, split, loop.asked_batch);
+  }
 }
 
 // The loss is measured as well if all metrics that are asked for keep rows.
@@ -171,7 +182,10 @@ Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOpti
   for (const std::string& name : options.outputs) loop.outputs.push_back(graph.find_value(name));
   std::vector<ValueId> wanted = notes.measured;
   wanted.insert(wanted.end(), loop.outputs.begin(), loop.outputs.end());
-  loop.graph = slice_for_split(graph, wanted, validate, options);
+  for (const ValueId value : notes.measured) {
+    if (reads_padding(graph, value)) loop.padded.push_back(graph.values[size_t(value)].name);
+  }
+  slice_for_split(loop, graph, wanted, validate, options);
   read_prefetch(loop);
   return loop;
 }

@@ -56,13 +56,15 @@ ValueId ask_for(Graph& graph, ValueId value, size_t output) {
   return kNone;
 }
 
-// By value: whether it is another one for other samples.
-std::vector<bool> of_samples(const Graph& graph) {
+// By value: whether it depends on the samples of a batch, through operators other than metrics only if `metrics` is
+// false.
+std::vector<bool> of_samples(const Graph& graph, bool metrics = true) {
   std::vector<bool> depends(graph.values.size(), false);
   for (size_t v = 0; v < depends.size(); ++v) depends[v] = graph.values[v].role == Role::Input;
   for (const Node& node : graph.nodes) {
     bool any = node.op->qualified_name() == "arbalest.Prefetch";
     for (const ValueId input : node.inputs) any = any || (input != kNone && depends[size_t(input)]);
+    if (node.op->metric && !metrics) any = false;
     for (const ValueId output : node.outputs) {
       if (output != kNone) depends[size_t(output)] = any;
     }
@@ -131,6 +133,10 @@ ValueId weight_of(Graph& graph, ValueId value) {
     if (other == kNone || !are_same(graph, weight, other)) return kNone;
   }
   return weight;
+}
+
+bool reads_padding(const Graph& graph, ValueId value) {
+  return of_samples(graph, false)[size_t(value)];
 }
 
 ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor) {

@@ -83,6 +83,10 @@ Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, 
 // same one, apart from terms that depend on no sample.
 ValueId weight_of(Graph& graph, ValueId value);
 
+// True if the rows that pad a batch have a part in the value: an operator without a metric's record, which does not
+// know how many samples are valid, makes it of the batch.
+bool reads_padding(const Graph& graph, ValueId value);
+
 // A scalar that a tally sums. `weight`, as weight_of() returns it; kNone: the valid samples.
 struct TalliedMean {
   ValueId value = kNone, weight = kNone;

@@ -1,6 +1,7 @@
 #include "passes/program.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "passes/pipeline.h"
@@ -16,9 +17,14 @@ Loop* Program::find(LoopRole role) {
   return const_cast<Loop*>(std::as_const(*this).find(role));
 }
 
+bool pads_evenly(int64_t samples, int64_t batch) {
+  const int64_t rest = samples % batch;
+  return rest == 0 || batch % rest == 0;
+}
+
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums) {
   const double weight = sums[metric.weight];
-  return weight == 0 && sums[0] > 0 ? 0 : sums[metric.sum] / weight;
+  return weight == 0 ? std::numeric_limits<double>::quiet_NaN() : sums[metric.sum] / weight;
 }
 
 Program make_program(Graph graph, const ProgramOptions& options) {

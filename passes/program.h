@@ -72,6 +72,10 @@ struct Loop {
   std::vector<ValueId> fields;
   std::vector<LoopPreparation> preparations;
   std::vector<LoopMetric> metrics;
+  // Validation: the batch that was asked for, before it was made smaller, and the measured values that padding has a
+  // part in (reads_padding()), by name.
+  int64_t asked_batch = 0;
+  std::vector<std::string> padded;
   size_t sums = 1;               // of the tally, without counts of updates
   std::vector<ValueId> outputs;  // as ProgramOptions::outputs names them
 };
@@ -90,8 +94,12 @@ struct Program {
   Loop& training() { return loops.front(); }
 };
 
-// A mean of the loop from its tally's sums. It is 0 if samples counted but their weights sum to 0, as when all labels
-// are missing; so is the mean of such a batch.
+// True if padding leaves means over the rows of a batch as they are: the last batch of so many samples is whole, or
+// repeats each of its samples as often as the others.
+bool pads_evenly(int64_t samples, int64_t batch);
+
+// A mean of the loop from its tally's sums. It is NaN, undefined, if their weights sum to 0, as when all labels are
+// missing. The mean of such a batch is 0.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
 // Runs the passes over a verified graph, as the table in passes/pipeline.cpp has them. Throws GraphError as

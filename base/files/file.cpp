@@ -21,8 +21,11 @@ std::string describe_folder(const fs::path& folder) {
   if (!fs::exists(folder, error)) return "which does not exist";
   if (!fs::is_directory(folder, error)) return "which is not a folder";
   std::vector<std::string> names;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    names.push_back(entry->path().filename().string() + (entry->is_directory() ? "/" : ""));
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code unknown;
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.')) names.push_back(name + (entry->is_directory(unknown) ? "/" : ""));
+  }
   if (error) return fmt::format("which cannot be listed ({})", error.message());
   if (names.empty()) return "which is empty";
   std::sort(names.begin(), names.end());

@@ -21,12 +21,17 @@ constexpr double kPlainInterval = 10;  // seconds between progress lines if they
 
 std::string join(const Metrics& metrics) {
   std::string text;
-  for (const auto& [name, value] : metrics) text += fmt::format("  {} {}", printable(name), measured(value));
+  for (const auto& [name, value] : metrics) {
+    text += fmt::format("  {} {}", printable(name), std::isnan(value) ? "undefined" : measured(value));
+  }
   return text;
 }
 
-std::string loss_and_metrics(double loss, const Metrics& metrics) {
-  return (std::isnan(loss) && !metrics.empty() ? std::string() : " loss " + measured(loss)) + join(metrics);
+template <typename Event>
+std::string loss_and_metrics(const Event& event) {
+  const std::string loss = event.loss_undefined ? "undefined" : measured(event.loss);
+  return (std::isnan(event.loss) && !event.loss_undefined && !event.metrics.empty() ? "" : " loss " + loss) +
+         join(event.metrics);
 }
 
 std::string left_out_text(const Validated& event) {
@@ -193,7 +198,7 @@ void ConsoleObserver::validating(const ValidationProgress& event) {
 
 void ConsoleObserver::epoch(const EpochEnded& event) {
   ended_ = event.iteration;
-  print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event.loss, event.metrics),
+  print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event),
                     short_count(event.images_per_second), clock_time(event.seconds)));
 }
 
@@ -201,9 +206,9 @@ void ConsoleObserver::validation(const Validated& event) {
   validated_ = -1;
   const bool drops = event.rate_factor != rate_factor_;
   rate_factor_ = event.rate_factor;
-  print(fmt::format(
-      "epoch {}: validation{}{}{}", event.epoch, loss_and_metrics(event.loss, event.metrics), left_out_text(event),
-      drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
+  print(
+      fmt::format("epoch {}: validation{}{}{}", event.epoch, loss_and_metrics(event), left_out_text(event),
+                  drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
 }
 
 void ConsoleObserver::tuned(const Tuned& event) {
@@ -240,7 +245,7 @@ void ConsoleObserver::finished(const RunFinished& event) {
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (last_.iteration > ended_ && last_.iteration <= event.iteration) {  // not what a rollback undid
-    print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_.loss, last_.metrics)));
+    print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_)));
   }
   if (event.skipped_updates > 0) {
     print(fmt::format("  {}, since losses or gradients were not finite", updates_skipped(event.skipped_updates)));
@@ -248,8 +253,8 @@ void ConsoleObserver::finished(const RunFinished& event) {
   if (event.input.bound()) print("  input-bound: " + input_text(event.input));
   if (event.tuning) print("  learners auto: the run was too short to settle on a number");
   if (event.validated) {
-    print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch,
-                      loss_and_metrics(event.last.loss, event.last.metrics), left_out_text(event.last)));
+    print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch, loss_and_metrics(event.last),
+                      left_out_text(event.last)));
     for (const std::string& line : parts_lines(event.last.parts)) print(line);
   } else if (run_.validates) {
     print("  nothing was validated: the run ended before its first validation did");

@@ -36,8 +36,9 @@ std::string bar(double share, size_t width) {
 
 // The sign of NaN has no meaning. A loss that grows without bound does not fill the line.
 std::string measured(double value) {
-  constexpr double kLong = 1e6;
+  constexpr double kLong = 1e6, kSmall = 1e-3;
   if (std::isnan(value)) return "nan";
+  if (value != 0 && std::abs(value) < kSmall) return fmt::format("{:.3g}", value);
   return std::abs(value) < kLong ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
 }
 
@@ -76,9 +77,9 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
     if (layout.bar) parts.push_back({bar(within, kNarrowestBar), 2});
     parts.push_back({fmt::format("{:2} %", int(within * 100)), 4});
   }
-  parts.push_back({"loss " + measured(progress.loss), 8});
+  parts.push_back({"loss " + (progress.loss_undefined ? "undefined" : measured(progress.loss)), 8});
   for (const auto& [name, value] : progress.metrics) {
-    parts.push_back({fmt::format("{} {}", printable(name), measured(value)), 3});
+    parts.push_back({fmt::format("{} {}", printable(name), std::isnan(value) ? "undefined" : measured(value)), 3});
   }
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
   parts.push_back({short_count(progress.images_per_second) + " images/s", 6});

@@ -25,7 +25,7 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
 std::string short_count(double value);   // "950", "12.3k", "1.20M"
 std::string clock_time(double seconds);  // "0:07", "1:02:03"
 
-std::string measured(double value);          // "0.1234", "1.2345e+07" or "nan"
+std::string measured(double value);          // "0.1234", "0.000123", "1.2345e+07" or "nan"
 std::string updates_skipped(int64_t count);  // "3 updates skipped"
 
 }  // namespace arbalest

@@ -108,10 +108,22 @@ class Exporter {
  private:
   static int64_t batch_of(const Graph& graph) { return int_attribute(*graph.find_op("arbalest.Prefetch"), "batch"); }
 
+  // Advice on --value for a graph of which no loss takes scores.
+  std::string compared() const {
+    std::vector<std::string> names;
+    for (const Node& node : graph_.nodes) {
+      const std::string name = node.op->compares ? graph_.values[size_t(node.inputs[0])].name : "";
+      if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    return names.empty()
+               ? "--value NAME exports any value of the graph"
+               : fmt::format("--value {} exports what is compared with targets", fmt::join(names, " or --value "));
+  }
+
   ValueId chosen_output() {
     output_name_ = exported_.value;
     if (output_name_.empty()) {
-      const Head head = head_of(graph_, "", "name a value");
+      const Head head = head_of(graph_, "", compared());
       output_name_ = head.scores;
       const std::string others = other_heads(graph_, head);
       if (!others.empty()) warn(fmt::format("the output is '{}'; --value exports {}", head.scores, others));

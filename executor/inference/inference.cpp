@@ -43,6 +43,10 @@ bool Inference::measures_loss() const {
   return std::any_of(metrics.begin(), metrics.end(), [&](const LoopMetric& metric) { return metric.name == loss; });
 }
 
+const std::vector<std::string>& Inference::notes() const {
+  return model_->prepared.notes;
+}
+
 void Inference::name_classes(std::vector<std::string> names) {
   class_names_ = std::move(names);
 }

@@ -38,7 +38,8 @@ class Inference {
   // Names of the classes, or of the labels if there are several: the source's, or else those in the file of weights.
   // Empty if they only have numbers.
   const std::vector<std::string>& class_names() const;
-  bool measures_loss() const;  // whether Validate lists what Train is given
+  bool measures_loss() const;                     // whether Validate lists what Train is given
+  const std::vector<std::string>& notes() const;  // about settings that are probably unintended
   // Replaces the names of the classes: one name each.
   void name_classes(std::vector<std::string> names);
   // Element type and shape of one sample of a requested value.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -24,14 +25,12 @@ using Bytes = std::vector<std::byte>;
 struct LabelRule {
   const Node* node = nullptr;
   ValueId label = kNone;
-  int64_t classes = 0;             // 0: a number from 0 to 1, or missing
-  std::vector<int64_t> ignored;    // of classes
-  std::vector<int64_t> seen = {};  // samples by label, of classes and of the number after the last
+  int64_t classes = 0;                   // 0: a number from 0 to 1, or missing
+  std::vector<int64_t> ignored;          // of classes
+  std::map<int64_t, int64_t> seen = {};  // samples by label, of classes and of the number after the last
 
   void see(double value) {
-    if (classes == 0 || !(value >= 0 && value <= double(classes))) return;
-    seen.resize(size_t(classes) + 1);
-    ++seen[size_t(value)];
+    if (classes > 0 && value >= 0 && value <= double(classes)) ++seen[int64_t(value)];
   }
   bool takes(double value, DataType type) const {
     if (classes == 0) {
@@ -140,16 +139,13 @@ class Labels {
 
   // Whether all labels that have classes have a sample of class 0.
   bool begin_with_zero() const {
-    return std::all_of(rules_.begin(), rules_.end(), [](const LabelRule& rule) {
-      return rule.classes == 0 || (!rule.seen.empty() && rule.seen[0] > 0);
-    });
+    return std::all_of(rules_.begin(), rules_.end(),
+                       [](const LabelRule& rule) { return rule.classes == 0 || rule.seen.contains(0); });
   }
   // counted_from_one() of the labels that have been looked at.
-  std::string note() const {
+  std::string note(const Source& source) const {
     for (const LabelRule& rule : rules_) {
-      std::span<const int64_t> seen = rule.seen;
-      if (!seen.empty() && seen.back() == 0) seen = seen.first(seen.size() - 1);
-      if (std::string note = counted_from_one(seen); !note.empty()) return note;
+      if (std::string note = counted_from_one(rule.seen, rule.classes, source); !note.empty()) return note;
     }
     return "";
   }
@@ -216,7 +212,7 @@ DataFindings look_at_data(const Loop& loop, const Source& source, const std::str
     first = fmt::format("{}: {}", place_of(source, split, all[begin + size_t(fault->row)]), fault->text);
   }
   if (bad_labels > 1) first += fmt::format("; {} labels are like that", bad_labels);
-  const std::string note = labels.note();
+  const std::string note = labels.note(source);
   if (bad_labels > 0) return {DataFault{true, note.empty() ? first : first + "; " + note}, note};
   if (first_number.empty()) return {std::nullopt, note};
   return {DataFault{false, first_number}, note};

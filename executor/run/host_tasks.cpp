@@ -34,7 +34,7 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   std::byte* slot = binding_.address(buffer_, tick);
   Part& part = parts_[size_t(tick) % parts_.size()];
   const int64_t position = number * batch_ + first_;
-  order.range(uint64_t(epoch), position, part.order);
+  order.range(uint64_t(epoch), number * batch_, position, part.order);
   for (int64_t i = 0; i < count_; ++i) {
     part.samples[size_t(i)] = {part.order[size_t(i)], uint64_t(epoch), uint64_t(position + i)};
   }
@@ -67,6 +67,8 @@ void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const
   if (positions.empty()) return;
   StepScalars scalars;
   std::memcpy(&scalars, slot, sizeof scalars);
+  const int64_t left = scalars.valid - int64_t(positions.size());
+  // Rows behind those that are left repeat them in turn, as padding does.
   const auto close_gaps = [&](std::byte* rows, int64_t stride) {
     auto hole = positions.begin();
     int64_t to = 0;
@@ -78,12 +80,13 @@ void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const
       if (to != row) std::memcpy(rows + to * stride, rows + row * stride, size_t(stride));
       ++to;
     }
+    for (; left > 0 && to < batch_; ++to) std::memcpy(rows + to * stride, rows + (to - left) * stride, size_t(stride));
   };
   if (layout_.origin == BatchOrigin::Samples) close_gaps(slot + sizeof scalars, sizeof(int64_t));
   for (size_t field = 0; field < layout_.offsets.size() && layout_.origin == BatchOrigin::Host; ++field) {
     if (layout_.offsets[field] > 0) close_gaps(slot + layout_.offsets[field], reader_->stride(field));
   }
-  scalars.valid -= int32_t(positions.size());
+  scalars.valid = int32_t(left);
   std::memcpy(slot, &scalars, sizeof scalars);
 }
 

@@ -95,16 +95,28 @@ ReadingTimes SampleReader::times() const {
   return times_;
 }
 
-void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
-                           ReadingTimes& times) const {
+// The place before `n` of the sample that padding at `n` repeats; -1 if `n` is no padding, or if its sample is in
+// another part of the batch.
+int64_t SampleReader::repeated_place(std::span<const SampleRef> samples, size_t n) const {
+  if (int64_t(samples[n].position) < source_.size()) return -1;
+  for (size_t before = n; before-- > 0;) {
+    if (samples[before].index == samples[n].index) return int64_t(before);
+  }
+  return -1;
+}
+
+void SampleReader::prepare(Worker& worker, std::span<const SampleRef> samples, size_t n,
+                           std::span<std::byte* const> fields, ReadingTimes& times) const {
+  const SampleRef& sample = samples[n];
   const SampleKey key{seed_, sample.epoch, sample.position};
+  const int64_t repeated = repeated_place(samples, n);
   int read = kNone;
   for (size_t p = 0; p < preparations_.size(); ++p) {
     const int64_t stride = strides_[source_fields_ + p];
     std::byte* const out = fields[source_fields_ + p] + int64_t(n) * stride;
     if (!fields[source_fields_ + p]) continue;
-    if (n > 0 && int64_t(sample.position) >= source_.size()) {  // padding, which repeats the last sample
-      std::memcpy(out, out - stride, size_t(stride));
+    if (repeated >= 0) {
+      std::memcpy(out, out - (int64_t(n) - repeated) * stride, size_t(stride));
       continue;
     }
     if (preparations_[p].field != read) {
@@ -190,7 +202,7 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
       for (int64_t tries = 1;; ++tries) {
         try {
           if (take_cached(samples[n], n, fields)) break;
-          prepare(*worker, samples[n], n, fields, times);
+          prepare(*worker, samples, n, fields, times);
           keep(samples[n], n, fields);
           break;
         } catch (const std::exception& error) {  // a source may throw what it likes
@@ -228,7 +240,7 @@ std::vector<int64_t> SampleReader::read_to_keep(int64_t first, int64_t count,
     ReadingTimes times;
     for (size_t n = 0; n < samples.size(); ++n) {
       try {
-        prepare(*worker, samples[n], n, fields, times);
+        prepare(*worker, samples, n, fields, times);
       } catch (const std::exception& error) {
         tell_bad(samples[n].index, plain_message(error));
         set_zero(n, fields);

@@ -72,7 +72,8 @@ class SampleReader {
   };
   std::unique_ptr<Worker> borrow() const;
   void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
-  void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
+  int64_t repeated_place(std::span<const SampleRef> samples, size_t n) const;
+  void prepare(Worker& worker, std::span<const SampleRef> samples, size_t n, std::span<std::byte* const> fields,
                ReadingTimes& times) const;
   void tell_bad(int64_t index, const std::string& error) const;
   void pass_over(SampleRef& sample, int64_t tries) const;

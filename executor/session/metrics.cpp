@@ -42,12 +42,17 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector
   return all;
 }
 
+bool is_weightless(const LoopMetric& metric, const std::vector<double>& sums) {
+  return !keeps_rows(metric) && sums[0] > 0 && sums[metric.weight] == 0;
+}
+
 bool all_means_finite(const Loop& loop, const Measurement& measured) {
   const std::vector<MeasuredMetric> metrics = measured_metrics(loop, {});
   for (size_t m = 0; m < metrics.size(); ++m) {
     const auto is_it = [&](const LoopMetric& metric) { return !keeps_rows(metric) && metric.name == metrics[m].name; };
     const bool mean = std::any_of(loop.metrics.begin(), loop.metrics.end(), is_it);
-    if (mean && !std::isfinite(measured.values[m])) return false;
+    const bool weightless = m < measured.weightless.size() && measured.weightless[m];
+    if (mean && !weightless && !std::isfinite(measured.values[m])) return false;
   }
   return true;
 }
@@ -60,6 +65,7 @@ void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, c
   for (size_t m = 0; m < metrics.size(); ++m) {
     if (metrics[m].name == loss) {
       event.loss = measured.values[m];
+      event.loss_undefined = m < measured.weightless.size() && measured.weightless[m];
     } else {
       (metrics[m].part ? event.parts : event.metrics).emplace_back(metrics[m].name, measured.values[m]);
     }

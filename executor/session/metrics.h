@@ -36,12 +36,16 @@ void add_weights(const std::vector<LoopMetric>& metrics, size_t counts, std::vec
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names);
 
 struct Measurement {
-  int64_t samples = 0;         // that count
-  std::vector<double> values;  // as measured_metrics() names them
-  int64_t left_out = 0;        // samples of the split that cannot be read
+  int64_t samples = 0;                // that count
+  std::vector<double> values;         // as measured_metrics() names them
+  int64_t left_out = 0;               // samples of the split that cannot be read
+  std::vector<bool> weightless = {};  // by value: NaN, since no sample took part; empty: none is
 };
 
-// Whether the values that are means are finite.
+// Whether the mean has no value, since samples counted and none of them took part: all labels are missing or ignored.
+bool is_weightless(const LoopMetric& metric, const std::vector<double>& sums);
+
+// Whether the values that are means are finite, or weightless.
 bool all_means_finite(const Loop& loop, const Measurement& measured);
 
 // Fills in the samples and values of a validation for observers; `loss` is the name of the value that Train is given.

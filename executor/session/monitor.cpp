@@ -212,6 +212,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.epochs = at.epochs;
   progress.learning_rate = learning_rate;
   progress.loss = mean_of(trained_metrics_.front(), sums);
+  progress.loss_undefined = is_weightless(trained_metrics_.front(), sums);
   progress.metrics = means(sums);
   progress.input = input;
   if (updates) {
@@ -222,7 +223,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   }
   observer_.progress(progress);
   // Without a batch whose loss is finite there is no mean.
-  check_loss(progress, updates && sums[0] == 0, diverged);
+  check_loss(progress, progress.loss_undefined || (updates && sums[0] == 0), diverged);
   state_.last_seconds = now;
   state_.last_images = at.images;
   for (size_t i = 0; i < sums.size(); ++i) state_.epoch_sums[i] += sums[i];
@@ -230,6 +231,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   EpochEnded end{progress.epoch, at.iteration, now};
   end.images_per_second = state_.epoch_sums[0] / std::max(1e-9, now - state_.epoch_began);
   end.loss = mean_of(trained_metrics_.front(), state_.epoch_sums);
+  end.loss_undefined = is_weightless(trained_metrics_.front(), state_.epoch_sums);
   end.metrics = means(state_.epoch_sums);
   end.validates = validates;
   observer_.epoch(end);
@@ -299,7 +301,7 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   const auto loss = std::find_if(metrics_.begin(), metrics_.end(), [&](const MeasuredMetric& metric) {
     return metric.name == trained_metrics_.front().name;
   });
-  if (loss != metrics_.end() && !std::isfinite(event.loss)) {
+  if (loss != metrics_.end() && !event.loss_undefined && !std::isfinite(event.loss)) {
     observer_.validation(event);
     if (measured.samples == 0) {
       throw TaskError(fmt::format("the validation after iteration {} (epoch {}) has no sample that can be read",

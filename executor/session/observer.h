@@ -71,7 +71,8 @@ struct RunProgress {
   double seconds = 0;
   double images_per_second = 0;  // since the progress before the last, and over half a second at least
   double learning_rate = 0;
-  double loss = 0;              // mean since the progress before; NaN if no batch has counted
+  double loss = 0;              // mean since the progress before; NaN if no batch has counted, or `loss_undefined`
+  bool loss_undefined = false;  // no sample took part: all labels are missing or ignored
   Metrics metrics;              // means since then of Validate's metrics that training computes along with the loss
   InputReport input;            // since the progress before
   int64_t skipped_updates = 0;  // since then, of all learners: their loss or gradients were not finite
@@ -82,7 +83,8 @@ struct EpochEnded {
   int64_t epoch = 0, iteration = 0;
   double seconds = 0;
   double images_per_second = 0;  // over the epoch
-  double loss = 0;               // mean over the epoch
+  double loss = 0;               // mean over the epoch; NaN if `loss_undefined`
+  bool loss_undefined = false;   // as RunProgress has it
   Metrics metrics;               // means over the epoch of Validate's metrics that training computes
   bool validates = false;        // a validation of the weights after this epoch is to come
 };
@@ -92,7 +94,8 @@ struct Validated {
   int64_t samples = 0;               // that were measured
   int64_t left_out = 0;              // of the split, since they cannot be read (ExecutionOptions::skip_bad)
   double seconds = 0;
-  double loss = 0;  // NaN: not among Validate's metrics
+  double loss = 0;              // NaN: not among Validate's metrics, or `loss_undefined`
+  bool loss_undefined = false;  // as RunProgress has it
   Metrics metrics;
   Metrics parts;           // what metrics are means of: "auc/edema", or "auc/0" if labels have no names
   double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now

@@ -129,7 +129,35 @@ void check_inputs_kept(const NamedPaths& inputs, const NamedPaths& outputs) {
   }
 }
 
+void check_output_name(const std::string& option, const std::string& path) {
+  if (path != "-") return;
+  throw GraphError(fmt::format(
+      "{}: found '-', expected the name of a file; /dev/stdout is standard output, and ./- a file of that name",
+      option));
+}
+
+void check_weights_name(const std::string& option, const std::string& path) {
+  const std::string ending = std::filesystem::path(path).extension().string();
+  const auto refuse = [&](const std::string& instead) {
+    throw GraphError(
+        fmt::format("{} {}: found the ending {}, and weights are saved as safetensors: expected "
+                    "NAME.safetensors, {}",
+                    option, path, ending, instead));
+  };
+  if (ending == ".onnx") {
+    refuse("of which 'arbalest export GRAPH FILE.onnx --weights NAME.safetensors' makes an .onnx file");
+  }
+  for (const char* of_torch : {".pt", ".pth", ".ckpt"}) {
+    if (ending != of_torch) continue;
+    refuse("of which PyTorch makes one by torch.save(safetensors.torch.load_file(\"NAME.safetensors\"), FILE)");
+  }
+  for (const char* of_keras : {".h5", ".keras"}) {
+    if (ending == of_keras) refuse("which safetensors.numpy.load_file() reads as arrays for Keras' set_weights()");
+  }
+}
+
 std::vector<OutputLock> hold_outputs(const NamedPaths& files) {
+  for (const auto& [option, path] : files) check_output_name(option, path);
   for (const auto& [option, path] : files) check_output_path(path);
   check_distinct_paths(files);
   std::vector<OutputLock> held;

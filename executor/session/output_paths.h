@@ -37,6 +37,12 @@ enum class OutputKind : uint8_t {
 // program rather than an earlier output. Any option may write over an empty file, or something that is no regular file.
 void check_kind_kept(const std::string& option, const std::string& path, OutputKind kind);
 
+// Throws GraphError if the path is "-", which is no name for standard output here.
+void check_output_name(const std::string& option, const std::string& path);
+
+// Throws GraphError if a file of weights, which are safetensors, has a name that other tools take for a file of theirs.
+void check_weights_name(const std::string& option, const std::string& path);
+
 // Checks outputs before the work that makes them starts, and keeps other processes from writing them as long as the
 // locks live. Throws GraphError if two are the same file, RunError if one cannot be written, OutputInUse if another
 // process is about to write it.

@@ -1,6 +1,7 @@
 #include "executor/session/reading.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -145,6 +146,36 @@ std::string note_of_labels(const Prepared& prepared) {
   if (prepared.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
   return look_at_data(prepared.program.training(), source, split_of(prepared, "arbalest.Prefetch"), LookFor::Counting)
       .note;
+}
+
+int64_t samples_left_out(const Prepared& prepared) {
+  const PlanRequest& request = prepared.request;
+  const int64_t learners = int64_t(request.devices.size()) * request.learners;
+  return request.training_samples - request.rounds * learners * prepared.program.training().batch;
+}
+
+void note_padding(Prepared& prepared, int64_t skip_bad) {
+  const Loop* loop = prepared.program.find(LoopRole::Validate);
+  if (!loop || loop->padded.empty()) return;
+  const int64_t samples = prepared.request.validation_samples, batch = loop->batch;
+  const std::string what = fmt::format("'{}' {} of whole batches", fmt::join(loop->padded, "', '"),
+                                       loop->padded.size() == 1 ? "is made" : "are made");
+  const std::string help =
+      "operators that count valid samples alone, such as arbalest.MeanSquaredError, have exact means with any batch";
+  if (!pads_evenly(samples, batch)) {
+    prepared.notes.push_back(fmt::format(
+        "{}, and the last one of validation fills {} rows with {} of {} samples, some of them once more than "
+        "others, so that the mean is not exact; a batch that divides the samples, or a model that was "
+        "exported for any batch, makes it so; {}",
+        what, batch, samples % batch, samples, help));
+  } else if (batch < std::min(samples, loop->asked_batch)) {
+    prepared.notes.push_back(fmt::format(
+        "validation takes batches of {} instead of {}: {}, and so the last one of {} samples counts each as often; {}",
+        batch, loop->asked_batch, what, samples, help));
+  }
+  if (skip_bad == 0) return;
+  prepared.notes.push_back(fmt::format(
+      "{}: where validation leaves out samples that cannot be read, their batches are not exact; {}", what, help));
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {

@@ -46,6 +46,13 @@ void check_samples(Prepared& prepared);
 // That note alone, for a run that begins: what is asked for is a few batches if labels are as they should be.
 std::string note_of_labels(const Prepared& prepared);
 
+// Training samples that an epoch leaves out, others each time, because updates are made of whole batches.
+int64_t samples_left_out(const Prepared& prepared);
+
+// Adds notes where values that padding has a part in (Loop::padded) give validation another batch than was asked for,
+// or are not exact. `skip_bad`: as ExecutionOptions has it.
+void note_padding(Prepared& prepared, int64_t skip_bad);
+
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 
 }  // namespace arbalest

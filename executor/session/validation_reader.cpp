@@ -43,6 +43,8 @@ Measurement ValidationReader::read(int64_t tick) {
   for (const LoopMetric& metric : loop_.metrics) {
     if (!keeps_rows(metric)) {
       result.values.push_back(mean_of(metric, sums));
+      result.weightless.resize(result.values.size());
+      result.weightless.back() = is_weightless(metric, sums);
       continue;
     }
     const int64_t columns = loop_.graph.values[size_t(metric.rows)].type.shape[1];

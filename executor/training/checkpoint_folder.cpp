@@ -1,6 +1,7 @@
 #include "executor/training/checkpoint_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,18 +37,40 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return std::stoll(digits);
 }
 
-// The first checkpoint that can be read and is wanted; those that cannot be read are reported on standard error.
-std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& paths,
-                                                const std::function<bool(const CheckpointFile&)>& wanted) {
+struct Newest {
+  std::shared_ptr<const CheckpointFile> file;  // nullptr: there is none
+  std::vector<std::string> faults;             // of newer ones, which cannot be read
+};
+
+// The first checkpoint that can be read and is wanted.
+Newest newest_of(const std::vector<fs::path>& paths, const std::function<bool(const CheckpointFile&)>& wanted) {
+  Newest newest;
   for (const fs::path& path : paths) {
     try {
       auto file = std::make_shared<CheckpointFile>(read_checkpoint(path));
-      if (wanted(*file)) return file;
+      if (!wanted(*file)) continue;
+      newest.file = std::move(file);
+      break;
     } catch (const RunError& error) {
-      warn(fmt::format("{}; it is left out", error.what()));
+      newest.faults.emplace_back(error.what());
     }
   }
-  return nullptr;
+  return newest;
+}
+
+void tell_of(const std::vector<std::string>& faults) {
+  for (const std::string& fault : faults) warn(fmt::format("{}; it is left out", fault));
+}
+
+// Adds the checkpoints to `found`. Returns why the folder cannot be listed, if so.
+std::error_code list(const fs::path& folder, std::map<int64_t, fs::path, std::greater<>>& found) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (const auto iteration = iteration_of(entry->path().filename().string())) {
+      found.emplace(*iteration, entry->path());
+    }
+  }
+  return error == std::errc::no_such_file_or_directory ? std::error_code() : error;
 }
 
 // Removes the temporary files of checkpoints that a killed run was writing.
@@ -87,8 +110,9 @@ fs::path CheckpointFolder::path_of(int64_t iteration) const {
 
 void CheckpointFolder::prune(int64_t latest, int64_t keep, int64_t best) const {
   int64_t kept = 0;
-  for (const fs::path& path : checkpoints_in(folder_)) {
-    const int64_t iteration = iteration_of(path.filename().string()).value_or(latest + 1);
+  std::map<int64_t, fs::path, std::greater<>> found;
+  list(folder_, found);  // a folder that cannot be listed keeps what it has
+  for (const auto& [iteration, path] : found) {
     if (iteration > latest || kept++ < keep || iteration == best) continue;
     std::error_code ignored;  // what cannot be removed is in nobody's way
     fs::remove(path, ignored);
@@ -97,11 +121,8 @@ void CheckpointFolder::prune(int64_t latest, int64_t keep, int64_t best) const {
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::map<int64_t, fs::path, std::greater<>> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code unknown;
-    const auto iteration = iteration_of(entry->path().filename().string());
-    if (iteration && entry->is_regular_file(unknown)) found.emplace(*iteration, entry->path());
+  if (const std::error_code error = list(folder, found)) {
+    throw RunError(fmt::format("{}: the folder cannot be listed: {}", folder.string(), error.message()));
   }
   std::vector<fs::path> paths;
   for (const auto& [iteration, path] : found) paths.push_back(path);
@@ -125,14 +146,25 @@ void remove_after(const fs::path& folder, int64_t iteration) {
 }
 
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {
-  return newest_of(checkpoints_in(folder), [](const CheckpointFile&) { return true; });
+  const Newest newest = newest_of(checkpoints_in(folder), [](const CheckpointFile&) { return true; });
+  if (!newest.file && !newest.faults.empty()) {
+    throw GraphError(fmt::format(
+        "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; --checkpoint with another folder "
+        "starts afresh, and so does this one once they are moved away",
+        folder.string(), newest.faults.size(), newest.faults.size() == 1 ? " is" : "s are",
+        fmt::join(newest.faults, "; ")));
+  }
+  tell_of(newest.faults);
+  return newest.file;
 }
 
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before) {
   std::vector<fs::path> paths = checkpoints_in(folder);
   std::erase_if(
       paths, [&](const fs::path& path) { return iteration_of(path.filename().string()).value_or(before) >= before; });
-  return newest_of(paths, is_finite);
+  const Newest newest = newest_of(paths, is_finite);
+  tell_of(newest.faults);
+  return newest.file;
 }
 
 }  // namespace arbalest

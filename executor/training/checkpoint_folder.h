@@ -30,13 +30,15 @@ class CheckpointFolder {
   std::optional<OutputLock> held_;
 };
 
-// By their names, the newest first; none if there is no such folder.
+// All files with a checkpoint's name, the newest first; none if there is no such folder. Throws RunError if the folder
+// cannot be listed.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
 // For a run that starts afresh. Throws GraphError if the folder has checkpoints.
 void check_has_none(const std::filesystem::path& folder);
 
-// The newest that is whole; says on standard error why newer ones are not taken. nullptr: there is none.
+// The newest that is whole; says on standard error why newer ones are not taken. nullptr: the folder has none. Throws
+// GraphError, with each one's fault, if none of those that it has can be read.
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::path& folder);
 
 // The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.

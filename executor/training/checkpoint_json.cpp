@@ -79,6 +79,7 @@ Json json_of(const Validated& event) {
           {"left_out", event.left_out},
           {"seconds", event.seconds},
           {"loss", real(event.loss)},
+          {"loss_undefined", event.loss_undefined},
           {"metrics", json_of(event.metrics)},
           {"parts", json_of(event.parts)},
           {"rate_factor", real(event.rate_factor)}};
@@ -92,6 +93,7 @@ Validated validated_of(const Json& json) {
   event.left_out = count_of(json.at("left_out"));
   event.seconds = real_of(json.at("seconds"));
   event.loss = real_of(json.at("loss"));
+  event.loss_undefined = json.value("loss_undefined", false);  // older files have none
   event.metrics = metrics_of(json.at("metrics"));
   event.parts = metrics_of(json.at("parts"));
   event.rate_factor = real_of(json.at("rate_factor"));
@@ -99,10 +101,10 @@ Validated validated_of(const Json& json) {
 }
 
 Json json_of(const EpochEnded& event) {
-  return {{"epoch", event.epoch},        {"iteration", event.iteration},
-          {"seconds", event.seconds},    {"images_per_second", real(event.images_per_second)},
-          {"loss", real(event.loss)},    {"metrics", json_of(event.metrics)},
-          {"validates", event.validates}};
+  return {{"epoch", event.epoch},         {"iteration", event.iteration},
+          {"seconds", event.seconds},     {"images_per_second", real(event.images_per_second)},
+          {"loss", real(event.loss)},     {"loss_undefined", event.loss_undefined},
+          {"validates", event.validates}, {"metrics", json_of(event.metrics)}};
 }
 
 EpochEnded epoch_of(const Json& json) {
@@ -112,6 +114,7 @@ EpochEnded epoch_of(const Json& json) {
   event.seconds = real_of(json.at("seconds"));
   event.images_per_second = real_of(json.at("images_per_second"));
   event.loss = real_of(json.at("loss"));
+  event.loss_undefined = json.value("loss_undefined", false);  // older files have none
   event.metrics = metrics_of(json.at("metrics"));
   event.validates = json.at("validates").get<bool>();
   return event;

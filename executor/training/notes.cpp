@@ -15,8 +15,8 @@ namespace arbalest {
 
 std::string Training::note() const {
   std::vector<std::string> notes = prepared_.notes;
-  for (std::string note :
-       {resumed_note(), note_of_labels(prepared_), schedule_note(), precision_note(), learners_note()}) {
+  for (std::string note : {resumed_note(), note_of_labels(prepared_), left_out_note(), schedule_note(),
+                           precision_note(), learners_note()}) {
     if (!note.empty()) notes.push_back(std::move(note));
   }
   return fmt::format("{}", fmt::join(notes, "; "));
@@ -25,6 +25,10 @@ std::string Training::note() const {
 // A note if the learning rate goes on otherwise than the run before would have had it. That is by what was asked for,
 // or because a schedule of the run's length has become another with it.
 std::string Training::resumed_note() const {
+  if (options_.checkpoints.from && (segment_->at_end() || is_over())) {
+    const std::vector<std::string>& asked = options_.checkpoints.changes;
+    return asked.empty() ? "" : fmt::format("the run is complete: {} changes nothing", fmt::join(asked, ", "));
+  }
   std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
   // With a change of the rate itself what it was before is not known from the schedule as it is now.
   if (!options_.checkpoints.from || !changes_.empty()) return note;
@@ -46,8 +50,7 @@ std::string Training::schedule_note() const {
   const std::string schedule = string_attribute(train, "schedule");
   const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
   const bool cycle = schedule == "onecycle";
-  const bool ends = cycle || schedule == "cosine" || schedule == "linear" || schedule == "polynomial";
-  if (!ends || last <= 0 || total == last) return "";
+  if (!LearningRate(train).ends() || last <= 0 || total == last) return "";
   if (total < last) {
     return fmt::format(
         "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; --set "
@@ -57,6 +60,17 @@ std::string Training::schedule_note() const {
   return fmt::format(
       "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
       last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
+}
+
+// A note if an epoch leaves out more than a few of the samples; "" otherwise.
+std::string Training::left_out_note() const {
+  constexpr double kMany = 0.05;
+  const int64_t samples = prepared_.request.training_samples, left_out = samples_left_out(prepared_);
+  if (double(left_out) < kMany * double(samples)) return "";
+  return fmt::format(
+      "an epoch leaves out {} of {} samples ({:.0f} %), others each time, since batches are whole: "
+      "arbalest.Prefetch's 'batch'",
+      left_out, samples, 100 * double(left_out) / double(samples));
 }
 
 // A note if CPUs that lack the instructions for it compute in bf16; "" otherwise.

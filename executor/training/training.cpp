@@ -34,6 +34,7 @@ std::vector<OutputLock> hold_files(const FileOptions& files) {
   check_inputs_kept({{"--weights-map", files.weights_map}}, written);
   check_kind_kept("--trace", files.trace, OutputKind::Trace);
   for (const auto& [option, path] : saved) {
+    check_weights_name(option, path);
     if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);
   }
   return hold_outputs(written);
@@ -164,7 +165,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   monitor_->begin();
   RunFinished end;
   try {
-    const bool over = monitor_->all_targets_reached() || monitor_->out_of_patience();
+    const bool over = is_over();
     complete_ = segment_->at_end();
     if (!over && !complete_) {
       setup_seconds += bring_samples(interrupted);
@@ -291,6 +292,10 @@ void Training::write_trace_of_failure() noexcept {
   }
 }
 
+bool Training::is_over() const {
+  return monitor_->all_targets_reached() || monitor_->out_of_patience();
+}
+
 std::string Training::why_ended() const {
   if (monitor_->all_targets_reached()) return "until";
   if (monitor_->out_of_patience()) return "patience";
@@ -333,7 +338,7 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
       continue;
     }
     if (!stopped_.empty()) return;
-    if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
+    if (is_over()) return;
     PlanRequest rest = whole_;
     Cursor from = segment_->cursor();
     const bool one_of_several = tuner_ || segment_->from().iteration > 0;

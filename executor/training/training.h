@@ -49,9 +49,11 @@ class Training {
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
   std::string why_ended() const;
+  bool is_over() const;  // by what validations have found
   // The run's notes at its start: notes.cpp.
   std::string note() const;
   std::string resumed_note() const;
+  std::string left_out_note() const;
   std::string schedule_note() const;
   std::string precision_note() const;
   std::string learners_note() const;

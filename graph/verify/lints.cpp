@@ -178,9 +178,11 @@ Notes validated_on_training(const Graph& graph) {
   if (!prefetch || !validate) return {};
   const std::string split = string_attribute(*validate, "split");
   if (split != string_attribute(*prefetch, "split")) return {};
-  return {note(*validate, fmt::format("measures on '{}', which is the split that is trained on; expected another, such "
-                                      "as split = \"test\"",
-                                      split))};
+  const std::string other =
+      split == "test" ? fmt::format("that node '{}' (arbalest.Prefetch) has split = \"train\"", prefetch->name)
+                      : "another, such as split = \"test\"";
+  return {note(*validate,
+               fmt::format("measures on '{}', which is the split that is trained on; expected {}", split, other))};
 }
 
 // Crops that zeros fill, or may fill as a whole.

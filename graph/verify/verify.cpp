@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -106,8 +107,12 @@ double infer_node(Graph& graph, NodeId id) {
                     "make of them",
                     graph.values[size_t(node.inputs[i])].name, to_string(context.input(i))));
   }
-  if (node.op->infer) node.op->infer(context);
-  return infer_content(graph, id);
+  try {
+    if (node.op->infer) node.op->infer(context);
+    return infer_content(graph, id);
+  } catch (const std::bad_alloc&) {
+    fail(node, "not enough memory on the host for what is known before the graph runs");
+  }
 }
 
 // Checks of a node that need no types.

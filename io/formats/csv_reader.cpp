@@ -11,6 +11,11 @@
 
 namespace arbalest {
 
+std::string_view without_blanks(std::string_view cell) {
+  const size_t first = cell.find_first_not_of(" \t"), last = cell.find_last_not_of(" \t");
+  return first == cell.npos ? std::string_view() : cell.substr(first, last - first + 1);
+}
+
 void CsvReader::Close::operator()(FILE* file) const {
   fclose(file);
 }
@@ -25,7 +30,7 @@ CsvReader::CsvReader(const std::filesystem::path& path) : path_(path.string()) {
   if (!file_) fail_file("opened", path);
   skip_byte_order_mark();
   if (!read_record()) fail_at(1, "expected the names of columns, found the end of the file");
-  for (size_t column = 0; column < ends_.size(); ++column) columns_.emplace_back((*this)[column]);
+  for (size_t column = 0; column < ends_.size(); ++column) columns_.emplace_back(without_blanks((*this)[column]));
 }
 
 void CsvReader::skip_byte_order_mark() {

@@ -13,11 +13,14 @@
 
 namespace arbalest {
 
+// The cell without blanks around it.
+std::string_view without_blanks(std::string_view cell);
+
 // Reads one record after the other. All functions throw RunError with the file and the line if the text is no such
 // table.
 class CsvReader {
  public:
-  explicit CsvReader(const std::filesystem::path& path);  // reads the header
+  explicit CsvReader(const std::filesystem::path& path);  // reads the header, whose names lose blanks around them
 
   const std::string& path() const { return path_; }
   const std::vector<std::string>& columns() const { return columns_; }

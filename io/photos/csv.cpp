@@ -9,6 +9,7 @@
 #include <cassert>
 #include <climits>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <unordered_map>
 
@@ -98,7 +99,7 @@ class CsvSource final : public FileSource {
 };
 
 RowSplit split_of(const CsvReader& row, size_t column) {
-  std::string name(row[column]);
+  std::string name(without_blanks(row[column]));
   std::transform(name.begin(), name.end(), name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
   if (name == "train" || name == "training") return RowSplit::Train;
   if (name == "test" || name == "testing") return RowSplit::Test;
@@ -191,8 +192,17 @@ std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table) {
   return rows;
 }
 
-// Warns of files that are in two splits, because a model would be judged by what it was trained on. Only the training
-// split warns, so that it is said once.
+// Whether the rows have the same label, or the same labels.
+bool same_labels(const Table& table, size_t row, size_t other) {
+  const auto bytes = size_t(table.labels->field().sample().bytes());
+  std::vector<std::byte> one(bytes), two(bytes);
+  table.labels->write(int64_t(row), one.data());
+  table.labels->write(int64_t(other), two.data());
+  return one == two;
+}
+
+// Warns of files that are in two splits, because a model would be judged by what it was trained on, and of files that
+// have other labels in another row of their split. Only the training split warns, so that it is said once.
 void warn_of_shared_files(const SourceSpec& spec, const Table& table) {
   struct Named {
     uint64_t name;  // a hash of it
@@ -206,21 +216,27 @@ void warn_of_shared_files(const SourceSpec& spec, const Table& table) {
     rows.push_back({hash_name(plain ? std::string(path) : fs::path(path).lexically_normal().string()), row});
   }
   std::sort(rows.begin(), rows.end());
-  constexpr size_t kShown = 3;
-  std::vector<std::string> shown;
-  size_t files = 0;
-  for (size_t first = 0, end = 0; first < rows.size(); first = end) {
-    while (end < rows.size() && rows[end].name == rows[first].name) ++end;
-    const auto other = std::find_if(rows.begin() + int64_t(first), rows.begin() + int64_t(end), [&](const Named& each) {
-      return table.splits[each.row] != table.splits[rows[first].row];
-    });
-    if (other == rows.begin() + int64_t(end) || ++files > kShown) continue;
-    shown.push_back(fmt::format("{} (lines {} and {})", table.paths[other->row], table.lines[rows[first].row],
-                                table.lines[other->row]));
-  }
-  if (files == 0) return;
-  warn(fmt::format("source '{}': {} file{} in two splits: {}{}", spec.text, files, files == 1 ? " is" : "s are",
-                   fmt::join(shown, ", "), files > kShown ? fmt::format(" and {} more", files - kShown) : ""));
+  // Warns of files of which a row differs from the first in this way.
+  const auto warn_of = [&](const char* fault, const std::function<bool(size_t first, size_t other)>& differs) {
+    constexpr size_t kShown = 3;
+    std::vector<std::string> shown;
+    size_t files = 0;
+    for (size_t first = 0, end = 0; first < rows.size(); first = end) {
+      while (end < rows.size() && rows[end].name == rows[first].name) ++end;
+      const auto other = std::find_if(rows.begin() + int64_t(first), rows.begin() + int64_t(end),
+                                      [&](const Named& each) { return differs(rows[first].row, each.row); });
+      if (other == rows.begin() + int64_t(end) || ++files > kShown) continue;
+      shown.push_back(fmt::format("{} (lines {} and {})", table.paths[other->row], table.lines[rows[first].row],
+                                  table.lines[other->row]));
+    }
+    if (files == 0) return;
+    warn(fmt::format("source '{}': {} file{} {}: {}{}", spec.text, files, files == 1 ? "" : "s", fault,
+                     fmt::join(shown, ", "), files > kShown ? fmt::format(" and {} more", files - kShown) : ""));
+  };
+  warn_of("in two splits", [&](size_t first, size_t other) { return table.splits[other] != table.splits[first]; });
+  warn_of("with different labels in one split", [&](size_t first, size_t other) {
+    return table.splits[other] == table.splits[first] && !same_labels(table, first, other);
+  });
 }
 
 std::unique_ptr<Source> open_csv(const SourceSpec& spec) {

@@ -17,11 +17,6 @@
 namespace arbalest {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
-  return first == text.npos ? std::string_view() : text.substr(first, last - first + 1);
-}
-
 // Cells that programs write for a missing number: no class of that name is meant.
 bool is_nan(std::string_view name) {
   return name.size() == 3 && strncasecmp(name.data(), "nan", 3) == 0;
@@ -76,7 +71,7 @@ class ClassLabels final : public CsvLabels {
 
   void add(const CsvReader& row) override {
     constexpr size_t kLongestName = 1000;
-    const std::string_view name = trimmed(row[column_]);
+    const std::string_view name = without_blanks(row[column_]);
     if (name.empty() || name.size() > kLongestName)
       row.fail(column_, fmt::format("a class of at most {} bytes", kLongestName));
     if (is_nan(name)) row.fail(column_, "a class; take rows without one out of the table");
@@ -184,7 +179,7 @@ class ColumnLabels final : public CsvLabels {
 
  private:
   int8_t value(const CsvReader& row, size_t column) const {
-    const std::string text(trimmed(row[column]));
+    const std::string text(without_blanks(row[column]));
     const auto is = [&text](const char* word) { return strcasecmp(text.c_str(), word) == 0; };
     if (text.empty() || text == missing_) return -1;
     if (is("0") || is("0.0") || is("false")) return 0;
@@ -211,11 +206,11 @@ class ListedLabels final : public CsvLabels {
         none_(std::move(none)) {}
 
   void add(const CsvReader& row) override {
-    std::string_view rest = trimmed(row[column_]);
+    std::string_view rest = without_blanks(row[column_]);
     if (rest == none_) rest = {};
     while (!rest.empty()) {
       const size_t end = rest.find(separator_);
-      const std::string_view name = trimmed(rest.substr(0, end));
+      const std::string_view name = without_blanks(rest.substr(0, end));
       if (name.empty() || name == none_) {
         row.fail(column_, fmt::format("labels with '{}' between them{}", separator_,
                                       none_.empty() ? "" : fmt::format(", or '{}' alone", none_)));

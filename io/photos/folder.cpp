@@ -113,30 +113,38 @@ std::string split_folder(const SourceSpec& spec, const Names& folders, std::init
                              fmt::join(found, " and "), spec.path, *names.begin()));
 }
 
-// A hint that names the source whose classes are the folders in `folder`; "" if fewer than two of them have images.
-std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder) {
+// A hint that names the source whose classes are the folders in `folder`; "" if fewer than two of them have images, or,
+// with `alone`, if the folder holds anything else.
+std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder, bool alone = false) {
   std::error_code error;
-  int64_t classes = 0;
+  int64_t classes = 0, beside = 0;
   if (!fs::is_directory(folder, error)) return "";
-  for (const std::string& name : folders_in(folder.string())) {
+  const Names folders = folders_in(folder.string(), &beside);
+  for (const std::string& name : folders) {
     int64_t images = 0;
     folders_in((folder / name).string(), &images);
-    if (images > 0 && ++classes == 2) {
-      const std::string options = spec.text.substr(std::min(spec.text.size(), spec.text.find('?')));
-      return fmt::format("; classes seem to be in '{}': folder:{}{}", folder.string(), folder.string(), options);
-    }
+    if (images > 0) ++classes;
+    if (images == 0 && alone) return "";
+    if (classes == 2 && !alone) break;
   }
-  return "";
+  if (classes < 2 || (alone && beside > 0)) return "";
+  const std::string options = spec.text.substr(std::min(spec.text.size(), spec.text.find('?')));
+  return fmt::format("; classes seem to be in '{}': folder:{}{}", folder.string(), folder.string(), options);
 }
 
 // A hint at the folder that was probably meant: the only one in the given folder, or its parent if it holds images
-// itself.
+// itself and stands among folders of classes alone.
 std::string meant_instead(const SourceSpec& spec, const Names& folders, int64_t images) {
   const fs::path root = spec.path;
   std::string meant = folders.size() == 1 ? source_of_classes_in(spec, root / folders.front()) : "";
   if (!meant.empty() || images == 0) return meant;
   const fs::path around = (fs::absolute(root) / "").lexically_normal().parent_path().parent_path();
-  return source_of_classes_in(spec, root.is_absolute() ? around : fs::proximate(around));
+  return source_of_classes_in(spec, root.is_absolute() ? around : fs::proximate(around), true);
+}
+
+std::string images_alone(int64_t images, const fs::path& folder) {
+  return fmt::format("found {} image{} in '{}' itself, and no folder of a class", images, images == 1 ? "" : "s",
+                     folder.string());
 }
 
 FolderSplit find_split(const SourceSpec& spec) {
@@ -155,16 +163,25 @@ FolderSplit find_split(const SourceSpec& spec) {
     const bool is_test = spec.split == "test" ? !test.empty() : validation.empty();
     const std::string folder = spec.split == "train" ? train : is_test ? test : validation;
     FolderSplit split{root / folder, folders_in((root / train).string()), false, beside};
+    for (const std::string& each : {train, folder}) {
+      int64_t images = 0;
+      if (!folders_in((root / each).string(), &images).empty() || images == 0) continue;
+      throw RunError(fmt::format("source '{}': {}; expected the images in a folder for each class: '{}'", spec.label(),
+                                 images_alone(images, root / each), (root / each / "CLASS").string()));
+    }
     check_classes(spec, split, root / train);
     folders_in(split.root.string(), &split.beside);
     return split;
   }
   const auto is_split = [&](const std::string& name) { return name == train || name == test || name == validation; };
   if (folders.empty() || std::all_of(folders.begin(), folders.end(), is_split)) {
+    const std::string found = folders.empty() && beside > 0
+                                  ? images_alone(beside, root)
+                                  : fmt::format("found folder '{}', {}", root.string(), describe_folder(root));
     throw RunError(fmt::format(
-        "source '{}': found folder '{}', {}; expected a folder for each class, or train and one of test, validation, "
-        "val, valid with a folder for each class{}",
-        spec.label(), root.string(), describe_folder(root), meant_instead(spec, folders, beside)));
+        "source '{}': {}; expected a folder for each class, or train and one of test, validation, val, valid with a "
+        "folder for each class{}",
+        spec.label(), found, meant_instead(spec, folders, beside)));
   }
   return {root, folders, true, beside};
 }

@@ -132,12 +132,13 @@ int64_t DataOrder::sample(uint64_t epoch, int64_t position) const {
   return Permutation(round_keys(key_, epoch), samples_)(position);
 }
 
-int64_t DataOrder::range(uint64_t epoch, int64_t first, std::span<int64_t> out) const {
+int64_t DataOrder::range(uint64_t epoch, int64_t batch, int64_t first, std::span<int64_t> out) const {
   const int64_t size = int64_t(out.size());
   const Slots slots = slots_of(epoch);
+  const int64_t begin = std::min(batch, samples_ - 1), repeated = samples_ - begin;
   for (int64_t i = 0; i < size; ++i) {
     int64_t& sample = out[size_t(i)];
-    sample = std::min(first + i, samples_ - 1);
+    sample = first + i < samples_ ? first + i : begin + (first + i - begin) % repeated;
     if (shuffle_) sample = block_ > 1 ? sample_in_blocks(slots, epoch, sample) : slots.blocks(sample);
   }
   return std::clamp(samples_ - first, int64_t{0}, size);
@@ -161,6 +162,14 @@ std::vector<int64_t> DataOrder::blocks_ahead(uint64_t epoch, int64_t first, int6
     }
   }
   return ahead;
+}
+
+int64_t whole_batch(int64_t samples, int64_t least, int64_t most) {
+  int64_t best = most;
+  for (int64_t batch = most; batch >= least; --batch) {
+    if (samples % batch < samples % best) best = batch;
+  }
+  return best;
 }
 
 int64_t rounds_per_epoch(int64_t samples, int64_t learners, int64_t batch) {

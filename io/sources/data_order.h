@@ -27,13 +27,15 @@ class DataOrder {
   // The sample at a position (0 … samples − 1) of an epoch.
   int64_t sample(uint64_t epoch, int64_t position) const;
 
-  // The samples at positions `first` and on. Positions after the last one are padding, filled with the sample at the
-  // last position. Returns how many are not padding.
-  int64_t range(uint64_t epoch, int64_t first, std::span<int64_t> out) const;
+  // The samples at positions `first` and on. Positions after the last one are padding, which repeats the samples from
+  // position `batch`, the first of the batch, in turn: a batch of 3 valid samples is 0 1 2 0 1 2 0. Batches after the
+  // last one repeat its last sample. Returns how many are not padding.
+  int64_t range(uint64_t epoch, int64_t batch, int64_t first, std::span<int64_t> out) const;
 
   // Batch `number` of an epoch, `out.size()` samples: positions number · out.size() and on.
   int64_t batch(uint64_t epoch, int64_t number, std::span<int64_t> out) const {
-    return range(epoch, number * int64_t(out.size()), out);
+    const int64_t first = number * int64_t(out.size());
+    return range(epoch, first, first, out);
   }
 
   // The blocks (block b has samples b · block and on) that are read soon after those at `count` positions from `first`
@@ -56,6 +58,9 @@ class DataOrder {
 // ⌊samples ÷ (learners · batch)⌋: the rounds of an epoch; the remainder is dropped. Throws GraphError if there is
 // not one.
 int64_t rounds_per_epoch(int64_t samples, int64_t learners, int64_t batch);
+
+// The batch from `least` to `most` of which an epoch leaves out the fewest samples; of equal ones the largest.
+int64_t whole_batch(int64_t samples, int64_t least, int64_t most);
 
 // ⌈samples ÷ batch⌉: validation counts every sample once.
 inline int64_t validation_batches(int64_t samples, int64_t batch) {

@@ -140,13 +140,22 @@ std::string fault_of_label(const Field& field, int64_t label) {
                      field.name, label, classes, label);
 }
 
-std::string counted_from_one(std::span<const int64_t> samples) {
-  const bool one_more = samples.size() > 2 && samples[0] == 0 &&
-                        std::all_of(samples.begin() + 1, samples.end(), [](int64_t count) { return count > 0; });
-  if (!one_more) return "";
-  return fmt::format(
-      "labels are 1 to {}, and none is 0: classes are counted from 0, so that one has no sample; in NumPy: labels - 1",
-      samples.size() - 1);
+std::string counted_from_one(const std::map<int64_t, int64_t>& samples, int64_t classes, const Source& source) {
+  if (samples.size() < 2 || samples.begin()->first != 1 || !source.class_names().empty()) return "";
+  const int64_t most = samples.rbegin()->first;
+  if (most != int64_t(samples.size()) || (classes > 0 && most < classes - 1)) return "";
+  const std::string data = source.describe();
+  const bool arrays = data.starts_with("npy:") || data.starts_with("tensors:");
+  return fmt::format("labels are 1 to {}, and none is 0: classes are counted from 0, so that one has no sample; {}",
+                     most, arrays ? "in NumPy: labels - 1" : "take 1 from each");
+}
+
+std::string counted_from_one(std::span<const int64_t> samples, const Source& source) {
+  std::map<int64_t, int64_t> seen;
+  for (size_t label = 0; label < samples.size(); ++label) {
+    if (samples[label] > 0) seen.emplace(int64_t(label), samples[label]);
+  }
+  return counted_from_one(seen, int64_t(samples.size()), source);
 }
 
 }  // namespace arbalest

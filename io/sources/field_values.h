@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,8 +46,11 @@ CountedLabels count_labels(const Source& source, int field);
 std::string fault_of_label(const Field& field, int64_t label);
 
 // A note if labels begin with 1 and none is left out: there is a class more than there are kinds of samples. "" for
-// other labels. `samples`: by label.
-std::string counted_from_one(std::span<const int64_t> samples);
+// other labels, and if the source names classes. `samples`: how many have each label; `classes`: as many as there
+// are, 0 if that is not known.
+std::string counted_from_one(const std::map<int64_t, int64_t>& samples, int64_t classes, const Source& source);
+// The same of samples by label, 0 for labels that none has, up to the last class.
+std::string counted_from_one(std::span<const int64_t> samples, const Source& source);
 
 // Calls `use` with the content of the field for some thousand samples at a time, from the first to the last of all.
 void each_chunk(const Source& source, int field, const std::function<void(std::span<const std::byte>)>& use);

@@ -62,7 +62,7 @@ class LimitedSource final : public Source {
 std::unique_ptr<Source> limited_source(std::unique_ptr<Source> source, int64_t limit) {
   if (limit >= source->size()) return source;
   std::vector<int64_t> indices(static_cast<size_t>(limit));
-  DataOrder(0, source->size(), true, source->block()).range(0, 0, indices);
+  DataOrder(0, source->size(), true, source->block()).range(0, 0, 0, indices);
   std::sort(indices.begin(), indices.end());
   return std::make_unique<LimitedSource>(std::move(source), std::move(indices));
 }

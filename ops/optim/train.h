@@ -16,6 +16,11 @@ class LearningRate {
   double rate(double epochs_seen, double total_epochs) const;
   // How often the rate has dropped in a step by then; 0 unless the schedule drops in steps, others change smoothly.
   int64_t drops(double epochs_seen) const;
+  // Whether it ends after `epochs`, or with the run, so that it depends on how long that is.
+  bool ends() const {
+    return schedule_ == Schedule::Cosine || schedule_ == Schedule::Linear || schedule_ == Schedule::Polynomial ||
+           schedule_ == Schedule::OneCycle;
+  }
   bool drops_in_steps() const { return schedule_ == Schedule::Step || schedule_ == Schedule::Multistep; }
 
  private:

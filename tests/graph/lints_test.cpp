@@ -143,6 +143,17 @@ TEST_CASE("lints: validation on the split that is trained on") {
         Notes{"node 'report' (arbalest.Validate): measures on 'train', which is the split that is trained on; expected "
               "another, such as split = \"test\""});
   CHECK(validated("test") == Notes{});
+  // The split that is advised is not the one that is complained of.
+  Graph graph =
+      net("logits = arbalest.Linear <units = 3> (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+          "trained = arbalest.Train <lr = 0.1> (loss)\n"
+          "report = arbalest.Validate <split = \"test\"> (trained, loss)\n");
+  Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  prefetch.attributes.set("split", std::string("test"));
+  CHECK(lint(graph) ==
+        Notes{"node 'report' (arbalest.Validate): measures on 'test', which is the split that is trained "
+              "on; expected that node '" +
+              prefetch.name + "' (arbalest.Prefetch) has split = \"train\""});
 }
 
 TEST_CASE("lints: crops that are mostly zeros") {

@@ -175,12 +175,18 @@ TEST_CASE("csv: a file in two splits is reported") {
   const TestTable table(
       "path,label,split\n0.jpg,a,train\n1.jpg,b,train\n./0.jpg,a,test\n2.jpg,a,test\n2.jpg,b,test\n1.jpg,a,val\n");
   const Strings lines = told(table, "", "train");
-  REQUIRE(lines.size() == 1);
-  check_parts(lines[0], {"table.csv': 2 files are in two splits: ", "0.jpg (lines 2 and 4)", "1.jpg (lines 3 and 7)"});
+  REQUIRE(lines.size() == 2);
+  check_parts(lines[1], {"table.csv': 1 file with different labels in one split: 2.jpg (lines 5 and 6)"});
+  check_parts(lines[0], {"table.csv': 2 files in two splits: ", "0.jpg (lines 2 and 4)", "1.jpg (lines 3 and 7)"});
   CHECK(told(table, "", "test").empty());
   std::string twice = "path,label\n";  // of many that are there twice some are divided
   for (int i = 0; i < 15; ++i) twice += "0.jpg,a\n";
-  check_parts(told(TestTable(twice), "?test=0.5", "train").at(0), {"1 file is in two splits: 0.jpg (lines "});
+  check_parts(told(TestTable(twice), "?test=0.5", "train").at(0), {"1 file in two splits: 0.jpg (lines "});
+  const TestTable several(
+      "path,split,a,b\n0.jpg,train,1,0\n0.jpg,train,1,\n1.jpg,train,1,0\n1.jpg,train,1,0\n2.jpg,test,1,1\n");
+  const Strings contradictory = told(several, "?labels=a,b", "train");
+  REQUIRE(contradictory.size() == 1);
+  check_parts(contradictory[0], {"1 file with different labels in one split: 0.jpg (lines 2 and 3)"});
   CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,b,train\n2.jpg,a,test\n"), "", "train").empty());
 }
 
@@ -361,6 +367,13 @@ TEST_CASE("csv: the real X-rays") {
   CHECK(train->class_names() == Strings{"pneumonia", "bacteria", "virus"});
   CHECK(open_source("csv:" + file.string() + "?labels=*", "test", 1)->size() == 210);
   CHECK(content(*train, 792).starts_with("\x89PNG"));
+}
+
+TEST_CASE("csv: blanks around names of columns and splits are left out, as around labels") {
+  const TestTable table("path , label, split\n0.jpg, a ,train\n1.jpg,b, train \n2.jpg,a,\ttest\n");
+  CHECK(table.open()->size() == 2);
+  CHECK(table.open()->class_names() == Strings{"a", "b"});
+  CHECK(table.open("?label=label", "test")->size() == 1);
 }
 
 }  // namespace csv_test

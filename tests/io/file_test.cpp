@@ -17,6 +17,7 @@ TEST_CASE("file: a file that is missing is reported with what is there") {
   TestFolder folder;
   folder.write("b.txt", std::string("b"));
   folder.write("a/c.txt", std::string("c"));
+  folder.write(".hidden", std::string("x"));
   CHECK(describe_folder(folder.string()) == "which holds a/, b.txt");
   CHECK(describe_folder(folder / "a/none") == "which does not exist");
   CHECK(describe_folder(folder / "b.txt") == "which is not a folder");

@@ -197,7 +197,9 @@ TEST_CASE("folder: what cannot be split says what was found and expected") {
   check_parts(message_of<RunError>([&] { open_source("folder:" + folder.string() + "/none", "train", 1); }),
               {"none: cannot be listed: No such file"});
   folder.write("photo.jpg", std::string("x"));
-  check_parts(run_error(folder), {"which holds photo.jpg", "expected a folder for each class"});
+  check_parts(run_error(folder), {"found 1 image in '" + folder.string() + "' itself, and no folder of a class; ",
+                                  "expected a folder for each class"});
+  folder.write(".DS_Store", std::string("x"));  // no message lists it
   write_photos(folder, {"train/a"}, 2);
   check_parts(run_error(folder), {"which holds photo.jpg, train/", "one of test, validation, val, valid"});
   write_photos(folder, {"test/a", "test/z", "test/y"}, 1);
@@ -303,11 +305,29 @@ TEST_CASE("folder: one class is reported, and a folder too high or too low is na
   check_parts(
       message_of<RunError>([&] { said("set/cat"); }),
       {"expected a folder for each class", "; classes seem to be in '" + set + "': folder:" + set + "?test=0.5"});
+  // Folders around that are not classes alone are not meant.
+  write_photos(folder, {"set/notes/deep"}, 1);
+  CHECK_FALSE(message_of<RunError>([&] { said("set/cat"); }).find("seem to be in") != std::string::npos);
   write_photos(folder, {"alone/only"}, 2);
   const Strings alone = said("alone", "test");
   REQUIRE(alone.size() == 1);
   CHECK(alone[0].ends_with("found one class, 'only'; expected a folder for each class in '" +
                            (folder / "alone").string() + "'"));
+}
+
+TEST_CASE("folder: splits whose images are in no class's folder are told so") {
+  const TestFolder folder;
+  write_photos(folder, {"train", "test"}, 3);
+  for (const char* split : {"train", "test"}) {
+    check_parts(run_error(folder, split), {"found 3 images in '" + (folder / "train").string() +
+                                           "' itself, and no folder of a class; expected the "
+                                           "images in a folder for each class: '" +
+                                           (folder / "train/CLASS").string() + "'"});
+  }
+  std::filesystem::remove_all(folder / "train");
+  write_photos(folder, {"train/a", "train/b"}, 2);
+  check_parts(run_error(folder, "test"), {"found 3 images in '" + (folder / "test").string() + "' itself"});
+  CHECK(open(folder)->size() == 4);
 }
 
 TEST_CASE("folder: a photo that is gone by the time it is read") {

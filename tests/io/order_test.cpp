@@ -196,7 +196,7 @@ TEST_CASE("data order: blocks are announced before they are read") {
             const std::vector<int64_t> ahead = order.blocks_ahead(epoch, first, batch);
             told.insert(ahead.begin(), ahead.end());
             tellings += int64_t(ahead.size());
-            const int64_t valid = order.range(epoch, first, out);
+            const int64_t valid = order.range(epoch, first, first, out);
             for (int64_t i = 0; i < valid; ++i) unexpected += !told.contains(out[size_t(i)] / 10);
           }
         CHECK(unexpected == 0);
@@ -208,7 +208,7 @@ TEST_CASE("data order: blocks are announced before they are read") {
   CHECK(DataOrder(3, 1000, true, 10).blocks_ahead(0, 1, 100).empty());
 }
 
-TEST_CASE("data order: validation goes in order and pads its last batch with the last sample") {
+TEST_CASE("data order: validation goes in order and pads its last batch with its samples in turn") {
   const DataOrder order(9, 10, false);
   std::vector<int64_t> out(4);
   CHECK(validation_batches(10, 4) == 3);
@@ -216,9 +216,12 @@ TEST_CASE("data order: validation goes in order and pads its last batch with the
   CHECK(order.batch(0, 0, out) == 4);
   CHECK(out == std::vector<int64_t>{0, 1, 2, 3});
   CHECK(order.batch(5, 2, out) == 2);
-  CHECK(out == std::vector<int64_t>{8, 9, 9, 9});
+  CHECK(out == std::vector<int64_t>{8, 9, 8, 9});
   CHECK(order.batch(0, 3, out) == 0);
   CHECK(out == std::vector<int64_t>{9, 9, 9, 9});
+  out.resize(3);  // the second part of a batch of 6
+  CHECK(order.range(0, 6, 9, out) == 1);
+  CHECK(out == std::vector<int64_t>{9, 6, 7});
 }
 
 TEST_CASE("data order: any thread may ask at any time") {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "io/sources/field_values.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"
 #include "tests/io/test_folder.h"
@@ -372,6 +373,31 @@ TEST_CASE("source: the real CIFAR-10") {
   std::vector<int> seen(10);
   for (const int32_t label : batch.labels) ++seen[size_t(label)];
   CHECK(seen == std::vector<int>(10, 5000));
+}
+
+TEST_CASE("labels that seem to count from 1 are told by the source's means, unless classes have names") {
+  class Described final : public Source {
+   public:
+    Described(std::string text, std::vector<std::string> names) : text_(std::move(text)), names_(std::move(names)) {}
+    std::vector<Field> fields() const override { return {{"label", DataType::Int32, {}}}; }
+    int64_t size() const override { return 6; }
+    void fill(std::span<const SampleRef> /*samples*/, std::span<std::byte* const> /*fields*/) const override {}
+    std::vector<std::string> class_names() const override { return names_; }
+    std::string describe() const override { return text_; }
+
+   private:
+    const std::string text_;
+    const std::vector<std::string> names_;
+  };
+  const std::vector<int64_t> one = {0, 4, 2}, gap = {0, 4, 0, 2}, zero = {1, 4, 2};
+  const std::string says = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample; ";
+  CHECK(counted_from_one(one, Described("npy:d train: 6 samples", {})) == says + "in NumPy: labels - 1");
+  CHECK(counted_from_one(one, Described("csv:d.csv train: 6 samples", {})) == says + "take 1 from each");
+  CHECK(counted_from_one(one, Described("folder:d test: 6 samples", {"a", "b", "c"})).empty());
+  CHECK(counted_from_one(gap, Described("npy:d", {})).empty());
+  CHECK(counted_from_one(zero, Described("npy:d", {})).empty());
+  CHECK(counted_from_one({{1, 4}, {2, 2}}, 3, Described("npy:d", {})) == says + "in NumPy: labels - 1");
+  CHECK(counted_from_one({{1, 4}, {2, 2}}, 4, Described("npy:d", {})).empty());  // class 3 has no sample either
 }
 
 }  // namespace source_test

@@ -453,7 +453,7 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
         late.pop_front();
       }
       source->will_read(ahead);
-      order.range(epoch, first, batch);
+      order.range(epoch, first, first, batch);
       for (const int64_t index : batch) source->read(index, 0, bytes);
       if (before == 0) before = resident_bytes();
       most = std::max(most, resident_bytes());

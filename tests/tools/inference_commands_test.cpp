@@ -145,6 +145,11 @@ TEST_CASE("classes have the names of a file, which has one for each") {
                    trained.lines({"evaluate", "--class-names", names.c_str()});
                  }),
                  "found 2 names, expected one for each of the 10 classes"));
+  std::ofstream(names) << "zero\none\nzero\n3\n4\n5\n6\n7\n8\n9\n";
+  CHECK(contains(message_of<GraphError>([&] {
+                   trained.lines({"predict", "--class-names", names.c_str()});
+                 }),
+                 "'zero' is there twice (lines 1 and 3)"));
   CHECK(contains(message_of<GraphError>([&] {
                    trained.lines({"predict", "--value", "hidden", "--top", "2"});
                  }),

@@ -188,6 +188,25 @@ TEST_CASE("init: labels from 1 on are reported") {
   check_parts(desk.said(), {"labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample"});
 }
 
+TEST_CASE("init: the batch for photos leaves out the fewest samples of an epoch") {
+  const Desk desk;
+  const auto batch = [&](int64_t photos) {
+    const std::string name = fmt::format("many{}", photos);
+    for (int64_t i = 0; i < photos; ++i) {
+      desk.folder.write(fmt::format("{}/train/{}/{}.png", name, i % 2 ? "cat" : "dog", i), std::string("x"));
+    }
+    desk.folder.write(name + "/test/cat/0.png", std::string("x"));
+    const std::string text = content(desk.init("photos", {"--data", "folder:" + desk.path(name)}));
+    return std::stoi(text.substr(text.find("split = \"train\", batch = ") + 25));
+  };
+  CHECK(batch(10) == 10);
+  CHECK(batch(33) == 32);
+  CHECK(batch(36) == 18);
+  CHECK(batch(96) == 32);
+  CHECK(batch(100) == 25);
+  CHECK(batch(47) == 23);
+}
+
 TEST_CASE("init: photos takes files, and arrays in their own size") {
   const Desk desk;
   const std::string photos = desk.init("photos", {"--data", "folder:" + desk.path("photos")});

@@ -165,7 +165,7 @@ std::string shown_on(uint16_t columns) {
   progress.input.late = 0.9;
   line.progress(progress);
   line.validating({3, 0.37, 31});
-  line.epoch({3, 300, 36, 12345, 0.1235, {{"accuracy", 0.9612}}, true});
+  line.epoch({3, 300, 36, 12345, 0.1235, false, {{"accuracy", 0.9612}}, true});
   Validated validated;
   validated.epoch = 3;
   validated.metrics = {{"accuracy", 0.97}, {"auc", 0.99}};
@@ -212,6 +212,15 @@ TEST_CASE("times and counts for reading") {
   CHECK(short_count(950) == "950");
   CHECK(short_count(12345) == "12.3k");
   CHECK(short_count(1.2e6) == "1.20M");
+}
+
+TEST_CASE("losses are shown with four decimals, or with three digits where these would hide them") {
+  CHECK(measured(0) == "0.0000");
+  CHECK(measured(0.12345) == "0.1235");
+  CHECK(measured(0.001) == "0.0010");
+  CHECK(measured(0.00012345) == "0.000123");
+  CHECK(measured(-3.21987e-7) == "-3.22e-07");
+  CHECK(measured(std::nan("")) == "nan");
 }
 
 TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") {
@@ -285,7 +294,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
                  "\n  training, by iteration 250: loss 0.1235\n" + kNothing));
   const std::string whole = told([](ConsoleObserver& line, RunFinished& end) {
     line.progress(some_progress());
-    line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
+    line.epoch({3, 300, 36, 12345, 0.1235, false, {}, true});
     end.iteration = 300;
     end.validated = true;
     end.last.epoch = 3;
@@ -300,7 +309,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   // A rollback undoes an epoch's end and the reports after it.
   for (const int64_t iteration : {200, 260}) {
     const std::string back = told([&](ConsoleObserver& line, RunFinished& end) {
-      line.epoch({2, 240, 36, 12345, 0.1235, {}, true});
+      line.epoch({2, 240, 36, 12345, 0.1235, false, {}, true});
       line.progress(some_progress());
       line.rolled_back({.reason = "nan", .path = "c", .iteration = 200});
       end.iteration = iteration;

@@ -126,6 +126,37 @@ TEST_CASE("resume takes the command line from the checkpoint") {
         place.graph + ": found no folder, expected the folder of a run's checkpoints");
 }
 
+TEST_CASE("a run whose checkpoints cannot be read is refused before anything is written") {
+  const Place place;
+  REQUIRE(place.run({"--iterations", "14"}) == kDone);
+  const std::vector<uint8_t> weights = read_file(place.weights), log = read_file(place.log);
+  for (const fs::path& path : checkpoints_in(place.checkpoints)) fs::resize_file(path, 100);
+  const std::string message = refused([&] { place.run({"--iterations", "14", "--resume"}); });
+  CHECK(message.find("none can be read, so that no run goes on: ") != message.npos);
+  CHECK(refused([&] { command_resume({place.checkpoints}); }) == message);
+  CHECK(read_file(place.weights) == weights);
+  CHECK(read_file(place.log) == log);
+  for (const fs::path& path : checkpoints_in(place.checkpoints)) fs::remove(path);
+  CHECK(place.run({"--iterations", "14", "--resume"}) == kDone);
+}
+
+TEST_CASE("resume of a moved project names the command that goes on with it") {
+  const Place place;
+  const fs::path was = place.folder / "was";
+  fs::create_directory(was);
+  const fs::path here = fs::current_path();
+  fs::current_path(was);
+  RunOptions options = std::get<RunOptions>(parse({"run", place.graph.c_str(), "--iterations", "3", "--checkpoint",
+                                                   place.checkpoints.c_str(), "--devices", "cpu:0"}));
+  options.command_line = {"arbalest", "run", "a graph.onnxtxt", "--checkpoint", "c"};
+  CHECK(command_run(options) == kDone);
+  fs::current_path(here);
+  fs::remove_all(was);
+  const std::string message = message_of<RunError>([&] { command_resume({place.checkpoints}); });
+  CHECK(message.ends_with("by the run's own command: arbalest run 'a graph.onnxtxt' --checkpoint " + place.checkpoints +
+                          " --resume"));
+}
+
 TEST_CASE("other files of a run may lie in the folder of its checkpoints, and next to it") {
   Place place;
   place.checkpoints = (place.folder / "runs/a").string();

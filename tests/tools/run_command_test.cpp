@@ -222,6 +222,28 @@ TEST_CASE("no file of a run is another of its files") {
   CHECK(refusal(trace_over_weights) == "--trace would overwrite 'w', which --weights reads");
 }
 
+TEST_CASE("weights are not saved under names of other tools' files, and no output is called -") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph) << kSmallGraph;
+  options.devices = "cpu:0";
+  options.session.length.iterations = 1;
+  const auto refusal = [&](std::string FileOptions::*file, const std::string& name) {
+    RunOptions asked = options;
+    asked.session.files.*file = name;
+    return message_of<GraphError>([&] { command_run(asked); });
+  };
+  check_parts(refusal(&FileOptions::save, folder / "m.onnx"),
+              {"--save ", "m.onnx: found the ending .onnx", "arbalest export"});
+  check_parts(refusal(&FileOptions::save_best, folder / "m.pt"), {"--save-best ", "safetensors.torch.load_file"});
+  check_parts(refusal(&FileOptions::save, folder / "m.h5"), {"NAME.safetensors"});
+  check_parts(refusal(&FileOptions::save, "-"), {"--save: found '-', expected the name of a file"});
+  check_parts(refusal(&FileOptions::trace, "-"), {"--trace: found '-'"});
+  options.log = "-";
+  check_parts(message_of<GraphError>([&] { command_run(options); }), {"--log: found '-'"});
+}
+
 TEST_CASE("outputs replace earlier outputs only") {
   const TestFolder folder;
   RunOptions options;
@@ -500,6 +522,15 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
   };
   CHECK(printed({"check"}, stdout).find("\n  note        " + note) != std::string::npos);
   CHECK(printed({"run"}, stderr).find("note: " + note) != std::string::npos);
+  CHECK(
+      printed({"check", "--set", "prefetch.batch=7"}, stdout)
+          .find(
+              "13 iterations of batch 7; batches are whole, so that 5 of 96 samples are left out, others each time") !=
+      std::string::npos);
+  CHECK(printed({"check"}, stdout).find("left out") == std::string::npos);
+  CHECK(printed({"run", "--set", "prefetch.batch=50"}, stderr)
+            .find("an epoch leaves out 46 of 96 samples (48 %), others each time") != std::string::npos);
+  CHECK(printed({"run", "--set", "prefetch.batch=23"}, stderr).find("leaves out") == std::string::npos);
   CHECK(printed({"check", "--set", "train.warmup=3", "--epochs", "2"}, stdout)
             .find("warms up for 3 epochs, and the run has 2: the rate never reaches lr") != std::string::npos);
   const std::string large =
@@ -513,6 +544,10 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
                                "--set train.epochs=3: changes nothing, because --epochs counts"}) {
     CHECK(told.find(expected) != std::string::npos);
   }
+  // A schedule that ends is as long as the graph's epochs, whatever the run is.
+  const std::string scheduled =
+      printed({"check", "--set", "train.schedule=cosine", "--set", "train.epochs=10", "--epochs", "10"}, stderr);
+  CHECK(scheduled.find("changes nothing beside") == std::string::npos);
 }
 
 }  // namespace run_command_test

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -17,6 +18,14 @@ ClassNames::ClassNames(const std::string& path, const std::vector<std::string>& 
     return;
   }
   names_ = read_lines(path);
+  std::map<std::string, size_t> lines;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const auto [first, added] = lines.emplace(names_[i], i + 1);
+    if (added) continue;
+    throw GraphError(
+        fmt::format("--class-names {}: '{}' is there twice (lines {} and {}), expected a name for each class", path,
+                    names_[i], first->second, i + 1));
+  }
   if (int64_t(names_.size()) == classes) return;
   throw GraphError(fmt::format("--class-names {}: found {} names, expected one for each of the {} classes", path,
                                names_.size(), classes));

@@ -105,6 +105,7 @@ int command_check(const CheckOptions& options) {
                                      {"training_flops_per_sample", flops},
                                      {"nodes", loop.graph.nodes.size()},
                                      {"iterations_per_epoch", prepared.request.rounds},
+                                     {"samples_left_out_per_epoch", samples_left_out(prepared)},
                                      {"planned_bytes", memory}};
     if (!kept.empty()) report["samples_on_devices"] = kept;
     if (prepared.recomputation.limit > 0) report["memory_limit"] = recomputation_record(prepared.recomputation);
@@ -122,7 +123,11 @@ int command_check(const CheckOptions& options) {
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,
              loop.graph.nodes.size());
-  fmt::print("  epoch       {} iterations of batch {}\n", prepared.request.rounds, loop.batch);
+  const int64_t left_out = samples_left_out(prepared);
+  fmt::print("  epoch       {} iterations of batch {}{}\n", prepared.request.rounds, loop.batch,
+             left_out == 0 ? ""
+                           : fmt::format("; batches are whole, so that {} of {} samples are left out, others each time",
+                                         left_out, prepared.request.training_samples));
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
                to_string(plan.devices[d]));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/plain_message.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
 #include "executor/inference/label_counts.h"
@@ -202,7 +203,8 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   for (const auto& [name, value] : measured.metrics) width = std::max(width, printable(name).size());
   for (const auto& [name, value] : measured.parts) width = std::max(width, printable(name).size());
   const auto line = [&](const std::string& name, double value) {
-    fmt::print("  {:<{}}  {:.6g}\n", printable(name), width, value);
+    fmt::print("  {:<{}}  {}\n", printable(name), width,
+               std::isnan(value) ? "undefined" : fmt::format("{:.6g}", value));
   };
   if (inference.measures_loss()) line("loss", measured.loss);
   for (const auto& [name, value] : measured.metrics) line(name, value);
@@ -238,6 +240,7 @@ int command_evaluate(const EvaluateOptions& options) {
   Inference inference(std::move(graph), session, asked);
   if (!options.class_names.empty()) name_classes(inference, options.class_names, counted_by(head, inference));
   tell_of_fresh_weights(options.session.files);
+  for (const std::string& note : inference.notes()) warn(note);
   Evaluated evaluated = evaluate(inference, head);
   if (head) {
     evaluated.scores = head->scores;

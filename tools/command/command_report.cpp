@@ -27,6 +27,7 @@ int write(const std::string& file, const LinePlot& plot) {
   AtomicFile written(file);
   written.write(svg_of(plot));
   written.commit();
+  fmt::print("{}: a picture (SVG)\n", printable(file));
   return kDone;
 }
 

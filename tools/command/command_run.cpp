@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/plain_message.h"
+#include "base/shell_word.h"
 #include "executor/console/console_observer.h"
 #include "executor/session/output_paths.h"
 #include "executor/training/changes.h"
@@ -32,6 +34,7 @@ void let_pipes_fail() {
 // folder of checkpoints or of TensorBoard.
 void check_paths(const RunOptions& options) {
   const FileOptions& files = options.session.files;
+  check_output_name("--log", options.log);
   NamedPaths paths = {{"GRAPH", options.graph},
                       {"--save", files.save},
                       {"--save-best", files.save_best},
@@ -62,6 +65,17 @@ void take_up(CheckpointOptions& checkpoints) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
+// The words that started a run, as a command that goes on with it.
+std::string run_again(const std::vector<std::string>& words, const std::string& folder) {
+  std::string command;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool of_folder = i > 0 && words[i - 1] == "--checkpoint";
+    command += (i > 0 ? " " : "") + shell_word(i == 0 ? "arbalest" : of_folder ? folder : words[i]);
+  }
+  const bool resumes = std::find(words.begin(), words.end(), "--resume") != words.end();
+  return command + (resumes ? "" : " --resume");
+}
+
 }  // namespace
 
 int command_resume(const ResumeOptions& options) {
@@ -77,8 +91,10 @@ int command_resume(const ResumeOptions& options) {
   const std::filesystem::path here = std::filesystem::current_path(error);
   std::filesystem::current_path(checkpoint.folder, error);
   if (error) {
-    throw RunError(
-        fmt::format("{}: the run's working directory '{}': {}", file->path, checkpoint.folder, error.message()));
+    throw RunError(fmt::format(
+        "{}: the run's working directory '{}': {}; a project that was moved goes on in its new place by the run's own "
+        "command: {}",
+        file->path, checkpoint.folder, error.message(), run_again(checkpoint.command, folder)));
   }
   if (here != std::filesystem::current_path(error))
     warn(fmt::format("relative paths are taken from '{}', where the run began", checkpoint.folder));

@@ -12,6 +12,7 @@
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
+#include "ops/optim/train.h"
 #include "passes/passes.h"
 
 namespace arbalest {
@@ -50,6 +51,7 @@ void tell_of_idle_overrides(const Graph& graph, const SessionOptions& session) {
     const Node* node = option.given ? graph.find_op(option.op) : nullptr;
     const NamedAttribute* attribute = node ? node->attributes.find_named(option.attribute) : nullptr;
     if (!attribute || !is_override(*attribute)) continue;
+    if (option.attribute == "epochs" && LearningRate(*node).ends()) continue;  // the schedule's length
     warn(fmt::format("{}: changes nothing, because {} counts", attribute->where.file, option.name));
   }
 }

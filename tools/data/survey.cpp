@@ -249,7 +249,7 @@ int labels_field(const std::vector<Field>& fields, size_t names) {
 void count_classes(const Source& source, int field, SplitSurvey& result) {
   CountedLabels counted = count_labels(source, field);
   const Field& stated = result.fields[size_t(field)];
-  result.class_note = counted_from_one(counted.samples);
+  result.class_note = counted_from_one(counted.samples, source);
   result.class_counts = std::move(counted.samples);
   for (const auto& [sample, label] : counted.faulty) {
     result.faulty.push_back({source.locate(sample), fault_of_label(stated, label)});

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/plain_message.h"
 #include "graph/graph.h"
+#include "io/sources/data_order.h"
 #include "io/sources/field_values.h"
 #include "io/sources/source.h"
 #include "tools/start/graph_text.h"
@@ -92,7 +93,7 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
 // One more than the greatest label, if the source does not say how many classes there are.
 int64_t count_classes(const Source& source, int field) {
   const CountedLabels counted = count_labels(source, field);
-  if (const std::string note = counted_from_one(counted.samples); !note.empty()) {
+  if (const std::string note = counted_from_one(counted.samples, source); !note.empty()) {
     warn(fmt::format("{}: {}", source.describe(), note));
   }
   return int64_t(counted.samples.size());
@@ -175,8 +176,16 @@ void take_labels(GraphText& graph, const Source& source, const Field& label, int
 }
 
 // No batch is larger than its split.
-void take_batch(GraphText& graph, std::string_view node, int64_t usual, int64_t samples) {
-  graph.set(node, "batch", std::to_string(std::min(usual, samples)));
+void take_batch(GraphText& graph, std::string_view node, int64_t batch, int64_t samples) {
+  graph.set(node, "batch", std::to_string(std::min(batch, samples)));
+}
+
+// The usual batch, or one of at least half of it of which an epoch leaves out fewer samples: for photos any such, and
+// otherwise where the usual one leaves out many.
+int64_t training_batch(int64_t usual, int64_t samples, bool photos) {
+  constexpr double kMany = 0.05;  // of the samples
+  const bool many = double(samples % usual) >= kMany * double(samples);
+  return photos || many ? whole_batch(samples, usual / 2, usual) : usual;
 }
 
 void take_validation(GraphText& graph, const std::string& data, int64_t usual_batch) {
@@ -200,7 +209,9 @@ void take_data(GraphText& graph, const StartOptions& options) {
   graph.replace(graph.text().substr(begin, end - begin), "# Data, as --data named it.");
   take_images(graph, field_of(fields, "image", 0, what), what);
   take_labels(graph, *source, field_of(fields, "label", 1, what), options.classes);
-  take_batch(graph, "image", graph.number("image", "batch"), source->size());
+  const bool photos = field_of(fields, "image", 0, what).dtype == DataType::String;
+  const int64_t batch = training_batch(graph.number("image", "batch"), source->size(), photos);
+  take_batch(graph, "image", batch, source->size());
   take_validation(graph, options.data, graph.number("report", "batch"));
 }
 

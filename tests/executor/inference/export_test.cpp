@@ -354,6 +354,14 @@ TEST_CASE("what cannot be exported is reported") {
                  "graph 'tiny' has no value 'logit'; did you mean 'logits'?"));
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "accuracy"}); }),
                  "node 'accuracy' (arbalest.Accuracy): cannot be exported: ONNX has no such operator"));
+  const std::string regression =
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{\n"
+      "image = arbalest.Prefetch <source = \"glyphs:?train=8&size=16\", batch = 4> ()\n"
+      "x = arbalest.Augment (image)\nfirst = arbalest.Linear <units = 3> (x)\nlast = arbalest.Linear <units = 3> (x)\n"
+      "loss = arbalest.MeanSquaredError (first, last)\ntrained = arbalest.Train <lr = 0.1> (loss)\n}\n";
+  CHECK(contains(
+      message_of([&] { export_model(read_graph_text(regression, "net.onnxtxt", builtin_ops()), on_cpus(), {}); }),
+      "; --value first exports what is compared with targets"));
   const Trained other;
   SessionOptions options = on_cpus();
   options.files.weights = other.options.files.weights;

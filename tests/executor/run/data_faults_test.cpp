@@ -255,4 +255,18 @@ TEST_CASE("where updates are skipped, each sample's label is looked at once, how
   CHECK(source->looked >= kSamples / 8);
 }
 
+TEST_CASE("labels are counted without memory for classes that none has") {
+  Data data;
+  for (int32_t& label : data.label) label = 1 + label % 2;
+  const std::string many =
+      "wide = arbalest.Linear <units = 100000000000> (logits)\nloss = arbalest.SoftmaxCrossEntropy (wide, label)\n";
+  const Prepared prepared = prepare(graph_of(many), options_of(data, data));
+  CHECK(look_at_data(prepared.program.training(), *prepared.training, "train", LookFor::LabelsAndNumbers).note.empty());
+  const std::string few =
+      "wide = arbalest.Linear <units = 3> (logits)\nloss = arbalest.SoftmaxCrossEntropy (wide, label)\n";
+  const Prepared three = prepare(graph_of(few), options_of(data, data));
+  CHECK(contains(look_at_data(three.program.training(), *three.training, "train", LookFor::Counting).note,
+                 "labels are 1 to 2"));
+}
+
 }  // namespace data_faults_test

@@ -118,14 +118,18 @@ TEST_CASE("of damaged checkpoints none is taken for whole, and the one before is
   expect_before();
 }
 
-TEST_CASE("where every checkpoint is damaged the run starts afresh") {
+TEST_CASE("where every checkpoint is damaged none is taken for a fresh start, and each is named") {
   const Written written;
-  for (const fs::path& path : checkpoints_in(written.path)) put(path, "");
+  const std::vector<fs::path> all = checkpoints_in(written.path);
+  for (const fs::path& path : all) put(path, "");
+  const std::string message = message_of<GraphError>([&] { newest_checkpoint(written.path); });
+  CHECK(contains(message, fmt::format("{}: {} checkpoints are there, and none can be read", written.path, all.size())));
+  for (const fs::path& path : all) CHECK(contains(message, path.string() + ": "));
+  CHECK(contains(message, "another folder starts afresh"));
+  for (const fs::path& path : all) fs::remove(path);
   CHECK(newest_checkpoint(written.path) == nullptr);
-  const Recorder story = run(tiny(net()), options_of(written.path));
-  CHECK(story.starts.at(0).resumed == "");
-  CHECK(story.ends.at(0).checkpoint_error == "");
-  CHECK(newest_checkpoint(written.path) != nullptr);
+  fs::create_symlink("nowhere", all[0]);
+  CHECK(contains(message_of<GraphError>([&] { newest_checkpoint(written.path); }), "1 checkpoint is there"));
 }
 
 TEST_CASE("a damaged checkpoint of a later iteration takes no other's place") {

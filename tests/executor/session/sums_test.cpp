@@ -168,6 +168,26 @@ TEST_CASE("a validation is the mean over all samples by their weights, whatever 
   }
 }
 
+TEST_CASE("a loss and an accuracy that no sample takes part in are undefined, and never the best") {
+  Data data;
+  std::fill(data.label.begin(), data.label.end(), 1);
+  std::fill(data.marks.begin(), data.marks.end(), -1);
+  const std::string accuracy = "accuracy = arbalest.Accuracy <ignore_index = 1> (logits, label)\n";
+  for (const std::string& loss : {kIgnoring, kMarks}) {
+    for (const int devices : {1, 2}) {
+      Net net{.loss = loss + accuracy, .batch = 4, .test_batch = 7};
+      net.metrics = "loss, accuracy";
+      const Ended end = ended(net, data, devices);
+      const Validated& validated = end.story.validations.at(0);
+      CHECK(validated.loss_undefined);
+      CHECK(std::isnan(validated.loss));
+      CHECK(std::isnan(validated.metrics.at(0).second));
+      CHECK(end.story.ends.at(0).best_epoch == 0);
+      for (const RunProgress& progress : end.story.reports) CHECK(progress.loss_undefined);
+    }
+  }
+}
+
 TEST_CASE("an update of all samples is the same however they are divided into batches, learners and devices") {
   const Data data;
   for (const Kind& kind : kinds(data)) {

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace padding_test {
 namespace {
 
 const std::atomic<bool> kNever{false};
@@ -142,3 +143,5 @@ TEST_CASE("padding: operators that count valid samples keep the batch that is as
   CHECK(prepared.program.find(LoopRole::Validate)->batch == 20);
   CHECK(prepared.program.find(LoopRole::Validate)->padded.empty());
 }
+
+}  // namespace padding_test

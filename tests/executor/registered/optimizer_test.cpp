@@ -16,6 +16,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace optimizer_test {
 namespace {
 
 // Muon (Jordan et al., 2024): v ← mv + g; w ← w − γ(λw + O), where O is v of a vector, and of a matrix v with its
@@ -187,3 +188,5 @@ TEST_CASE("an optimiser that contradicts another is refused, with the reason") {
   CHECK_FALSE(builtin_ops().find("own.Other"));
   CHECK_FALSE(builtin_ops().find("own.Again"));
 }
+
+}  // namespace optimizer_test

@@ -13,6 +13,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace strategy_test {
 namespace {
 
 void know_elastic() {
@@ -125,3 +126,5 @@ TEST_CASE("a strategy that cannot be one is refused, with the reason") {
                  }),
                  "expected none, ssgd, sma, local or elastic; did you mean 'elastic'?"));
 }
+
+}  // namespace strategy_test

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/builtin_ops.h"
 #include "own.h"
 
 using namespace arbalest;

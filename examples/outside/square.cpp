@@ -2,7 +2,6 @@
 
 #include <arbalest/arbalest.h>
 
-#include "ops/builtin_ops.h"
 #include "own.h"
 
 using namespace arbalest;

@@ -1,4 +1,4 @@
-// Local SGD: after every group of `every` updates each replica becomes the mean of all, which nothing can run beside.
+// Local SGD: after every group of `every` updates each replica becomes the mean of all. Nothing can run meanwhile.
 
 #include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"

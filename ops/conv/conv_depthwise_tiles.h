@@ -1,5 +1,5 @@
 #pragma once
-// Depthwise convolutions of images by 3 × 3, 5 × 5 and 7 × 7 filters with stride 1 or 2, in tiles that a thread keeps in
+// Depthwise convolutions of images by 3 × 3, 5 × 5 and 7 × 7 filters, stride 1 or 2, in tiles that a thread keeps in
 // registers. conv_depthwise.cu has those of every other form.
 
 #include "ops/cuda/cudnn_graph.h"

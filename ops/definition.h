@@ -35,8 +35,8 @@ int64_t int_attribute_from(const Node& node, std::string_view name, int64_t leas
 // True for each of `rank` axes that the attribute or operand `axes` names, each once. Negative ones count from the end.
 std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 
-// The attribute `ignore_index` of losses and metrics whose labels are classes.
-// A sample with this label takes no part: it adds neither to a mean nor to what that is divided by.
+// The attribute `ignore_index` of losses and metrics whose labels are classes. A sample with this label takes no part:
+// it adds neither to a mean nor to what that is divided by.
 struct IgnoredLabel {
   bool any = false;
   int32_t label = 0;

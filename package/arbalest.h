@@ -1,6 +1,6 @@
 #pragma once
 // Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
-// added to both (operators, sources, observers).
+// added to both (operators, sources, strategies, observers).
 
 #include "base/error.h"
 #include "base/random.h"
@@ -11,6 +11,7 @@
 #include "executor/inference/inference.h"
 #include "executor/inference/predictor.h"
 #include "executor/plan/device_list.h"
+#include "executor/plan/strategy.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"
 #include "graph/file/graph_file.h"

@@ -8,23 +8,6 @@
 
 namespace arbalest {
 
-void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
-  std::vector<size_t> order(graph.nodes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key[a] < key[b]; });
-  std::vector<Node> nodes;
-  for (const size_t n : order) {
-    if (key[n] >= 0) nodes.push_back(std::move(graph.nodes[n]));
-  }
-  graph.nodes = std::move(nodes);
-  for (Value& value : graph.values) value.producer = kNone;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
-    }
-  }
-}
-
 namespace {
 
 // Layers' outputs and what stands for them. A node's inputs are looked up when its turn comes, as readers come after

@@ -10,8 +10,6 @@
 namespace arbalest {
 namespace {
 
-// Inputs of BatchNormTraining and BatchNormInference.
-
 bool normalises(const Node& node) {
   const std::string name = node.op->qualified_name();
   return name == "arbalest.BatchNormTraining" || name == "arbalest.BatchNormInference";

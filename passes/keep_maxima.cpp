@@ -12,7 +12,7 @@ namespace {
 bool can_keep(const Graph& graph, const Node& pool) {
   constexpr size_t kAxes = 4;  // of an image, at most
   constexpr int64_t kTaps = 255;
-  if (pool.op->qualified_name() != "MaxPool" || (pool.outputs.size() > 1 && pool.outputs[1] != kNone)) return false;
+  if (pool.outputs.size() > 1 && pool.outputs[1] != kNone) return false;
   if (graph.values[size_t(pool.inputs[0])].type.shape.size() > kAxes) return false;
   int64_t taps = 1;
   for (const int64_t extent : ints_attribute(pool, "kernel_shape")) {

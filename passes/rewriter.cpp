@@ -1,6 +1,7 @@
 #include "passes/rewriter.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "passes/passes.h"
@@ -11,6 +12,23 @@ namespace {
 constexpr int64_t kApart = 4;  // keys of neighbours: nodes are added before and after each
 
 }  // namespace
+
+void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
+  std::vector<size_t> order(graph.nodes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key[a] < key[b]; });
+  std::vector<Node> nodes;
+  for (const size_t n : order) {
+    if (key[n] >= 0) nodes.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(nodes);
+  for (Value& value : graph.values) value.producer = kNone;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
+    }
+  }
+}
 
 Rewriter::Rewriter(Graph& graph)
     : graph_(graph), count_(NodeId(graph.nodes.size())), readers_(graph.consumers()), key_(graph.nodes.size()) {

@@ -79,6 +79,7 @@ struct StepCut {
 
 // The node of the training loop that updates the weights, if it may be made in parts, element by element; else kNone.
 NodeId find_update_by_element(const PlanInputs& in);
+
 // Memory that the replicas of a device share, by device: averages that updates read, and values that never change.
 struct SharedMemory {
   std::vector<BufferId> models;     // the average that updates correct towards, two slots of the sync clock; or empty

@@ -1,9 +1,8 @@
-// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead.
-// What an edge needs never decreases with n, so this also holds for one that waits for a later instance of its own
-// task. Two steps decide exactly:
-//  1. A certificate: with each edge's least lag over all phases, every cycle has a positive lag. Sound, and fast
-//  whatever the
-//     length of an epoch. But not complete: least lags of different edges may belong to different phases.
+// The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead. So
+// does one that waits for a later instance of its own task, since the needs of an edge never decrease with n. Two steps
+// decide exactly:
+//  1. A certificate: with each edge's least lag over all phases, every cycle has a positive lag. It is sound, and fast
+//     for epochs of any length. It is not complete: least lags of different edges may belong to different phases.
 //  2. If step 1 proves nothing, token counts are run through one hyper-period, after which the pattern of all clocks
 //     repeats. That decides: shift a cycle of waiting instances down by hyper-periods until one of them lies in the
 //     first, and it never starts there; and what the first hyper-period needs lies in the first hyper-period.

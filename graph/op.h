@@ -1,6 +1,7 @@
 #pragma once
 // The record of an operator: its signature, type inference, gradient, cost, samples and kernels, in one record.
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -138,6 +139,20 @@ struct Cost {
   double bytes = 0;  // least device-memory traffic: each operand once
 };
 
+// An element of output 0 as a function of the elements at the same place of inputs that broadcast to it.
+// Regions are made of operators that say so (ops/regions/region.h); they compute in float what has float or bfloat16
+// elements.
+struct ElementFunction {
+  // Computes `count` neighbouring elements. `numbers`: the node's alpha and beta. Of input `still`, from 0, all
+  // elements are the first; −1: there is none such.
+  using Row = void (*)(const void* numbers, int64_t count, void* out, const void* const* in, int still);
+
+  std::string text;                    // an expression of C++ in W, the type of arithmetic, alpha and beta
+  std::vector<std::string> arguments;  // what the text calls the inputs
+  Row floats = nullptr, doubles = nullptr;
+  std::function<std::array<double, 2>(const Node&)> numbers;  // alpha and beta; none: zeros
+};
+
 // The computation of outputs of a node once more, to the same bits, from its inputs and from outputs that are kept.
 struct Repetition {
   const Op* op = nullptr;  // nullptr: the node cannot be computed again
@@ -185,10 +200,10 @@ struct Op {
   // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
   // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
   std::function<std::vector<std::byte>(const InferContext&)> content;
-  std::function<void(GradContext&)> grad;               // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
-  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
-  std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
+  std::function<void(GradContext&)> grad;             // none: gradients stop here
+  std::function<void(ExpandContext&)> expand;         // layers; such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands;   // whether this node is expanded; the others have kernels
+  std::function<void(Graph&, NodeId)> for_inference;  // rewrites the node in place for validation; none: as it is
   // How outputs of a node are computed once more. None: as they were, unless the operator draws random numbers or
   // changes what outlives the iteration; such operators are not repeated.
   std::function<Repetition(const Graph&, const Node&)> again;
@@ -208,6 +223,8 @@ struct Op {
   KernelFactory cpu = nullptr;
   KernelFactory cuda = nullptr;
   PreparationFactory prepare = nullptr;  // a host node: one input, a field of bytes, and one output; it has no kernels
+
+  std::optional<ElementFunction> element = std::nullopt;  // what each element of output 0 is, if nothing else matters
 
   const OperandSpec* input_spec(size_t i) const;  // the variadic spec for all that follow; nullptr past the end
   const OperandSpec* output_spec(size_t i) const;

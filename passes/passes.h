@@ -169,6 +169,10 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 // gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
+// Elementwise operators of one shape that hand results to each other become nodes of arbalest.Region. Results that only
+// the backward pass reads are computed again there where that moves fewer bytes.
+void fuse_regions(Graph& graph);
+
 // Whether the node, which updates the parameters, works element by element: parts of the arenas can then be updated as
 // soon as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need
 // all of them.

@@ -17,6 +17,7 @@ namespace arbalest {
 struct ProgramOptions {
   bool bf16 = false;
   bool fused_kernels = false;        // the devices have kernels for attention and statistics: in bfloat16 on GPUs
+  bool generated_kernels = false;    // the devices compile kernels for regions: GPUs
   bool skips = false;                // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
   bool sums = false;                 // several learners' gradients make an update

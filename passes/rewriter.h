@@ -63,6 +63,8 @@ class Rewriter {
     return add(at, 1, op, std::move(name), std::move(inputs), std::move(attributes));
   }
   void remove(NodeId id);
+  // The node's place among all, if every one is put at a place of its own, from 0.
+  void put(NodeId id, int64_t place) { key_[size_t(id)] = place; }
   void move_before(NodeId id, NodeId at) { key_[size_t(id)] = key_[size_t(at)] - 1; }
 
   // Puts the nodes in their order and drops those that were removed; nothing else may be called after it.

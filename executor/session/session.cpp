@@ -126,9 +126,9 @@ ProgramOptions passes_for(const SessionOptions& options) {
   const std::vector<PlanDevice> devices = devices_of(options);
   ProgramOptions passes;
   passes.bf16 = options.numerics.precision == Precision::Bf16;
-  passes.fused_kernels = passes.bf16 && std::all_of(devices.begin(), devices.end(), [](const PlanDevice& device) {
-                           return device.kind == PlanDevice::Kind::Cuda;
-                         });
+  passes.generated_kernels = std::all_of(
+      devices.begin(), devices.end(), [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
+  passes.fused_kernels = passes.bf16 && passes.generated_kernels;
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;
   return passes;

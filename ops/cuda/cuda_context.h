@@ -64,6 +64,7 @@ class DeviceBuffer {
 
 class ConvolutionPlan;     // ops/cuda/cudnn_graph.h
 class FusedAttentionPlan;  // ops/cuda/cudnn_attention.h
+class CompiledKernel;      // ops/cuda/compiled_kernel.h
 
 // The opaque type of graph/kernel.h: what it is on CUDA.
 struct DeviceContext {};
@@ -123,6 +124,7 @@ struct CudaContext : DeviceContext {
   // Plans by problem. A null plan: no engine supports it.
   PlanCache<ConvolutionPlan> convolution_plans;
   PlanCache<FusedAttentionPlan> attention_plans;
+  PlanCache<CompiledKernel> compiled;  // by source
 };
 
 // The request's context; throws RunError if it has none.

@@ -111,7 +111,8 @@ void add_binary_gradient(OpRegistry& registry, const Line& line, const char* ope
                 .infer = infer_binary_gradient,
                 .cost = elementwise_cost(1),
                 .samples = [line, gradient] { return binary_gradient_samples(line, gradient); },
-                .cpu = row_kernels(gradient.rows)});
+                .cpu = row_kernels(gradient.rows),
+                .element = gradient.element});
 }
 
 // The gradients of A and B; none if it is what flows back into the output.
@@ -149,7 +150,8 @@ void set_binary_gradient(GradContext& c, size_t i, const std::string& op, const 
   c.set_input_gradient(i, gradient);
 }
 
-void add_binary(OpRegistry& registry, const Line& line, const TypedRows& rows, const GradientsOfBoth& gradients) {
+void add_binary(OpRegistry& registry, const Line& line, std::string_view text, const TypedRows& rows,
+                const GradientsOfBoth& gradients) {
   registry.add({.domain = "",
                 .name = line.name,
                 .doc = line.doc,
@@ -165,7 +167,8 @@ void add_binary(OpRegistry& registry, const Line& line, const TypedRows& rows, c
                     },
                 .cost = elementwise_cost(1),
                 .samples = [line] { return binary_forward_samples(line); },
-                .cpu = row_kernels(rows)});
+                .cpu = row_kernels(rows),
+                .element = elementwise::element_function(text, {"a", "b"}, rows)});
   if (gradients[0]) add_binary_gradient(registry, line, "A", *gradients[0]);
   if (gradients[1]) add_binary_gradient(registry, line, "B", *gradients[1]);
 }
@@ -266,8 +269,9 @@ void broadcast_one_way(Op& prelu) {
 
 void register_math_binary(OpRegistry& registry) {
   using namespace elementwise;
-#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient_a, gradient_b) \
-  add_binary(registry, {#Name, doc, attributes, low, high}, number_rows<Name, 2>(), gradients_of_both<Name>());
+#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient_a, gradient_b)            \
+  add_binary(registry, {#Name, doc, attributes, low, high}, Name::kText, number_rows<Name, 2>(), \
+             gradients_of_both<Name>());
   ARBALEST_BINARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   for (const char* name : {"Max", "Min", "Sum"}) make_variadic(*registry.find(name));

@@ -112,6 +112,12 @@ void expand_cast_like(ExpandContext& context) {
   context.replace_output(0, context.add("Cast", "", {context.input(0)}, 1, {{"to", to}})[0]);
 }
 
+// Between floating types a cast is the number itself, in the type of arithmetic.
+template <typename T>
+void copy_row(const void*, int64_t count, void* out, const void* const* in, int) {
+  std::memcpy(out, in[0], size_t(count) * sizeof(T));
+}
+
 }  // namespace
 
 void register_math_cast(OpRegistry& registry) {
@@ -131,7 +137,9 @@ void register_math_cast(OpRegistry& registry) {
           .expands = [](const InferContext& context) { return context.input(0).dtype == cast_type(context.node()); },
           .cost = elementwise_cost(0),
           .samples = cast_samples,
-          .cpu = cast_cpu};
+          .cpu = cast_cpu,
+          .element =
+              ElementFunction{.text = "x", .arguments = {"x"}, .floats = copy_row<float>, .doubles = copy_row<double>}};
   cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
   registry.add(std::move(cast));
   registry.add({.domain = "",

@@ -21,40 +21,6 @@ bool is_dense(const Strided& walk, size_t tensor) {
   return true;
 }
 
-// The place of a walk in one of its tensors.
-class Cursor {
- public:
-  Cursor() = default;
-  Cursor(const Strided& walk, size_t tensor, int64_t index)
-      : walk_(&walk), stride_(walk.stride[tensor]), offset_(offset_of(walk, tensor, index)) {
-    for (int axis = walk.rank - 1; axis >= 0; --axis) {
-      at_[axis] = index % walk.extent[axis];
-      index /= walk.extent[axis];
-    }
-  }
-  int64_t offset() const { return offset_; }  // elements
-  int64_t step() const { return stride_[walk_->rank - 1]; }
-  // Elements left of the run along the innermost axis.
-  int64_t left() const { return walk_->inner() - at_[walk_->rank - 1]; }
-  // Goes on by `count` elements, at most left().
-  void advance(int64_t count) {
-    int axis = walk_->rank - 1;
-    at_[axis] += count;
-    offset_ += count * stride_[axis];
-    for (; axis > 0 && at_[axis] == walk_->extent[axis]; --axis) {
-      at_[axis] = 0;
-      ++at_[axis - 1];
-      offset_ += stride_[axis - 1] - walk_->extent[axis] * stride_[axis];
-    }
-  }
-
- private:
-  const Strided* walk_ = nullptr;
-  const int64_t* stride_ = nullptr;
-  int64_t offset_ = 0;
-  int64_t at_[Strided::kMaxRank] = {};
-};
-
 // Puts `count` elements of the walk side by side.
 template <typename Word>
 void gather_words(Cursor& cursor, const void* from, int64_t count, void* to) {
@@ -165,6 +131,17 @@ void copy_strided(const Strided& walk, int64_t count, size_t bytes, void* out, c
 }
 
 namespace elementwise {
+
+ElementFunction element_function(std::string_view text, std::vector<std::string> arguments, const TypedRows& rows) {
+  return {.text = std::string(text),
+          .arguments = std::move(arguments),
+          .floats = rows.floats,
+          .doubles = rows.doubles,
+          .numbers = [](const Node& node) {
+            const Parameters parameters = parameters_of(node);
+            return std::array{parameters.alpha, parameters.beta};
+          }};
+}
 
 std::unique_ptr<Kernel> row_kernel(const KernelRequest& request, const TypedRows& rows, const Parameters& parameters,
                                    const Strided& walk) {

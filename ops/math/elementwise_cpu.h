@@ -46,6 +46,40 @@ inline int64_t offset_of(const Strided& walk, size_t tensor, int64_t index) {
   return offset + index * walk.stride[tensor][0];
 }
 
+// The place of a walk in one of its tensors.
+class Cursor {
+ public:
+  Cursor() = default;
+  Cursor(const Strided& walk, size_t tensor, int64_t index)
+      : walk_(&walk), stride_(walk.stride[tensor]), offset_(offset_of(walk, tensor, index)) {
+    for (int axis = walk.rank - 1; axis >= 0; --axis) {
+      at_[axis] = index % walk.extent[axis];
+      index /= walk.extent[axis];
+    }
+  }
+  int64_t offset() const { return offset_; }  // elements
+  int64_t step() const { return stride_[walk_->rank - 1]; }
+  // Elements left of the run along the innermost axis.
+  int64_t left() const { return walk_->inner() - at_[walk_->rank - 1]; }
+  // Goes on by `count` elements, at most left().
+  void advance(int64_t count) {
+    int axis = walk_->rank - 1;
+    at_[axis] += count;
+    offset_ += count * stride_[axis];
+    for (; axis > 0 && at_[axis] == walk_->extent[axis]; --axis) {
+      at_[axis] = 0;
+      ++at_[axis - 1];
+      offset_ += stride_[axis - 1] - walk_->extent[axis] * stride_[axis];
+    }
+  }
+
+ private:
+  const Strided* walk_ = nullptr;
+  const int64_t* stride_ = nullptr;
+  int64_t offset_ = 0;
+  int64_t at_[Strided::kMaxRank] = {};
+};
+
 // Tensor 0 of the walk is `out`, which lies without gaps in the order of the walk; the inputs follow.
 void map_strided(const Strided& walk, int64_t count, const RowMap& map, void* out, const void* const* in);
 
@@ -103,15 +137,27 @@ TypedRows floating_rows() {
           .bfloat16s = functor_row<Functor, bfloat16, inputs, broadcasts>};
 }
 
+// A region's knowledge of an operator whose functor is made of Parameters.
+ElementFunction element_function(std::string_view text, std::vector<std::string> arguments, const TypedRows& rows);
+
 // A gradient's loops, and which operands it has after dY.
 struct GradientRows {
   bool first, second;
   TypedRows rows;
+  ElementFunction element;  // of a line of the table
 };
 template <typename Gradient, bool broadcasts>
 GradientRows gradient_rows() {
+  using Formula = typename Gradient::Of;
   constexpr size_t inputs = 1 + Gradient::kFirst + Gradient::kSecond;
-  return {Gradient::kFirst, Gradient::kSecond, floating_rows<Gradient, inputs, broadcasts>()};
+  GradientRows gradient{Gradient::kFirst, Gradient::kSecond, floating_rows<Gradient, inputs, broadcasts>(), {}};
+  if constexpr (requires { Formula::kText; }) {
+    std::vector<std::string> arguments = {"dy"};
+    if (Gradient::kFirst) arguments.emplace_back(Formula::kFirstName);
+    if (Gradient::kSecond) arguments.emplace_back(Formula::kSecondName);
+    gradient.element = element_function(Formula::kText, std::move(arguments), gradient.rows);
+  }
+  return gradient;
 }
 
 // The kernel of these loops for the types of the request, whose output is tensor 0 of the walk.

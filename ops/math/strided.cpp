@@ -4,9 +4,7 @@
 #include <numeric>
 
 namespace arbalest {
-namespace {
 
-// The strides of a tensor along the axes of the shape it is broadcast to.
 std::vector<int64_t> broadcast_strides(const TensorType& type, size_t rank) {
   const std::vector<int64_t> own = memory_strides(type);
   std::vector<int64_t> strides(rank, 0);
@@ -16,6 +14,8 @@ std::vector<int64_t> broadcast_strides(const TensorType& type, size_t rank) {
   }
   return strides;
 }
+
+namespace {
 
 std::vector<std::vector<int64_t>> all_strides(const std::vector<TensorType>& tensors) {
   std::vector<std::vector<int64_t>> strides;
@@ -41,24 +41,35 @@ std::vector<int64_t> memory_strides(const TensorType& type) {
 
 Strided::Strided(const std::vector<TensorType>& tensors) : Strided(tensors[0].shape, all_strides(tensors)) {}
 
-Strided::Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
+MergedAxes merge_axes(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
   std::vector<size_t> axes;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (shape[axis] != 1) axes.push_back(axis);
   }
   std::stable_sort(axes.begin(), axes.end(), [&](size_t a, size_t b) { return strides[0][a] > strides[0][b]; });
-  rank = 0;
+  MergedAxes merged;
+  merged.strides.resize(strides.size());
   for (const size_t axis : axes) {
-    const auto goes_on = [&](size_t t) { return stride[t][rank - 1] == strides[t][axis] * shape[axis]; };
-    bool merge = rank > 0;
-    for (size_t t = 0; t < strides.size(); ++t) merge = merge && goes_on(t);
-    if (!merge) extent[rank++] = 1;
-    extent[rank - 1] *= shape[axis];
-    for (size_t t = 0; t < strides.size(); ++t) stride[t][rank - 1] = strides[t][axis];
+    bool merge = !merged.extents.empty();
+    for (size_t t = 0; merge && t < strides.size(); ++t) {
+      merge = merged.strides[t].back() == strides[t][axis] * shape[axis];
+    }
+    if (!merge) {
+      merged.extents.push_back(1);
+      for (std::vector<int64_t>& own : merged.strides) own.push_back(0);
+    }
+    merged.extents.back() *= shape[axis];
+    for (size_t t = 0; t < strides.size(); ++t) merged.strides[t].back() = strides[t][axis];
   }
-  if (rank > 0) return;
-  rank = 1;
-  extent[0] = 1;
+  if (!merged.extents.empty()) return merged;
+  return {{1}, std::vector<std::vector<int64_t>>(strides.size(), {0})};
+}
+
+Strided::Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
+  const MergedAxes merged = merge_axes(shape, strides);
+  rank = int(merged.extents.size());
+  std::copy(merged.extents.begin(), merged.extents.end(), extent);
+  for (size_t t = 0; t < strides.size(); ++t) std::copy(merged.strides[t].begin(), merged.strides[t].end(), stride[t]);
 }
 
 AxisVectors::AxisVectors(const TensorType& type, int64_t axis) {

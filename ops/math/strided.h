@@ -14,8 +14,19 @@ namespace arbalest {
 // Strides of the tensor's axes in memory, in elements.
 std::vector<int64_t> memory_strides(const TensorType& type);
 
+// The strides of a tensor along the axes of a shape of `rank` axes that it broadcasts to.
+std::vector<int64_t> broadcast_strides(const TensorType& type, size_t rank);
+
+// Axes that several tensors have in common, with the strides of each tensor.
+struct MergedAxes {
+  std::vector<int64_t> extents;
+  std::vector<std::vector<int64_t>> strides;  // by tensor
+};
 // Axes in the order in which the first tensor lies in memory, outermost first. Neighbouring axes are merged if one
 // stride of each tensor serves both, and extents of 1 are left out. Rank 0 becomes one axis of extent 1.
+MergedAxes merge_axes(const Shape& shape, const std::vector<std::vector<int64_t>>& strides);
+
+// The axes of merge_axes(), in memory of their own: for kernels.
 struct Strided {
   static constexpr size_t kMaxRank = 8, kMaxTensors = 4;
   int rank = 1;

@@ -43,10 +43,12 @@ void add_unary_gradient(OpRegistry& registry, const Line& line, const GradientRo
                     },
                 .cost = elementwise_cost(1),
                 .samples = [line, count = inputs.size()] { return unary_samples(line, count); },
-                .cpu = row_kernels(gradient.rows)});
+                .cpu = row_kernels(gradient.rows),
+                .element = gradient.element});
 }
 
-void add_unary(OpRegistry& registry, const Line& line, const TypedRows& rows, const GradientRows& gradient) {
+void add_unary(OpRegistry& registry, const Line& line, std::string_view text, const TypedRows& rows,
+               const GradientRows& gradient) {
   registry.add(
       {.domain = "",
        .name = line.name,
@@ -70,7 +72,8 @@ void add_unary(OpRegistry& registry, const Line& line, const TypedRows& rows, co
            },
        .cost = elementwise_cost(1),
        .samples = [line] { return unary_samples(line, 1); },
-       .cpu = row_kernels(rows)});
+       .cpu = row_kernels(rows),
+       .element = elementwise::element_function(text, {"x"}, rows)});
   add_unary_gradient(registry, line, gradient);
 }
 
@@ -90,8 +93,9 @@ void take_bounds(Op& clip) {
 
 void register_math_unary(OpRegistry& registry) {
   using namespace elementwise;
-#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient) \
-  add_unary(registry, {#Name, doc, attributes, low, high}, number_rows<Name, 1>(), gradient_rows<Name::Grad, false>());
+#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient)                         \
+  add_unary(registry, {#Name, doc, attributes, low, high}, Name::kText, number_rows<Name, 1>(), \
+            gradient_rows<Name::Grad, false>());
   ARBALEST_UNARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   take_bounds(*registry.find("Clip"));

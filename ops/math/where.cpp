@@ -24,6 +24,21 @@ struct Keep {
   }
 };
 
+// In regions, conditions are numbers like the others.
+template <typename T>
+void choose_row(const void*, int64_t count, void* out, const void* const* in, int) {
+  const T *condition = static_cast<const T*>(in[0]), *x = static_cast<const T*>(in[1]),
+          *y = static_cast<const T*>(in[2]);
+  for (int64_t i = 0; i < count; ++i) static_cast<T*>(out)[i] = condition[i] != 0 ? x[i] : y[i];
+}
+
+template <typename T>
+void keep_row(const void* numbers, int64_t count, void* out, const void* const* in, int) {
+  const bool branch = *static_cast<const double*>(numbers) != 0;
+  const T *condition = static_cast<const T*>(in[0]), *x = static_cast<const T*>(in[1]);
+  for (int64_t i = 0; i < count; ++i) static_cast<T*>(out)[i] = (condition[i] != 0) == branch ? x[i] : T(0);
+}
+
 std::unique_ptr<Kernel> where_cpu(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
   return with_word(request.outputs[0].dtype, [&](auto element) {
@@ -141,7 +156,11 @@ void register_math_where(OpRegistry& registry) {
                 .grad = grad_where,
                 .cost = elementwise_cost(0),
                 .samples = where_samples,
-                .cpu = where_cpu});
+                .cpu = where_cpu,
+                .element = ElementFunction{.text = "condition != 0 ? x : y",
+                                           .arguments = {"condition", "x", "y"},
+                                           .floats = choose_row<float>,
+                                           .doubles = choose_row<double>}});
   registry.add({.domain = "arbalest",
                 .name = "WhereGrad",
                 .doc = "the gradient of Where's X (branch 1) or Y (branch 0), before it is summed over broadcast axes",
@@ -153,7 +172,14 @@ void register_math_where(OpRegistry& registry) {
                 .infer = infer_where_grad,
                 .cost = elementwise_cost(0),
                 .samples = where_grad_samples,
-                .cpu = where_grad_cpu});
+                .cpu = where_grad_cpu,
+                .element = ElementFunction{.text = "(condition != 0) == (alpha != 0) ? dy : W(0)",
+                                           .arguments = {"condition", "dy"},
+                                           .floats = keep_row<float>,
+                                           .doubles = keep_row<double>,
+                                           .numbers = [](const Node& node) {
+                                             return std::array{double(int_attribute(node, "branch")), 0.0};
+                                           }}});
 }
 
 }  // namespace arbalest

@@ -89,7 +89,7 @@ TEST_CASE("small examples train alike in double without each optional pass, thos
     const auto small = std::find_if(small_models().begin(), small_models().end(),
                                     [&](const Small& model) { return model.name == name; });
     const Prepared prepared = prepare(small_graph(*small, known(name).classes), on_cpus());
-    ProgramOptions options{.fused_kernels = true, .alone = true};
+    ProgramOptions options{.fused_kernels = true, .generated_kernels = true, .alone = true};
     const Program whole = make_program(prepared.graph, options);
     const Trained expected = train(whole, 2);
     for (const std::set<std::string>& without : choices()) {

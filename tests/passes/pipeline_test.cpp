@@ -103,7 +103,7 @@ TEST_CASE("what may not be left out is refused, with what may") {
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_attention, fuse_concats, fuse_gradient_sums, "
-      "keep_maxima, fuse_statistics, fuse_batch_norm_pairs, delay_gradients";
+      "keep_maxima, fuse_statistics, fuse_batch_norm_pairs, fuse_regions, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);
@@ -158,7 +158,7 @@ TEST_CASE("nets train alike without each optional pass, which changes some of th
   for (const std::string& name : pass_names(true)) unseen.insert(name);
   for (const std::string& body : nets()) {
     INFO(body);
-    ProgramOptions options{.fused_kernels = true, .alone = true};
+    ProgramOptions options{.fused_kernels = true, .generated_kernels = true, .alone = true};
     const Program whole = make_program(net(body), options);
     const Trained expected = train(whole, 3);
     std::vector<std::set<std::string>> sets;

@@ -1,0 +1,273 @@
+#include "ops/regions/region.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "ops/math/elementwise.h"
+#include "ops/math/elementwise_cpu.h"
+#include "ops/shape/copy.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kBlock = 256;  // elements of a step's buffer: those of a region stay in the nearest caches
+
+// "Mul 0 3": the operator and its operands.
+std::string step_text(const RegionStep& step) {
+  return fmt::format("{} {}", step.op->qualified_name(), fmt::join(step.operands, " "));
+}
+
+RegionStep read_step(const Node& node, const OpRegistry& registry, const std::string& text, size_t known) {
+  const auto refuse = [&](std::string_view expected) {
+    fail(node, fmt::format("attribute 'steps' has '{}'; expected {}", text, expected));
+  };
+  RegionStep step;
+  std::string_view rest = text;
+  const auto word = [&] {
+    const std::string_view found = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), found.size() + 1));
+    return found;
+  };
+  step.op = registry.find(word());
+  if (!step.op || !step.op->element) refuse("an elementwise operator first");
+  while (!rest.empty()) {
+    const std::string_view number = word();
+    size_t operand = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), operand);
+    if (error != std::errc() || end != number.data() + number.size() || operand >= known) {
+      refuse(fmt::format("numbers below {} as operands", known));
+    }
+    step.operands.push_back(operand);
+  }
+  const size_t arguments = step.op->element->arguments.size();
+  if (step.operands.size() != arguments) refuse(fmt::format("{} operands", arguments));
+  return step;
+}
+
+DataType result_type(const Node& node, const std::string& name) {
+  for (const DataType type : {DataType::Float32, DataType::Bfloat16}) {
+    if (name_of(type) == name) return type;
+  }
+  fail(node, fmt::format("attribute 'types' has '{}'; expected float or bfloat16", name));
+}
+
+void infer_region(InferContext& c, const OpRegistry& registry) {
+  const RegionProgram program = region_program(c.node(), registry);
+  TensorType space = stated_type(c.node(), DataType::Float32);
+  bool doubles = false;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const TensorType& type = c.input(i);
+    if (!is_floating(type.dtype) && type.dtype != DataType::Bool) floating_input(c, i);
+    doubles = doubles || type.dtype == DataType::Float64;
+    bool fits = type.shape.size() <= space.shape.size();
+    for (size_t back = 1; fits && back <= type.shape.size(); ++back) {
+      const int64_t own = type.shape[type.shape.size() - back];
+      fits = own == 1 || own == space.shape[space.shape.size() - back];
+    }
+    if (!fits) expect_input(c, i, space, "or what broadcasts to it");
+  }
+  const std::vector<std::string> types = strings_attribute(c.node(), "types");
+  for (size_t i = 0; i < c.output_count(); ++i) {
+    space.dtype = doubles ? DataType::Float64 : result_type(c.node(), types[i]);
+    c.set_output(i, space);
+  }
+}
+
+// One block of numbers of a region after the other: the inputs' are gathered, the steps' computed.
+template <typename W>
+class Blocks {
+ public:
+  Blocks(const RegionProgram& program, const std::vector<Strided>& walks, const std::vector<DataType>& types,
+         const KernelContext& context, int64_t begin)
+      : program_(program), types_(types), context_(context), rows_(program.inputs + program.steps.size()) {
+    for (size_t i = 0; i < program.inputs; ++i) cursors_.emplace_back(walks[i], 1, begin);
+    buffer_.resize(rows_.size() * kBlock);
+    for (size_t r = 0; r < rows_.size(); ++r) rows_[r] = buffer_.data() + r * kBlock;
+  }
+
+  void compute(int64_t count) {
+    for (size_t i = 0; i < program_.inputs; ++i) take(i, count);
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const RegionStep& step = program_.steps[s];
+      const void* in[RowMap::kMostInputs];
+      for (size_t k = 0; k < step.operands.size(); ++k) in[k] = rows_[step.operands[k]];
+      const ElementFunction& element = *step.op->element;
+      const auto row = std::is_same_v<W, double> ? element.doubles : element.floats;
+      row(step.numbers.data(), count, buffer_.data() + (program_.inputs + s) * kBlock, in, -1);
+    }
+  }
+
+  template <typename T>
+  void hand_out(size_t result, int64_t count, T* out) const {
+    const W* from = rows_[program_.inputs + result];
+    for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(Wide<T>(from[i]));
+  }
+
+ private:
+  void take(size_t input, int64_t count) {
+    W* to = buffer_.data() + input * kBlock;
+    dispatch_element(types_[input], [&](auto element) {
+      using T = decltype(element);
+      const T* from = static_cast<const T*>(context_.inputs[input]);
+      for (int64_t done = 0; done < count;) {
+        const int64_t run = std::min(count - done, cursors_[input].left()), step = cursors_[input].step();
+        const T* first = from + cursors_[input].offset();
+        for (int64_t i = 0; i < run; ++i) to[done + i] = W(widen(first[i * step]));
+        cursors_[input].advance(run);
+        done += run;
+      }
+    });
+  }
+
+  const RegionProgram& program_;
+  const std::vector<DataType>& types_;
+  const KernelContext& context_;
+  std::vector<Cursor> cursors_;
+  std::vector<W> buffer_;
+  std::vector<const W*> rows_;
+};
+
+template <typename W>
+std::unique_ptr<Kernel> region_kernel(const KernelRequest& request, RegionProgram program) {
+  std::vector<Strided> walks;
+  std::vector<DataType> inputs, outputs;
+  for (const TensorType& type : request.inputs) {
+    walks.push_back(Strided(std::vector<TensorType>{request.outputs[0], type}));
+    inputs.push_back(type.dtype);
+  }
+  for (const TensorType& type : request.outputs) outputs.push_back(type.dtype);
+  const int64_t count = request.outputs[0].elements(), work = int64_t(program.steps.size());
+  return make_kernel([=, program = std::move(program)](const KernelContext& c) {
+    if (count == 0) return;
+    parallel_for(count, work, [&](int64_t begin, int64_t end) {
+      Blocks<W> blocks(program, walks, inputs, c, begin);
+      for (int64_t at = begin; at < end; at += kBlock) {
+        const int64_t part = std::min(kBlock, end - at);
+        blocks.compute(part);
+        for (size_t k = 0; k < outputs.size(); ++k) {
+          dispatch_floating(outputs[k], [&](auto element) {
+            using T = decltype(element);
+            blocks.hand_out(program.results[k], part, output<T>(c, k) + at);
+          });
+        }
+      }
+    });
+  });
+}
+
+// GELU as PyTorch exports it, with a bias before and both ways out; the gradients of a product with a broadcast factor;
+// a choice; what stands still along inner axes; an odd innermost axis.
+std::vector<Sample> region_samples(const OpRegistry& registry) {
+  const auto step = [&](std::string_view op, std::vector<size_t> operands, double alpha = 0) {
+    return RegionStep{&registry.get(op), std::move(operands), {alpha, 0.0}};
+  };
+  std::vector<Sample> samples;
+  const auto add = [&](std::string name, const Shape& shape, const std::vector<Shape>& inputs, RegionProgram program,
+                       std::vector<DataType> types, bool condition = false) {
+    program.inputs = inputs.size();
+    Sample sample{.name = std::move(name), .output_count = int(program.results.size()), .tolerance = 2e-6};
+    for (const Shape& input : inputs) sample.inputs.push_back({{DataType::Float32, input}, 0.5, 2});
+    if (condition) sample.inputs[0] = {{DataType::Bool, inputs[0]}, 0, 1};
+    sample.attributes = region_attributes(program, {DataType::Float32, shape}, types);
+    samples.push_back(std::move(sample));
+  };
+  using enum DataType;
+  const std::vector<RegionStep> gelu = {step("Add", {0, 1}), step("Div", {4, 2}), step("Erf", {5}),
+                                        step("Add", {6, 3}), step("Mul", {4, 7}), step("Sigmoid", {8})};
+  for (const Shape& shape : {Shape{5, 7, 64}, Shape{64, 40}, Shape{3, 5, 49}, Shape{2, 3, 1}}) {
+    add(fmt::format("{}: bias, GELU of parts", to_string(shape)), shape, {shape, {shape.back()}, {}, {1}},
+        {.steps = gelu, .results = {0, 4, 5}}, {Float32, Float32, Float32});
+  }
+  add("gradients of a scaled image", {2, 8, 6, 4}, {{2, 8, 6, 4}, {2, 8, 1, 1}, {2, 8, 6, 4}},
+      {.steps = {step("arbalest.MulGradA", {0, 1}), step("arbalest.MulGradB", {0, 2}),
+                 step("arbalest.SigmoidGrad", {3, 4})},
+       .results = {2, 1}},
+      {Float32, Float32});
+  add("a choice, cast", {4, 1, 6}, {{6}, {4, 1, 1}, {4, 1, 6}},
+      {.steps = {step("Where", {0, 1, 2}), step("Cast", {3}), step("arbalest.WhereGrad", {0, 4}, 1)}, .results = {2}},
+      {Float32}, true);
+  add("operands that cross", {4, 5}, {{4, 1}, {1, 5}},
+      {.steps = {step("Sub", {0, 1}), step("Mul", {2, 2})}, .results = {1}}, {Float32});
+  return samples;
+}
+
+}  // namespace
+
+Attributes region_attributes(const RegionProgram& program, const TensorType& space,
+                             const std::vector<DataType>& results) {
+  std::vector<std::string> steps, types;
+  std::vector<double> numbers;
+  for (const RegionStep& step : program.steps) {
+    steps.push_back(step_text(step));
+    numbers.insert(numbers.end(), step.numbers.begin(), step.numbers.end());
+  }
+  for (const DataType type : results) types.emplace_back(name_of(type));
+  Attributes attributes = {{"steps", std::move(steps)},
+                           {"numbers", std::move(numbers)},
+                           {"results", std::vector<int64_t>(program.results.begin(), program.results.end())},
+                           {"types", std::move(types)}};
+  set_type(attributes, space);
+  return attributes;
+}
+
+RegionProgram region_program(const Node& node, const OpRegistry& registry) {
+  RegionProgram program{.inputs = node.inputs.size()};
+  const std::vector<std::string> steps = strings_attribute(node, "steps");
+  const std::vector<double> numbers = floats_attribute(node, "numbers");
+  if (numbers.size() != 2 * steps.size()) {
+    fail(node, fmt::format("attribute 'numbers' has {}; expected two a step, {}", numbers.size(), 2 * steps.size()));
+  }
+  for (const std::string& text : steps) {
+    const size_t s = program.steps.size();
+    program.steps.push_back(read_step(node, registry, text, program.inputs + s));
+    program.steps.back().numbers = {numbers[2 * s], numbers[2 * s + 1]};
+  }
+  for (const int64_t result : ints_attribute(node, "results")) {
+    if (result < 0 || size_t(result) >= steps.size()) {
+      fail(node, fmt::format("attribute 'results' has {}; expected steps, from 0 below {}", result, steps.size()));
+    }
+    program.results.push_back(size_t(result));
+  }
+  const size_t types = strings_attribute(node, "types").size();
+  if (program.results.size() != node.outputs.size() || types != node.outputs.size()) {
+    fail(node, fmt::format("attributes 'results' and 'types' have {} and {}; expected one an output, {}",
+                           program.results.size(), types, node.outputs.size()));
+  }
+  return program;
+}
+
+void register_regions_region(OpRegistry& registry) {
+  std::vector<AttributeSpec> attributes = type_specs();
+  attributes.push_back(
+      required_spec("steps", AttributeKind::Strings, "an operator each, with numbers for its operands"));
+  attributes.push_back(required_spec("numbers", AttributeKind::Floats, "two a step: alpha and beta of its formula"));
+  attributes.push_back(required_spec("results", AttributeKind::Ints, "the step that each output is the result of"));
+  attributes.push_back(required_spec("types", AttributeKind::Strings, "the type of elements of each output"));
+  registry.add({.domain = "arbalest",
+                .name = "Region",
+                .doc = "elementwise operators that are computed together, element by element",
+                .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
+                .outputs = {{.name = "outputs", .arity = OperandSpec::Variadic, .lowered = true}},
+                .attributes = std::move(attributes),
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = [&registry](InferContext& c) { infer_region(c, registry); },
+                .cost =
+                    [](const Graph& graph, const Node& node) {
+                      const double steps = double(strings_attribute(node, "steps").size());
+                      return Cost{steps * double(output_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+                    },
+                .samples = [&registry] { return region_samples(registry); },
+                .cpu = [&registry](const KernelRequest& request) -> std::unique_ptr<Kernel> {
+                  RegionProgram program = region_program(request.node, registry);
+                  const bool doubles = request.outputs[0].dtype == DataType::Float64;
+                  return doubles ? region_kernel<double>(request, std::move(program))
+                                 : region_kernel<float>(request, std::move(program));
+                }});
+}
+
+}  // namespace arbalest

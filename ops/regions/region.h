@@ -1,0 +1,60 @@
+#pragma once
+// A region: elementwise operators that are computed together, element by element, so that what one hands to the next is
+// never stored. All of its values have one shape, to which the inputs broadcast; passes/fuse/regions.cpp finds regions.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+// One operator of a region. Operands are numbers: those below the count of inputs are the region's inputs, the others
+// the steps before this one, in their order.
+struct RegionStep {
+  const Op* op = nullptr;  // with Op::element
+  std::vector<size_t> operands;
+  std::array<double, 2> numbers = {};  // alpha and beta of its formula
+};
+
+struct RegionProgram {
+  static constexpr size_t kMostInputs = 12, kMostOutputs = 8, kMostSteps = 48;
+  size_t inputs = 0;
+  std::vector<RegionStep> steps;
+  std::vector<size_t> results;  // the step that each output is the result of
+};
+
+// The attributes of a node of arbalest.Region whose outputs have the shape and the layout of `space`, and elements of
+// the types `results`, each Float32 or Bfloat16.
+Attributes region_attributes(const RegionProgram& program, const TensorType& space,
+                             const std::vector<DataType>& results);
+// The program of such a node. Throws GraphError if its attributes do not state one.
+RegionProgram region_program(const Node& node, const OpRegistry& registry);
+
+// How inputs and outputs are walked through: the axes of the region's space in the order in which it lies, outermost
+// first, merged where one stride of every input serves both.
+struct RegionWalk {
+  std::vector<int64_t> extents;
+  std::vector<std::vector<int64_t>> strides;  // by input, in elements; 0 where it stands still
+  int64_t count = 1;                          // of elements
+
+  RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs);
+  bool is_whole(size_t input) const;  // the input lies as the space does, without gaps
+};
+
+// The source of a CUDA kernel `region`, and how it is called.
+struct RegionSource {
+  std::string text;
+  int width = 1;                    // elements that a thread takes at a time
+  std::vector<size_t> placed = {};  // inputs that are not whole: the walk's strides are passed for them, in this order
+};
+
+// The functions that formulas call (ops/math/elementwise_functions.h), for the source of kernels.
+extern const std::string_view kFormulaText;
+
+// For NVRTC: it includes nothing. Elements are Float32, Bfloat16 or, of inputs, Bool.
+RegionSource region_source(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,
+                           const std::vector<DataType>& outputs);
+
+}  // namespace arbalest

@@ -1,0 +1,398 @@
+// Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
+// region is never stored. What the backward pass reads of a forward region is computed again in it where that moves
+// fewer bytes.
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+
+#include "ops/regions/region.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kNear = 24;    // nodes between operators that are joined because they read the same tensor
+constexpr size_t kDeepest = 12;  // operators one after the other that are computed again
+
+// Which nodes have to run before which: readers after producers, and what writes over memory after its readers.
+class Order {
+ public:
+  explicit Order(const Graph& graph) : followers_(graph.nodes.size()), memory_(graph.values.size()) {
+    for (size_t v = 0; v < memory_.size(); ++v) memory_[v] = storage_of(graph, ValueId(v)).base;
+    std::vector<std::vector<NodeId>> readers(graph.values.size());  // of the memory, so far
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      for (const auto& [output, input] : node.op->aliases) {
+        if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
+        const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
+        if (to == kNone || from == kNone) continue;
+        const auto memory = size_t(memory_[size_t(to)] = memory_[size_t(from)]);
+        for (const NodeId reader : readers[memory]) followers_[size_t(reader)].push_back(NodeId(n));
+        writers_[ValueId(memory)].push_back(NodeId(n));
+      }
+      for (const ValueId input : node.inputs) {
+        if (input == kNone) continue;
+        readers[size_t(memory_[size_t(input)])].push_back(NodeId(n));
+        const NodeId producer = graph.values[size_t(input)].producer;
+        if (producer != kNone) followers_[size_t(producer)].push_back(NodeId(n));
+      }
+    }
+  }
+  const std::vector<NodeId>& followers(NodeId node) const { return followers_[size_t(node)]; }
+  // The nodes that write over the value's memory, in order.
+  std::vector<NodeId> writers(ValueId value) const {
+    const auto found = writers_.find(memory_[size_t(value)]);
+    return found == writers_.end() ? std::vector<NodeId>() : found->second;
+  }
+
+ private:
+  std::vector<std::vector<NodeId>> followers_;      // by node
+  std::vector<ValueId> memory_;                     // by value: the one whose memory it has
+  std::map<ValueId, std::vector<NodeId>> writers_;  // by memory
+};
+
+class Regions {
+ public:
+  explicit Regions(Graph& graph) : graph_(graph), order_(graph), rewriter_(graph), groups_(graph.nodes.size()) {
+    for (size_t n = 0; n < groups_.size(); ++n) {
+      group_.push_back(n);
+      groups_[n].members = {NodeId(n)};
+    }
+  }
+
+  void run() {
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (!may_join(n)) continue;
+      for (const ValueId input : operands(n)) {
+        const NodeId producer = rewriter_.value(input).producer;
+        if (producer != kNone && may_join(producer)) join(producer, n);
+      }
+    }
+    join_readers();
+    compute_again();
+    // All are looked at before any is written.
+    std::vector<Region> regions;
+    for (const Group& group : groups_) {
+      if (std::optional<Region> region = region_of(group)) regions.push_back(std::move(*region));
+    }
+    put_in_order();
+    for (Region& region : regions) write(region);
+    rewriter_.finish();
+  }
+
+ private:
+  struct Group {
+    std::vector<NodeId> members;  // in order; empty: they are in another group
+    std::set<NodeId> again;       // of other groups, computed once more
+  };
+
+  // The inputs that the node's function has: constants that were moved into attributes are left out. A small operand is
+  // read as it was before it was cast, since each element is cast on the way.
+  std::vector<ValueId> operands(NodeId n) const {
+    const Node& node = rewriter_.node(n);
+    std::vector<ValueId> inputs(node.inputs.begin(),
+                                node.inputs.begin() + std::ptrdiff_t(node.op->element->arguments.size()));
+    for (ValueId& input : inputs) {
+      const NodeId cast = rewriter_.producer(input, "Cast");
+      if (cast == kNone || rewriter_.shape(input) == rewriter_.shape(node.outputs[0])) continue;
+      const ValueId before = rewriter_.input(cast, 0);
+      if (is_number(before) && order_.writers(before).empty()) input = before;
+    }
+    return inputs;
+  }
+  bool is_number(ValueId value) const {
+    const DataType type = rewriter_.value(value).type.dtype;
+    return type == DataType::Float32 || type == DataType::Bfloat16;
+  }
+  const TensorType& space(NodeId n) const { return rewriter_.value(result(n)).type; }
+  ValueId result(NodeId n) const { return rewriter_.node(n).outputs[0]; }
+
+  bool may_join(NodeId n) const {
+    const Node& node = rewriter_.node(n);
+    const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
+    if (count == 0 || node.inputs.size() < count) return false;
+    const bool numbers =
+        std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
+          return input != kNone && (is_number(input) || rewriter_.value(input).type.dtype == DataType::Bool);
+        });
+    return numbers && is_number(result(n));
+  }
+
+  bool one_space(NodeId a, NodeId b) const {
+    return space(a).shape == space(b).shape && space(a).layout == space(b).layout &&
+           rewriter_.node(a).stage == rewriter_.node(b).stage;
+  }
+
+  // The values that a group reads, and those that others read of it.
+  struct Ends {
+    std::vector<ValueId> inputs, outputs;
+    size_t steps = 0;
+    bool fits() const {
+      return inputs.size() <= RegionProgram::kMostInputs && outputs.size() <= RegionProgram::kMostOutputs &&
+             steps <= RegionProgram::kMostSteps;
+    }
+  };
+  static std::vector<NodeId> computed(const Group& group) {
+    std::set<NodeId> all = group.again;
+    all.insert(group.members.begin(), group.members.end());
+    return {all.begin(), all.end()};
+  }
+  Ends ends_of(const Group& group) const {
+    Ends ends;
+    const std::vector<NodeId> all = computed(group);
+    ends.steps = all.size();
+    const std::set<NodeId> own(all.begin(), all.end());
+    for (const NodeId n : all) {
+      for (const ValueId input : operands(n)) {
+        const bool inside = own.contains(rewriter_.value(input).producer);
+        if (!inside && std::find(ends.inputs.begin(), ends.inputs.end(), input) == ends.inputs.end()) {
+          ends.inputs.push_back(input);
+        }
+      }
+    }
+    for (const NodeId n : group.members) {
+      // While groups are joined, members are in two.
+      std::set<std::optional<size_t>> reading = reading_groups(n);
+      for (const NodeId member : group.members) reading.erase(group_[size_t(member)]);
+      if (!reading.empty()) ends.outputs.push_back(result(n));
+    }
+    return ends;
+  }
+  // The groups that read the node's result and do not compute it: those of its readers, and those that compute a reader
+  // again. None stands for the graph.
+  std::set<std::optional<size_t>> reading_groups(NodeId n) const {
+    std::set<std::optional<size_t>> found;
+    const size_t own = group_[size_t(n)];
+    const auto add = [&](size_t group) {
+      if (group != own && !groups_[group].again.contains(n)) found.insert(group);
+    };
+    if (rewriter_.value(result(n)).view.base != kNone) found.insert(std::nullopt);
+    for (const NodeId reader : rewriter_.readers(result(n))) {
+      if (reader == kNone) {
+        found.insert(std::nullopt);
+        continue;
+      }
+      add(group_[size_t(reader)]);
+      const auto again = again_in_.find(reader);
+      if (again == again_in_.end()) continue;
+      for (const size_t group : again->second) add(group);
+    }
+    return found;
+  }
+
+  // Whether nothing that follows one of the members has to run before another one.
+  bool is_closed(const std::vector<NodeId>& members, size_t a, size_t b) const {
+    std::vector<size_t> open;
+    std::set<size_t> seen;
+    const auto follow = [&](NodeId n) {
+      for (const NodeId next : order_.followers(n)) {
+        if (seen.insert(group_[size_t(next)]).second) open.push_back(group_[size_t(next)]);
+      }
+    };
+    for (const NodeId n : members) {
+      for (const NodeId next : order_.followers(n)) {
+        const size_t group = group_[size_t(next)];
+        if (group != a && group != b && seen.insert(group).second) open.push_back(group);
+      }
+    }
+    while (!open.empty()) {
+      const size_t group = open.back();
+      open.pop_back();
+      if (group == a || group == b) return false;
+      for (const NodeId n : groups_[group].members) follow(n);
+    }
+    return true;
+  }
+
+  void join(NodeId first, NodeId second) {
+    const size_t a = group_[size_t(first)], b = group_[size_t(second)];
+    if (a == b || !one_space(first, second)) return;
+    Group both;
+    std::merge(groups_[a].members.begin(), groups_[a].members.end(), groups_[b].members.begin(),
+               groups_[b].members.end(), std::back_inserter(both.members));
+    if (!ends_of(both).fits() || !is_closed(both.members, a, b)) return;
+    for (const NodeId n : both.members) group_[size_t(n)] = a;
+    groups_[a] = std::move(both);
+    groups_[b] = {};
+  }
+
+  // Operators near each other that read the same tensor read it once.
+  void join_readers() {
+    for (ValueId v = 0; v < ValueId(graph_.values.size()); ++v) {
+      NodeId before = kNone;
+      for (const NodeId reader : rewriter_.readers(v)) {
+        if (reader == kNone || !may_join(reader) || space(reader).shape != rewriter_.shape(v)) continue;
+        if (before != kNone && reader - before <= kNear) join(before, reader);
+        before = reader;
+      }
+    }
+  }
+
+  int64_t bytes(ValueId value) const { return rewriter_.value(value).type.bytes(); }
+
+  // Bytes that a group reads in order to have `value`, and the nodes that it computes for that.
+  struct Price {
+    int64_t bytes = std::numeric_limits<int64_t>::max() / 4;
+    std::set<NodeId> nodes;
+  };
+  Price price(ValueId value, const Group& group, const std::vector<ValueId>& inputs, size_t depth, bool kept) const {
+    Price price;
+    if (kept && is_whole_until(value, group.members.back())) {
+      price.bytes = std::find(inputs.begin(), inputs.end(), value) == inputs.end() ? bytes(value) : 0;
+    }
+    const NodeId producer = rewriter_.value(value).producer;
+    if (producer == kNone || depth == kDeepest || !may_join(producer)) return price;
+    if (group.again.contains(producer)) return {0, {}};
+    const bool recomputable = rewriter_.node(producer).stage == Stage::Forward &&
+                              space(producer).shape == space(group.members[0]).shape &&
+                              space(producer).layout == space(group.members[0]).layout;
+    if (!recomputable) return price;
+    Price again{0, {producer}};
+    for (const ValueId input : operands(producer)) {
+      const Price part = this->price(input, group, inputs, depth + 1, is_stored(input));
+      again.bytes += part.bytes;
+      again.nodes.insert(part.nodes.begin(), part.nodes.end());
+    }
+    return again.bytes <= price.bytes ? again : price;
+  }
+  // Whether nothing writes over the value before `last` has run.
+  bool is_whole_until(ValueId value, NodeId last) const {
+    const std::vector<NodeId> writers = order_.writers(value);
+    return writers.empty() || writers.front() > last;
+  }
+  // Whether memory holds the value whatever is computed again.
+  bool is_stored(ValueId value) const {
+    const NodeId producer = rewriter_.value(value).producer;
+    if (producer == kNone || !may_join(producer)) return true;
+    return !reading_groups(producer).empty();
+  }
+
+  void compute_again() {
+    for (NodeId n = rewriter_.count(); n-- > 0;) {
+      if (may_join(n) && rewriter_.node(n).stage == Stage::Forward) consider(n);
+    }
+  }
+  // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all.
+  void consider(NodeId n) {
+    const ValueId value = result(n);
+    std::map<size_t, Group> changed;
+    for (const std::optional<size_t>& group : reading_groups(n)) {
+      if (!group) return;
+      const NodeId member = groups_[*group].members[0];
+      if (!may_join(member) || rewriter_.node(member).stage != Stage::Backward || !one_space_with(*group, n)) return;
+      changed.try_emplace(*group, groups_[*group]);
+    }
+    if (changed.empty()) return;
+    int64_t gain = bytes(value);
+    for (auto& [id, group] : changed) {
+      std::vector<ValueId> inputs = ends_of(group).inputs;
+      const Price found = price(value, group, inputs, 0, false);
+      gain += bytes(value) - found.bytes;
+      group.again.insert(found.nodes.begin(), found.nodes.end());
+      if (!ends_of(group).fits()) return;
+    }
+    if (gain <= 0) return;
+    for (auto& [id, group] : changed) {
+      for (const NodeId again : group.again) again_in_[again].insert(id);
+      groups_[id] = std::move(group);
+    }
+  }
+  bool one_space_with(size_t group, NodeId n) const {
+    const NodeId member = groups_[group].members[0];
+    return space(member).shape == space(n).shape && space(member).layout == space(n).layout;
+  }
+
+  // Groups after what they read and before what writes over it, otherwise in the order of their last members.
+  void put_in_order() {
+    std::vector<std::set<size_t>> followers(groups_.size());
+    const auto add = [&](size_t before, size_t after) {
+      if (before != after) followers[before].insert(after);
+    };
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      for (const NodeId next : order_.followers(n)) add(group_[size_t(n)], group_[size_t(next)]);
+    }
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].again.empty()) continue;
+      for (const ValueId input : ends_of(groups_[g]).inputs) {
+        const NodeId producer = rewriter_.value(input).producer;
+        if (producer != kNone) add(group_[size_t(producer)], g);
+        for (const NodeId writer : order_.writers(input)) add(g, group_[size_t(writer)]);
+      }
+    }
+    std::vector<int> waits(groups_.size(), 0);
+    for (const std::set<size_t>& all : followers) {
+      for (const size_t next : all) ++waits[next];
+    }
+    std::priority_queue<NodeId, std::vector<NodeId>, std::greater<>> ready;  // by last member
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (waits[g] == 0 && !groups_[g].members.empty()) ready.push(groups_[g].members.back());
+    }
+    for (int64_t place = 0; !ready.empty();) {
+      const size_t group = group_[size_t(ready.top())];
+      ready.pop();
+      for (const NodeId member : groups_[group].members) rewriter_.put(member, place++);
+      for (const size_t next : followers[group]) {
+        if (--waits[next] == 0) ready.push(groups_[next].members.back());
+      }
+    }
+  }
+
+  // The node that a group becomes.
+  struct Region {
+    std::vector<NodeId> members;
+    std::vector<ValueId> inputs, outputs;
+    Attributes attributes;
+  };
+  std::optional<Region> region_of(const Group& group) const {
+    const std::vector<NodeId> all = computed(group);
+    if (group.members.empty() || all.size() < 2) return std::nullopt;
+    Ends ends = ends_of(group);
+    if (ends.outputs.empty()) return std::nullopt;  // nothing needs it
+    RegionProgram program{.inputs = ends.inputs.size()};
+    std::map<ValueId, size_t> place;
+    for (size_t i = 0; i < ends.inputs.size(); ++i) place[ends.inputs[i]] = i;
+    for (const NodeId n : all) {
+      RegionStep step{rewriter_.node(n).op, {}, {}};
+      for (const ValueId input : operands(n)) step.operands.push_back(place.at(input));
+      if (step.op->element->numbers) step.numbers = step.op->element->numbers(rewriter_.node(n));
+      place[result(n)] = program.inputs + program.steps.size();
+      program.steps.push_back(std::move(step));
+    }
+    std::vector<DataType> types;
+    for (const ValueId output : ends.outputs) {
+      program.results.push_back(place.at(output) - program.inputs);
+      types.push_back(rewriter_.value(output).type.dtype);
+    }
+    const TensorType& type = space(group.members[0]);
+    return Region{group.members, std::move(ends.inputs), std::move(ends.outputs),
+                  region_attributes(program, type, types)};
+  }
+  // One node, in the place of the last member.
+  void write(Region& region) {
+    const NodeId at = region.members.back();
+    region.members.pop_back();
+    for (const NodeId member : region.members) rewriter_.remove(member);
+    rewriter_.become(at, "arbalest.Region", std::move(region.inputs), std::move(region.outputs),
+                     std::move(region.attributes));
+  }
+
+  Graph& graph_;
+  Order order_;
+  Rewriter rewriter_;
+  std::vector<Group> groups_;
+  std::vector<size_t> group_;                    // by node
+  std::map<NodeId, std::set<size_t>> again_in_;  // the groups that compute a node again
+};
+
+}  // namespace
+
+void fuse_regions(Graph& graph) {
+  Regions(graph).run();
+}
+
+}  // namespace arbalest

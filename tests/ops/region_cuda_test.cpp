@@ -1,0 +1,72 @@
+// Sources of regions, compiled for several architectures. No GPU is needed. Compiled only with CUDA.
+
+#include <doctest/doctest.h>
+
+#include "ops/builtin_ops.h"
+#include "ops/cuda/compiled_kernel.h"
+#include "ops/regions/region.h"
+
+using namespace arbalest;
+
+namespace region_cuda_test {
+namespace {
+
+// Every elementwise operator, each of the inputs 0, 1, 2 …, as many to a program as one takes.
+std::vector<RegionProgram> all_operators(size_t inputs) {
+  std::vector<RegionProgram> programs;
+  for (const Op& op : builtin_ops().all()) {
+    if (!op.element) continue;
+    if (programs.empty() || programs.back().steps.size() == RegionProgram::kMostSteps)
+      programs.push_back({inputs, {}, {}});
+    RegionStep step{&op, {}, {0.25, 0.75}};
+    for (size_t k = 0; k < op.element->arguments.size(); ++k) step.operands.push_back(k);
+    programs.back().results = {programs.back().steps.size()};
+    programs.back().steps.push_back(std::move(step));
+  }
+  return programs;
+}
+
+void check_compiles(const RegionProgram& program, const TensorType& space, const std::vector<TensorType>& inputs,
+                    DataType output) {
+  std::vector<DataType> types;
+  for (const TensorType& input : inputs) types.push_back(input.dtype);
+  const RegionSource source = region_source(program, RegionWalk(space, inputs), types, {output});
+  for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
+    INFO(architecture, "\n", source.text);
+    CHECK_NOTHROW(compile_cuda(source.text, architecture));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("regions: every elementwise operator compiles for GPUs of all generations") {
+  using enum DataType;
+  const std::vector<RegionProgram> programs = all_operators(3);
+  REQUIRE(!programs.empty());
+  for (const RegionProgram& program : programs) {
+    const TensorType space{Bfloat16, {4, 6, 40}};
+    check_compiles(program, space, {space, space, space}, Bfloat16);
+  }
+}
+
+TEST_CASE("regions: operands of every kind of place and type compile") {
+  using enum DataType;
+  const RegionProgram program = all_operators(3)[0];
+  for (const DataType other : {Float32, Bfloat16, Bool}) {
+    const TensorType space{Float32, {4, 6, 40}}, row{other, {40}}, column{Float32, {6, 1}}, one{Float32, {}};
+    check_compiles(program, space, {space, row, column}, Float32);
+    check_compiles(program, space, {{other, {4, 6, 40}}, one, {Bfloat16, {4, 1, 40}}}, Bfloat16);
+    // Channels last: one number a channel, one a channel and sample, and an operand that lies in another order.
+    const TensorType image = TensorType{Float32, {2, 8, 6, 4}}.in(Layout::ChannelsLast);
+    check_compiles(program, image, {image, TensorType{other, {2, 8, 1, 1}}, TensorType{Float32, {2, 8, 6, 4}}},
+                   Bfloat16);
+    check_compiles(program, {Float32, {3, 7}}, {{Float32, {3, 7}}, {other, {7}}, {Float32, {3, 1}}}, Float32);
+  }
+}
+
+TEST_CASE("a kernel that does not compile is an error with the compiler's words") {
+  CHECK_THROWS_WITH_AS(compile_cuda("__global__ void region() { undefined_name(); }", "sm_90"),
+                       doctest::Contains("undefined_name"), RunError);
+}
+
+}  // namespace region_cuda_test

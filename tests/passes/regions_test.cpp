@@ -1,0 +1,149 @@
+// Regions of elementwise operators: which are made, and that programs with them compute the same.
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "ops/regions/region.h"
+#include "tests/passes/in_double.h"
+#include "tests/passes/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace regions_test {
+namespace {
+
+Program made(const std::string& body, bool regions, bool bf16 = false) {
+  ProgramOptions options{.bf16 = bf16, .generated_kernels = regions};
+  Program program = make_program(net(body), options);
+  for (const Loop& loop : program.loops) check_sound(loop.graph);
+  return program;
+}
+
+// The loss and all gradients of one step, with regions and without.
+void check_same(const std::string& body) {
+  INFO(body);
+  const Program plain = made(body, false), fused = made(body, true);
+  InDouble expected(plain.training()), found(fused.training());
+  CHECK(found.loss() == doctest::Approx(expected.loss()).epsilon(1e-12));
+  for (const Value& value : plain.training().graph.values) {
+    if (value.role != Role::Parameter || value.view.base == kNone) continue;
+    INFO(value.name);
+    const double *a = expected.of(value.name + ".gradient"), *b = found.of(value.name + ".gradient");
+    double difference = 0, norm = 1e-12;
+    for (int64_t i = 0; i < value.type.elements(); ++i) {
+      difference += (a[i] - b[i]) * (a[i] - b[i]);
+      norm += a[i] * a[i];
+    }
+    CHECK(std::sqrt(difference / norm) < 1e-10);
+  }
+}
+
+// The operators of a region's steps.
+std::vector<std::string> steps_of(const Node& region) {
+  std::vector<std::string> names;
+  for (const RegionStep& step : region_program(region, builtin_ops()).steps) names.push_back(step.op->qualified_name());
+  return names;
+}
+
+const std::string kGelu =
+    "flat = Flatten (x)\n"
+    "u = MatMul (flat, w)\nb = Add (u, bias)\nd = Div (b, root)\ne = Erf (d)\ni = Add (e, one)\nm = Mul (b, i)\n"
+    "g = Mul (m, half)\n"
+    "logits = MatMul (g, v)\n" +
+    std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8] bias = {" + numbers(8) +
+    "}, float[8, 3] v = {" + numbers(24) + "}, float root = {1.4142135}, float one = {1}, float half = {0.5}";
+
+}  // namespace
+
+TEST_CASE("regions: GELU of parts is a region forward and one backward, which computes its operands again") {
+  const Program program = made(kGelu, true);
+  const Graph& graph = program.training().graph;
+  for (const char* op : {"Erf", "Div", "arbalest.ErfGrad", "arbalest.DivGradA"}) CHECK(count_ops(graph, op) == 0);
+  REQUIRE(count_ops(graph, "arbalest.Region") == 2);
+  std::vector<const Node*> regions;
+  for (const Node& node : graph.nodes) {
+    if (node.op->name == "Region") regions.push_back(&node);
+  }
+  // Forward, only what the product reads is stored. The backward pass reads the product before it.
+  CHECK(steps_of(*regions[0]) == std::vector<std::string>{"Add", "Div", "Erf", "Add", "Mul", "Mul"});
+  CHECK(regions[0]->outputs.size() == 1);
+  CHECK(regions[1]->stage == Stage::Backward);
+  const std::vector<ValueId>& read = regions[1]->inputs;
+  CHECK(std::count(read.begin(), read.end(), graph.find_value("u")) == 1);
+  for (const char* name : {"b", "d", "e", "i", "m"}) CHECK(graph.find_value(name) == kNone);
+  check_same(kGelu);
+}
+
+TEST_CASE("regions: what a product lies between is not joined, and nothing is read before it is made") {
+  const std::string body =
+      "flat = Flatten (x)\na = Sigmoid (flat)\nb = Tanh (a)\np = MatMul (b, w)\nc = Mul (p, a)\nd = Exp (c)\n"
+      "logits = MatMul (d, v)\n" +
+      std::string(kLoss) + "#initial float[72, 72] w = {" + numbers(72 * 72) + "}, float[72, 3] v = {" +
+      numbers(72 * 3) + "}";
+  const Program program = made(body, true);
+  for (const Node& node : program.training().graph.nodes) {
+    if (node.op->name != "Region" || node.stage != Stage::Forward) continue;
+    const std::vector<std::string> steps = steps_of(node);
+    CHECK(steps.size() == 2);
+  }
+  check_same(body);
+}
+
+TEST_CASE("regions: other shapes, other stages and operators that are read alone stay as they are") {
+  const Program program = made("flat = Flatten (x)\nh = Sigmoid (flat)\n" + kHead, true);
+  const Graph& graph = program.training().graph;
+  CHECK(count_ops(graph, "arbalest.Region") == 0);
+  CHECK(count_ops(graph, "Sigmoid") == 1);
+}
+
+TEST_CASE("regions: casts of lowered precision are taken in") {
+  const Program program = made(kGelu, true, true);
+  const Graph& graph = program.training().graph;
+  for (const Node& node : graph.nodes) {
+    if (node.op->name != "Region") continue;
+    for (const ValueId output : node.outputs) {
+      CHECK(graph.values[size_t(output)].type.dtype == DataType::Bfloat16);
+    }
+  }
+}
+
+TEST_CASE("regions: random graphs of elementwise operators, products and sums compute the same") {
+  const std::vector<std::string> unary = {"Sigmoid", "Tanh", "Softplus", "Neg", "Softsign",
+                                          "Erf",     "Abs",  "Elu",      "Gelu"};
+  const std::vector<std::string> binary = {"Add", "Mul", "Sub", "Max", "Min"};
+  const std::vector<std::string> others = {"c0", "c1", "c2"};  // a scalar, one number a sample, one number an element
+  std::mt19937 random(1);
+  const auto below = [&](size_t count) { return size_t(random() % count); };
+  for (int graph = 0; graph < 1000; ++graph) {
+    std::string body = "flat = Flatten (x)\nv0 = Gemm (flat, w)\nc1 = ReduceMean <axes = [1]> (v0)\n";
+    std::vector<std::string> values = {"v0"};
+    const size_t count = 3 + below(14);
+    for (size_t i = 1; i <= count; ++i) {
+      const std::string& a = values[values.size() - 1 - below(std::min<size_t>(values.size(), 4))];
+      std::string node;
+      switch (below(8)) {
+        case 0: node = fmt::format("Gemm ({}, w{})", a, below(2)); break;
+        case 1: node = fmt::format("{} ({}, {})", binary[below(3)], a, others[below(others.size())]); break;
+        case 2: node = fmt::format("Softmax ({})", a); break;
+        case 3:
+        case 4: node = fmt::format("{} ({}, {})", binary[below(binary.size())], a, values[below(values.size())]); break;
+        default: node = fmt::format("{} ({})", unary[below(unary.size())], a);
+      }
+      values.push_back(fmt::format("v{}", i));
+      body += fmt::format("{} = {}\n", values.back(), node);
+    }
+    // All parameters have a part in the loss.
+    body += fmt::format(
+                "t0 = Gemm (v0, w0)\nt1 = Gemm (t0, w1)\nt2 = Mul (t1, c0)\nt3 = Add (t2, c1)\nt4 = Mul (t3, c2)\n"
+                "end = Sub ({}, t4)\nbounded = Tanh (end)\nlogits = Gemm (bounded, last)\n",
+                values.back()) +
+            kLoss + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8, 8] w0 = {" + numbers(64) +
+            "}, float[8, 8] w1 = {" + numbers(64) + "}, float[8, 3] last = {" + numbers(24) +
+            "}, float c0 = {0.7}, float[8] c2 = {" + numbers(8) + "}";
+    check_same(body);
+  }
+}
+
+}  // namespace regions_test

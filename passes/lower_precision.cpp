@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <cstring>
+#include <map>
+
+#include "graph/constants.h"
 #include "graph/op.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -50,6 +54,37 @@ class LoweredWeights {
   ArenaValues& arenas_;
 };
 
+// Constants in bfloat16, each once.
+class LoweredConstants {
+ public:
+  explicit LoweredConstants(Graph& graph) : graph_(graph) {}
+
+  ValueId of(ValueId constant) {
+    ValueId& lowered = lowered_.try_emplace(constant, kNone).first->second;
+    if (lowered != kNone) return lowered;
+    const Value& value = graph_.values[size_t(constant)];
+    Initializer initializer = value.initializer;
+    if (initializer.kind == Initializer::Kind::Data) {
+      std::vector<float> numbers(initializer.data->size() / sizeof(float));
+      std::memcpy(numbers.data(), initializer.data->data(), initializer.data->size());
+      initializer = data_of(std::vector<bfloat16>(numbers.begin(), numbers.end()));
+    }
+    const TensorType type{DataType::Bfloat16, value.type.shape, value.type.layout};
+    lowered = graph_.add_value(value.name + ".bf16", type, Role::Constant);
+    graph_.values[size_t(lowered)].initializer = std::move(initializer);
+    return lowered;
+  }
+
+ private:
+  Graph& graph_;
+  std::map<ValueId, ValueId> lowered_;
+};
+
+// Whether the node reads elements of any type and gives what it is asked for: a cast before it would be one too many.
+bool casts(const Node& node) {
+  return node.op->qualified_name() == "Cast";
+}
+
 }  // namespace
 
 void lower_precision(Graph& graph, ArenaValues& arenas) {
@@ -62,6 +97,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
   }
 
   LoweredWeights weights(graph, arenas);
+  LoweredConstants constants(graph);
   Rewriter rewriter(graph);
   for (NodeId n = 0; n < rewriter.count(); ++n) {
     for (size_t i = 0; i < rewriter.node(n).inputs.size(); ++i) {
@@ -69,9 +105,13 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
       if (input == kNone) continue;
       const Value& value = rewriter.value(input);
       const bool lowered = rewriter.node(n).op->input_spec(i)->lowered;
-      if (value.type.dtype != (lowered ? DataType::Float32 : DataType::Bfloat16)) continue;
+      if (value.type.dtype != (lowered ? DataType::Float32 : DataType::Bfloat16) || casts(rewriter.node(n))) continue;
       if (lowered && (value.role == Role::Parameter || value.role == Role::Frozen)) {
         rewriter.set_input(n, i, weights.of(input));
+        continue;
+      }
+      if (lowered && value.role == Role::Constant && value.view.base == kNone) {
+        rewriter.set_input(n, i, constants.of(input));
         continue;
       }
       const DataType to = lowered ? DataType::Bfloat16 : DataType::Float32;

@@ -75,7 +75,8 @@ std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
     case DataType::Int32: fill<int32_t>(value, key, threads, bytes); break;
     case DataType::Int64: fill<int64_t>(value, key, threads, bytes); break;
     case DataType::Uint8: fill<uint8_t>(value, key, threads, bytes); break;
-    default: break;  // bfloat16 state is made from its master; the rest starts as zeros
+    case DataType::Bfloat16: fill<bfloat16>(value, key, threads, bytes); break;
+    default: break;  // the rest starts as zeros
   }
   return bytes;
 }

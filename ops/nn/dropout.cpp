@@ -91,10 +91,20 @@ void grad_dropout(GradContext& context) {
       0, context.add("arbalest.DropoutGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
 }
 
-// True if nothing is dropped and the mask is not an output.
+bool is_read(const Graph& graph, ValueId value) {
+  return std::find(graph.outputs.begin(), graph.outputs.end(), value) != graph.outputs.end() ||
+         std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+           return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+         });
+}
+
+// Whether somebody reads the mask; exporters name one that nobody reads.
+bool masks(const Graph& graph, const Node& node) {
+  return node.outputs.size() > 1 && node.outputs[1] != kNone && is_read(graph, node.outputs[1]);
+}
+
 bool is_identity(const InferContext& context) {
-  const bool mask = context.output_count() > 1 && context.node().outputs[1] != kNone;
-  return !mask && !trains(context);
+  return (!trains(context) || context.number("ratio") == 0) && !masks(context.graph(), context.node());
 }
 
 // ONNX's operator, as it runs in training.
@@ -104,16 +114,9 @@ void expand_layer(ExpandContext& context) {
   context.replace_output(0, context.add("Dropout", "", {context.input(0)}, 1, attributes)[0]);
 }
 
-bool is_read(const Graph& graph, ValueId value) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
-  });
-}
-
 void drop_nothing(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
-  const bool mask = node.outputs.size() > 1 && node.outputs[1] != kNone;
-  if (mask && is_read(graph, node.outputs[1])) {        // exporters name one that nobody reads
+  if (masks(graph, node)) {
     if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
     node.attributes.set("training_mode", int64_t{0});
     return;

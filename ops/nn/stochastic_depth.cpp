@@ -92,6 +92,8 @@ void register_nn_stochastic_depth(OpRegistry& registry) {
        .layout = std::nullopt,
        .infer = infer_stochastic_depth,
        .grad = grad_stochastic_depth,
+       .expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); },
+       .expands = [](const InferContext& c) { return float_attribute(c.node(), "ratio") == 0; },
        .for_inference = keep_all_branches,
        .again = depth_again,
        .cost = elementwise_cost(1),

@@ -1,5 +1,5 @@
-// MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast. Its gradients are made of
-// arbalest.BatchMatMul: the same with transposed operands, of rank 2 or more.
+// MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast; and arbalest.BatchMatMul,
+// the same with transposed operands, which gradients are made of.
 
 #include "ops/product/matmul.h"
 
@@ -160,31 +160,44 @@ ValueId batch_summed(GradContext& c, ValueId gradient, ValueId operand, const Sh
   return reshaped(c, gradient, c.type(operand).shape, label + "_shape");
 }
 
+// dA = dY op(B)ᵀ and dB = op(A)ᵀ dY; transposed, op(B) dYᵀ and dYᵀ op(A).
 void grad_matmul(GradContext& c) {
   const ValueId a = c.input(0), b = c.input(1);
   const TensorType a_type = c.type(a), b_type = c.type(b);
   const BatchedProduct p(c.node(), a_type, b_type);
+  const int64_t trans_a = p.trans_a, trans_b = p.trans_b;
   const Shape left = as_matrices(a_type.shape, true), right = as_matrices(b_type.shape, false);
   Shape full = p.batch;
   full.insert(full.end(), {p.rows, p.columns});
   const ValueId dy = reshaped(c, c.output_gradient(0), full, "grad_matrices");
+  const auto product = [&](std::string_view label, std::vector<ValueId> operands, int64_t left, int64_t right) {
+    Attributes flags;
+    if (left) flags.set("transA", left);
+    if (right) flags.set("transB", right);
+    return c.add("arbalest.BatchMatMul", label, std::move(operands), 1, std::move(flags))[0];
+  };
   if (c.needs_gradient(0)) {
     const ValueId others = reshaped(c, b, right, "b_matrices");
-    const ValueId da = c.add("arbalest.BatchMatMul", "grad_a", {dy, others}, 1, {{"transB", int64_t{1}}})[0];
+    const ValueId da =
+        trans_a ? product("grad_a", {others, dy}, trans_b, 1) : product("grad_a", {dy, others}, 0, 1 - trans_b);
     c.set_input_gradient(0, batch_summed(c, da, a, left, "grad_a"));
   }
   if (!c.needs_gradient(1)) return;
-  if (right.size() == 2 && left.size() >= 2) {
+  if (right.size() == 2 && left.size() >= 2 && (!trans_a || left.size() == 2)) {
     // One B for all matrices, as in a linear layer: all their rows are one matrix.
     const int64_t rows = element_count(p.batch) * p.rows;
-    const ValueId all = reshaped(c, a, {rows, p.depth}, "a_rows"),
+    const ValueId all = trans_a ? a : reshaped(c, a, {rows, p.depth}, "a_rows"),
                   gradients = reshaped(c, dy, {rows, p.columns}, "grad_rows");
-    const ValueId db = c.add("arbalest.GemmGradB", "grad_b", {all, gradients}, 1)[0];
+    Attributes flags;
+    if (trans_a) flags.set("transA", trans_a);
+    if (trans_b) flags.set("transB", trans_b);
+    const ValueId db = c.add("arbalest.GemmGradB", "grad_b", {all, gradients}, 1, std::move(flags))[0];
     c.set_input_gradient(1, reshaped(c, db, b_type.shape, "grad_b_shape"));
     return;
   }
   const ValueId others = reshaped(c, a, left, "a_matrices");
-  const ValueId db = c.add("arbalest.BatchMatMul", "grad_b", {others, dy}, 1, {{"transA", int64_t{1}}})[0];
+  const ValueId db =
+      trans_b ? product("grad_b", {dy, others}, 1, trans_a) : product("grad_b", {others, dy}, 1 - trans_a, 0);
   c.set_input_gradient(1, batch_summed(c, db, b, right, "grad_b"));
 }
 
@@ -224,12 +237,15 @@ std::vector<Sample> matmul_samples() {
 }
 
 std::vector<Sample> batch_matmul_samples() {
-  std::vector<Sample> all = product_samples({{{3, 4, 6}, {3, 5, 6}}, {{2, 1, 3, 8}, {4, 5, 8}}, {{5, 4, 3}, {2, 3}}},
-                                            {{"transB", int64_t{1}}}, 1);
-  for (Sample& sample :
-       product_samples({{{3, 6, 4}, {3, 6, 5}}, {{2, 4, 8, 3}, {1, 4, 8, 5}}}, {{"transA", int64_t{1}}}, 1)) {
-    all.push_back(std::move(sample));
-  }
+  const Attributes a = {{"transA", int64_t{1}}}, b = {{"transB", int64_t{1}}},
+                   both = {{"transA", int64_t{1}}, {"transB", int64_t{1}}};
+  std::vector<Sample> all;
+  const auto add = [&](const std::vector<std::pair<Shape, Shape>>& shapes, const Attributes& flags) {
+    for (Sample& sample : product_samples(shapes, flags, 1)) all.push_back(std::move(sample));
+  };
+  add({{{3, 4, 6}, {3, 5, 6}}, {{2, 1, 3, 8}, {4, 5, 8}}, {{5, 4, 3}, {2, 3}}, {{4, 3}, {5, 3}}, {{3}, {2, 5, 3}}}, b);
+  add({{{3, 6, 4}, {3, 6, 5}}, {{2, 4, 8, 3}, {1, 4, 8, 5}}, {{6, 4}, {6, 5}}, {{2, 6, 4}, {6, 5}}, {{6, 4}, {6}}}, a);
+  add({{{6, 4}, {5, 6}}, {{3, 6, 4}, {3, 5, 6}}, {{3, 6, 4}, {5, 6}}}, both);
   return all;
 }
 
@@ -255,6 +271,7 @@ void register_product_matmul(OpRegistry& registry) {
                                int_spec("transB", 0, "1: B's matrices are transposed")},
                 .internal = true,
                 .infer = infer_matmul,
+                .grad = grad_matmul,
                 .cost = matmul_cost,
                 .samples = batch_matmul_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return matmul_cpu(r, t); })});

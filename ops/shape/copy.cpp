@@ -113,6 +113,7 @@ std::unique_ptr<Kernel> copy_cpu(const KernelRequest& request, CopyRule rule) {
 void register_shape_copy(OpRegistry& registry) {
   add_concat_and_split(registry);
   add_slice(registry);
+  add_assemble(registry);
   add_pad(registry);
   add_expand_and_tile(registry);
   add_depth_to_space(registry);

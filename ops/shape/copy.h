@@ -43,6 +43,7 @@ Copying copies_of_slice_gradient(const KernelRequest& request);
 Copying copies_of_pad(const KernelRequest& request);
 Copying copies_of_expand(const KernelRequest& request);
 Copying copies_of_tile(const KernelRequest& request);
+Copying copies_of_assembly(const KernelRequest& request);
 Copying copies_of_depth_to_space(const KernelRequest& request);
 Copying copies_of_space_to_depth(const KernelRequest& request);
 
@@ -58,12 +59,14 @@ inline constexpr CopyOperator kCopyOperators[] = {{"Concat", copies_of_concat},
                                                   {"SpaceToDepth", copies_of_space_to_depth},
                                                   {"Split", copies_of_split},
                                                   {"Tile", copies_of_tile},
+                                                  {"arbalest.Assemble", copies_of_assembly},
                                                   {"arbalest.DepthToSpaceGrad", copies_of_space_to_depth},
                                                   {"arbalest.SliceGrad", copies_of_slice_gradient}};
 
 // The operators' records, without kernels.
 void add_concat_and_split(OpRegistry& registry);
 void add_slice(OpRegistry& registry);
+void add_assemble(OpRegistry& registry);
 void add_pad(OpRegistry& registry);
 void add_expand_and_tile(OpRegistry& registry);
 void add_depth_to_space(OpRegistry& registry);

@@ -7,52 +7,49 @@
 
 #include "ops/definition.h"
 #include "ops/shape/copy.h"
+#include "ops/shape/cut.h"
 
 namespace arbalest {
+
+Cut::Cut(const Shape& x, const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps)
+    : first(x.size(), 0), step(x.size(), 1), shape(x) {
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const int64_t named = axes.empty() ? int64_t(i) : axes[i];
+    const size_t axis = size_t(named < 0 ? named + int64_t(x.size()) : named);
+    const int64_t extent = x[axis], by = steps.empty() ? 1 : steps[i];
+    const auto bound = [&](int64_t at, int64_t least, int64_t most) {
+      return std::clamp(at < 0 ? at + extent : at, least, most);
+    };
+    const int64_t begin =
+        by > 0 ? bound(starts[i], 0, extent) : bound(starts[i], std::min<int64_t>(0, extent - 1), extent - 1);
+    const int64_t end = by > 0 ? bound(ends[i], 0, extent) : bound(ends[i], -1, extent - 1);
+    const int64_t span = by > 0 ? end - begin : begin - end;
+    const uint64_t size = by > 0 ? uint64_t(by) : -uint64_t(by);
+    first[axis] = begin;
+    step[axis] = by;
+    shape[axis] = span > 0 ? int64_t((uint64_t(span) - 1) / size) + 1 : 0;
+  }
+}
+
+Cut::Cut(const Node& node, const Shape& x)
+    : Cut(x, ints_attribute(node, "starts"), ints_attribute(node, "ends"), ints_attribute(node, "axes"),
+          ints_attribute(node, "steps")) {}
+
+int64_t Cut::offset(const Ints& strides) const {
+  return std::inner_product(first.begin(), first.end(), strides.begin(), int64_t{0});
+}
+
+Cut::Ints Cut::steps(const Ints& strides) const {
+  Ints steps(strides.size());
+  for (size_t axis = 0; axis < steps.size(); ++axis) {
+    steps[axis] = shape[axis] > 1 ? step[axis] * strides[axis] : strides[axis];  // a single step may be of any size
+  }
+  return steps;
+}
+
 namespace {
 
-using Ints = std::vector<int64_t>;
-
-// Along each axis of a tensor: the first element that is taken, how far it is to the next, and how many there are.
-struct Cut {
-  Ints first, step;
-  Shape shape;
-
-  // Attributes as Slice has them; negative bounds count from the end, and those past an end are cut.
-  Cut(const Shape& x, const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps)
-      : first(x.size(), 0), step(x.size(), 1), shape(x) {
-    for (size_t i = 0; i < starts.size(); ++i) {
-      const int64_t named = axes.empty() ? int64_t(i) : axes[i];
-      const size_t axis = size_t(named < 0 ? named + int64_t(x.size()) : named);
-      const int64_t extent = x[axis], by = steps.empty() ? 1 : steps[i];
-      const auto bound = [&](int64_t at, int64_t least, int64_t most) {
-        return std::clamp(at < 0 ? at + extent : at, least, most);
-      };
-      const int64_t begin =
-          by > 0 ? bound(starts[i], 0, extent) : bound(starts[i], std::min<int64_t>(0, extent - 1), extent - 1);
-      const int64_t end = by > 0 ? bound(ends[i], 0, extent) : bound(ends[i], -1, extent - 1);
-      const int64_t span = by > 0 ? end - begin : begin - end;
-      const uint64_t size = by > 0 ? uint64_t(by) : -uint64_t(by);
-      first[axis] = begin;
-      step[axis] = by;
-      shape[axis] = span > 0 ? int64_t((uint64_t(span) - 1) / size) + 1 : 0;
-    }
-  }
-  Cut(const Node& node, const Shape& x)
-      : Cut(x, ints_attribute(node, "starts"), ints_attribute(node, "ends"), ints_attribute(node, "axes"),
-            ints_attribute(node, "steps")) {}
-
-  int64_t offset(const Ints& strides) const {
-    return std::inner_product(first.begin(), first.end(), strides.begin(), int64_t{0});
-  }
-  Ints steps(const Ints& strides) const {
-    Ints steps(strides.size());
-    for (size_t axis = 0; axis < steps.size(); ++axis) {
-      steps[axis] = shape[axis] > 1 ? step[axis] * strides[axis] : strides[axis];  // a single step may be of any size
-    }
-    return steps;
-  }
-};
+using Ints = Cut::Ints;
 
 void infer_slice(InferContext& context) {
   check_rank(context);

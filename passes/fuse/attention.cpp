@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -14,7 +15,8 @@ namespace arbalest {
 namespace {
 
 using Axes = std::vector<int64_t>;
-const Axes kHeadsBeforeRows = {0, 2, 1, 3};  // and back
+const Axes kHeadsBeforeRows = {0, 2, 1, 3};    // and back
+const Axes kRowsBeforeSamples = {2, 0, 1, 3};  // of what has heads before rows
 const Axes kRowsAsColumns = {0, 1, 3, 2};
 const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
 
@@ -36,6 +38,8 @@ struct Scores {
   ValueId bias = kNone;  // kNone: nothing is added
   double scale = 1;
   std::vector<NodeId> spent;  // nodes that the fused one stands for
+  int64_t windows = 1;        // of a sample, which take turns along the axis of samples
+  ValueId mask = kNone;       // of each window, for all samples and heads; the bias is for all windows then
 };
 
 class AttentionFusion {
@@ -109,7 +113,7 @@ class AttentionFusion {
   }
 
   // With the biases or the mask that are added to them.
-  std::optional<Scores> scores_of(ValueId value) const {
+  std::optional<Scores> biased_scores(ValueId value) const {
     if (const auto plain = plain_scores(value)) return plain;
     const NodeId sum = producer(value, "Add");
     if (sum == kNone || !is_read_once(value)) return std::nullopt;
@@ -120,6 +124,38 @@ class AttentionFusion {
       if (!found) continue;
       found->bias = bias;
       found->spent.push_back(sum);
+      return found;
+    }
+    return std::nullopt;
+  }
+
+  // `shape` with axes of one element before its own.
+  static Shape widened(Shape shape, size_t rank) {
+    if (shape.size() < rank) shape.insert(shape.begin(), rank - shape.size(), 1);
+    return shape;
+  }
+
+  // With a mask for each window of a sample added, too, for which windows have an axis of their own.
+  std::optional<Scores> scores_of(ValueId value) const {
+    if (const auto found = biased_scores(value)) return found;
+    const NodeId together = producer(value, "Reshape");
+    const NodeId sum = together == kNone ? kNone : producer(node(together).inputs[0], "Add");
+    if (sum == kNone || !is_read_once(value) || !is_read_once(node(sum).outputs[0])) return std::nullopt;
+    const Shape &apart = shape(node(sum).outputs[0]), &scores = shape(value);
+    if (apart.size() != 5 || scores.size() != 4 || !std::equal(scores.begin() + 1, scores.end(), apart.begin() + 2))
+      return std::nullopt;
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      const ValueId product = node(sum).inputs[i], mask = node(sum).inputs[1 - i];
+      const NodeId reshape = producer(product, "Reshape");
+      if (reshape == kNone || !is_read_once(product) || shape(product) != apart) continue;
+      if (widened(shape(mask), 5) != Shape{1, apart[1], 1, apart[3], apart[4]}) continue;
+      if (shape(node(reshape).inputs[0]) != scores) continue;
+      std::optional<Scores> found = biased_scores(node(reshape).inputs[0]);
+      if (!found || found->bias == kNone) continue;
+      if (widened(shape(found->bias), 4) != Shape{1, scores[1], scores[2], scores[3]}) continue;
+      found->mask = mask;
+      found->windows = apart[1];
+      found->spent.insert(found->spent.end(), {reshape, sum, together});
       return found;
     }
     return std::nullopt;
@@ -176,10 +212,12 @@ class AttentionFusion {
     return true;
   }
 
-  // Whether the operand is part `i` of the rows of `packed`, (samples, rows, 3 · heads · depth).
-  bool is_part(const StridedView& view, const Heads& operand, int64_t i, const Shape& extents) const {
+  // Whether the operand is part `i` of the rows of `packed`, (samples, rows, 3 · heads · depth), or with `rows_first`
+  // (rows, samples, 3 · heads · depth).
+  bool is_part(const StridedView& view, const Heads& operand, int64_t i, const Shape& extents, bool rows_first) const {
     const int64_t part = extents[1] * extents[3];
     Shape expected = extents, strides = {extents[2] * 3 * part, extents[3], 3 * part, 1};
+    if (rows_first) strides = {3 * part, extents[3], extents[0] * 3 * part, 1};
     if (operand.axis == 2) {
       std::swap(expected[1], expected[2]);
       std::swap(strides[1], strides[2]);
@@ -190,15 +228,17 @@ class AttentionFusion {
     return shape(operand.value) == expected && view.strides == strides && view.first == i * part;
   }
 
-  // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V. It is kNone if there
-  // is none, or if nodes other than `readers` read parts of it, because these parts then have to exist anyway.
-  // `extents` are Q's: samples, heads, rows and depth.
-  ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers) const {
-    const Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
+  // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V; with `rows_first`
+  // its first two axes are the other way round. It is kNone if there is none, or if nodes other than `readers` read
+  // parts of it, because these parts then have to exist anyway. `extents` are Q's: samples, heads, rows and depth.
+  ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers,
+                         bool rows_first) const {
+    Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
+    if (rows_first) std::swap(whole[0], whole[1]);
     ValueId packed = kNone;
     for (size_t i = 0; i < 3; ++i) {
       const auto view = view_in(graph_, operands.heads[i].value, whole);
-      if (!view || !is_part(*view, operands.heads[i], int64_t(i), extents)) return kNone;
+      if (!view || !is_part(*view, operands.heads[i], int64_t(i), extents, rows_first)) return kNone;
       if (i > 0 && view->base != packed) return kNone;
       packed = view->base;
     }
@@ -217,33 +257,78 @@ class AttentionFusion {
 
   void fuse(NodeId softmax) {
     const int64_t axis = int_attribute(node(softmax), "axis");
-    const NodeId product = rewriter_.only_reader(node(softmax).outputs[0], "MatMul");
-    if (product == kNone || node(product).inputs[0] != node(softmax).outputs[0] || (axis != 3 && axis != -1)) return;
+    ValueId weights = node(softmax).outputs[0];
+    std::vector<NodeId> unchanged;  // as a Dropout leaves them that drops nothing
+    while (rewriter_.only_reader(weights, "Identity") != kNone) {
+      unchanged.push_back(rewriter_.only_reader(weights));
+      weights = node(unchanged.back()).outputs[0];
+    }
+    const NodeId product = rewriter_.only_reader(weights, "MatMul");
+    if (product == kNone || node(product).inputs[0] != weights || (axis != 3 && axis != -1)) return;
     std::optional<Scores> scores = scores_of(node(softmax).inputs[0]);
     if (!scores) return;
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
+    spent.insert(spent.end(), unchanged.begin(), unchanged.end());
     const Node& comparison = node(scores->comparison);
     const ValueId q = without_factors(comparison.inputs[0], scores->scale, spent),
                   k = without_factors(comparison.inputs[1], scores->scale, spent), v = node(product).inputs[1];
     if (!fits(q, k, v)) return;
     const std::optional<Heads> keys = key_heads(k);
     if (!keys) return;
+    if (scores->windows > 1) return fuse_windows(product, {heads(q), *keys, heads(v)}, *scores);
 
     NodeId last = product;
-    if (const NodeId moved = rewriter_.only_reader(node(product).outputs[0], "Transpose");
-        moved != kNone && ints_attribute(node(moved), "perm") == kHeadsBeforeRows) {
-      spent.push_back(product);
-      last = moved;
+    int64_t head_axis = 1;
+    if (const NodeId moved = rewriter_.only_reader(node(product).outputs[0], "Transpose"); moved != kNone) {
+      const Axes axes = ints_attribute(node(moved), "perm");
+      if (axes == kHeadsBeforeRows || axes == kRowsBeforeSamples) head_axis = 2;
+      if (axes == kHeadsBeforeRows) {
+        spent.push_back(product);
+        last = moved;
+      }
+      if (axes == kRowsBeforeSamples) rewriter_.attributes(moved).set("perm", Axes{1, 0, 2, 3});
     }
     const Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
     std::set<NodeId> readers(spent.begin(), spent.end());
     readers.insert(last);
-    const ValueId packed = packed_operand(operands, shape(q), readers);
+    const Shape extents = shape(q);
+    ValueId packed = packed_operand(operands, extents, readers, false);
+    const ValueId turned = packed == kNone ? packed_operand(operands, extents, readers, true) : kNone;
     for (const NodeId each : spent) rewriter_.remove(each);
-    const int64_t head_axis = last == product ? 1 : 2;
-    packed != kNone ? replace_packed(last, packed, shape(q)[1], head_axis, *scores)
+    if (turned != kNone) {
+      packed = rewriter_.add_before(last, "Transpose", rewriter_.value(turned).name + ".samples_first", {turned},
+                                    {{"perm", Axes{1, 0, 2}}});
+    }
+    packed != kNone ? replace_packed(last, packed, extents[1], head_axis, *scores)
                     : replace_apart(last, operands.heads, head_axis, *scores);
+  }
+
+  // Windows of a sample, each with its mask, are to attention what heads are: their masks differ, and are the same for
+  // all samples.
+  void fuse_windows(NodeId product, const std::array<Heads, 3>& heads, const Scores& scores) {
+    for (const Heads& each : heads) {
+      if (each.axis != 1) return;
+    }
+    const Shape made = shape(node(product).outputs[0]), bias = shape(node(scores.comparison).outputs[0]);
+    const int64_t all = scores.windows * made[1];
+    const std::string name = rewriter_.value(node(product).outputs[0]).name;
+    const auto reshaped = [&](ValueId value, const char* label, Shape to) {
+      return rewriter_.add_before(product, "Reshape", name + label, {value}, {{"shape", std::move(to)}});
+    };
+    for (const NodeId each : scores.spent) rewriter_.remove(each);
+    std::vector<ValueId> inputs;
+    for (const Heads& each : heads) {
+      const Shape& extents = shape(each.value);
+      inputs.push_back(reshaped(each.value, ".windows", {-1, all, extents[2], extents[3]}));
+    }
+    const ValueId sum = rewriter_.add_before(product, "Add", name + ".mask", {scores.mask, scores.bias});
+    inputs.push_back(reshaped(sum, ".bias", {1, all, bias[2], bias[3]}));
+    const ValueId y = rewriter_.add_before(product, "arbalest.Attention", name + ".attention", std::move(inputs),
+                                           {{"head_axes", Axes{1, 1, 1, 1}}, {"scale", scores.scale}});
+    rewriter_.add_output(rewriter_.value(y).producer, name + ".statistics");
+    rewriter_.become(product, "Reshape", {y}, {node(product).outputs[0]},
+                     {{"shape", Shape{-1, made[1], made[2], made[3]}}});
   }
 
   void replace_packed(NodeId id, ValueId packed, int64_t heads, int64_t head_axis, const Scores& scores) {

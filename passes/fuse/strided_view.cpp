@@ -1,10 +1,12 @@
 #include "passes/fuse/strided_view.h"
 
+#include <numeric>
 #include <set>
 #include <string_view>
 
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "ops/shape/cut.h"
 
 namespace arbalest {
 namespace {
@@ -15,7 +17,7 @@ struct Step {
 };
 
 bool moves(const Graph& graph, const Node& node) {
-  static const std::set<std::string_view> names = {"Flatten", "Gather",  "Identity",  "Reshape",
+  static const std::set<std::string_view> names = {"Flatten", "Gather",  "Identity",  "Reshape",  "Slice",
                                                    "Split",   "Squeeze", "Transpose", "Unsqueeze"};
   if (node.op->qualified_name() != "Gather") return node.op->domain.empty() && names.contains(node.op->name);
   const ValueId index = node.inputs[1];
@@ -39,96 +41,133 @@ size_t axis_of(const Node& node, size_t rank) {
   return size_t(axis < 0 ? axis + int64_t(rank) : axis);
 }
 
-Shape turned(const Node& node, const Shape& strides) {
-  const std::vector<int64_t> permutation = ints_attribute(node, "perm");
-  if (permutation.empty()) return {strides.rbegin(), strides.rend()};
-  Shape result;
-  for (const int64_t axis : permutation) result.push_back(strides[size_t(axis)]);
-  return result;
+// An axis of a view as axes that have one stride each, outermost first, without those of one element.
+struct Factor {
+  int64_t extent, stride;
+};
+using Factors = std::vector<Factor>;
+
+// Appends a factor, as one with the last if one stride serves both.
+void append(Factors& factors, const Factor& next) {
+  const bool one = !factors.empty() && factors.back().stride == next.stride * next.extent;
+  if (one) factors.back() = {factors.back().extent * next.extent, next.stride};
+  if (!one && next.extent != 1) factors.push_back(next);
 }
 
-// Strides of the axes of `to`, a reshape of `from` that keeps the order of elements. None if an axis would need two
-// strides.
-std::optional<Shape> reshaped(const Shape& from, const Shape& strides, const Shape& to) {
-  Shape result(to.size(), 0);
-  size_t axis = from.size();      // of `from`: those before it are left
-  int64_t count = 1, stride = 0;  // elements of the axes after it that are not assigned yet, and their distance
+// The axes of `to`, a reshape of `axes` that keeps the order of elements. None if an axis would begin within a factor.
+std::optional<std::vector<Factors>> reshaped(const std::vector<Factors>& axes, const Shape& to) {
+  Factors left;
+  for (const Factors& axis : axes) {
+    for (const Factor& factor : axis) append(left, factor);
+  }
+  std::vector<Factors> result(to.size());
   for (size_t i = to.size(); i-- > 0;) {
-    if (to[i] == 1) continue;
-    while (count % to[i] != 0) {
-      --axis;
-      if (from[axis] == 1) continue;
-      if (count > 1 && strides[axis] != stride * count) return std::nullopt;
-      if (count == 1) stride = strides[axis];
-      count *= from[axis];
+    int64_t wanted = to[i];
+    Factors taken;  // innermost first
+    while (wanted > 1) {
+      Factor& last = left.back();
+      const int64_t count = std::gcd(last.extent, wanted);
+      if (count == 1 || (count != wanted && count != last.extent)) return std::nullopt;
+      taken.push_back({count, last.stride});
+      last = {last.extent / count, last.stride * count};
+      wanted /= count;
+      if (last.extent == 1) left.pop_back();
     }
-    result[i] = stride;
-    stride *= to[i];
-    count /= to[i];
+    for (size_t k = taken.size(); k-- > 0;) append(result[i], taken[k]);
   }
   return result;
 }
 
 class Follower {
  public:
-  Follower(const Graph& graph, ValueId base) : graph_(graph), view_{base, 0, Shape(shape(base).size(), 0)} {
+  Follower(const Graph& graph, ValueId base) : graph_(graph), base_(base), axes_(shape(base).size()) {
     int64_t step = 1;
-    for (size_t i = view_.strides.size(); i-- > 0; step *= shape(base)[i]) view_.strides[i] = step;
-    drop_single(base);
+    for (size_t i = axes_.size(); i-- > 0; step *= shape(base)[i]) append(axes_[i], {shape(base)[i], step});
   }
 
-  const StridedView& view() const { return view_; }
+  // None: an axis has more than one stride.
+  std::optional<StridedView> view() const {
+    StridedView view{base_, first_, {}};
+    for (const Factors& axis : axes_) {
+      if (axis.size() > 1) return std::nullopt;
+      view.strides.push_back(axis.empty() ? 0 : axis[0].stride);
+    }
+    return view;
+  }
 
   // Continues the view through a node that reads the viewed value; false if the result has no such view.
   bool follow(const Step& step) {
     const Node& node = *step.node;
     const Shape& from = shape(node.inputs[0]);
     const std::string& op = node.op->name;
-    if (op == "Transpose") {
-      view_.strides = turned(node, view_.strides);
-    } else if (op == "Split") {
-      if (!take_part(node, step.made, axis_of(node, from.size()))) return false;
-    } else if (op == "Gather") {
-      if (!take_one(node, axis_of(node, from.size()))) return false;
-    } else {
-      std::optional<Shape> strides = reshaped(from, view_.strides, shape(step.made));
-      if (!strides) return false;
-      view_.strides = std::move(*strides);
-    }
-    drop_single(step.made);
-    return true;
+    if (op == "Transpose") return turn(node);
+    if (op == "Slice") return take_cut(node, from);
+    if (op == "Split") return take_part(node, step.made, axis_of(node, from.size()));
+    if (op == "Gather") return take_one(node, axis_of(node, from.size()));
+    std::optional<std::vector<Factors>> axes = reshaped(axes_, shape(step.made));
+    if (axes) axes_ = std::move(*axes);
+    return axes.has_value();
   }
 
  private:
   const Shape& shape(ValueId value) const { return graph_.values[size_t(value)].type.shape; }
 
-  void drop_single(ValueId value) {
-    for (size_t i = 0; i < view_.strides.size(); ++i) {
-      if (shape(value)[i] == 1) view_.strides[i] = 0;
-    }
+  bool turn(const Node& transpose) {
+    const std::vector<int64_t> permutation = ints_attribute(transpose, "perm");
+    std::vector<Factors> turned(axes_.rbegin(), axes_.rend());
+    for (size_t i = 0; i < permutation.size(); ++i) turned[i] = axes_[size_t(permutation[i])];
+    axes_ = std::move(turned);
+    return true;
+  }
+
+  // Leaves `count` elements of the axis, each `by` after the one before it; false if it has more than one stride.
+  bool take(size_t axis, int64_t first, int64_t by, int64_t count) {
+    Factors& factors = axes_[axis];
+    if (factors.size() > 1) return false;
+    const int64_t stride = factors.empty() ? 0 : factors[0].stride;
+    first_ += first * stride;
+    factors.clear();
+    append(factors, {count, stride * by});
+    return true;
   }
 
   bool take_part(const Node& split, ValueId part, size_t axis) {
+    int64_t first = 0;
     for (const ValueId each : split.outputs) {
-      if (each == part) return true;
+      if (each == part) return take(axis, first, 1, shape(each)[axis]);
       if (each == kNone) return false;  // a part that is left out
-      view_.first += shape(each)[axis] * view_.strides[axis];
+      first += shape(each)[axis];
     }
     return false;
+  }
+
+  bool take_cut(const Node& slice, const Shape& from) {
+    const auto bounds = [&](std::string_view name) {
+      const auto operand = constant_operand(slice, name);
+      return operand ? std::get<std::vector<int64_t>>(content_as(graph_, slice, *operand, AttributeKind::Ints))
+                     : ints_attribute(slice, name);
+    };
+    const Cut cut(from, bounds("starts"), bounds("ends"), bounds("axes"), bounds("steps"));
+    for (size_t axis = 0; axis < from.size(); ++axis) {
+      const bool whole = cut.shape[axis] == from[axis] && cut.step[axis] == 1;
+      if (!whole && !take(axis, cut.first[axis], cut.step[axis], cut.shape[axis])) return false;
+    }
+    return true;
   }
 
   bool take_one(const Node& gather, size_t axis) {
     const int64_t extent = shape(gather.inputs[0])[axis];
     const auto index = std::get<int64_t>(content_as(graph_, gather, 1, AttributeKind::Int));
-    if (index < -extent || index >= extent) return false;
-    view_.first += (index < 0 ? index + extent : index) * view_.strides[axis];
-    view_.strides.erase(view_.strides.begin() + int64_t(axis));
-    view_.strides.insert(view_.strides.begin() + int64_t(axis), shape(gather.inputs[1]).size(), 0);
+    if (index < -extent || index >= extent || !take(axis, index < 0 ? index + extent : index, 1, 1)) return false;
+    axes_.erase(axes_.begin() + int64_t(axis));
+    axes_.insert(axes_.begin() + int64_t(axis), shape(gather.inputs[1]).size(), Factors());
     return true;
   }
 
   const Graph& graph_;
-  StridedView view_;
+  const ValueId base_;
+  int64_t first_ = 0;
+  std::vector<Factors> axes_;
 };
 
 }  // namespace

@@ -13,8 +13,9 @@ struct StridedView {
   Shape strides;         // of its elements: from one to the next along each axis of the view; 0 if there is but one
 };
 
-// In the nearest value of the shape `whole` that `value` comes from through nothing but Transpose, Split, Gather of one
-// constant index, Reshape and operators like it. None: there is no such value, or no strides say where elements lie.
+// In the nearest value of the shape `whole` that `value` comes from through nothing but Transpose, Slice, Split, Gather
+// of one constant index, Reshape and operators like it. None: there is no such value, or no strides say where elements
+// lie.
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole);
 
 }  // namespace arbalest

@@ -185,10 +185,10 @@ struct Op {
   // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
   // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
   std::function<std::vector<std::byte>(const InferContext&)> content;
-  std::function<void(GradContext&)> grad;               // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
-  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
-  std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
+  std::function<void(GradContext&)> grad;             // none: gradients stop here
+  std::function<void(ExpandContext&)> expand;         // layers; such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands;   // whether this node is expanded; the others have kernels
+  std::function<void(Graph&, NodeId)> for_inference;  // rewrites the node in place for validation; none: as it is
   // How outputs of a node are computed once more. None: as they were, unless the operator draws random numbers or
   // changes what outlives the iteration; such operators are not repeated.
   std::function<Repetition(const Graph&, const Node&)> again;

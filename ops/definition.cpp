@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 
-
 namespace arbalest {
 
 std::string input_name(const InferContext& context, size_t i) {

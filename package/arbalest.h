@@ -1,6 +1,6 @@
 #pragma once
-// Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
-// added to both (operators, sources, strategies, observers).
+// Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may
+// be added to both (operators, sources, strategies, observers).
 
 #include "base/error.h"
 #include "base/random.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "executor/plan/strategy.h"
 #include "base/checked.h"
+#include "executor/plan/strategy.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {

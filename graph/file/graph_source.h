@@ -46,7 +46,7 @@ struct SourceAttribute {
   std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
   std::optional<SourceTensor> tensor;
   std::shared_ptr<const SourceFunction> graph;  // a branch of If
-  std::string unsupported;  // the error about a type that binary models have and graphs have not
+  std::string unsupported;                      // the error about a type that binary models have and graphs have not
 };
 
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.

@@ -114,10 +114,11 @@ void grad_norm_training(GradContext& c) {
 Repetition norm_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
-  Repetition again{&graph.op("arbalest.BatchNormAgain"),
-                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
-                   {{"relu", int_attribute(node, "relu")}},
-                   {node.outputs[0]}};
+  Repetition again{
+      &graph.op("arbalest.BatchNormAgain"),
+      {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+      {{"relu", int_attribute(node, "relu")}},
+      {node.outputs[0]}};
   const size_t residual = BatchNormInput::Residual;
   if (node.inputs.size() > residual && node.inputs[residual] != kNone) again.inputs.push_back(node.inputs[residual]);
   return again;

@@ -80,10 +80,11 @@ void grad_parts_training(GradContext& c) {
 Repetition parts_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
-  Repetition again{&graph.op("arbalest.BatchNormPartsAgain"),
-                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
-                   {{"relu", int_attribute(node, "relu")}},
-                   {node.outputs[0]}};
+  Repetition again{
+      &graph.op("arbalest.BatchNormPartsAgain"),
+      {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+      {{"relu", int_attribute(node, "relu")}},
+      {node.outputs[0]}};
   for (size_t i = 1; i < training_parts(node.inputs.size()); ++i) again.inputs.push_back(node.inputs[training_part(i)]);
   return again;
 }

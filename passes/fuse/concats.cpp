@@ -124,8 +124,9 @@ class ConcatFusion {
     if (statistics != kNone) return statistics;
     const Value& value = rewriter_.value(part);
     const std::string name = fmt::format("{}.statistics", value.name);
-    statistics = value.producer == kNone ? rewriter_.add_before(0, "arbalest.ChannelStatistics", name, {part})
-                                         : rewriter_.add_after(value.producer, "arbalest.ChannelStatistics", name, {part});
+    statistics = value.producer == kNone
+                     ? rewriter_.add_before(0, "arbalest.ChannelStatistics", name, {part})
+                     : rewriter_.add_after(value.producer, "arbalest.ChannelStatistics", name, {part});
     return statistics;
   }
 

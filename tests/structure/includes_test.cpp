@@ -59,8 +59,8 @@ std::vector<Include> find_includes(const std::vector<std::string>& tops) {
   return found;
 }
 
-const std::vector<std::string> kProduct = {"base",   "graph",    "io",    "ops",     "passes",
-                                           "dsl",    "executor", "tools", "examples"};
+const std::vector<std::string> kProduct = {"base", "graph",    "io",    "ops",     "passes",
+                                           "dsl",  "executor", "tools", "examples"};
 
 }  // namespace
 

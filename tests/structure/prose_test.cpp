@@ -127,7 +127,8 @@ void check(const std::string& name, const Findings& found) {
 
 TEST_CASE("comments begin with what they say, have plain words and at most 120 columns") {
   int files = 0;
-  for (const std::string top : {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tests", "tools"}) {
+  for (const std::string top :
+       {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tests", "tools"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
       const bool source = is_source(entry.path()) || entry.path().extension() == ".js";
       if (!entry.is_regular_file() || !source || entry.path().filename() == "prose_test.cpp") continue;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Errors a user can act on: where, what was found, what was expected, and the nearest valid name.
 

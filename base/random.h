@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Counter-based random numbers (Philox-4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 // The same on hosts and GPUs: a draw is a function of its key and counter, so there is no state to save.

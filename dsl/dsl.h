@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Models in C++: free functions on Tensor build the same graph that a graph file says.
 //

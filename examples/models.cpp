@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The examples in the C++ DSL, by name: trained, with a line per validation, or saved as graph files.
 
 #include "examples/models.h"

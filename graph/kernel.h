@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The contract between operators and whatever runs them. ops implements it, executor calls it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The record of an operator: its signature, type inference, gradient, cost, samples and kernels, in one record.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of CPU kernels: dispatch on element types, wide arithmetic, and loops over threads.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may
 // be added to both (operators, sources, strategies, observers).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a model that separates two rings of points, with an operator, a source, a metric, a strategy and an observer
 // that are not part of the library, on two CPU learners. The exit status is 1 if a check fails.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CheXNet as a program: trains on a table of X-rays and keeps the model with the best mean AUC.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Photos as a program: trains a ResNet of a chosen depth on photos with a class each and keeps the best model.
 
 #include <atomic>

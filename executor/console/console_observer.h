@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Shows a run while it runs, as `arbalest run` does: on a terminal one line redrawn in place, elsewhere plain lines.
 

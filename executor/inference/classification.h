@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The predictions of a model with one class per sample, and how often they are right.
 

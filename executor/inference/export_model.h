@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trained model as a graph of ONNX's own operators, for other programs to run.
 

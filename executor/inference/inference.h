@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A pass over a split with weights as they are: what `arbalest evaluate` and `arbalest predict` do.
 

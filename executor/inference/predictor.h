@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trained model that answers requests: loaded once, asked as often as one likes, from any number of threads. What
 // servers are made of.

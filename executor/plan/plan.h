@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan: the tasks of one training run and the edges between them, cyclic, for given devices, learners and precision.
 // Flat arrays, immutable once made, printable, and independent of any device being present.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A strategy of synchronisation: how learners agree on one model. One object says where the training step is cut, which
 // memory learners share, which tasks and edges make them agree, what the scalars of a tick are, what their model is,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The events that a run reports to its observer. Progress lines and the log are observers.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The state of a run on the host, as segments leave it and begin with it, and the model that is made from it. Arrays
 // hold what device memory holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A run from a graph to trained weights: what `arbalest run` and the C++ DSL call.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs from their start to their end, as executor/session/session.h declares them.
 
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The weights that a model starts from: a safetensors file, whose tensors may have other names than the graph's.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Graph files: ONNX's textual syntax (.onnxtxt), read with positions and written so that it reads back the same.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A model as a file states it, before any name is resolved. The text reader and the ONNX reader both make one;
 // build_graph() turns it into a graph.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Changing attributes of a graph from the command line: --set X.attribute=value.
 

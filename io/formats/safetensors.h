@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Weights in safetensors: a little-endian length, a JSON header, the tensors' bytes in logical row-major order (NCHW,
 // KCRS; io/formats/layout.h converts). Other frameworks read and write the same files.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GIF by giflib: the first frame, where it lies on the canvas.
 
 #include <fmt/format.h>

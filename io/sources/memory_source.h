@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A split that is in memory whole: arrays of the caller's, and what data sets of files and generated ones become.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/check/harness.h"
 
 #include <fmt/format.h>

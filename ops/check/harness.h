@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Takes operators through their samples: draws inputs, runs kernels between guard bytes, compares with the same
 // operator in double on the CPU, and gradients with finite differences.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rows are all pixels: X is rows × channels in memory. Sums run over chunks of rows (moments_cpu.h).
 
 #include "ops/norm/batch_norm_pair_cpu.h"

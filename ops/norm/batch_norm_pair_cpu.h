@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CPU kernels of the operators in batch_norm_pair.cpp.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Statistics of a batch for batch norms on CPUs, from the batch itself or from sums that a convolution has left.
 

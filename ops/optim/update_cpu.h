@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The CPU kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping, parameter groups and rates
 // by parameter.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention on CPUs, in plain loops: the reference for the kernels for GPUs, which are the fast ones.
 
 #include <cmath>

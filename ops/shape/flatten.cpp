@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Flatten to a matrix in logical order. A tensor that is channels-last in memory is brought into row-major order:
 // N·H·W·C becomes N·C·H·W.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small runs for tests of the executor: graphs as a file states them, and an observer that remembers.
 

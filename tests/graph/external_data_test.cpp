@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models with tensors in files next to them: round trips, places in large files, and what is refused.
 
 #include <doctest/doctest.h>

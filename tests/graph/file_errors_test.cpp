@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Malformed graph files: each fault is refused at its place, in words, and nothing that a file holds crashes the
 // reader.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files of sources that are changed at random: they are read, or refused with a GraphError or a RunError.
 
 #include <doctest/doctest.h>

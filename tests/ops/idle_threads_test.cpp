@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The processor time that OpenMP's threads take while they have nothing to do.
 
 #include <doctest/doctest.h>

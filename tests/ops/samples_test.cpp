@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every registered operator through its samples.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The table of passes: every graph is checked after every pass, and any optional one may be left out.
 
 #include <doctest/doctest.h>

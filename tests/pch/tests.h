@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Precompiled for the test programs: see base/pch/library.h.
 
 #include <doctest/doctest.h>

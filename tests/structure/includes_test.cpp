@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // docs/design.md lists every folder with the folders that it may include from; here the sources are held against that
 // list.
 

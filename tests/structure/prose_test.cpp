@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Comments say what things are: none begins with a word that only points at something left out, as in "Of a raster in
 // shared memory". Comments and documents have plain words and lines of at most 120 columns. Only what a program can see
 // is checked; whether a text is plain, a reader decides.

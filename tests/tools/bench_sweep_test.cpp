@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest bench scaling`: small sweeps that train on CPUs.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The cost of a trace: the order of the runs, and costs within rounds.
 
 #include "tools/measure/bench_tracing.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest data: the content of a data set, contact sheets, and photos packed into tar archives.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest bench: measurements.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest data: the content of a data set, and the same photos in tar archives.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest evaluate: the graph's metrics for a model on a split.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest predict: a model's predictions for each sample of a split, or for files.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest profile: where the time of a training step goes.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest run: train as the graph says.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Ctrl-C, and signals that ask a process to end, as a flag: the first asks what is under way to end early, the second
 // kills the process.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A data set of photos as shards: tar archives as WebDataset has them, which the source `tar:` reads.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Training throughput over devices × learners: what `arbalest bench scaling` measures and prints.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The cost of a trace in throughput, as `arbalest bench tracing` measures and prints it.
 

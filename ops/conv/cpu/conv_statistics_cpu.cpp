@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/conv/cpu/conv_statistics_cpu.h"
 
 #include "ops/conv/cpu/conv_cpu.h"

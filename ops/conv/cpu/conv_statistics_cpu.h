@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CPU kernels of convolutions with partial statistics: the convolution, then the statistics.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests calls that do not return, or return late: which listener is called, and how a run ends.
 
 #include "executor/devices/call_watch.h"

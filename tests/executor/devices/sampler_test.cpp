@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the gauges of the process, and those of GPUs through a library that stands in for NVML.
 
 #include "executor/devices/sampler.h"

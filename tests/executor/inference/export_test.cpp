@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trained models as graphs of ONNX's operators: they compute what the training graph does in validation.
 
 #include "executor/inference/export_model.h"

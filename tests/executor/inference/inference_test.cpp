@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Passes over a split with weights as they are: evaluation and prediction.
 
 #include "executor/inference/inference.h"

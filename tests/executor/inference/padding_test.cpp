@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Means over the rows of whole batches, as a loss of ONNX's operators is one: what fills a last batch must not change
 // them. Held against sums over all samples in double.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models that answer requests of many threads.
 
 #include "executor/inference/predictor.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Samples that no loss can take: what a run says of them, and what it does not blame.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads that do not end: when they are late, with a clock of the test's own, and what becomes of a run.
 
 #include "executor/run/read_watch.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How runs end, and what they leave behind: interrupts, targets, losses that diverge, files that cannot be written.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole runs on CPUs with generated digits, and on a GPU if there is one.
 
 #include <doctest/doctest.h>

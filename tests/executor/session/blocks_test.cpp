@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests sources whose neighbours are best read together: the order in which they are read, and the blocks announced to
 // them before.
 

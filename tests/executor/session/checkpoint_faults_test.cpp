@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checkpoints that are damaged, foreign or hostile, and folders that checkpoints cannot be written to.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Samples that stay on the devices (Prefetch's cache = "device"): batches are made of them there, and everything else
 // is as without.
 

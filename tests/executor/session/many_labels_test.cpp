@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training with several labels a sample, some of them missing, and with numbers for targets.
 
 #include <doctest/doctest.h>

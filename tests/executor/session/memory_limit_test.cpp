@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs with less memory than keeping everything takes: they train the same bits, within the limit, or say why not.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training with mixed images, and validation, evaluation and export of what was trained so.
 
 #include <doctest/doctest.h>

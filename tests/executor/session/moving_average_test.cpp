@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The moving average of the weights, which validation and files have if Train asks for it, against its equation in
 // double precision.
 

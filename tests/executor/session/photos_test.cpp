@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training on image files: host nodes prepare them while batches are read.
 
 #include <doctest/doctest.h>

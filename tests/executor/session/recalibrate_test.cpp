@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Recalibration: running statistics against averages in double precision, over batches that the test makes itself.
 
 #include <doctest/doctest.h>

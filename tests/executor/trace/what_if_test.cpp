@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Costs out of traces, the changes of --what-if against plans that were made with the setting changed, and predictions
 // against runs of tasks that sleep.
 

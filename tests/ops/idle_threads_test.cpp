@@ -36,7 +36,8 @@ double cost_of_region() {
 
 }  // namespace
 
-TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POLICY in the environment") {
+TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POLICY in the environment" *
+          doctest::test_suite("alone")) {
 #ifndef _OPENMP
   MESSAGE("SKIP: built without OpenMP");
   return;

@@ -128,7 +128,7 @@ TEST_CASE("while modules are loaded for a device, all calls for it may take ten 
   CHECK(of_other == 1);
 }
 
-TEST_CASE("a call that has waited for modules is not late as soon as they are loaded") {
+TEST_CASE("a call that has waited for modules is not late as soon as they are loaded" * doctest::test_suite("alone")) {
   std::atomic<int> told{0};
   CallWatch calls(1);
   calls.listen({[&](const CallWatch::Late&) { ++told; }, {}});

@@ -116,7 +116,7 @@ TEST_CASE("a run ends with an error where a read takes too long, once the thread
   CHECK_NOTHROW(run(without_validation(), held_up(300ms, 0)));
 }
 
-TEST_CASE("data that take long to open are named meanwhile") {
+TEST_CASE("data that take long to open are named meanwhile" * doctest::test_suite("alone")) {
   register_source({.name = "slow-to-open", .options = {}, .open = [](const SourceSpec&) {
                      std::this_thread::sleep_for(400ms);
                      return open_source("glyphs:?train=96&test=50&size=16", "train", 1);

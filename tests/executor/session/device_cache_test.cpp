@@ -315,7 +315,8 @@ TEST_CASE("device cache: a run that goes on from a checkpoint reads the samples 
   CHECK(trained(cached(tiny({})), options).weights == whole.weights);
 }
 
-TEST_CASE("device cache: the trace names what makes batches, and no batch waits for its samples") {
+TEST_CASE("device cache: the trace names what makes batches, and no batch waits for its samples" *
+          doctest::test_suite("alone")) {
   const TestFolder folder;
   SessionOptions options = on_cpus();
   options.files.trace = folder / "run.json.gz";

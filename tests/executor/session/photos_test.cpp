@@ -127,7 +127,7 @@ TEST_CASE("photos: training from files of a folder, prepared at random") {
   CHECK(recorder.ends.at(0).input.decode > 0);
 }
 
-TEST_CASE("a run says whether it waited for its input") {
+TEST_CASE("a run says whether it waited for its input" * doctest::test_suite("alone")) {
   TinyNet slow;  // by far, whatever else the machine does meanwhile
   slow.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=16000";
   const Recorder waited = run(tiny(slow), on_cpus());

@@ -238,7 +238,7 @@ TEST_CASE("graph file: damaged files are refused or read, never worse; what is r
       if (text.empty()) text.push_back(' ');
     }
     Graph graph;
-    if (error_of([&] { graph = read(text); }) != "") {
+    if (!error_of([&] { graph = read(text); }).empty()) {
       ++refused;
       continue;
     }

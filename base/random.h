@@ -10,6 +10,7 @@
 
 namespace arbalest {
 
+// Four random words.
 struct Random4 {
   uint32_t word[4];
 };
@@ -50,6 +51,7 @@ constexpr uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
+// The key of a stream of random numbers.
 ARBALEST_HOST_DEVICE inline uint64_t random_key(uint64_t seed, uint64_t name_hash) {
   return (seed * 0x9E3779B97F4A7C15ull) ^ name_hash;
 }

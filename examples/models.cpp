@@ -4,7 +4,6 @@
 
 #include "examples/models.h"
 
-#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -44,8 +43,7 @@ void run_example(const ExampleModel& example, const std::string& source, const s
   example.build(model, source);
   if (!file.empty()) return model.save(file);
   ValidationPrinter printer;
-  const std::atomic<bool> interrupted{false};
-  run_training(model.graph(), SessionOptions{}, printer, interrupted);
+  run_training(model.graph(), SessionOptions{}, printer);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <arbalest/arbalest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 
@@ -54,8 +53,7 @@ RunFinished run(const SynchronizeOptions& agreement, int64_t epochs, Story& stor
   options.learners.devices = {PlanDevice{}};  // cpu:0
   options.learners.per_device = 2;
   options.length.epochs = epochs;
-  const std::atomic<bool> interrupted{false};
-  return run_training(model.graph(), options, story, interrupted);
+  return run_training(model.graph(), options, story);
 }
 
 // The loss after two epochs.

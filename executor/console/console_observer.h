@@ -9,6 +9,7 @@
 
 namespace arbalest {
 
+// Shows the events of a run to people.
 class ConsoleObserver : public RunObserver {
  public:
   // Redraws if `out` is a terminal that can; `out` must outlive this.

@@ -9,6 +9,7 @@
 
 namespace arbalest {
 
+// The part of the model that becomes a file, and in which form.
 struct ExportOptions {
   // The output; "": the scores that the first SoftmaxCrossEntropy takes or, without one, SigmoidCrossEntropy.
   std::string value;

@@ -18,6 +18,7 @@ class LoadedModel;
 class RequestQueue;
 class Scheduler;
 
+// The value that is asked for, and how requests are gathered.
 struct PredictorOptions {
   // Name of a value of the graph that has a row for each sample. "": the scores that the graph's first
   // SoftmaxCrossEntropy compares or, without one, its first SigmoidCrossEntropy.

@@ -22,6 +22,7 @@ struct OverrideTarget {
   NodeId node = kNone;
   std::string attribute;
 };
+// The target of an assignment. Throws GraphError as apply_override() does.
 OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
 // Whether apply_override() has set the attribute.

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -99,8 +98,7 @@ class Recorder : public RunObserver {
 
 inline Recorder run(Graph graph, const SessionOptions& options) {
   Recorder recorder;
-  const std::atomic<bool> interrupted{false};
-  run_training(std::move(graph), options, recorder, interrupted);
+  run_training(std::move(graph), options, recorder);
   return recorder;
 }
 

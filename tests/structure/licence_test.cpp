@@ -32,18 +32,19 @@ bool has_line(const fs::path& path, std::string_view text) {
 
 TEST_CASE("each source begins with its licence") {
   int files = 0;
-  for (const std::string top : {".ci", "base", "dsl", "examples", "executor", "graph", "io", "ops", "package", "passes",
-                                "tests", "tools"}) {
+  for (const std::string top :
+       {".ci", "base", "dsl", "examples", "executor", "graph", "io", "ops", "package", "passes", "tests", "tools"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
       if (!entry.is_regular_file()) continue;
       const std::string extension = entry.path().extension();
-      if (extension == ".in" && fs::path(entry.path().stem()).extension() != ".cpp") continue;  // CMake's
+      if (fs::path(entry.path().stem()).extension() == ".cmake") continue;
       if (extension == ".pyc") continue;
       const std::string text = content(entry.path());
       if (!needs_line(entry.path(), text)) continue;
       ++files;
-      CHECK_MESSAGE(has_line(entry.path(), text), fs::relative(entry.path(), root()).string(), ": its first line is not '",
-                    is_source(entry.path()) ? "//" : "#", kLine.substr(0, kLine.size() - 1), "'");
+      CHECK_MESSAGE(has_line(entry.path(), text), fs::relative(entry.path(), root()).string(),
+                    ": its first line is not '", is_source(entry.path()) ? "//" : "#",
+                    kLine.substr(0, kLine.size() - 1), "'");
     }
   }
   CHECK(files > 1000);

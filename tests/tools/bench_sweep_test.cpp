@@ -137,8 +137,10 @@ TEST_CASE("a sweep over CPUs measures each cell, passes over those that fail, an
 }
 
 TEST_CASE("an interrupted cell says so") {
-  const std::atomic<bool> interrupted{true};
-  const ScalingCell cell = measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, interrupted);
+  std::stop_source stop;
+  stop.request_stop();
+  const ScalingCell cell =
+      measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, stop.get_token());
   CHECK(cell.error == "interrupted");
 }
 

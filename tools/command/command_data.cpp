@@ -234,7 +234,7 @@ int command_pack(const PackCommandOptions& options) {
     {
       const CountLine line(split.name);
       result = pack(
-          *split.source, how, InterruptHandler::requested(),
+          *split.source, how, interrupt.token(),
           [&](const PackProgress& progress) { line.show(progress.done, progress.total); },
           [](const std::string& where, const std::string& why) {
             fmt::print(stderr, "skipped {}: {}\n", printable(where), printable(why));

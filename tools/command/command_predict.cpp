@@ -202,7 +202,7 @@ int command_predict(const PredictOptions& options) {
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
-      InterruptHandler::requested());
+      interrupt.token());
   return left_out > may_be_left_out ? kFailed : kDone;
 }
 

@@ -76,8 +76,8 @@ int main(int argc, char** argv) {
     const int status = std::visit(Execute{}, parse_command_line(argc, argv));
     flush_output();
     return status;
-  } catch (const GraphError& error) {
-    return report(error, kWrong);
+  } catch (const Error& error) {
+    return report(error, int(error.code()));
   } catch (const std::exception& error) {
     return report(error, kFailed);
   }

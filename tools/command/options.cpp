@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/plain_message.h"
 #include "base/shell_word.h"
+#include "base/version.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 #include "tools/start/unknown_option.h"

@@ -143,8 +143,7 @@ TEST_CASE("a run whose reader hangs" * doctest::skip()) {
   struct Tells final : RunObserver {
     void failed(const RunFailed& event) override { std::fprintf(stderr, "told: %s\n", event.message.c_str()); }
   } observer;
-  const std::atomic<bool> interrupted{false};
-  run_training(without_validation(), held_up(1h, 0.5), observer, interrupted);
+  run_training(without_validation(), held_up(1h, 0.5), observer);
 }
 
 TEST_CASE("where a thread that reads never comes back the process ends, after telling observers") {

@@ -80,8 +80,7 @@ TEST_CASE("a source in blocks is read window by window and hears of blocks, in t
   const auto asked = std::make_shared<Blocks>(net.source, "test");
   SessionOptions once = on_cpus();
   once.sources.validation = asked;
-  const std::atomic<bool> never{false};
-  Inference(tiny(net), once, {}).run({}, never);
+  Inference(tiny(net), once, {}).run();
   CHECK(asked->told.size() == 13);
   CHECK(asked->at.size() == 50);
 }

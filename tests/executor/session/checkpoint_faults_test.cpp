@@ -234,8 +234,7 @@ TEST_CASE("a run whose checkpoints cannot be written goes on, and says so at its
   };
   const TestFolder folder;
   Remover story((folder / "c").string());
-  const std::atomic<bool> interrupted{false};
-  run_training(tiny(net()), options_of((folder / "c").string()), story, interrupted);
+  run_training(tiny(net()), options_of((folder / "c").string()), story);
   REQUIRE(story.ends.size() == 1);
   CHECK(story.ends[0].reason == "complete");
   CHECK(contains(story.ends[0].checkpoint_error, "cannot be created"));

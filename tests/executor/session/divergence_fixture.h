@@ -80,8 +80,7 @@ struct RunOutcome {
 
 inline RunOutcome outcome(Graph graph, const SessionOptions& options) {
   RunOutcome result;
-  const std::atomic<bool> interrupted{false};
-  result.error = message_of([&] { run_training(std::move(graph), options, result.story, interrupted); });
+  result.error = message_of([&] { run_training(std::move(graph), options, result.story); });
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -59,7 +60,7 @@ Validated evaluated(const Graph& graph, SessionOptions options, const std::strin
   options.files = {};
   options.files.weights = weights;
   options.rules = {};
-  return Inference(graph, options, {}).run({}, std::atomic<bool>{false});
+  return Inference(graph, options, {}).run();
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Address space for libraries that end the process, or crash, if they get no memory.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Arithmetic on numbers that come from files and options. Results that no memory holds are refused where they are made;
 // afterwards sums and products are right. And quotients that are exact.

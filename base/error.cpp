@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -5,7 +6,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -51,28 +51,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 constexpr size_t kMostTold = 20, kMostKept = 1000;
 
-// The "FILE:LINE:COLUMN: " that GraphError begins its message with.
-struct Place {
-  std::string_view file;
-  int line = 0, column = 0;  // 0: the message has no place
-
-  bool operator==(const Place&) const = default;
-};
-
-Place place_of(std::string_view message) {
-  for (size_t colon = message.find(':'); colon != message.npos; colon = message.find(':', colon + 1)) {
-    Place place{message.substr(0, colon)};
-    const char* const end = message.data() + message.size();
-    const auto line = std::from_chars(message.data() + colon + 1, end, place.line);
-    if (line.ec != std::errc() || line.ptr == end || *line.ptr != ':') continue;
-    const auto column = std::from_chars(line.ptr + 1, end, place.column);
-    if (column.ec == std::errc() && std::string_view(column.ptr, size_t(end - column.ptr)).starts_with(": ")) {
-      return place;
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string printable(std::string_view text, bool keep_lines) {
@@ -80,7 +58,7 @@ std::string printable(std::string_view text, bool keep_lines) {
 }
 
 GraphError::GraphError(const Position& where, const std::string& message)
-    : std::runtime_error(with_place(where, message)) {}
+    : Error(Code::Graph, with_place(where, message), where) {}
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   constexpr size_t kLongest = 256;  // longer names are data, not typing errors
@@ -108,27 +86,27 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
   return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
 }
 
-void ErrorList::add(std::string message) {
-  const Place place = place_of(message);
-  const auto same = [&](const std::string& known) { return place.line > 0 && place_of(known) == place; };
-  if (std::any_of(messages_.begin(), messages_.end(), same)) return;
-  messages_.push_back(std::move(message));
-  if (messages_.size() == kMostKept) throw_if_any();
+void ErrorList::add(Kept error) {
+  const auto same = [&](const Kept& known) { return error.place.line > 0 && known.place == error.place; };
+  if (std::any_of(errors_.begin(), errors_.end(), same)) return;
+  errors_.push_back(std::move(error));
+  if (errors_.size() == kMostKept) throw_if_any();
 }
 
 void ErrorList::throw_if_any() const {
-  if (messages_.empty()) return;
-  std::vector<std::string> sorted = messages_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const std::string& one, const std::string& other) {
-    const Place a = place_of(one), b = place_of(other);
+  if (errors_.empty()) return;
+  std::vector<Kept> sorted = errors_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Kept& one, const Kept& other) {
+    const Position &a = one.place, &b = other.place;
     return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
   });
   const size_t told = std::min(sorted.size(), kMostTold), more = sorted.size() - told;
+  std::vector<std::string> messages;
+  for (size_t i = 0; i < told; ++i) messages.push_back(sorted[i].message);
   const bool all = sorted.size() < kMostKept;
-  sorted.resize(told);
   if (more > 0)
-    sorted.push_back(fmt::format("and {}{} more error{}", all ? "" : "at least ", more, more == 1 ? "" : "s"));
-  throw GraphError(fmt::format("{}", fmt::join(sorted, "\n")));
+    messages.push_back(fmt::format("and {}{} more error{}", all ? "" : "at least ", more, more == 1 ? "" : "s"));
+  throw GraphError::about_places(sorted.front().place, fmt::format("{}", fmt::join(messages, "\n")));
 }
 
 }  // namespace arbalest

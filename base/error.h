@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Errors a user can act on: where, what was found, what was expected, and the nearest valid name.
 
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -14,19 +16,45 @@ struct Position {
   std::string file;
   int line = 0;
   int column = 0;
+
+  bool operator==(const Position&) const = default;
+};
+
+// All errors that the library makes for a user to read: a GraphError or a RunError.
+class Error : public std::runtime_error {
+ public:
+  // The kind of error; the number is the exit status of the command.
+  enum class Code : uint8_t { Run = 1, Graph = 2 };
+
+  Code code() const { return code_; }               // the kind, and with it the exit status
+  const Position& place() const { return place_; }  // the place in a graph file; its line is 0 if none is known
+
+ protected:
+  Error(Code code, const std::string& message, const Position& place = {})
+      : std::runtime_error(message), code_(code), place_(place) {}
+
+ private:
+  Code code_;
+  Position place_;
 };
 
 // The command or the graph is wrong (exit status 2). what() starts with "FILE:LINE:COLUMN: " if there is a place.
-class GraphError : public std::runtime_error {
+class GraphError : public Error {
  public:
   GraphError(const Position& where, const std::string& message);
-  explicit GraphError(const std::string& message) : std::runtime_error(message) {}
+  explicit GraphError(const std::string& message) : Error(Code::Graph, message) {}
+
+  // An error about several places, which its message states; place() is the first of them.
+  static GraphError about_places(const Position& first, const std::string& message) { return {message, first}; }
+
+ private:
+  GraphError(const std::string& message, const Position& where) : Error(Code::Graph, message, where) {}
 };
 
 // The run failed (exit status 1): a device, a file, memory.
-class RunError : public std::runtime_error {
+class RunError : public Error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit RunError(const std::string& message) : Error(Code::Run, message) {}
 };
 
 // The errors of a graph, collected so that all of them are reported at once.
@@ -38,7 +66,7 @@ class ErrorList {
     try {
       check();
     } catch (const GraphError& error) {
-      add(error.what());
+      add({error.place(), error.what()});
       return false;
     }
     return true;
@@ -50,9 +78,13 @@ class ErrorList {
   void throw_if_any() const;
 
  private:
-  void add(std::string message);
+  struct Kept {
+    Position place;
+    std::string message;
+  };
+  void add(Kept error);
 
-  std::vector<std::string> messages_;
+  std::vector<Kept> errors_;
 };
 
 // `text` as a terminal may show it: control characters, escapes among them, and bytes that are no UTF-8 become "\x1b".

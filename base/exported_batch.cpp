@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/exported_batch.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The batch that a called model was exported for. It is kept in the place of the model's nodes, since errors about any
 // of them should tell it.

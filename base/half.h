@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // IEEE's half precision, which files have (float16, F16) and graphs have not.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Functions that CPU and CUDA kernels share are marked for both compilers.
 

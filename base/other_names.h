@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Names that other frameworks have for operators, attributes, commands, options and sources.
 

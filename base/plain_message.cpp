@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/plain_message.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Exceptions and warnings in words for a user, and text that a terminal may show.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Counter-based random numbers (Philox-4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 // The same on hosts and GPUs: a draw is a function of its key and counter, so there is no state to save.
@@ -9,6 +10,7 @@
 
 namespace arbalest {
 
+// Four random words.
 struct Random4 {
   uint32_t word[4];
 };
@@ -49,6 +51,7 @@ constexpr uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
+// The key of a stream of random numbers.
 ARBALEST_HOST_DEVICE inline uint64_t random_key(uint64_t seed, uint64_t name_hash) {
   return (seed * 0x9E3779B97F4A7C15ull) ^ name_hash;
 }

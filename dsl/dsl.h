@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Models in C++: free functions on Tensor build the same graph that a graph file says.
 //
@@ -29,26 +30,28 @@ class Model;
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(Model& model, ValueId value) : model_(&model), value_(value) {}
+  Tensor(Model& model, ValueId value) : model_(&model), value_(value) {}  // of a graph that holds it
 
   // Gives the value a name: in the graph file, in traces, and in front of its layer's parameters ("h1.weight").
   Tensor named(const std::string& name) const;
-  const std::string& name() const;
-  Model& model() const { return *model_; }
-  ValueId value() const { return value_; }
+  const std::string& name() const;          // in the graph
+  Model& model() const { return *model_; }  // that it belongs to
+  ValueId value() const { return value_; }  // its number in the graph
 
  private:
   Model* model_ = nullptr;
   ValueId value_ = kNone;
 };
 
+// A model under construction: functions of this file add operators to its graph, which a session trains.
 class Model {
  public:
+  // The name becomes that of the graph.
   explicit Model(std::string name);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  const Graph& graph() const { return graph_; }
+  const Graph& graph() const { return graph_; }  // as built so far
   // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors if the operator allows it.
   std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
                           int outputs = 1);
@@ -62,6 +65,7 @@ class Model {
   Graph graph_;
 };
 
+// The source that batches are read from, and how far ahead.
 struct PrefetchOptions {
   // "mnist:DIR", "cifar10:DIR", "glyphs:", "synthetic:", any registered scheme, or what the program passes to the run
   std::string source = "memory:";
@@ -78,6 +82,7 @@ std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options)
 // Fields of a batch, by name.
 class Batch {
  public:
+  // The values that prefetch() made.
   explicit Batch(std::vector<Tensor> fields) : fields_(std::move(fields)) {}
   Tensor operator[](std::string_view name) const;  // throws GraphError if the field was not asked for
 
@@ -97,8 +102,10 @@ struct RandomResizedCropOptions {
   std::pair<double, double> ratio = {0.75, 4.0 / 3};  // of width to height
   int64_t resize = 0;  // validation scales the shorter side to this before the centre crop; 0: size / 0.875
 };
+// Files (N) to uint8 images (N, channels, height, width).
 Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options = {});
 
+// Scaling of image files to about height × width, and a crop of exactly that.
 struct ResizeCropOptions {
   int64_t height = 224, width = 224;
   int64_t channels = 3;
@@ -106,6 +113,7 @@ struct ResizeCropOptions {
   std::string fit = "crop";  // "stretch", "pad"
   bool random = false;       // in training the crop lies anywhere
 };
+// Files (N) to uint8 images (N, channels, height, width), prepared by the host while it reads batches.
 Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 
 // Random augmentation of images in training; arbalest.Augment in docs/operators.md describes each option in detail.
@@ -123,8 +131,10 @@ struct AugmentOptions {
   double grey = 0, erase = 0;                                    // shares of the images
   std::vector<double> erase_area = {0.02, 0.33}, erase_ratio = {0.3, 3.3};  // of what is erased, height to width
 };
+// uint8 images (N, C, H, W) to float ones, scaled to 0 … 1 and normalised; changed at random in training alone.
 Tensor augment(Tensor image, const AugmentOptions& options);
 
+// MixUp and CutMix: images of a batch are blended, or parts of them exchanged.
 struct MixOptions {
   int64_t classes = 0;
   double mixup = 0, cutmix = 0;  // α of Beta(α, α); 0: off
@@ -136,6 +146,7 @@ struct MixOptions {
 // takes the classes as they were.
 std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOptions& options);
 
+// A convolution layer with its own weights.
 struct ConvOptions {
   int64_t filters = 0;
   int64_t kernel = 1, stride = 1, dilation = 1, group = 1;
@@ -143,93 +154,134 @@ struct ConvOptions {
   bool bias = true;
   std::string init = "kaiming_uniform";
 };
+// Images (N, C, H, W) to (N, filters, H', W').
 Tensor conv(Tensor x, const ConvOptions& options);
 
+// A layer that normalises each channel over the batch.
 struct BatchNormOptions {
   double epsilon = 1e-5, momentum = 0.1;  // momentum: the weight of the new batch
 };
+// The same shape; the channels are axis 1. Validation uses running statistics.
 Tensor batch_norm(Tensor x, const BatchNormOptions& options = {});
 
+// A layer that normalises the channels of each place by themselves.
 struct LayerNormOptions {
   int64_t axis = -1;  // of the channels: -1 of tokens, 1 of images
   double epsilon = 1e-5;
 };
+// The same shape.
 Tensor layer_norm(Tensor x, const LayerNormOptions& options = {});
 
+// A layer of units that are each connected to all features.
 struct LinearOptions {
   int64_t units = 0;
   int64_t axis = 1;  // the first of the axes that are features; -1 for tokens
   bool bias = true;
   std::string init = "kaiming_uniform";
 };
+// (N, features) to (N, units); with axis -1 tokens (N, T, features) to (N, T, units).
 Tensor linear(Tensor x, const LinearOptions& options);
 
+// The window of a pooling, the same in both directions.
 struct PoolOptions {
   int64_t kernel = 2;
   std::optional<int64_t> stride;  // none: the kernel
   int64_t pad = 0;
 };
+// The largest element of each window; padding is never the largest.
 Tensor max_pool(Tensor x, const PoolOptions& options = {});
+// The mean of each window.
 Tensor average_pool(Tensor x, const PoolOptions& options = {});
+// Images (N, C, H, W) to their means (N, C, 1, 1).
 Tensor global_average_pool(Tensor x);
+// max(x, 0); NaN stays NaN.
 Tensor relu(Tensor x);
+// x · sigmoid(x).
 Tensor swish(Tensor x);
+// x · min(max(x / 6 + 1/2, 0), 1).
 Tensor hard_swish(Tensor x);
+// x · Φ(x), by the error function.
 Tensor gelu(Tensor x);
+// 1 / (1 + exp(−x)).
 Tensor sigmoid(Tensor x);
 Tensor hard_sigmoid(Tensor x, double alpha, double beta);  // alpha · x + beta, between 0 and 1
+// exp(x) divided by its sum along the axis.
 Tensor softmax(Tensor x, int64_t axis = -1);
 Tensor dropout(Tensor x, double ratio);                           // of the elements that are 0 in training
 Tensor stochastic_depth(Tensor x, double ratio);                  // of the samples that are 0 in training
 Tensor layer_scale(Tensor x, double initial, int64_t axis = -1);  // a factor for each channel
 Tensor class_token(Tensor x, double deviation = 0.02);            // before the tokens (N, T, C)
+// Adds a trained vector to each of the tokens (N, T, C).
 Tensor position_embedding(Tensor x, double deviation = 0.02);
+// (N, …) to (N, features).
 Tensor flatten(Tensor x);
 Tensor reshape(Tensor x, const std::vector<int64_t>& shape);  // 0 keeps an extent, one -1 takes what is left
+// Axes in another order: axis i of the result is axis permutation[i] of x.
 Tensor transpose(Tensor x, const std::vector<int64_t>& permutation);
+// The parts one after the other along the axis.
 Tensor concat(const std::vector<Tensor>& parts, int64_t axis);
 std::vector<Tensor> split(Tensor x, int64_t axis, int parts);  // equal ones
 // The elements begin … end − 1 along the axis.
 Tensor slice(Tensor x, int64_t axis, int64_t begin, int64_t end);
+// The matrix product of the last two axes; axes before them are broadcast.
 Tensor matmul(Tensor a, Tensor b);
+// The sum of elements, broadcast to one shape.
 Tensor add(Tensor a, Tensor b);
+// The product of elements, broadcast to one shape.
 Tensor multiply(Tensor a, Tensor b);
+// As add().
 inline Tensor operator+(Tensor a, Tensor b) {
   return add(a, b);
 }
+// As multiply().
 inline Tensor operator*(Tensor a, Tensor b) {
   return multiply(a, b);
 }
 
+// Settings of the loss of classes.
 struct LossOptions {
   double label_smoothing = 0;
   std::vector<double> class_weights = {};  // one a class; none: all are 1
 };
+// The mean loss of a batch, a scalar: logits (N, classes) and labels (N) or rows of probabilities (N, classes).
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options = {});
+// Settings of the loss of labels that are decided each by itself.
 struct SigmoidLossOptions {
   std::vector<double> pos_weight = {};  // one a label: the weight of positives; none: all are 1
 };
+// The mean loss of a batch, a scalar: logits and labels (N, labels), each 0 or 1, or missing if negative.
 Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options = {});
+// The mean of (prediction − target)², a scalar; both have one shape.
 Tensor mean_squared_error(Tensor prediction, Tensor target);
+// The mean of |prediction − target|, a scalar; both have one shape.
 Tensor l1_loss(Tensor prediction, Tensor target);
 
+// Settings of the share of samples that are classified right.
 struct AccuracyOptions {
   int64_t top_k = 1;
 };
+// The share of samples whose class is among the top_k scores, a scalar in 0 … 1.
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});
+// Settings of the area under the ROC curve.
 struct AucOptions {
   bool softmax = true;  // if labels are classes: compare the scores' softmax
 };
+// The area under the ROC curve over a whole validation, in 0 … 1: the mean over the classes or labels.
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options = {});
+// Settings of precision, recall and F1.
 struct RateOptions {
   std::string average = "macro";  // "weighted", "micro"
   double threshold = 0.5;         // the probability above which a label is predicted
   bool logits = true;             // false: if labels are not classes, scores are probabilities
 };
+// The share of those taken for a class that are of it, over a whole validation.
 Tensor precision(Tensor scores, Tensor label, const RateOptions& options = {});
+// The share of those of a class that are taken for it, over a whole validation.
 Tensor recall(Tensor scores, Tensor label, const RateOptions& options = {});
+// The harmonic mean of precision and recall, over a whole validation.
 Tensor f1(Tensor scores, Tensor label, const RateOptions& options = {});
 
+// The training rule: arbalest.Train in docs/operators.md describes each option in detail.
 struct TrainOptions {
   double lr = 0.1, momentum = 0, weight_decay = 0;
   bool nesterov = false;
@@ -260,6 +312,7 @@ struct TrainOptions {
 // A token: what is validated comes after it.
 Tensor train(Tensor loss, const TrainOptions& options);
 
+// How learners agree; docs/training.md has the equations.
 struct SynchronizeOptions {
   std::string strategy = "sma";  // or "ssgd", "local", "none", or one that the program has registered
   int64_t every = 1;             // updates from one averaging to the next
@@ -270,6 +323,7 @@ struct SynchronizeOptions {
 // A token, as Train's: states how the learners agree, if there are several.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
 
+// When and with which data the model is measured.
 struct ValidateOptions {
   std::string split = "test";
   int64_t batch = 0;  // 0: as in training
@@ -277,6 +331,7 @@ struct ValidateOptions {
   int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
   std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", if no operator says which way is better
 };
+// A token. Measures the metrics, scalars of the same graph, of the trained model.
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 
 }  // namespace arbalest

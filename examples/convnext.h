@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // ConvNeXt-Tiny for ImageNet in the C++ DSL: the graph of examples/convnext_tiny.onnxtxt.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // DenseNet-121 for ImageNet in the C++ DSL: the graph of examples/densenet121.onnxtxt.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // EfficientNet-B0 for ImageNet in the C++ DSL: the graph of examples/efficientnet_b0.onnxtxt.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts that all classifiers for ImageNet share: images and labels at the beginning, measures and training at the
 // end.

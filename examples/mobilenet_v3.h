@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // MobileNetV3-Large for ImageNet in the C++ DSL: the graph of examples/mobilenet_v3_large.onnxtxt.
 

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The examples in the C++ DSL, by name: trained, with a line per validation, or saved as graph files.
 
 #include "examples/models.h"
 
-#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -42,8 +43,7 @@ void run_example(const ExampleModel& example, const std::string& source, const s
   example.build(model, source);
   if (!file.empty()) return model.save(file);
   ValidationPrinter printer;
-  const std::atomic<bool> interrupted{false};
-  run_training(model.graph(), SessionOptions{}, printer, interrupted);
+  run_training(model.graph(), SessionOptions{}, printer);
 }
 
 }  // namespace

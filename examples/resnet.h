@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Residual networks for ImageNet in the C++ DSL: the graphs of examples/resnet18, resnet50 and resnet101.onnxtxt.
 

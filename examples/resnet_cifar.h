@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Residual networks for CIFAR-10 in the C++ DSL: the graphs of examples/resnet20, resnet32 and resnet44.onnxtxt.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // VGG-16 for ImageNet in the C++ DSL: the graphs of examples/vgg16.onnxtxt and vgg16_bn.onnxtxt.
 

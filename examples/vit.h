@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // ViT-S/16 for ImageNet in the C++ DSL: the graph of examples/vit_s16.onnxtxt.
 

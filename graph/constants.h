@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Values whose content is known when the graph is read. Exporters put small computations of shapes, axes and bounds
 // around operators; those are evaluated as types are inferred.

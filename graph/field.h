@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Fields: the named, typed arrays that a sample consists of. A source states them, Prefetch's outputs follow from them.
 

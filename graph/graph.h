@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The operator dataflow graph: flat vectors of nodes and values with ids, no pointers between them.
 // It knows no thread, no stream and no device memory.

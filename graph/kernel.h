@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The contract between operators and whatever runs them. ops implements it, executor calls it.
 
@@ -47,6 +48,7 @@ enum class MathMode : uint8_t { Fp32, Tf32 };
 // CollectiveContext (ops/replicas/collective_context.h), else nullptr.
 struct DeviceContext;
 
+// The node that a kernel is made for, with the types and limits.
 struct KernelRequest {
   const Node& node;                // op and attributes
   std::vector<TensorType> inputs;  // one a node input; shape and dtype; Token dtype for one left out
@@ -57,8 +59,8 @@ struct KernelRequest {
   int64_t workspace_limit = 256 << 20;  // bytes
   DeviceContext* device = nullptr;
 
-  bool has_input(size_t i) const { return i < inputs.size() && inputs[i].dtype != DataType::Token; }
-  bool has_output(size_t i) const { return i < outputs.size() && outputs[i].dtype != DataType::Token; }
+  bool has_input(size_t i) const { return i < inputs.size() && inputs[i].dtype != DataType::Token; }     // or left out
+  bool has_output(size_t i) const { return i < outputs.size() && outputs[i].dtype != DataType::Token; }  // or not made
 };
 
 // A node made ready to run for fixed types: library descriptors, chosen engines. The kernel's run() may be called any
@@ -67,13 +69,14 @@ struct KernelRequest {
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  virtual int64_t workspace_bytes() const { return 0; }
+  virtual int64_t workspace_bytes() const { return 0; }  // that run() needs for itself
   // Throws RunError on failure.
   virtual void run(const KernelContext& context) const = 0;
   // The implementation that was chosen, for people to read; "" if there is only one.
   virtual std::string engine() const { return {}; }
 };
 
+// Makes the kernel of a node. Throws GraphError or RunError if it cannot.
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelRequest&)>;
 
 // A kernel from a function; for operators with nothing to prepare.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "graph/layouts.h"
 
 #include <fmt/format.h>
@@ -14,8 +15,8 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
   const Stage stage = reader.stage;
   const Position where = reader.where;  // `reader` may move
   const NodeId change =
-      graph.add_node(graph.op("arbalest.ChangeLayout"),
-                     fmt::format("{}.{}", graph.values[size_t(value)].name, to), {value}, 1, {{"to", to}});
+      graph.add_node(graph.op("arbalest.ChangeLayout"), fmt::format("{}.{}", graph.values[size_t(value)].name, to),
+                     {value}, 1, {{"to", to}});
   graph.nodes[size_t(change)].stage = stage;
   graph.nodes[size_t(change)].where = where;
   infer(graph, change);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Questions about losses and metrics that their operators' records answer, and directions as users write them.
 

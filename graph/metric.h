@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The records that make an operator a metric or a loss: what a loop keeps of its output, how that becomes numbers,
 // which direction is better, and what it compares.

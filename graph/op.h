@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The record of an operator: its signature, type inference, gradient, cost, samples and kernels, in one record.
 
@@ -18,6 +19,7 @@
 
 namespace arbalest {
 
+// One of the inputs or outputs that an operator states.
 struct OperandSpec {
   enum Arity : uint8_t { Required, Optional, Variadic };  // Variadic: last, one or more
   std::string name;
@@ -31,6 +33,7 @@ struct OperandSpec {
   bool constant = false;
 };
 
+// One of the attributes that an operator states.
 struct AttributeSpec {
   std::string name;
   AttributeKind kind = AttributeKind::Int;
@@ -42,24 +45,27 @@ struct AttributeSpec {
 // Type inference: reads input types and attributes, sets every output's type.
 class InferContext {
  public:
+  // The node whose types are inferred.
   InferContext(Graph& graph, NodeId node) : graph_(graph), node_(node) {}
-  const Graph& graph() const { return graph_; }
-  const Node& node() const { return graph_.nodes[size_t(node_)]; }
-  size_t input_count() const { return node().inputs.size(); }
-  size_t output_count() const { return node().outputs.size(); }
-  bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
-  const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
+  const Graph& graph() const { return graph_; }                     // that the node is in
+  const Node& node() const { return graph_.nodes[size_t(node_)]; }  // whose types are inferred
+  size_t input_count() const { return node().inputs.size(); }       // with those left out between others
+  size_t output_count() const { return node().outputs.size(); }     // that were asked for
+  bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }  // false: left out
+  const TensorType& input(size_t i) const {
+    return graph_.values[size_t(node().inputs[i])].type;
+  }                                      // of one that is there
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
   // The content of the constant operand `name` (OperandSpec), or the attribute of that name if the operand is left out.
   // Throws GraphError if the content is not known, is no list or number, or has another kind.
   std::vector<int64_t> ints(std::string_view name) const;
-  std::vector<double> floats(std::string_view name) const;
-  int64_t integer(std::string_view name) const;
-  double number(std::string_view name) const;
-  bool states(std::string_view name) const;  // the operand is given, or the attribute is written
+  std::vector<double> floats(std::string_view name) const;  // as ints() does
+  int64_t integer(std::string_view name) const;             // as ints() does, one number
+  double number(std::string_view name) const;               // as ints() does, one number
+  bool states(std::string_view name) const;                 // the operand is given, or the attribute is written
   // The type takes the layout that Op::layout states, if it states one. Ignored if the output was not asked for.
   void set_output(size_t i, TensorType type);
-  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
+  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }  // throws GraphError
 
  private:
   Attribute constant(std::string_view name, AttributeKind kind) const;
@@ -71,6 +77,8 @@ class InferContext {
 // Building gradient nodes. All added nodes get Stage::Backward.
 class GradContext {
  public:
+  // `output_gradients` has a value for each output of the node, `needs_gradient` an answer and `input_gradients` a
+  // place for each input.
   GradContext(Graph& graph, NodeId node, const std::vector<ValueId>& output_gradients,
               const std::vector<bool>& needs_gradient, std::vector<ValueId>& input_gradients)
       : graph_(graph),
@@ -79,12 +87,12 @@ class GradContext {
         needs_(needs_gradient),
         grads_(input_gradients) {}
   const Node node() const { return graph_.nodes[size_t(node_)]; }  // by value: add() may move nodes
-  ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNone; }
-  ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNone; }
-  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }
+  ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNone; }     // kNone: left out
+  ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNone; }  // kNone: not made
+  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }  // by value, as node()
   ValueId output_gradient(size_t i) const { return output_gradients_[i]; }  // kNone: nothing flows back into it
-  bool needs_gradient(size_t input) const { return needs_[input]; }
-  void set_input_gradient(size_t i, ValueId gradient) { grads_[i] = gradient; }
+  bool needs_gradient(size_t input) const { return needs_[input]; }         // whether anything asks for its gradient
+  void set_input_gradient(size_t i, ValueId gradient) { grads_[i] = gradient; }  // of the input's type
   // Adds a node of the registered op (domain "arbalest" or ONNX's, as in "arbalest.ReluGrad", "Add"), infers its types,
   // and returns its outputs. Names are made from the forward node's name and `label`: "h1/c1.grad_input".
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
@@ -106,12 +114,12 @@ class ExpandContext {
   // readers.
   ExpandContext(Graph& graph, const Node& node, std::vector<ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
-  const Node& node() const { return node_; }
-  ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }
-  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }
+  const Node& node() const { return node_; }                                                   // the layer
+  ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }  // kNone: left out
+  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }     // of any value
   // A trained parameter named "<first output>.<label>": "h1/c1.weight".
   ValueId parameter(std::string_view label, Shape shape, Initializer initializer);
-  ValueId state(std::string_view label, Shape shape, Initializer initializer);
+  ValueId state(std::string_view label, Shape shape, Initializer initializer);  // as parameter(), not trained
   // A scalar of the type `dtype`.
   ValueId constant(std::string_view label, DataType dtype, double number);
   // A list: Float32 or Float64.
@@ -126,8 +134,9 @@ class ExpandContext {
     if (role == Role::Parameter) role = Role::State;
     graph_.carries.push_back({current, next});
   }
+  // States the value that the readers of output i read from now on.
   void replace_output(size_t i, ValueId value);
-  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node_, message); }
+  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node_, message); }  // throws GraphError
 
  private:
   Graph& graph_;
@@ -135,6 +144,7 @@ class ExpandContext {
   std::vector<ValueId>& replaced_;
 };
 
+// The least work of a node.
 struct Cost {
   double flops = 0;  // additions and multiplications of one instance
   double bytes = 0;  // least device-memory traffic: each operand once
@@ -165,6 +175,7 @@ struct Repetition {
 
 // One test case of the harness: shapes, attributes and how inputs are drawn.
 struct Sample {
+  // An input and how its elements are drawn.
   struct Input {
     TensorType type;             // Float32 if the op computes; the harness redraws it in Float64 for the oracle
     double low = -1, high = 1;   // uniform; integer types draw whole numbers in [low, high]
@@ -180,6 +191,7 @@ struct Sample {
   bool in_place = false;     // only with outputs in their inputs' memory (Op::aliases): some of it is left as it is
 };
 
+// An operator: all that graph files, passes, plans and devices know of it.
 struct Op {
   std::string domain;  // "" for ONNX's operators, "arbalest" for this library's, or a program's own
   std::string name;
@@ -230,10 +242,10 @@ struct Op {
 
   std::optional<ElementFunction> element = std::nullopt;  // what each element of output 0 is, if nothing else matters
 
-  const OperandSpec* input_spec(size_t i) const;  // the variadic spec for all that follow; nullptr past the end
-  const OperandSpec* output_spec(size_t i) const;
-  const AttributeSpec* attribute_spec(std::string_view name) const;
-  std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }
+  const OperandSpec* input_spec(size_t i) const;   // the variadic spec for all that follow; nullptr past the end
+  const OperandSpec* output_spec(size_t i) const;  // the same for outputs
+  const AttributeSpec* attribute_spec(std::string_view name) const;                           // nullptr: there is none
+  std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }  // "arbalest.Linear"
 };
 
 // Bytes of all operands of a node, each once.
@@ -248,7 +260,7 @@ class OpRegistry {
   Op& add(Op op);
   // "Relu", "arbalest.Linear"; nullptr if there is none.
   const Op* find(std::string_view qualified_name) const;
-  Op* find(std::string_view qualified_name);
+  Op* find(std::string_view qualified_name);  // to change its record
   // As find(), but throws std::logic_error: for code that names an op which must exist.
   const Op& get(std::string_view qualified_name) const;
   // In the order in which they were added.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host nodes: operators that make a fixed array of a sample's bytes, such as an image file, before the batch is copied
 // to its device. A plan runs them as part of filling a slot, sample by sample, on as many threads as there are.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Element types, shapes and tensor types: what every other header speaks of.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of CPU kernels: dispatch on element types, wide arithmetic, and loops over threads.
 
@@ -26,10 +27,12 @@ namespace arbalest {
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double> || std::is_integral_v<T>, T, float>;
 
+// The value in the type that arithmetic is in.
 template <typename T>
 inline Wide<T> widen(T value) {
   return static_cast<Wide<T>>(value);
 }
+// The value in the type of elements, rounded.
 template <typename T>
 inline T narrow(Wide<T> value) {
   return static_cast<T>(value);
@@ -67,11 +70,13 @@ KernelFactory floating_kernel(F make, size_t operand = 0) {
   };
 }
 
+// A loop over begin … end − 1 that run_parts() calls.
+using PartFunction = void (*)(const void* f, int64_t begin, int64_t end);
 // Calls f(begin, end) on parts of 0 … count − 1, on OpenMP's threads if the whole costs at least about 20 µs. Here
 // `work` is the number of simple operations in one of the `count`. The loop in f is compiled once, for both ways.
-using PartFunction = void (*)(const void* f, int64_t begin, int64_t end);
 void run_parts(int64_t count, int64_t work, PartFunction part, const void* f);
 
+// Calls f(begin, end) as run_parts() does.
 template <typename F>
 void parallel_for(int64_t count, int64_t work, const F& f) {
   const PartFunction part = [](const void* of, int64_t begin, int64_t end) {
@@ -80,10 +85,12 @@ void parallel_for(int64_t count, int64_t work, const F& f) {
   run_parts(count, work, part, &f);
 }
 
+// Elements of input i; nullptr if it is left out.
 template <typename T>
 const T* input(const KernelContext& context, size_t i) {
   return static_cast<const T*>(context.inputs[i]);
 }
+// Elements of output i; nullptr if it was not asked for.
 template <typename T>
 T* output(const KernelContext& context, size_t i) {
   return static_cast<T*>(context.outputs[i]);

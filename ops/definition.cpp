@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/definition.h"
 
 #include <fmt/format.h>
@@ -5,7 +6,6 @@
 
 #include <algorithm>
 #include <limits>
-
 
 namespace arbalest {
 

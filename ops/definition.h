@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers for operator definitions: checks of operands with precise messages, costs, and attribute specifications.
 

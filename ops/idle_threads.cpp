@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/idle_threads.h"
 
 #ifndef _OPENMP

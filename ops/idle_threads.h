@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How OpenMP's threads wait. Threads of GNU OpenMP spin for some milliseconds after every parallel region, which costs
 // a factor of twenty as soon as anything else wants their cores. OMP_WAIT_POLICY controls this, but it is read before a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of operators that end in Relu, which the pass passes/fuse/relu.cpp makes.
 

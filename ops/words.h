@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Elements that are moved and not computed with are words of their size: one kernel serves all types of that size.
 

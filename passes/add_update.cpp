@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,8 +72,8 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
     const bool shared = taken[size_t(gradient)];
     taken[size_t(gradient)] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[size_t(gradient)].name + ".own",
-                                       {gradient}, 1, {{"to", onnx_number(DataType::Float32)}});
+    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[size_t(gradient)].name + ".own", {gradient}, 1,
+                                       {{"to", onnx_number(DataType::Float32)}});
     graph.nodes[size_t(copy)].stage = Stage::Backward;
     infer(graph, copy);
     gradient = graph.nodes[size_t(copy)].outputs[0];
@@ -103,8 +104,8 @@ NodeId add_update_node(Graph& graph, const Op& op, std::string name, std::vector
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
   const ValueId sum = flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
-  const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum},
-                                      1, {{"scale", 1.0 / double(batches)}}, where);
+  const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum}, 1,
+                                      {{"scale", 1.0 / double(batches)}}, where);
   const ValueId next = graph.nodes[size_t(node)].outputs[0];
   graph.carries.push_back({sum, next});
   return next;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "passes/autodiff.h"
 
 #include <fmt/format.h>
@@ -79,8 +80,8 @@ class Walk {
       sum = gradient;
       return;
     }
-    const NodeId add = graph_.add_node(graph_.op("Add"),
-                                       fmt::format("{}.sum", graph_.values[size_t(value)].name), {sum, gradient}, 1);
+    const NodeId add =
+        graph_.add_node(graph_.op("Add"), fmt::format("{}.sum", graph_.values[size_t(value)].name), {sum, gradient}, 1);
     graph_.nodes[size_t(add)].stage = Stage::Backward;
     graph_.nodes[size_t(add)].where = node.where;
     infer(graph_, add);

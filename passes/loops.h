@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The passes that make a program's loops of one graph: see the table in passes/pipeline.cpp.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "passes/name_patterns.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a
 // pass, those that fuse nodes in passes/fuse; the table in passes/pipeline.cpp has their order.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The passes as one table, passes/pipeline.cpp, in the order in which they run.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The program that a graph asks for, as the loops that a plan repeats: one training step, one validation batch.
 

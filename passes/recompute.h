@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Recomputation: values of the forward pass are computed again in the backward pass instead of being kept until then.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Changes a graph node by node, and knows at any time what reads each value. Nodes are removed and put in order at the
 // end, so that ids of nodes hold until then.

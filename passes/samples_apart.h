@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Models that were exported for a batch of a certain size, and are called with another.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that move elements, where a simpler one does or none is needed: what exporters write for any shape, once
 // the shapes are known.
 

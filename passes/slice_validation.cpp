@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "graph/constants.h"
 #include "graph/op.h"
 #include "passes/passes.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N. The fault comes with the Nth recording
 // that is launched on that device, those of set-up among them, counted from 0.
 //   kernel:D:N   a kernel launched with the step writes to an invalid address

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernels that a GPU cannot end, for cuda_fault.cpp.
 
 #include <cuda_runtime.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A library for LD_PRELOAD that makes files fail: FILE_FAULT is "KIND:TEXT", or several with a semicolon between them,
 // and concerns files whose path has the text in it.
 //   stall:TEXT    reading never ends

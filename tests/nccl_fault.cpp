@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A library for LD_PRELOAD that makes NCCL fail: NCCL_FAULT is the kind and the ncclAllReduce it happens at, counted
 // over all devices from 0.
 //   refused:N   the call returns an error

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A library with the functions of NVML that the sampler uses, for the test of what is read through them. It has one
 // GPU, without a clock of its memory, whose power rises with each look.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """LeNet and ResNet-20 on the CPU in TensorFlow and PyTorch: the peers of `arbalest bench scaling --devices cpu:0`.
 
 The networks of examples/, trained by SGD with momentum and weight decay, in fp32, on all cores, with oneDNN's kernels. Data

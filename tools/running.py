@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program to its end or its time limit. For bench_peers and bench_accuracy."""
 import json
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/files/atomic_file.h"
 
 #include <dirent.h>

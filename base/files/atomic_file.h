@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Replacing a file as a whole. New content is written into a temporary file in the same folder, flushed to the disk and
 // renamed over the old file. So a reader finds either the old content or the new, whatever happens in between.

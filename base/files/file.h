@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Files: looking for them with errors that help, reading them plain or gzipped.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Detection of a file's kind by its first bytes, for errors about a file that is not of the kind expected.
 

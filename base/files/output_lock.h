@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Locks on output files. Without them, two processes that write the same file would destroy or replace each other's
 // output.

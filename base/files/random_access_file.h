@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reading parts of a file at their offsets. Not by a memory map: a file that shrinks while it is read would end the
 // process.

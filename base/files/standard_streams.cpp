@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Takes the descriptors 0, 1 and 2 before a program opens anything.
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Precompiled for the libraries: headers of others that most of their files include. A file still includes what it
 // uses: builds with -Db_pch=false and users of the installed headers have nothing else.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A metric of one's own: the mean probability that the model gives the right class. A metric is an operator with a
 // scalar output, the mean over the batch's valid samples, that says which way is better.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A strategy of one's own: elastic averaging. After each group of `every` updates learners are drawn to their mean z,
 // w_j ← w_j − α(w_j − z), with α = `alpha` of Synchronize; α = 1 is local SGD. The model that is validated and saved is
 // z.

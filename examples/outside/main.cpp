@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trains a model that separates two rings of points, with an operator, a source, a metric, a strategy and an observer
 // that are not part of the library, on two CPU learners. The exit status is 1 if a check fails.
 
 #include <arbalest/arbalest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 
@@ -52,8 +53,7 @@ RunFinished run(const SynchronizeOptions& agreement, int64_t epochs, Story& stor
   options.learners.devices = {PlanDevice{}};  // cpu:0
   options.learners.per_device = 2;
   options.length.epochs = epochs;
-  const std::atomic<bool> interrupted{false};
-  return run_training(model.graph(), options, story, interrupted);
+  return run_training(model.graph(), options, story);
 }
 
 // The loss after two epochs.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A source of one's own: points on two rings around the origin, and on which of them each lies.
 
 #include <arbalest/arbalest.h>

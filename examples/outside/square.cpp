@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An operator of one's own: Y = X · X, elementwise, and its gradient dX = 2 · X · dY, which is an operator as well.
 
 #include <arbalest/arbalest.h>

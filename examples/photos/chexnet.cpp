@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CheXNet as a program: trains on a table of X-rays and keeps the model with the best mean AUC.
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -38,8 +39,7 @@ void train_on(const std::string& source, const std::string& weights) {
   options.files.weights = weights;
   if (!weights.empty()) options.files.fresh = {"logits.*"};
   Printer printer;
-  const std::atomic<bool> interrupted{false};
-  run_training(model.graph(), options, printer, interrupted);
+  run_training(model.graph(), options, printer);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CheXNet in the C++ DSL: the graph of examples/photos/chexnet.onnxtxt.
 

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Photos as a program: trains a ResNet of a chosen depth on photos with a class each and keeps the best model.
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -33,8 +34,7 @@ void train_on(const std::string& source, int depth) {
   Model model("photos");
   build_photos(model, source, options.sources.training->fields().back().classes, depth);
   Printer printer;
-  const std::atomic<bool> interrupted{false};
-  run_training(model.graph(), options, printer, interrupted);
+  run_training(model.graph(), options, printer);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A ResNet on a folder of photos in the C++ DSL; of depth 50 the graph of examples/photos/photos.onnxtxt.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Keras model as an .onnx file that can be trained: with its batch norms, and with Keras' names of its weights.
 
     import keras

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/console/console_observer.h"
 
 #include <fmt/format.h>

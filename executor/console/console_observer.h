@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Shows a run while it runs, as `arbalest run` does: on a terminal one line redrawn in place, elsewhere plain lines.
 
@@ -8,6 +9,7 @@
 
 namespace arbalest {
 
+// Shows the events of a run to people.
 class ConsoleObserver : public RunObserver {
  public:
   // Redraws if `out` is a terminal that can; `out` must outlive this.

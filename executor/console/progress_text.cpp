@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/console/progress_text.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/devices/call_watch.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Calls for GPUs that do not return. The thread that has made one cannot be ended, and calls that other threads make
 // for the same GPU may wait for it. So all of them are looked at by a thread that makes none.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A CPU as a device: in-order queues that one thread of its own works through. One thread, because oneDNN's and
 // OpenMP's thread teams belong to the thread that calls them; the kernels run on the team.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Collectives over GPUs: one queue over all of them, an NCCL group for each instance, with a stream and an event on
 // every device. Instances are issued one at a time, so that all devices see them in the same order.
 

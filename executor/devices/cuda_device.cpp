@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A GPU as a device: a stream per lane, events between lanes, and recorded (captured) steps.
 
 #include <cuda_runtime.h>

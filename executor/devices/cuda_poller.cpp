@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/devices/cuda_poller.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tells the host what GPUs have completed: events mark the progress of each task, and a thread polls them.
 

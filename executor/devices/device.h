@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A device as the executor sees it: memory, in-order queues, and word of what has ended. One implementation for CPUs
 // (cpu_device.cpp), one for CUDA (cuda_device.cpp); plan, scheduler and tests do not know which.

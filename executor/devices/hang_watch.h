@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decides when what GPUs do hangs. It knows no clock and no device: who looks tells what was seen, and when.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reads a GPU's usage from NVIDIA's management library. The library comes with the driver and is opened at run time, so
 // neither a build nor a machine needs it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Ranges that NVIDIA's Nsight shows along with the GPU's work.
 

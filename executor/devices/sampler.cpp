@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/devices/sampler.h"
 
 #include <unistd.h>

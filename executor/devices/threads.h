@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Starting threads, with an error that says for what one was wanted if the system refuses it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The predictions of a model with one class per sample, and how often they are right.
 
@@ -32,6 +33,7 @@ std::vector<std::string> names_for(const Graph& graph, const std::vector<std::st
 // Whether a SigmoidCrossEntropy compares the value: its probabilities are its sigmoid then, not its softmax.
 bool scores_labels(const Graph& graph, ValueId value);
 
+// A class or label and its probability.
 struct Prediction {
   int64_t label = 0;
   double probability = 0;
@@ -45,19 +47,22 @@ std::vector<Prediction> most_probable_labels(std::span<const float> logits, size
 // How many samples of each class were taken for which. Takes memory for each class, and each pair that there was.
 class ConfusionMatrix {
  public:
+  // Nothing is counted yet.
   explicit ConfusionMatrix(int64_t classes) : of_(size_t(classes)), taken_for_(size_t(classes)) {}
 
+  // Counts one sample.
   void add(int64_t label, int64_t predicted);
 
+  // Samples of one class that were taken for one.
   struct Cell {
     int64_t label = 0, predicted = 0, count = 0;
   };
   std::vector<Cell> cells() const;  // that are not 0, row by row
 
-  int64_t classes() const { return int64_t(of_.size()); }
-  int64_t count(int64_t label, int64_t predicted) const;
-  int64_t samples() const;  // in all
-  int64_t samples(int64_t label) const { return of_[size_t(label)]; }
+  int64_t classes() const { return int64_t(of_.size()); }              // as the constructor was given
+  int64_t count(int64_t label, int64_t predicted) const;               // of one cell
+  int64_t samples() const;                                             // in all
+  int64_t samples(int64_t label) const { return of_[size_t(label)]; }  // of the class
 
   // Fractions; NaN if there is nothing to divide by.
   double accuracy() const;
@@ -66,8 +71,8 @@ class ConfusionMatrix {
   double f1(int64_t label) const;         // the harmonic mean of the two
   // Means over the classes for which they are defined.
   double mean_precision() const { return mean(&ConfusionMatrix::precision); }
-  double mean_recall() const { return mean(&ConfusionMatrix::recall); }
-  double mean_f1() const { return mean(&ConfusionMatrix::f1); }
+  double mean_recall() const { return mean(&ConfusionMatrix::recall); }  // over classes that have samples
+  double mean_f1() const { return mean(&ConfusionMatrix::f1); }          // over classes that have both
 
  private:
   double mean(double (ConfusionMatrix::*of)(int64_t) const) const;

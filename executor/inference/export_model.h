@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trained model as a graph of ONNX's own operators, for other programs to run.
 
@@ -8,6 +9,7 @@
 
 namespace arbalest {
 
+// The part of the model that becomes a file, and in which form.
 struct ExportOptions {
   // The output; "": the scores that the first SoftmaxCrossEntropy takes or, without one, SigmoidCrossEntropy.
   std::string value;

@@ -1,8 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/inference/inference.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <stop_token>
 
 #include "executor/inference/loaded_model.h"
 #include "executor/run/data_faults.h"
@@ -104,7 +107,9 @@ void Inference::blame_data(const Measurement& measured) const {
   if (fault) throw RunError("what is measured is not finite: " + fault->text);
 }
 
-Validated Inference::run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted) {
+Validated Inference::run(const std::function<void(const InferredBatch&)>& each, std::stop_token stop) {
+  std::atomic<bool> interrupted{false};
+  const std::stop_callback interrupt(std::move(stop), [&] { interrupted = true; });
   if (interrupted) throw RunError("interrupted");
   const auto began = std::chrono::steady_clock::now();
   const LoopPlan& planned = model_->planned();

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A pass over a split with weights as they are: what `arbalest evaluate` and `arbalest predict` do.
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <vector>
 
 #include "executor/session/metrics.h"
@@ -24,6 +25,7 @@ struct InferredBatch {
   std::vector<const std::byte*> values;  // valid during the call
 };
 
+// One pass over a split.
 class Inference {
  public:
   // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
@@ -32,9 +34,9 @@ class Inference {
   Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   ~Inference();
 
-  int64_t samples() const;
-  const Graph& graph() const;
-  const Source& source() const;
+  int64_t samples() const;       // of the split
+  const Graph& graph() const;    // as it was given, verified
+  const Source& source() const;  // of the split
   // Names of the classes, or of the labels if there are several: the source's, or else those in the file of weights.
   // Empty if they only have numbers.
   const std::vector<std::string>& class_names() const;
@@ -47,8 +49,8 @@ class Inference {
 
   // May be called once. `each` gets every batch, one at a time; with several devices the order is not fixed. An
   // exception of `each` ends the pass. Returns what the graph's Validate measures, as the last validation of a run with
-  // the same weights does. Throws RunError if `interrupted` was set before the end.
-  Validated run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted);
+  // the same weights does. Throws RunError if `stop` was requested before the end.
+  Validated run(const std::function<void(const InferredBatch&)>& each = {}, std::stop_token stop = {});
 
  private:
   void blame_data(const Measurement& measured) const;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/inference/label_counts.h"
 
 #include <algorithm>

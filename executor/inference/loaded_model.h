@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A graph with its weights in the memory of devices, ready to run batches through.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trained model that answers requests: loaded once, asked as often as one likes, from any number of threads. What
 // servers are made of.
@@ -17,6 +18,7 @@ class LoadedModel;
 class RequestQueue;
 class Scheduler;
 
+// The value that is asked for, and how requests are gathered.
 struct PredictorOptions {
   // Name of a value of the graph that has a row for each sample. "": the scores that the graph's first
   // SoftmaxCrossEntropy compares or, without one, its first SigmoidCrossEntropy.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The queue of a predictor: requests that wait, free slots of devices, and batches under way. It handles samples as
 // bytes and knows nothing of models. Any thread may call any function.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Relations of a plan's clocks in time. They say which instance an edge needs, when the pattern of all clocks repeats,
 // and the lag of an edge in base batches (ticks of clock 0) over all phases. Used by the proofs, not while a plan runs.

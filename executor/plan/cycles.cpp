@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Finds the cycle that costs most per base batch, which bounds a plan, and how far each edge lets its tasks drift
 // apart.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The value of --devices: "cpu:0-1", "cuda:0,cuda:2-3", "cpu", "auto".
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan for less memory: values of the forward pass that the backward pass needs are computed again there, rather than
 // kept, as many as a limit asks for.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The plan of one pass over a split with weights that are given.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Learners: the tasks of each, and the memory that those of a device share.
 
 #include <fmt/format.h>

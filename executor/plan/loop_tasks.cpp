@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tasks of one replica of a loop: the way of a batch to its device, the step, and the tally's way back.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/plan/make_plan.h"
 
 #include <fmt/format.h>
@@ -5,8 +6,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "executor/plan/strategy.h"
 #include "base/checked.h"
+#include "executor/plan/strategy.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {

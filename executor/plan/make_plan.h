@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From a program (the graphs of a training step and a validation batch) to a plan. Pure bookkeeping: no device is
 // needed.

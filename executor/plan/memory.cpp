@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Assigns memory to every value: persistent arenas, slots, and transient memory, which packing.cpp packs.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The exponential moving average of the weights. It has memory on each device that validates, and its step is the last
 // node of the task that completes the model which is validated and saved. So there is neither a task nor an edge of its
 // own: whatever waits for that model finds its average up to date.

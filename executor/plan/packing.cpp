@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Packs transient memory by lifetime: the largest buffer first, each in the lowest gap among the buffers that are in
 // use at the same time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The phases of make_plan(), in their order. Each is a function of the program, the request and what the phases before
 // it returned, and adds its part to the plan.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan: the tasks of one training run and the edges between them, cyclic, for given devices, learners and precision.
 // Flat arrays, immutable once made, printable, and independent of any device being present.
@@ -115,7 +116,7 @@ struct Launch {
   int32_t program = 0;  // which graph: index into Plan::graphs
   NodeId node = kNone;
   int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
-  bool aside = false;  // runs on the lane's branch, in parallel with later launches as far as memory allows
+  bool aside = false;    // runs on the lane's branch, in parallel with later launches as far as memory allows
   ArenaId gaps = kNone;  // the arena, packed by lifetime, in whose gaps it may have its workspace; kNone: in none
 };
 

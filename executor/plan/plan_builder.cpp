@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/plan/plan_builder.h"
 
 #include <fmt/format.h>
@@ -91,8 +92,7 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
     values.push_back(left_out ? kNone : graph.add_value(buffer_name(input), input.type, Role::State));
   }
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
-  launch.node =
-      graph.add_node(graph.op(op), name, std::move(values), int(outputs.size()), std::move(attributes));
+  launch.node = graph.add_node(graph.op(op), name, std::move(values), int(outputs.size()), std::move(attributes));
   graph.nodes[size_t(launch.node)].name = std::move(name);  // the same for all learners, whose tasks tell them apart
   graph.nodes[size_t(launch.node)].stage = stage;
   infer(graph, launch.node);

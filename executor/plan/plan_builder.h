@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Builds a plan for the phases of make_plan(): one call for each clock, lane, task, edge, buffer or node.
 

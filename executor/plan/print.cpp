@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A plan for reading, from prefetch to update.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The cost of a memory limit: see executor/plan/fit_memory.h.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Chooses the nodes of a training step to compute again, so that activations need less memory.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The slack of a plan's tasks and edges outside its critical cycle.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The memory that a training step's activations take, and would take if some of its nodes were computed again. It is
 // counted from lifetimes, in a fraction of the time that a plan takes, for thousands of choices. A plan packs buffers,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A strategy of synchronisation: how learners agree on one model. One object says where the training step is cut, which
 // memory learners share, which tasks and edges make them agree, what the scalars of a tick are, what their model is,
@@ -27,12 +28,14 @@ struct GroupBegin {
 // where a segment ends; nothing asks them for each task.
 class Strategy {
  public:
+  // The facts by which passes, plans and sessions go.
   explicit Strategy(StrategySpec facts) : facts_(std::move(facts)) {}
   virtual ~Strategy() = default;
-  const StrategySpec& facts() const { return facts_; }
+  const StrategySpec& facts() const { return facts_; }  // as the constructor was given
 
   // Phases of make_plan(), in their order. Each may throw GraphError if the request does not suit the strategy.
   virtual StepCut cut_step(const PlanInputs& in) const;  // unless overridden: one task, the update included
+  // Adds the memory that learners share.
   virtual void add_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, SharedMemory& memory) const;
   // Adds the tasks that make the learners agree, and their edges. Returns, by device, the task after which its models
   // are averaged: empty unless the strategy averages models.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Validation: tasks of the same plan, on a lane of its own on every device that has the model all learners share.
 
 #include <fmt/format.h>

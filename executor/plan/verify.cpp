@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The proof that a plan runs to its end. An instance (v, n) that waits for itself through edges makes the plan dead. So
 // does one that waits for a later instance of its own task, since the needs of an edge never decrease with n. Two steps
 // decide exactly:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan bound to devices: memory allocated, kernels made, every address known. After this nothing is looked up.
 

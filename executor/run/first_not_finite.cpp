@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/run/first_not_finite.h"
 
 #include <fmt/format.h>

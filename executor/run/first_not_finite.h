@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Finds where a step's numbers go wrong: runs the step once more, node by node.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The work of the plan's host tasks: filling slots with batches, and reading sums back.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker
 // that sleeps takes long to wake. A device lane that is ready must not wait for either.

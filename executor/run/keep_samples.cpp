@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/run/keep_samples.h"
 
 #include <fmt/format.h>

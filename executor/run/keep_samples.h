@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Brings the samples of a split into the memory of devices, where batches are made of them (BatchOrigin::Samples).
 

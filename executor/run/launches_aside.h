@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Compares the memory of launches on a lane's branch with that of later launches, to decide which of these wait for
 // which.

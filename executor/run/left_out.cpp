@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/run/left_out.h"
 
 namespace arbalest {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Samples that passes over a split leave out, since they cannot be read: nothing is measured or predicted of them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Records which samples are being read, and since when. A file on a disk or a server that no longer answers would hold
 // up a run for ever, with no hint of which file it is.

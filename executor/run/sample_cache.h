@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Prepared samples of a split, kept in the host's memory from their first use on (Prefetch's attribute `cache`).
 

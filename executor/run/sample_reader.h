@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From a source to the fields of a slot: reads samples, and runs the host nodes that prepare them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs a bound plan: counts dependencies, hands ready device tasks to their queues and ready host tasks to threads.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Places kernels' workspaces: most in gaps of their replica's activations, the others in an arena of their lane.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The position of a run in its data, and the part of the run that is left from there.
 

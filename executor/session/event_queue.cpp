@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/session/event_queue.h"
 
 #include <algorithm>

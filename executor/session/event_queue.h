@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Between training and its observer: events wait in a queue that a thread of its own serves, so that a slow observer
 // holds up nobody.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/session/learner_tuner.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Finds the number of learners per device (--learners auto). It starts with one, measures once the throughput is
 // steady, doubles while doubling pays, and keeps the smallest number whose doubling does not.

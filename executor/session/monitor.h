@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Keeps the history of a run: events for the observer, results for the end, and decisions of validation.
 

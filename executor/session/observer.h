@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The events that a run reports to its observer. Progress lines and the log are observers.
 
@@ -25,6 +26,7 @@ struct InputReport {
   bool bound() const { return late > 0.5; }
 };
 
+// Training is about to begin: the settings of the run.
 struct RunStarted {
   std::string graph;                 // the file
   std::vector<std::string> devices;  // "cuda:0", …
@@ -79,6 +81,7 @@ struct RunProgress {
   int64_t missed = 0;           // reports before this one that are left out, since observers were slow
 };
 
+// An epoch of training has ended.
 struct EpochEnded {
   int64_t epoch = 0, iteration = 0;
   double seconds = 0;
@@ -89,6 +92,7 @@ struct EpochEnded {
   bool validates = false;        // a validation of the weights after this epoch is to come
 };
 
+// A validation has ended.
 struct Validated {
   int64_t epoch = 0, iteration = 0;  // of the weights that were validated
   int64_t samples = 0;               // that were measured
@@ -146,11 +150,13 @@ struct RolledBack {
   double seconds = 0;
 };
 
+// A target of the run, and when a validation met it.
 struct TargetReached {
   std::string target;   // "accuracy >= 0.94"
   double seconds = -1;  // −1: never
 };
 
+// The run has ended well, and its files are written.
 struct RunFinished {
   std::string reason;          // "complete", "until", "patience", "interrupted", "time limit"
   std::string interrupted_by;  // "SIGINT"; "": unknown, or another reason
@@ -176,6 +182,7 @@ struct RunFinished {
   std::string trace_error;                   // why the trace could not be written, or ""
 };
 
+// The run has ended with an error.
 struct RunFailed {
   std::string message;                 // whole, as it is shown
   int64_t epoch = -1, iteration = -1;  // −1: unknown or none
@@ -191,19 +198,25 @@ struct RunFailed {
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
-  virtual void started(const RunStarted&) {}
-  virtual void kept(const SamplesKept&) {}
-  virtual void progress(const RunProgress&) {}
-  virtual void epoch(const EpochEnded&) {}
-  virtual void validating(const ValidationProgress&) {}
-  virtual void validation(const Validated&) {}
-  virtual void tuned(const Tuned&) {}
-  virtual void skipped(const SampleSkipped&) {}
-  virtual void checkpoint(const CheckpointSaved&) {}
-  virtual void rolled_back(const RolledBack&) {}
-  virtual void finished(const RunFinished&) {}
-  virtual void failed(const RunFailed&) {}
+  virtual void started(const RunStarted&) {}             // set-up is over
+  virtual void kept(const SamplesKept&) {}               // samples are brought to devices
+  virtual void progress(const RunProgress&) {}           // a few times a second
+  virtual void epoch(const EpochEnded&) {}               // each
+  virtual void validating(const ValidationProgress&) {}  // a few times a second
+  virtual void validation(const Validated&) {}           // each
+  virtual void tuned(const Tuned&) {}                    // another number of learners
+  virtual void skipped(const SampleSkipped&) {}          // once a sample
+  virtual void checkpoint(const CheckpointSaved&) {}     // each file
+  virtual void rolled_back(const RolledBack&) {}         // after divergence
+  virtual void finished(const RunFinished&) {}           // last, if all went well
+  virtual void failed(const RunFailed&) {}               // last, otherwise
 };
+
+// Hears nothing: the observer of programs that pass none.
+inline RunObserver& no_observer() {
+  static RunObserver none;
+  return none;
+}
 
 // Passes events on to several observers, one event at a time, from any thread. An observer that throws is not called
 // again, and the others get all events. The first exception is rethrown once finished() or failed() has been passed on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Opens and reads the splits of a session: which source fills the slots of a loop, which samples are kept, and which
 // may be skipped.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The state of a run on the host, as segments leave it and begin with it, and the model that is made from it. Arrays
 // hold what device memory holds.
@@ -9,6 +10,7 @@
 
 namespace arbalest {
 
+// All that a learner has learnt.
 struct LearnerState {
   std::vector<std::byte> weights, statistics;  // float[P], float[S]
   std::vector<std::vector<std::byte>> slots;   // float[P] each: the optimiser's
@@ -24,6 +26,7 @@ struct MovingAverage {
   int64_t within = 0;              // of these in the period of groups that is under way
 };
 
+// All that the learners of a run have learnt.
 struct RunState {
   std::vector<LearnerState> learners;        // by number
   std::vector<std::byte> average, previous;  // of a strategy that corrects: z and z_prev; else empty
@@ -41,6 +44,7 @@ struct ModelState {
 // A sum of float arrays of one length, in double.
 class WeightedSum {
  public:
+  // Adds coefficient · floats.
   void add(double coefficient, const std::vector<std::byte>& floats);
   std::vector<std::byte> bytes() const;  // in float
 
@@ -48,6 +52,7 @@ class WeightedSum {
   std::vector<double> sum_;
 };
 
+// The mean of the learners' weights, float[P], summed in double.
 std::vector<std::byte> mean_weights(const std::vector<LearnerState>& learners);
 
 // The model that the learners share under `strategy`. Where learners have made updates since the last averaging, they

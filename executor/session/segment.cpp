@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/session/segment.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
 // one segment, or several if the number of learners changes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A segment where it stands still: what it holds then, and how another one goes on from that.
 
 #include <fmt/format.h>

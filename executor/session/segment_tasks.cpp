@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The host tasks of a segment: filling slots with batches, reporting, ending a validation.
 
 #include <fmt/format.h>

@@ -1,12 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A run from a graph to trained weights: what `arbalest run` and the C++ DSL call.
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,10 @@ struct CheckpointFile;   // executor/training/checkpoint.h
 class CheckpointFolder;  // executor/training/checkpoint_folder.h
 struct StepProfile;      // executor/run/step_profile.h
 
+// The precision of products and convolutions.
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
-std::string_view name_of(Precision precision);
+std::string_view name_of(Precision precision);     // as parse_precision() takes it
 
 // How the learning rate follows the number of learners, on request.
 enum class RateScaling : uint8_t { None, Linear, Sqrt };
@@ -45,6 +47,7 @@ struct DataSources {
   std::shared_ptr<const Source> training, validation;
 };
 
+// The devices, and the learners on each.
 struct LearnerOptions {
   std::vector<PlanDevice> devices;      // empty: the first GPU, or cpu:0 where there is none
   int32_t per_device = 1;               // 0: found while training
@@ -54,6 +57,7 @@ struct LearnerOptions {
   int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each
 };
 
+// How numbers are computed and drawn.
 struct NumericsOptions {
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;  // of initialisers, order of data and augmentation
@@ -61,12 +65,14 @@ struct NumericsOptions {
   std::set<std::string> without;  // optional passes that are left out: see ProgramOptions
 };
 
+// When the run ends.
 struct LengthOptions {
   std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
   double seconds = 0;                 // after which the run ends as if it were interrupted; 0: never
 };
 
+// Threads, memory, limits of time, and what is reported.
 struct ExecutionOptions {
   int threads = 0;             // of the process, for kernels and reading; 0: one a core
   double device_timeout = 20;  // seconds; what hangs longer on GPUs ends the run: see HangWatch
@@ -86,6 +92,7 @@ struct ExecutionOptions {
   bool check_passes = true;  // every graph after every pass: see ProgramOptions
 };
 
+// The files that a run reads and writes.
 struct FileOptions {        // paths; "" for none
   std::string weights;      // read before training
   std::string weights_map;  // rules for names in `weights` that are not the graph's; see executor/weights/weights_map.h
@@ -108,6 +115,7 @@ enum class OnDivergence : uint8_t {
 };
 OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback", "skip"; throws GraphError otherwise
 
+// How a loss that is not finite is met.
 struct DivergenceOptions {
   // The run rests after each iteration, keeps on the host what it held before, and ends, or goes back, at the first
   // loss or weight that is not finite. It names the node that made it (executor/run/first_not_finite.h). Slow.
@@ -134,6 +142,7 @@ struct CheckpointOptions {
   std::vector<std::string> changes;
 };
 
+// The settings of a run that its graph does not state; each has a default.
 struct SessionOptions {
   DataSources sources;  // none: the graph's
   LearnerOptions learners;
@@ -193,7 +202,7 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
 
 // Threads of the process, for kernels and reading: one a core if 0 are asked for.
 int thread_count(int asked);
-int thread_count(const SessionOptions& options);
+int thread_count(const SessionOptions& options);  // as the options ask
 
 // How so many learners per device agree.
 StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
@@ -208,14 +217,13 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
 // Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after observer.failed(), and
-// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). `interrupted`: end after
-// the batches already read, without a validation that is under way, but still save.
-RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
-                         const std::atomic<bool>& interrupted);
+// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). Once `stop` is requested
+// the run ends after the batches already read, without a validation that is under way, but still saves.
+RunFinished run_training(Graph graph, const SessionOptions& options = {}, RunObserver& observer = no_observer(),
+                         std::stop_token stop = {});
 
-// Trains as run_training() does, until the run ends or is interrupted, and then profiles the step of its first learner
+// Trains as run_training() does, until the run ends or is stopped, and then profiles the step of its first learner
 // (executor/run/step_profile.h).
-StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer,
-                             const std::atomic<bool>& interrupted);
+StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer, std::stop_token stop);
 
 }  // namespace arbalest

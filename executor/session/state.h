@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The state that a replica keeps across iterations, on the host: made from initialisers, read from files, written to
 // files.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A condition on a validation metric that ends a run: 'accuracy >= 0.94'.
 

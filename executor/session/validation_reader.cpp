@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/session/validation_reader.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Local SGD: after every group of `every` updates each replica becomes the mean of all. Nothing can run meanwhile.
 
 #include "executor/plan/strategy.h"

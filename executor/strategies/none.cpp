@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // No synchronisation: every learner trains a model of its own, and the first learner's is validated and saved.
 
 #include <algorithm>

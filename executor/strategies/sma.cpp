@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Synchronous model averaging: w_j ← (the update of w_j) − α(w_j − z) at the first update of a group, and
 // z' = z + β(mean w_j − z) + μ(z − z_prev).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // S-SGD: the gradients of all learners are averaged before every update. Buckets of them travel while backward is still
 // at work on the next.
 

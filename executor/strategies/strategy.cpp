@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Behaviour of strategies that override nothing: learners train alone.
 
 #include "executor/plan/strategy.h"

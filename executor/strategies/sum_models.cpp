@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/strategies/sum_models.h"
 
 namespace arbalest {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Times, counts and shares as a reader of a report sees them. The page writes its own alike: tools/page/names.js.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Why a lane was idle: what ran, or what was waited for, on the way to the instance that ended the gap.
 

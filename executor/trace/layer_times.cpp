@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/trace/layer_times.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The time that each layer of the model takes. CPU devices record the nodes inside their tasks as they run
 // (TraceFile::nodes). Elsewhere nodes are timed once the run is over (TraceFile::timed), and the time of an instance is

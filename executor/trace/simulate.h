@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs a plan in simulated time: what the executor would do if tasks took as long as they are said to take. The
 // dependencies are counted by the executor's own engine (dependencies.h). Around it are models of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/trace/steady_state.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The steady state of a run: its iterations without the first and last few, and how long one of them takes. One
 // definition for what was measured and for what is simulated.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The costs of running a plan, measured from a trace: simulate() replays them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is. One metadata record holds
 // the plan, so that the file alone says what every lane did and what each instance waited for.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Recording what ran when. Each thread writes to rings of its own, so that recording takes no lock, and after a
 // thread's first span no memory.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The terminal report of trace_summary.h.
 
 #include <fmt/format.h>

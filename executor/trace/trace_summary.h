@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Summary of a trace: how busy each lane was and what it waited for, which tasks are slow, and what bounds the
 // schedule.

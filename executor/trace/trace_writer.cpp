@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The writing half of trace_file.h: events in the order metadata, slices, flows, counters.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The limit of a run, in a sentence and three figures: the same words in the terminal and in the viewer.
 

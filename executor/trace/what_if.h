@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Predicts the effect of changes: edits a trace's plan and costs and simulates them again.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The terminal report of what_if.h.
 
 #include <fmt/format.h>

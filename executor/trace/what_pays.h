@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Finds the changes that would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills
 // one shorter. Each change is made by itself, in the simulation that what_if.h uses.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Changes that a run that goes on may make: numbers of the learning rate's schedule.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A checkpoint: all that a run is between two iterations, as a file. Weights, slots and averages are tensors under the
 // names of the graph's parameters; everything else is JSON in the file's metadata; sums are kept of all of it.

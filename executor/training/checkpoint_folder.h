@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The folder that holds a run's checkpoints: checkpoint-000000000500.safetensors is that after iteration 500.
 

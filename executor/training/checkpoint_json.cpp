@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of a checkpoint that are no tensors, as JSON. Numbers that JSON lacks are the words "nan", "inf", "-inf".
 
 #include <fmt/format.h>

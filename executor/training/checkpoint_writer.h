@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checkpoints are written during training, by a thread of their own: one at a time, so that at most one lies in memory.
 

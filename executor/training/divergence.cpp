@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Handles a loss that is no longer finite.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Notes of a run at its start about what is probably not meant.
 
 #include <fmt/format.h>

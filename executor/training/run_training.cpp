@@ -1,6 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs from their start to their end, as executor/session/session.h declares them.
 
+#include <atomic>
 #include <chrono>
+#include <stop_token>
 
 #include "base/plain_message.h"
 #include "executor/run/task_error.h"
@@ -11,8 +15,10 @@ namespace arbalest {
 namespace {
 
 // A run, and what is done with it at its end.
-RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,
-                  const std::atomic<bool>& interrupted, const std::function<void(Training&)>& then) {
+RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer, std::stop_token stop,
+                  const std::function<void(Training&)>& then) {
+  std::atomic<bool> interrupted{false};
+  const std::stop_callback interrupt(std::move(stop), [&] { interrupted = true; });
   const auto began = std::chrono::steady_clock::now();
   EventQueue events(observer);
   std::unique_ptr<Training> training;
@@ -33,15 +39,14 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
 
 }  // namespace
 
-RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
-                         const std::atomic<bool>& interrupted) {
-  return train(std::move(graph), options, observer, interrupted, {});
+RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer, std::stop_token stop) {
+  return train(std::move(graph), options, observer, std::move(stop), {});
 }
 
-StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer,
-                             const std::atomic<bool>& interrupted) {
+StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer, std::stop_token stop) {
   StepProfile profile;
-  train(std::move(graph), options, observer, interrupted, [&](Training& training) { profile = training.profile(); });
+  train(std::move(graph), options, observer, std::move(stop),
+        [&](Training& training) { profile = training.profile(); });
   return profile;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a run takes checkpoints, and how it goes on from one.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/training/training.h"
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/plain_message.h"
+#include "base/version.h"
 #include "executor/devices/sampler.h"
 #include "executor/run/task_error.h"
 #include "executor/session/initial_values.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One run: segments, each under a plan of its own, until the epochs are over.
 

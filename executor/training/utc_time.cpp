@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "executor/training/utc_time.h"
 
 #include <fmt/chrono.h>

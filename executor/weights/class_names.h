@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Facts that files of weights keep along with them: entries of safetensors' metadata, arrays of strings in JSON.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The weights that a model starts from: a safetensors file, whose tensors may have other names than the graph's.
 
@@ -26,7 +27,7 @@ class WeightsFile {
   // Changes that the run which saved the file made in its graph's file (--set); nullopt if the file does not record
   // them.
   std::optional<std::vector<std::string>> overrides() const;
-  int64_t skip_bad() const;  // limit of skipped samples (--skip-bad) of that run; 0: none, or not recorded
+  int64_t skip_bad() const;        // limit of skipped samples (--skip-bad) of that run; 0: none, or not recorded
   std::string graph_name() const;  // of that run's graph; "": not recorded
 
   // Whether the graph's value `name` is read from the file.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rules that translate the tensor names of another program's file into the graph's.
 

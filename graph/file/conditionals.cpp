@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ONNX's If, whose branches are graphs of their own. A graph here has no branches: what is computed is known before
 // anything runs.
 

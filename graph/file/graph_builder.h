@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How build_graph() makes a graph of a source: one object a source. Constants, attributes, calls of functions and calls
 // of models have files of their own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Graph files: ONNX's textual syntax (.onnxtxt), read with positions and written so that it reads back the same.
 //
@@ -31,6 +32,7 @@ struct ModelFile {
   std::string name;  // "resnet"; "": the only model that the graph calls
   std::string path;
 };
+// The files that a graph's calls of models stand for.
 using ModelFiles = std::vector<ModelFile>;
 
 // "resnet=FILE", or "FILE" for the only model. Throws GraphError if no file is named.
@@ -42,6 +44,7 @@ ModelFile parse_model_file(std::string_view text);
 // Throws GraphError with the place, what was found, what was expected and the nearest valid name.
 Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch = 0,
                       const ModelFiles& models = {});
+// As read_graph_text(), of a file of text. Throws RunError if it cannot be read.
 Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch = 0,
                       const ModelFiles& models = {});
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A model as a file states it, before any name is resolved. The text reader and the ONNX reader both make one;
 // build_graph() turns it into a graph.
@@ -46,7 +47,7 @@ struct SourceAttribute {
   std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
   std::optional<SourceTensor> tensor;
   std::shared_ptr<const SourceFunction> graph;  // a branch of If
-  std::string unsupported;  // the error about a type that binary models have and graphs have not
+  std::string unsupported;                      // the error about a type that binary models have and graphs have not
 };
 
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.

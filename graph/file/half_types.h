@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // float16 and bfloat16 in a model's file say how it was stored, or what it was to run in. A run chooses its precision
 // by itself (--precision), and keeps weights in float.

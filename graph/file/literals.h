@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts of a graph file that structure is made of: names, numbers, types, lists, tensors, lists of typed values.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The part of a model's file that computes the outputs of a model call, as a graph to put in the call's place.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "graph/file/model_parameters.h"
 
 #include <fmt/format.h>
@@ -278,8 +279,8 @@ bool is_before(const Graph& graph, int64_t opset) {
 // Appends a node at the place of another.
 ValueId append(Graph& graph, const Node& at, const char* op, std::string_view label, std::vector<ValueId> inputs,
                Attributes attributes = {}) {
-  const NodeId id = graph.add_node(graph.op(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1,
-                                   std::move(attributes));
+  const NodeId id =
+      graph.add_node(graph.op(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1, std::move(attributes));
   graph.nodes[size_t(id)].where = at.where;
   return graph.nodes[size_t(id)].outputs[0];
 }

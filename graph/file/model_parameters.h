@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which values of a model's file are trained. Exporters leave that open: they share equal initialisers, store weights
 // in Constant nodes, and state batch norms as inference runs them. And what older opsets mean by an operator.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Binary ONNX models, through libonnx. A build without libonnx refuses them with a clear error.
 

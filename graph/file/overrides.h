@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Changing attributes of a graph from the command line: --set X.attribute=value.
 
@@ -21,6 +22,7 @@ struct OverrideTarget {
   NodeId node = kNone;
   std::string attribute;
 };
+// The target of an assignment. Throws GraphError as apply_override() does.
 OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
 // Whether apply_override() has set the attribute.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sequences of tensors, which are not values in this library: exporters write Python's lists as sequences and take them
 // apart again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A node that is run on the host by its CPU kernel, outside of any plan: to find what is known before anything runs.
 

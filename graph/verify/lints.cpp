@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "graph/verify/lints.h"
 
 #include <fmt/format.h>

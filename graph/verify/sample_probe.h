@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether an operator keeps the samples of a batch apart. A node is run on the host by itself, with random numbers:
 // then those of one sample change, and only that sample may change in its outputs.

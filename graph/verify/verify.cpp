@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Faults of graphs: of a file's when it is read, and of any when a pass is done with it.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tables as text (RFC 4180): a header of names, then records of as many cells, which commas divide. Cells may be
 // quoted, and then hold commas, line ends and doubled quotes. A byte order mark of UTF-8 is taken, and lines end with

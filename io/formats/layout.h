@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Between files and memory: files hold logical row-major order (N, C, H, W) and (K, C, R, S), memory holds a tensor in
 // the layout of its type.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Arrays as NumPy saves them (.npy, versions 1 to 3).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Weights in safetensors: a little-endian length, a JSON header, the tensors' bytes in logical row-major order (NCHW,
 // KCRS; io/formats/layout.h converts). Other frameworks read and write the same files.
@@ -22,6 +23,7 @@ namespace arbalest {
 // it, which are read as one.
 class SafetensorsReader {
  public:
+  // A tensor of the file.
   struct Entry {
     std::string name;
     DataType dtype = DataType::Float32;  // F16 is delivered as Float32
@@ -35,10 +37,10 @@ class SafetensorsReader {
   // offsets and their products are checked here, once.
   explicit SafetensorsReader(const std::filesystem::path& path);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }               // as the constructor was given
   const std::vector<Entry>& entries() const { return entries_; }  // in the headers' order; names are unique
-  const Entry* find(const std::string& name) const;
-  std::vector<std::string> shards() const;  // if path() is an index: the files that it names
+  const Entry* find(const std::string& name) const;               // nullptr: there is none of the name
+  std::vector<std::string> shards() const;                        // if path() is an index: the files that it names
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // __metadata__
 
   // Whether read() delivers the entry's elements as `type`: they are of it, or both are floating point.
@@ -58,6 +60,7 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
+// A tensor in memory.
 struct NamedTensor {
   std::string name;
   DataType dtype = DataType::Float32;  // not Token
@@ -65,11 +68,12 @@ struct NamedTensor {
   std::vector<uint8_t> bytes;  // little-endian elements, row-major
 };
 
+// The content of a file in memory.
 struct TensorFile {
   std::vector<NamedTensor> tensors;             // in the header's order; names are unique
   std::map<std::string, std::string> metadata;  // __metadata__
 
-  const NamedTensor* find(const std::string& name) const;
+  const NamedTensor* find(const std::string& name) const;  // nullptr: there is none of the name
 };
 
 // Whether the text can be a tensor's name.

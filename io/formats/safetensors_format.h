@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Shared parts of the reader and the writer of safetensors: element types, sizes, errors.
 

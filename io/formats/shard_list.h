@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The list of a split's packed shards, DIR/SPLIT.shards, which 'arbalest data pack' keeps next to its archives: JSON
 // lines, first what was packed and how, then each finished archive.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The members of a tar archive: ustar, with the long names and sizes of POSIX (pax) and GNU tar.
 

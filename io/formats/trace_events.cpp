@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/formats/trace_events.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The events of a trace's file, one by one as it is read: memory grows neither with the text nor with the number of
 // events.

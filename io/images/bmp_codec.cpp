@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // BMP, as Windows and OS/2 store it: rows of pixels that are not compressed. No library of our platforms is for it.
 
 #include <fmt/format.h>

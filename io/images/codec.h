@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Interface of the formats' decoders, which ImageDecoder calls: they give pixels as the file stores them, before these
 // are scaled and turned upright.

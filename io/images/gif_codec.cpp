@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GIF by giflib: the first frame, where it lies on the canvas.
 
 #include <fmt/format.h>
@@ -104,9 +106,8 @@ void GifCodec::find_frame() {
   check_image_size("GIF", frame_.width, frame_.height);
   // A code has 3 bits at least, and stands for less than 4096 pixels.
   if (frame_.width * frame_.height / 4096 * 3 / 8 > int64_t(file_.size())) {
-    throw RunError(
-        fmt::format("the GIF is truncated: {} bytes cannot hold {} × {} pixels", file_.size(),
-                               frame_.width, frame_.height));
+    throw RunError(fmt::format("the GIF is truncated: {} bytes cannot hold {} × {} pixels", file_.size(), frame_.width,
+                               frame_.height));
   }
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/images/image.h"
 
 #include <fmt/format.h>

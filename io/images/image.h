@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Photos for training: decodes JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the
 // size that a model reads. Takes the first of several frames or pages.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/images/image_format.h"
 
 #include <fmt/format.h>

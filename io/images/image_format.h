@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kinds of image files: what they are called, and the endings of their names. Code that takes an image file by its name
 // asks here; what a file is, its content says (io/images/image.h).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JPEG by libjpeg-turbo. Its errors come by longjmp, so no function of this file that may be left that way holds an
 // object with a destructor. Memory is taken between calls of the library, not during them.
 

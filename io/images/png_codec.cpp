@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PNG by libpng. Its errors come by longjmp, so that no function of this file that may be left so holds an object with
 // a destructor.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Scaling by an antialiased triangle filter, in integers: the same bytes on every machine.
 

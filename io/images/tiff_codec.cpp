@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TIFF by libtiff, which decompresses its strips and tiles: the first image, of whole numbers of 1 to 16 bits.
 
 #include <fmt/format.h>

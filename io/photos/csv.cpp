@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // csv: photos that a table lists, with a class or several labels each.
 
 #include <fmt/format.h>

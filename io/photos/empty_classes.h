@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Classes that are probably not meant: those that a split has nothing of, and a single one. Internal to io.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Files that a program names one by one, as a split: what a trained model is asked about.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/photos/file_source.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // folder: photos in a folder for each class.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/photos/folder_listing.h"
 
 #include <dirent.h>

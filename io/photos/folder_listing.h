@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The content of folders of photos, by one pass over their entries that looks at no file. Internal to io.
 

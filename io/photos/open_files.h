@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Files that are read from again and again, of which the process keeps a few open. Internal to io.
 

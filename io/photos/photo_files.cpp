@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/photos/photo_files.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/photos/shard_index.h"
 
 #include <fmt/format.h>
@@ -120,7 +121,7 @@ class Indexer {
  private:
   // The members whose names are the same up to the last dot.
   struct Parts {
-    uint64_t begin = 0;  // of the first
+    uint64_t begin = 0;                            // of the first
     std::optional<TarMember> image, label, twice;  // twice: a second one of either
     bool is_sample() const { return image && label; }
   };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The index of a shard: where its samples are in a tar archive as WebDataset writes them. Internal to io.
 

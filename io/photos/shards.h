@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The shards of a tar source, and the samples in them. Internal to io.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // tar: photos in archives of many, as WebDataset writes them.
 
 #include <fmt/format.h>

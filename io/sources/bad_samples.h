@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Samples that cannot be read or prepared, of which a number may be passed over (--skip-bad).
 

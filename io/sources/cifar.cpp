@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // cifar10 and cifar100: the official binary layouts (Krizhevsky). A record is a label byte (cifar100: a coarse one,
 // then the fine one, which is read) and three planes of 32x32 bytes, R, G, B.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/sources/data_order.h"
 
 #include <fmt/format.h>

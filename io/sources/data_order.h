@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The order of data: which sample is where in an epoch. A function of (seed, epoch, position) alone: nothing to save,
 // nothing allocated, and any thread may ask. With k learners of batch b, round i takes batches i·k … i·k + k − 1,

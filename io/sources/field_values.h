@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Numbers that samples hold: widened, summed up and counted, and faults in them that show without a graph.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How the digits of the glyphs source are drawn: strokes through points, several variants a digit. Internal to io.
 

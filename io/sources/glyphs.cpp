@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // glyphs: digits drawn from strokes, each with its own hand: bent strokes, a random affine map, width, ink, something
 // that covers it or is scribbled over it, and noise. Sample i is a function of (seed, split, i).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/sources/limited.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/sources/memory_source.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A split that is in memory whole: arrays of the caller's, and what data sets of files and generated ones become.
 
@@ -45,6 +46,7 @@ FieldArray field_array(std::string name, Shape shape, std::span<const T> values,
   static_assert(detail::kElement<T> != DataType::Token, "float, double, bfloat16, uint8_t, int32_t or int64_t");
   return {{std::move(name), detail::kElement<T>, std::move(shape), classes}, std::as_bytes(values), nullptr};
 }
+// The same over a vector, which is not copied either.
 template <typename T>
 FieldArray field_array(std::string name, Shape shape, const std::vector<T>& values, int64_t classes = 0) {
   return field_array(std::move(name), std::move(shape), std::span<const T>(values), classes);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // mnist: the idx files of LeCun et al.: a big-endian header (magic number, one extent a dimension), then bytes.
 
 #include <fmt/format.h>

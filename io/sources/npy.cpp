@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // npy: arrays as NumPy saves them, a file for each field of each split: DIR/train/image.npy or DIR/train_image.npy, ….
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Files that a source found and does not read. Internal to io, except for the text.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From an array of a file to a field of samples. Internal to io.
 

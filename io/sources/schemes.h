@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The schemes that come with the library; each is opened and described in the file named after it (cifar10 and cifar100
 // in cifar.cpp), here or in io/photos. Internal to io.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sources of samples: the executor's only access to data.
 //
@@ -98,9 +99,9 @@ struct SourceSpec {
   std::string split;  // "train"
   uint64_t seed = 0;  // the run's
 
-  std::string label() const { return text + " " + split; }
+  std::string label() const { return text + " " + split; }  // for messages
 
-  const std::string* find(const std::string& key) const;
+  const std::string* find(const std::string& key) const;  // the option as text; nullptr: it was left out
   // The option as an integer in [least, most]; `otherwise` if it was left out. Throws GraphError.
   int64_t integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const;
   // The option as a number between 0 and 1, both excluded. Throws GraphError.

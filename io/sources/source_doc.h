@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Descriptions by `arbalest sources` of the kinds of data sets, next to the functions that open them.
 

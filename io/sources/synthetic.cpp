@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // synthetic: noise and arbitrary labels, to measure a step without data. Sample i is a function of (seed, split, i).
 
 #include <fmt/format.h>

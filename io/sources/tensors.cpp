@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // tensors: a folder with a safetensors file for each split, DIR/train.safetensors, DIR/test.safetensors, …. A tensor is
 // a field, and its first dimension counts samples: what Python writes with two calls.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/check/check_operator.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tests of operators: those of this library and those that programs add with register_operator().
 

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/check/harness.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -182,6 +184,22 @@ std::string judge_elements(const Tensor& found, const Tensor& oracle, double tol
   return worst_element(shape, a, b, {kPeak * tolerance * root_mean_square(b), kPeak * tolerance});
 }
 
+// The median of the times, in µs, that `run` takes over so many seconds; at least three are taken.
+template <typename Run>
+double median_time(double seconds, const Run& run) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  while (times.size() < 3 || Clock::now() < end) {
+    const Clock::time_point began = Clock::now();
+    run();
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - began).count());
+  }
+  std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -315,6 +333,15 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
   }
 
   Outcome outcome;
+  if (options.measure > 0) {
+    outcome.microseconds = median_time(options.measure, [&] {
+      if (options.replays > 0) {
+        device.replay();
+      } else {
+        device.run(*kernel, context);
+      }
+    });
+  }
   for (size_t i = 0; i < in.size(); ++i) {
     if (!in[i].guards_intact()) outcome.fault += fmt::format("wrote outside input {}; ", i);
     const bool shared = std::find(shared_with.begin(), shared_with.end(), int(i)) != shared_with.end();
@@ -379,44 +406,111 @@ std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& 
   return "";
 }
 
-std::string check_gradient(const Op& op, const Sample& sample) {
-  std::vector<Tensor> inputs = draw_inputs(op, sample, DataType::Float64, seed_of(op, sample));
-  Case test(op, types_of(inputs), sample.output_count, sample.attributes);
-  Graph& graph = test.graph;
-  std::vector<bool> needed;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    needed.push_back(sample.inputs[i].differentiable && is_floating(inputs[i].type.dtype));
-  }
-  if (std::find(needed.begin(), needed.end(), true) == needed.end()) return "";
+namespace {
 
-  // Σ r·Y for the first output Y: r is the gradient that flows back into it.
-  const ValueId y = test.get().outputs[0];
-  const Graph forward = graph;
-  const ValueId r = graph.add_value("r", graph.values[size_t(y)].type, Role::Input);
-  std::vector<ValueId> output_gradients(test.get().outputs.size(), kNone), gradients(inputs.size(), kNone);
-  output_gradients[0] = r;
-  GradContext context(graph, test.node, output_gradients, needed, gradients);
-  op.grad(context);
-  for (size_t i = 0; i < gradients.size(); ++i) {  // as autodiff does
-    if (gradients[i] != kNone) gradients[i] = in_layout(graph, gradients[i], inputs[i].type.layout, test.get());
+// The gradient that flows back from some outputs of a sample's node, compared with finite differences.
+class GradientCheck {
+ public:
+  GradientCheck(const Op& op, const Sample& sample)
+      : op_(op),
+        sample_(sample),
+        inputs_(draw_inputs(op, sample, DataType::Float64, seed_of(op, sample))),
+        forward_(op, types_of(inputs_), sample.output_count, sample.attributes) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      needed_.push_back(sample.inputs[i].differentiable && is_floating(inputs_[i].type.dtype));
+    }
   }
 
-  std::mt19937_64 random(seed_of(op, sample) + 1);
-  const std::vector<double> weights = draw({graph.values[size_t(r)].type}, random);
+  // Whether any input has a gradient.
+  bool applies() const { return std::find(needed_.begin(), needed_.end(), true) != needed_.end(); }
+
+  // The floating outputs that op.grad takes gradients of.
+  std::vector<size_t> outputs() const {
+    std::vector<size_t> found;
+    for (size_t k = 0; k < forward_.get().outputs.size(); ++k) {
+      const ValueId value = forward_.get().outputs[k];
+      if (value == kNone || !is_floating(forward_.graph.values[size_t(value)].type.dtype)) continue;
+      try {
+        const Backward tried(*this, {k});
+      } catch (const GraphError&) {
+        if (k == 0) throw;
+        continue;
+      }
+      found.push_back(k);
+    }
+    return found;
+  }
+
+  // "" or the fault.
+  std::string fault(const std::vector<size_t>& seeded) const;
+
+ private:
+  // The graph with the gradient's nodes added to it.
+  struct Backward {
+    Case test;
+    std::vector<ValueId> seeds;      // the gradient of each of the outputs
+    std::vector<ValueId> gradients;  // of the inputs; kNone: none
+
+    Backward(const GradientCheck& check, const std::vector<size_t>& seeded)
+        : test(check.forward_), gradients(check.inputs_.size(), kNone) {
+      Graph& graph = test.graph;
+      std::vector<ValueId> output_gradients(test.get().outputs.size(), kNone);
+      for (const size_t k : seeded) {
+        const TensorType type = graph.values[size_t(test.get().outputs[k])].type;
+        seeds.push_back(graph.add_value(fmt::format("r{}", k), type, Role::Input));
+        output_gradients[k] = seeds.back();
+      }
+      GradContext context(graph, test.node, output_gradients, check.needed_, gradients);
+      check.op_.grad(context);
+      for (size_t i = 0; i < gradients.size(); ++i) {  // as autodiff does
+        if (gradients[i] == kNone) continue;
+        gradients[i] = in_layout(graph, gradients[i], check.inputs_[i].type.layout, test.get());
+      }
+    }
+  };
+
+  const Op& op_;
+  const Sample& sample_;
+  const std::vector<Tensor> inputs_;
+  const Case forward_;
+  std::vector<bool> needed_;
+};
+
+std::string GradientCheck::fault(const std::vector<size_t>& seeded) const {
+  Backward backward(*this, seeded);
+  const Graph& graph = backward.test.graph;
+  const std::vector<Tensor>& inputs = inputs_;
+  const std::vector<ValueId>& gradients = backward.gradients;
+  const Node& node = forward_.get();
+
+  std::mt19937_64 random(seed_of(op_, sample_) + 1);
   std::vector<Tensor> known(graph.values.size());
-  for (size_t i = 0; i < inputs.size(); ++i) known[size_t(test.get().inputs[i])] = inputs[i];
-  known[size_t(r)] = make_tensor(graph.values[size_t(r)].type, weights);
-  evaluate(graph, known, sample.scalars);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (node.inputs[i] != kNone) known[size_t(node.inputs[i])] = inputs[i];
+  }
+  std::vector<std::vector<double>> weights;  // r, by seeded output
+  for (const ValueId seed : backward.seeds) {
+    const TensorType& type = graph.values[size_t(seed)].type;
+    weights.push_back(draw({type}, random));
+    known[size_t(seed)] = make_tensor(type, weights.back());
+  }
+  evaluate(graph, known, sample_.scalars);
 
   const auto functional = [&](size_t moved, const std::vector<double>& values) {
-    std::vector<Tensor> trial(forward.values.size());
-    for (size_t i = 0; i < inputs.size(); ++i) trial[size_t(test.get().inputs[i])] = inputs[i];
-    trial[size_t(test.get().inputs[moved])] = make_tensor(inputs[moved].type, values);
-    evaluate(forward, trial, sample.scalars);
-    return dot(weights, values_of(trial[size_t(y)]));
+    std::vector<Tensor> trial(forward_.graph.values.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (node.inputs[i] != kNone) trial[size_t(node.inputs[i])] = inputs[i];
+    }
+    trial[size_t(node.inputs[moved])] = make_tensor(inputs[moved].type, values);
+    evaluate(forward_.graph, trial, sample_.scalars);
+    double sum = 0;
+    for (size_t k = 0; k < seeded.size(); ++k) {
+      sum += dot(weights[k], values_of(trial[size_t(node.outputs[seeded[k]])]));
+    }
+    return sum;
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!needed[i]) continue;
+    if (!needed_[i]) continue;
     if (gradients[i] == kNone) return fmt::format("no gradient for input {}", i);
     const Tensor& gradient = known[size_t(gradients[i])];
     if (gradient.type.dtype != inputs[i].type.dtype || gradient.type.shape != inputs[i].type.shape)
@@ -448,6 +542,27 @@ std::string check_gradient(const Op& op, const Sample& sample) {
     }
   }
   return "";
+}
+
+}  // namespace
+
+std::string check_gradient(const Op& op, const Sample& sample) {
+  const GradientCheck check(op, sample);
+  if (!check.applies()) return "";
+  const std::vector<size_t> outputs = check.outputs();
+  for (const size_t k : outputs) {
+    const std::string fault = check.fault({k});
+    if (!fault.empty()) return k == 0 ? fault : fmt::format("of output {}: {}", k, fault);
+  }
+  return outputs.size() > 1 ? check.fault(outputs) : "";
+}
+
+Performance measure_sample(TestDevice& device, const Op& op, const Sample& sample, DataType type, double seconds) {
+  const std::vector<Tensor> inputs = draw_inputs(op, sample, type, seed_of(op, sample));
+  const Case test(op, types_of(inputs), sample.output_count, sample.attributes);
+  const RunOptions options{.scalars = sample.scalars, .replays = device.can_record() ? 1 : 0, .measure = seconds};
+  const Outcome outcome = run_kernel(device, test.get(), lowered_outputs(test, type), inputs, options);
+  return {outcome.microseconds, cost_of(test.graph, test.get())};
 }
 
 }  // namespace arbalest::test

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Takes operators through their samples: draws inputs, runs kernels between guard bytes, compares with the same
 // operator in double on the CPU, and gradients with finite differences. A fused operator is compared with the operators
@@ -40,11 +41,13 @@ struct RunOptions {
   bool deterministic = false;
   bool share_aliases = true;  // outputs in the memory of their inputs, if Op::aliases or Op::overwrites says so
   int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
+  double measure = 0;         // seconds for which the kernel is run again and again to take its time; 0: it is not
 };
 
 struct Outcome {
   std::vector<Tensor> outputs;
-  std::string fault;  // "" or what the kernel touched that it must not
+  std::string fault;        // "" or what the kernel touched that it must not
+  double microseconds = 0;  // of one run, the median; 0: not measured
 };
 
 // Runs one kernel between guard bytes, its outputs poisoned before.
@@ -62,7 +65,9 @@ std::vector<Tensor> draw_inputs(const Op& op, const Sample& sample, DataType typ
 std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& sample, DataType type,
                                 const RunOptions& options, double tolerance);
 
-// Compares op.grad with central finite differences of Σ r·Y, in double. Returns "" or the fault.
+// Compares op.grad with central finite differences of Σ r·Y, in double: for each floating output Y by itself, and for
+// all of them together. Outputs but the first for which op.grad throws GraphError pass no gradient on. Returns "" or
+// the fault.
 std::string check_gradient(const Op& op, const Sample& sample);
 
 // Faults found with the operator's samples, one sentence each: of its CPU kernel against the oracle in every precision,
@@ -70,5 +75,13 @@ std::string check_gradient(const Op& op, const Sample& sample);
 std::vector<std::string> faults_on_cpu(const Op& op);
 std::vector<std::string> faults_of_gradient(const Op& op);
 std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op);
+
+// The time that a device takes for one of an operator's samples, and its least work.
+struct Performance {
+  double microseconds = 0;  // of one run, the median; on a GPU from a recording, with the wait for its end
+  Cost cost;
+};
+// Runs the sample's kernel for `seconds`. Throws what the kernel throws.
+Performance measure_sample(TestDevice& device, const Op& op, const Sample& sample, DataType type, double seconds);
 
 }  // namespace arbalest::test

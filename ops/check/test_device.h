@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Devices that the harness runs kernels on: memory, copies, and execution, on the CPU or on a CUDA device.
 

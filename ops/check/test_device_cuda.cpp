@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The harness on a CUDA device. Compiled only with CUDA.
 
 #include <cuda_runtime.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Conv and its gradients: ONNX's operator with explicit filters. The layer arbalest.Conv is in layers.cpp.
 
 #include <fmt/format.h>

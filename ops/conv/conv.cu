@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Conv and its gradients on CUDA: cuDNN's plans, with kernels of ours for depthwise ones and for what no plan does.
 
 #include <string>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Depthwise convolution, channels-last: one filter to each channel. A block takes a slice of channels and every
 // gridDim.y-th group of pixels; a thread takes a pack of W channels of one pixel. The slice's filters are in shared
 // memory as floats, (taps, channels of the slice).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A thread has two neighbouring channels of a tile of pixels. It loads each row that the tile sees once and adds it to
 // all rows of the result, or of the filter, that it is a part of. What limits such a kernel is memory with 3 × 3
 // filters and arithmetic with 7 × 7 ones; loads, additions of addresses and conversions come to less than both.

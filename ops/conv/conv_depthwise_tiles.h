@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Depthwise convolutions of images by 3 × 3, 5 × 5 and 7 × 7 filters, stride 1 or 2, in tiles that a thread keeps in
 // registers. conv_depthwise.cu has those of every other form.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolution by plain loops: forward, gradient of the input, gradient of the filters.
 
 #include "ops/conv/conv_direct.cuh"

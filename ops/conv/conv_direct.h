@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Convolution by plain loops and, if it is depthwise, by kernels of ours. Both take what ConvolutionPlan::run does,
 // `bias` for ForwardBias only (else null), and give the same bits each time. They throw RunError.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/conv/conv_fold.h"
 
 #include "ops/cuda/cuda_math.cuh"

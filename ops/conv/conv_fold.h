@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Folding: a convolution of few channels as one of more, which matrix units are made for. Each fold × fold pixels of
 // the image become one with their channels after each other, and further channels are zeros. The fold is the stride, or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The CUDA kernels of convolutions, whatever makes them, for operators that do more than convolve.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of conv_small.h. Their loops are unrolled if that saves registers or hides latency, no further. For a kernel
 // that runs for microseconds, once in a step, reading the instructions takes much of the time. A band of an image,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Convolutions of small images with few channels and any window, as LeNet's, by kernels of ours: cuDNN's engines are
 // made for more. Up to 64 channels to up to 64, in bfloat16, with float filter gradients; gradients of images if the

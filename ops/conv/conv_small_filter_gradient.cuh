@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The filter gradient of conv_small.h. Sixteen filters are the rows of one operand, eight channels of X at a tap are
 // the columns of the other, and the sum runs over pixels. For fewer than eight channels the windows are unfolded in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How a convolution is solved on CUDA: by one of cuDNN's engines or a kernel of ours, whichever is faster, and with
 // which passes around it.

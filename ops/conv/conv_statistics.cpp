@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A convolution leaves partial statistics of its result to the batch norm after it, and a convolution's gradient leaves
 // partial sums to the gradient of the batch norm before it. The pass fuse_statistics makes them.
 

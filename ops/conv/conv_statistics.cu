@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolutions with partial statistics. One kernel does both for few channels, for the stem, or if the convolution is
 // pointwise or of 3 × 3 and that is faster. Otherwise a pass over the result follows the convolution.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of conv_thin.h. Filter and image are copied to shared memory once, and matrix units multiply straight from
 // there, tap by tap. For them 16 neighbouring pixels are the rows of one operand, channels the columns of the other.

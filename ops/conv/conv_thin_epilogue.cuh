@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Epilogues of the kernels of conv_thin.cuh: what they do with a product before and after they store it. State<J> is
 // that of one thread, for 2J neighbouring channels from `channel` on. All threads call start() with their first values,

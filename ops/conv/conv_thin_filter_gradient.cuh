@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The filter gradient of a convolution of few channels. Sixteen channels of Y are the rows of one operand, 16 of X the
 // columns of the other, and pixels what is summed over.

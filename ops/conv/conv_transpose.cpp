@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ConvTranspose: what Conv's gradient does with its output, as an operator of its own. ONNX's operator expands into
 // arbalest.ConvTransposed, whose padding and output extents are explicit, and the addition of the bias.
 

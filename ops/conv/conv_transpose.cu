@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest.ConvTransposed on CUDA: Conv's gradient with respect to its input.
 
 #include "ops/conv/conv_kernel.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reductions over the rows of a channels-last tensor, and passes that broadcast per-channel values back over them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CUDA kernels that are compiled while a plan is made, by NVRTC, and kept for later processes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The engines found to be the fastest for convolutions, remembered for this process and later ones.
 

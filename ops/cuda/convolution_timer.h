@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Times convolutions on noise, recorded, with as many running at the same time as in training.
 

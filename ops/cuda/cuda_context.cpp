@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/cuda_context.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Resources that the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while
 // kernels are made.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers that our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp
 // sums.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Scaled dot-product attention by cuDNN's fused engines: bfloat16 operands, float accumulation.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // This file and cudnn_attention.cpp alone include cudnn-frontend, which takes long to compile.
 
 #include "ops/cuda/cudnn_graph.h"

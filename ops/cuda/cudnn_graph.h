@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Convolution plans from cuDNN: channels-last images, K·R·S·C filters, float accumulation. The engine is the fastest of
 // those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device. If

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Programmatic dependent launch: kernels whose blocks may start before the kernel ahead of them in the stream has
 // ended, and wait there for its results. That hides 0.7 µs of what a launch costs.

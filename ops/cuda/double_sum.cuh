@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums in double, for squares of finite floats, which may leave the range of float.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums over a warp or a block, chosen when a kernel is compiled.
 

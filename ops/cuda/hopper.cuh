@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Instructions of Hopper GPUs, compute capability 9.0: tiles that the copy engine fetches, and matrix units that
 // multiply them straight from shared memory. Compiled for sm_90a; elsewhere what uses them must not be run.

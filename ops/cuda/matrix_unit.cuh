@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Instructions of compute capability 8.0: copies to shared memory in the background, matrices from there, and their
 // products.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Totals of the partial sums of blocks, added in a fixed order.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which of cuBLASLt's algorithms for a product of matrices is the fastest, timed and kept as convolutions' engines are.
 

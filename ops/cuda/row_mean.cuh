@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The mean over the valid rows of a batch of a value that a warp computes for each row: losses and accuracies.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How the copy engine of Hopper GPUs fetches tiles of a matrix in device memory.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Augment: uint8 images to normalised floats: random crops, scaled or of the padded image, rotated and mirrored, random
 // colours and erased rectangles.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.Augment: uint8 images (N,H,W,C) to normalised crops (N,h,w,C).
 
 #include <new>

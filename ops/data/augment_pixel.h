@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How a pixel of arbalest.Augment's output is made if pixels are not only placed: bilinear between four of the
 // image, then recoloured. One source for CPUs and GPUs; W is the type of the arithmetic.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The work of arbalest.Augment on a sample, on CPUs and GPUs alike: its settings and its random draws. Draws are a
 // function of the seed, the node's name, the epoch and the sample's position. They are turned into sizes, angles and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A rectangle of pixels, on CPUs and GPUs.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MixImages: Mixup and CutMix of a batch's images and labels. It expands into MixPixels and MixLabels, which draw the
 // same numbers.
 

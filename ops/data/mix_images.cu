@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.MixPixels, images (N,H,W,C), and arbalest.MixLabels, classes (N) to rows (N,K).
 
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How arbalest.MixImages mixes a sample with the one before it in the batch, the same on CPUs and GPUs. Mixup (Zhang et
 // al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. Draws depend on the seed,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Prefetch: the batches of a source, some of them ahead; the executor plans reading and copying.
 
 #include "graph/field.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Parts of images drawn at random: on CPUs and GPUs, and while files are prepared.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RandomResizedCrop: a random part of a photo, scaled to one size, as photos are trained on.
 
 #include <cmath>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ResizeCrop: image files scaled, then cut, to one size.
 
 #include <algorithm>

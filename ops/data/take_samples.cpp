@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TakeSamples: makes a batch of samples that lie in the device's memory. The batch's pinned slot, which a fill has
 // written, holds its StepScalars and after them the indices of its samples.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of TakeSamples. It reads scalars and indices from the pinned slot itself, so that a batch takes one
 // launch and no copy.
 

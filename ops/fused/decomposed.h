@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Fused operators in terms of simpler ones (Op::decompose): helpers to write them, and the kernels that run them.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gather: slices of a tensor by their index along an axis, as embeddings take them; and its gradient.
 
 #include "ops/indexing/gather.h"

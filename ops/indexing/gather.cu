@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of Gather and its gradient. An index that is out of range gives ones in every bit, a NaN, and no
 // gradient.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How Gather and its gradient walk through their tensors, on every device.
 

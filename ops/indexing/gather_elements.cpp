@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GatherElements and GatherND: elements, or slices, of a tensor by their indices along one or several axes; and their
 // gradients. Kernels are those of places.h.
 

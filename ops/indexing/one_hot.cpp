@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // OneHot: a row for each index, with one value at the index and another elsewhere.
 
 #include "ops/indexing/one_hot.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of GatherElements, GatherND, ScatterElements, ScatterND and their gradients. For an index that is out of
 // range, an element with all bits set, a NaN, is taken, and nothing is put.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Places of the elements that GatherElements, GatherND, ScatterElements, ScatterND and their gradients take from a
 // tensor or put into it, on every device.

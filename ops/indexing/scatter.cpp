@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ScatterElements and ScatterND: a tensor with elements, or slices, put in or added at the places that indices name;
 // and the gradients of what they are put into. Kernels are those of places.h.
 

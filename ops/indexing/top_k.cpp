@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TopK: the greatest or the least elements along an axis, in their order, and where they are.
 
 #include "ops/indexing/top_k.h"

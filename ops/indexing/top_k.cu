@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of TopK: a thread an element, which counts those that come before it. That takes length² comparisons a
 // vector, each thread giving up as soon as K are before its own: meant for classes and candidates, not for millions.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layers: operators that own their parameters. They expand into operators with explicit parameters.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Initial values of the parameters of layers, as their attribute `init` says.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/layers/layer_axis.h"
 
 #include <fmt/format.h>

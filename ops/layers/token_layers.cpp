@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layers of transformers and of the convolutional networks that took them over: LayerNorm, LayerScale, ClassToken and
 // PositionEmbedding. Like all layers they own their parameters, and expand into ONNX's operators.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // BatchWeight: how much a batch counts if a mean is over several batches.
 
 #include <cmath>

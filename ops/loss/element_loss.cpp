@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SigmoidCrossEntropy, MeanSquaredError and L1Loss with their gradients: means over the elements that take part, those
 // of the valid samples less missing labels. Their rules are in element_rules.h.
 

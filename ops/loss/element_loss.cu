@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of the losses of element_loss.cpp and their gradients. Blocks sum first, then one block sums their sums,
 // in an order that depends on the number of elements and the device alone.
 

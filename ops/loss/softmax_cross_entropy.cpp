@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SoftmaxCrossEntropy and its gradient, as in PyTorch. With smoothing s the target of class k is
 // t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K if labels are rows of K numbers. A row's loss is
 // −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, one whose label is a row

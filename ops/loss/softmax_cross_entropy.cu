@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.SoftmaxCrossEntropy and its gradient: a warp a row.
 
 #include <array>

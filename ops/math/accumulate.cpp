@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Accumulate: the mean of several batches' gradients, or of their statistics, one after the other.
 
 #include <limits>

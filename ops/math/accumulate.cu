@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of arbalest.Accumulate.
 
 #include "ops/cuda/cuda_math.cuh"

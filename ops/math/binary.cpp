@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elementwise operators of two inputs that broadcast, and their gradients: the lines of ops/math/elementwise_table.h.
 
 #include <array>

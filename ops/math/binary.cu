@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of elementwise operators of two inputs that broadcast, and of their gradients.
 
 #include "ops/math/elementwise.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cast between element types, and CastLike. The precision pass inserts casts.
 
 #include "ops/math/convert.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ChannelSum: the gradient of a bias, added to each channel (axis 1). ReluGradSums: the same if Relu follows the
 // bias, together with Relu's own gradient.
 

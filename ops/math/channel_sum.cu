@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.ChannelSum: (N,C) or (N,C,H,W), channels-last, to (C); and of arbalest.ReluGradSums, which
 // reads dY and Y once for both of its results.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums of the columns of a matrix: of the channels of a channels-last tensor, and over leading broadcast axes.
 

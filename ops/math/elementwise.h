@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of the two kinds of elementwise operators: attributes of their lines, samples, shapes that broadcast.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CPU loops of elementwise operators: out[i] = function(in[i]...), in the wide types of the inputs. An operator
 // compiles one loop for each type, over neighbouring elements; what walks through tensors is compiled once.

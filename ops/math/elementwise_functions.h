@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Functions that formulas of ops/math/elementwise_table.h call. The part between the two marks is text for NVRTC, too.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The elementwise operators, a line each: the line gives the operator, its gradient, their CPU and CUDA kernels and
 // their samples. The file is compiled for the CPU (W: float or double) and for CUDA (W: float; bfloat16 is storage

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Results of elementwise operators for integers, on the CPU: exporters compute shapes and indices with them. Sums,
 // differences and products wrap around.

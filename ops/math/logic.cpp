@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that give truth values: comparisons, And, Or, Xor, Not, IsNaN, IsInf. Nothing flows back through them.
 
 #include "ops/math/logic.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of operators that give truth values.
 
 #include "ops/math/logic.h"

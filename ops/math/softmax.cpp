@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Softmax and LogSoftmax along an axis, and their gradients. With a loss, SoftmaxCrossEntropy is one operator for both.
 
 #include <fmt/format.h>

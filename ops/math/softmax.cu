@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block if vectors are long and few.
 
 #include "ops/cuda/group_sum.cuh"

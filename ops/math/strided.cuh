@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // out[i] = function(in[i]...) for inputs that are broadcast to the output's shape or lie in another order.
 

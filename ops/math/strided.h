@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How tensors of one broadcast shape are walked through together: elementwise operators with operands of other shapes,
 // sums over broadcast axes, permutations of axes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elementwise operators of one input, and their gradients: the lines of ops/math/elementwise_table.h.
 
 #include "ops/math/elementwise.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of elementwise operators of one input, and of their gradients.
 
 #include "ops/cuda/cuda_math.cuh"

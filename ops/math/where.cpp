@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The operator Where: elements of one tensor or another, by a condition.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Accuracy: the fraction of samples whose label is among the top k classes. A label beyond the classes makes it NaN.
 
 #include <fmt/format.h>

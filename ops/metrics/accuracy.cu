@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of arbalest.Accuracy: a warp a row.
 
 #include "ops/cuda/row_mean.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AUC: the area under the ROC curve, exact, from the scores of all samples.
 
 #include <algorithm>

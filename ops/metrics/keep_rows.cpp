@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // KeepRows: a metric's rows of a batch, put where the samples' place is among those that this device validates.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of arbalest.KeepRows.
 
 #include "ops/cuda/cuda_math.cuh"

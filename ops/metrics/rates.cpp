@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Precision, Recall and F1 over the predictions of all samples, per class or label and averaged as scikit-learn does
 // with zero_division=nan.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of AUC, Precision, Recall and F1: scores and labels of a batch as rows of floats.
 
 #include "ops/cuda/cuda_math.cuh"

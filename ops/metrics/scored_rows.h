@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rows that metrics over the scores and labels of all samples keep of a batch: one row of floats per sample.
 

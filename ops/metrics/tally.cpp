@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tally: running sums of metrics over batches, weighted by the samples that counted or by a weight of the metric's own.
 
 #include <fmt/format.h>

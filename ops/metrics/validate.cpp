@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Validate: asks for a validation of the trained weights; the executor plans it.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AveragePool and its gradient.
 
 #include "ops/definition.h"

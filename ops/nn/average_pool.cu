@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of AveragePool and its gradient, channels-last: a thread takes one position and one pack of channels.
 
 #include "ops/cuda/cuda_math.cuh"

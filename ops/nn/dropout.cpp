@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Dropout: in training, elements are set to 0 at random. Nothing is kept for backward: it draws the same numbers.
 
 #include "ops/nn/dropout.h"

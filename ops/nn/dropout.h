@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which elements Dropout drops: the same in its forward and its backward kernels, on CPUs and GPUs.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GlobalAveragePool and its gradient.
 
 #include "ops/cpu.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of GlobalAveragePool and its gradient, channels-last.
 
 #include "ops/cuda/columns.cuh"

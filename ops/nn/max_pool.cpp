@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. For training,
 // keep_maxima() in passes/passes.h turns them into MaxPoolTaps, which keeps the place of each maximum, and its
 // gradient. GlobalMaxPool is a MaxPool of one window.

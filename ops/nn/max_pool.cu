@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA side of MaxPool and its gradient: which of the kernels in max_pool.cuh run.
 
 #include "ops/nn/max_pool.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of MaxPool and its gradient, channels-last. With one or two spatial axes a thread takes one position and one
 // pack of channels. Plain loops handle three axes and indices of maxima.

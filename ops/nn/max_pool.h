@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The positions of operands of MaxPool and of its gradients. The pass keep_maxima replaces MaxPool and MaxPoolGrad.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers that pooling operators share: attributes, the shapes of global ones, cost, and cases of their samples.
 

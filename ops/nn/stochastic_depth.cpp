@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // StochasticDepth: in training, whole samples are set to 0 at random, which leaves of a residual block its shortcut
 // (Huang et al., "Deep networks with stochastic depth", ECCV 2016). Backward draws the same numbers.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of StochasticDepth and its gradient.
 
 #include "ops/cuda/cuda_math.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sliding windows of convolution and pooling over one, two or three spatial axes: attributes and extents.
 

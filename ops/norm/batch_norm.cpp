@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Batch normalisation: ONNX's operator expands into training or inference form; only those have kernels. The layer
 // arbalest.BatchNorm is in layers.cpp. Momentum is PyTorch's (the weight of the batch) everywhere but in ONNX's
 // operator.

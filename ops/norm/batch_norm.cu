@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
 #include "ops/norm/batch_norm_launch.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of batch normalisation over a channels-last (rows, channels) matrix, with residual and ReLU fused. Training
 // takes two launches each way: one writes partial sums of chunks of rows, the other sums those and writes the rows.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over chunks of
 // rows (moments_cpu.h).
 

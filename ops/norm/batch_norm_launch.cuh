@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers that launchers of batch norms share: the layouts that their kernels run over.
 

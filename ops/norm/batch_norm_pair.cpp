@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Two batch norms whose sum goes through Relu, as one node. The pass fuse_batch_norm_pairs makes these of
 // BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in ops/norm/batch_norms.h.
 

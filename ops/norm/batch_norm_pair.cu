@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA side of two batch norms whose sum goes through Relu: which of the kernels in batch_norm_pair.cuh run.
 
 #include "ops/norm/batch_norm_launch.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of two batch norms whose sum goes through Relu. They work as those of one batch norm (batch_norm.cuh), with
 // both tensors in every pass.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Batch normalisation of tensors that are concatenated along the channels, by Concat in a graph file. The pass
 // fuse_concats makes these operators of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes
 // they have. The order of their operands is in ops/norm/batch_norms.h.

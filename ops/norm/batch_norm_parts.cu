@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA side of batch normalisation over parts: chooses among the kernels in batch_norm_parts.cuh, and cuts slices.
 
 #include "ops/norm/batch_norm_parts.cuh"

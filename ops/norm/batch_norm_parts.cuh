@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of batch normalisation over parts, which are concatenated along the channels. A row of Y and dY has the
 // channels of all parts, a row of part i's tensors only its own. A slice of channels lies in one part. Otherwise they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/norm/batch_norm_parts_cpu.h"
 
 #include <array>

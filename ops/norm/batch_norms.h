@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The positions of operands of batch norms, single ones and operators on several at once.
 

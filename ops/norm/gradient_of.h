@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Operands of the gradient of a batch norm with Relu, in a device's memory.
 

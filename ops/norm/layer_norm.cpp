@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LayerNormalization over the last axes and its gradient. GroupNormalization and InstanceNormalization expand into
 // arbalest.Normalize, the same without scale and bias, and elementwise operators.
 

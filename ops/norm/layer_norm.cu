@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA side of LayerNormalization, arbalest.Normalize and their gradients: which of the kernels in layer_norm.cuh run.
 
 #include "ops/cuda/partial_sums.cuh"

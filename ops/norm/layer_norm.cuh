@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows. A warp takes a row and
 // holds it in registers. Longer rows are read several times, after the first time from the nearest caches; a block

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LRN: local response normalisation over neighbouring channels, as AlexNet and the first GoogLeNet have it.
 
 #include "ops/norm/lrn.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of LRN and its gradient: a thread an element. Neighbouring channels come from caches.
 
 #include "ops/norm/lrn.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Local response normalisation, Y = X · (bias + alpha / size · Σ X²)^−beta with the sum over neighbouring channels, and
 // its gradient, element by element, on every device.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Means and squared deviations of the channels of a channels-last matrix, rows × channels. Sums run over chunks of
 // rows of fixed size, merged in order, so that results do not depend on the number of threads.

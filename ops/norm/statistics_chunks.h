@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The division of a convolution's result into chunks of rows, if the convolution leaves partial statistics of each
 // chunk for the batch norm after it. Both kernels, on any device, must agree on it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes. Its
 // C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN. Primitives are

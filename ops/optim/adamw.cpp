@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Adamw: the optimiser "adamw".
 
 #include "ops/optim/adamw.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ClipFactor: what gradients are multiplied by so that they are a mean whose norm over all parameters stays within a
 // bound.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.ClipFactor: sums of squares by block, then their sum by one block. Both are in double, since
 // squares of finite gradients may leave the range of float, and in an order that depends on the number of elements and
 // the device alone.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lamb: the optimiser "lamb".
 
 #include "ops/optim/lamb.h"

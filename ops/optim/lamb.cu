@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of arbalest.Lamb.
 
 #include "ops/optim/lamb.h"

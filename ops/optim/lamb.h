@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The rule of LAMB (You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes).
 

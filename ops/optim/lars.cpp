@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lars: the optimiser "lars".
 
 #include "ops/optim/lars.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The rule of LARS (You, Gitman and Ginsburg, Large Batch Training of Convolutional Networks).
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MovingAverage: one step of the exponential moving average of the weights (moving_average.h).
 
 #include "ops/optim/moving_average.h"

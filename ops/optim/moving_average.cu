@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of arbalest.MovingAverage: one thread takes the progress further and works out the step's share, then
 // one pass over weights and average.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The exponential moving average e of the weights w, corrected for its start: with decay d per update,
 //   e_t = e_t−1 + (1 − d) / (1 − dᵗ) (w_t − e_t−1),

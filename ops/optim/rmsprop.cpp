@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rmsprop: the optimiser "rmsprop".
 
 #include "ops/optim/rmsprop.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The rule of RMSprop (Hinton), as PyTorch has it.
 

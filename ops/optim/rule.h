@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The part that an optimiser writes itself: the update of one element, as a functor that compiles for CPU and CUDA.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sgd: the optimiser "sgd".
 
 #include "ops/optim/sgd.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // KeepStatistics and RestoreStatistics: running statistics from before an update that is skipped.
 
 #include <algorithm>

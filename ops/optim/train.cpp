@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Train: an optimiser and the schedule of its rate; the passes turn it into an update rule on flat arenas.
 
 #include "ops/optim/train.h"

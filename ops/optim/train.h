@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The learning rate's schedule; the executor writes its value into StepScalars::learning_rate.
 

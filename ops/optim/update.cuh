@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The CUDA kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping and parameter groups, in one
 // pass over the flat arenas of a replica. If rates depend on norms of parameters, a kernel before it computes these.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of the operators that are update rules of optimisers. Kernels: update_cpu.h, update.cuh.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The CPU kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping, parameter groups and rates
 // by parameter.
@@ -33,6 +34,7 @@ struct UpdateNumbers {
   T rate, decay, clip, correction;
 };
 
+// The operands of an update node, found by its optimiser's record.
 template <typename T, int Slots>
 class UpdateBinding {
  public:
@@ -42,6 +44,7 @@ class UpdateBinding {
     for (size_t i = 0; i < place_.outputs(); ++i) has_output_[i] = request.has_output(i);
   }
 
+  // The arrays of one launch.
   UpdateArrays<T, Slots> arrays(const KernelContext& context) const {
     const auto in = [&](size_t i) { return has_input_[i] ? input<T>(context, i) : nullptr; };
     const auto out = [&](size_t i) { return has_output_[i] ? context.outputs[i] : nullptr; };
@@ -194,6 +197,7 @@ int64_t matrices_workspace(const Rule<T>& rule, const std::vector<int64_t>& matr
   return most * int64_t(sizeof(T));
 }
 
+// The kernel of an optimiser for CPUs: the rule for each element, or for each parameter's matrix.
 template <template <typename> typename Rule, typename T>
 std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
   constexpr int kSlots = Rule<T>::kSlots;

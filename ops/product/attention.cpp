@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest.Attention: scaled dot-product attention, so that the matrix of all scores is never stored. The pass
 // fuse_attention makes it of two MatMuls with a Softmax between them, also if biases or a mask are added before the
 // Softmax. Another operator, arbalest.PackedAttention, reads Q, K and V where one product made them, and its gradient

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention and its gradients on CUDA: cuDNN's fused engines if operands are bfloat16, and plain kernels, a warp a row,
 // for floats and for problems that no engine supports.
 

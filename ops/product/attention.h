@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Scaled dot-product attention over heads: extents, and where each sample, head and row begins in memory. Q, K and V
 // are separate operands, or packed in one, that of arbalest.PackedAttention.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Einsum, ONNX's: sums of products over axes that letters name. It becomes matrix products, by transpositions that
 // bring the axes in order.
 

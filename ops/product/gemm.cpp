@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gemm, ONNX's: Y = alpha · op(A) op(B) + beta · C, with op the transposition if asked for.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gemm and arbalest.GemmGradB on CUDA.
 
 #include "ops/product/gemm.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Matrix products through cuBLASLt, with the bias in its epilogue if the library takes it. The library is column-major,
 // so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest

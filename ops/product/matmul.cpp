@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast; and arbalest.BatchMatMul,
 // the same with transposed operands, which gradients are made of.
 

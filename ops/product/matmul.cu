@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MatMul and arbalest.BatchMatMul on CUDA: cuBLASLt's products of strided batches.
 
 #include "ops/product/matmul.h"

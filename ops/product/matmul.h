@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // MatMul's extents: matrices in the last two axes, batches of them in the others, which are broadcast.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Matrix products on the CPU, as Gemm and MatMul have them: oneDNN if it has them, plain loops elsewhere.
 

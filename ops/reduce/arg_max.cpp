@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ArgMax and ArgMin: where along an axis the greatest or the least element is.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of ArgMax and ArgMin: a warp an output, or a thread if neighbouring outputs read neighbours.
 
 #include "ops/cuda/cuda_math.cuh"

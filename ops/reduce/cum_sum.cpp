@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CumSum: sums of the elements before each along an axis.
 
 #include <fmt/format.h>

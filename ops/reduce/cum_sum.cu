@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of CumSum: a warp a vector, 32 elements at a time.
 
 #include "ops/cuda/elements.cuh"

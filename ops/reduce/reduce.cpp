@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reductions over axes, and their gradients: the lines of ops/reduce/reduce_table.h.
 
 #include "ops/reduce/reduce.h"

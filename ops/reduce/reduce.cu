@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of reductions over axes, and of their gradients.
 //
 // If there are too few outputs to fill the device, the reduced elements are cut into chunks. A first kernel combines

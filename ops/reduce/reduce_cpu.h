@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CPU loops of reductions over any axes. Sums are in double, of integers in int64, always in the same order.
 

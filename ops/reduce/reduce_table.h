@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The reductions, a line each: the line gives the operator, its gradient, their CPU and CUDA kernels and their samples.
 // The file is compiled for the CPU (W: double, and int64_t for integers) and for CUDA (W: float and int64_t).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A walk through a tensor and its sums, split into axes that are kept and axes that are summed over.
 

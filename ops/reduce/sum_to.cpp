@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SumTo: the gradient of broadcasting, a sum over the axes along which an operand was broadcast.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of regions, compiled while a plan is made (ops/regions/region_source.cpp).
 
 #include "ops/regions/region.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A region: elementwise operators that are computed together, element by element, so that what one hands to the next is
 // never stored. All of its values have one shape, to which the inputs broadcast; passes/fuse/regions.cpp finds regions.

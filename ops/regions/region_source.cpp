@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The CUDA kernel of a region, as text. A thread computes `width` neighbouring elements in float. Extents and strides
 // are arguments, so that regions of other shapes are one kernel where they are walked through alike.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AllReduce: the sum, or the mean, of one array a device, on every device.
 
 #include <fmt/format.h>

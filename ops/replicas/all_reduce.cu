@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest.AllReduce on CUDA: NCCL's.
 
 #include "ops/cuda/cuda_math.cuh"

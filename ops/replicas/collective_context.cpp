@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/replicas/collective_context.h"
 
 #include <fmt/format.h>

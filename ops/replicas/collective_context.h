@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Resources that collectives share: a communicator and a stream for each device of the process.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Combine: one linear combination of flat arrays, written to any number of arrays. It averages models, sums the
 // gradients of learners, and gives a mean back to every replica.
 

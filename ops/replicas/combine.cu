@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of arbalest.Combine: one pass over all inputs and outputs.
 
 #include "ops/cuda/cuda_math.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of operators over the arrays of several replicas: Combine, AllReduce and MergeStatistics.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MergeStatistics: batch norm's running statistics of several replicas as those of their averaged model. With
 // statistics m_j, v_j of k replicas: mean = Σ m_j / k, variance = Σ (v_j + m_j²) / k − mean².
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Synchronize: how learners agree on one model; the executor plans it.
 
 #include "ops/replicas/synchronize.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Strategies of synchronisation as Synchronize states them: their facts, and the numbers that a run gives them. What a
 // strategy does is an object of executor/plan/strategy.h.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest.Assemble: what chains of Slice, Concat, Split, gradients of Slice and sums of these come to, in one copy.
 
 #include <fmt/format.h>

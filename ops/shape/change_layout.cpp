@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ChangeLayout: the same tensor in another memory order; the pass place_layouts inserts it.
 
 #include "ops/definition.h"

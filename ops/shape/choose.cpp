@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Choose: one of two values, by a condition that is known when the graph is read. ONNX's If becomes such nodes.
 
 #include <fmt/format.h>

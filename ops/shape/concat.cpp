@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Concat and Split: joining tensors along an axis, and splitting them again.
 
 #include <fmt/format.h>

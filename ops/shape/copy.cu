@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of the operators that put elements elsewhere: a kernel a box, in words of up to 16 bytes.
 
 #include "ops/shape/copy.h"

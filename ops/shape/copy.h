@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Operators that put elements elsewhere and compute nothing. Each is a list of boxes that are copied from an input into
 // an output, on every device, whatever the element type and the memory layouts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Parts of tensors: those that Slice takes, and those that arbalest.Assemble puts at their places in another tensor.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DepthToSpace and SpaceToDepth: blocks of pixels for channels, and back.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Expand and Tile: elements repeated along axes.
 
 #include <fmt/format.h>

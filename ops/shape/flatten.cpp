@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Flatten to a matrix in logical order. A tensor that is channels-last in memory is brought into row-major order:
 // N·H·W·C becomes N·C·H·W.
 
@@ -89,19 +91,19 @@ std::function<void(GradContext&)> flatten_gradient(const char* unflatten) {
 }  // namespace
 
 void register_shape_flatten(OpRegistry& registry) {
-  Op flatten = {.domain = "",
-                .name = "Flatten",
-                .doc = "X as a matrix: the axes before `axis` by those from it on, in logical (N, C, H, W) order",
-                .inputs = {{.name = "X", .lowered = true}},
-                .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = {int_spec("axis", 1,
-                                        "the first axis of the second extent; negative counts from the end")},
-                .layout = std::nullopt,
-                .infer = infer_flatten,
-                .grad = flatten_gradient("arbalest.Unflatten"),
-                .cost = elementwise_cost(0),
-                .samples = flatten_samples,
-                .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); }};
+  Op flatten = {
+      .domain = "",
+      .name = "Flatten",
+      .doc = "X as a matrix: the axes before `axis` by those from it on, in logical (N, C, H, W) order",
+      .inputs = {{.name = "X", .lowered = true}},
+      .outputs = {{.name = "Y", .lowered = true}},
+      .attributes = {int_spec("axis", 1, "the first axis of the second extent; negative counts from the end")},
+      .layout = std::nullopt,
+      .infer = infer_flatten,
+      .grad = flatten_gradient("arbalest.Unflatten"),
+      .cost = elementwise_cost(0),
+      .samples = flatten_samples,
+      .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); }};
   Op unflatten = {.domain = "arbalest",
                   .name = "Unflatten",
                   .doc = "dY in the shape of X: the inverse of Flatten; X is not read",

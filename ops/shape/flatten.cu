@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of Flatten and arbalest.Unflatten: what is channels-last in memory comes into logical order and back.
 
 #include "ops/shape/reorder.cuh"

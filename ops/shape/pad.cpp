@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Pad: elements before and after those of a tensor, or fewer of them.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Range: evenly spaced numbers, which are known when the graph is read.
 
 #include <fmt/format.h>

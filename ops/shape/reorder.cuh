@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CUDA kernel between the memory layouts of one tensor: a transposition for each image, a copy if the orders agree.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reordering between the memory layouts of one tensor: for each image the transposition of (channels, pixels).
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that give the same elements, in the same row-major order, another name or shape: Identity, Reshape, Squeeze
 // and Unsqueeze. Their output may share the input's memory, and then there is nothing to do.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernel of Identity, Reshape, Squeeze and Unsqueeze: nothing if the output is the input's memory, else a copy.
 
 #include "ops/cuda/cuda_math.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Resize and Upsample: images, or any tensors, with more or fewer elements along axes; and their gradient.
 
 #include "ops/shape/resize.h"

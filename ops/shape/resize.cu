@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // CUDA kernels of Resize, Upsample and their gradients: a thread an element of the result, which gathers its terms.
 
 #include "ops/shape/resize.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Resize as sums over elements of the input: a list of terms for each place along each axis, whatever the mode.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Coordinates, filters and terms of Resize, as ONNX defines them.
 
 #include <algorithm>

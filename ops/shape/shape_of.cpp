@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shape and Size: what they give follows from types, so it is known before a graph runs and no kernel computes it.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Slice: the elements from start to before end along axes, every so many; and its gradient.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Transpose: the axes of a tensor in another order. Attention splits heads with it.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trilu: the upper or the lower triangle of matrices, zeros elsewhere.
 
 #include "ops/shape/trilu.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
 // region is never stored. What the backward pass reads of a forward region is computed again in it where that moves
 // fewer bytes.

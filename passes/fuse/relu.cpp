@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <optional>
 
@@ -76,8 +77,7 @@ class StatisticsFusion {
   Producer fusible_producer(ValueId value, std::string_view op) const {
     const NodeId producer = rewriter_.producer(value, op);
     if (producer == kNone || rewriter_.value(value).view.base != kNone) return {};
-    const std::optional<int64_t> chunks =
-        fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type);
+    const std::optional<int64_t> chunks = fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type);
     return chunks ? Producer{producer, *chunks} : Producer{};
   }
 
@@ -111,9 +111,9 @@ class StatisticsFusion {
     if (!is_fusible_gradient(gradient, norm)) return;
     const auto [conv, chunk_pixels] = fusible_producer(gradient, "arbalest.ConvGradInput");
     rewriter_.set_op(conv, "arbalest.ConvGradInputSums");
-    rewriter_.set_inputs(conv, {rewriter_.input(conv, ConvSumsInput::dY), rewriter_.input(conv, ConvSumsInput::W),
-                                in(In::X), in(In::Y), in(In::Scale), in(In::SavedMean), in(In::SavedInvStd),
-                                in(In::Bias), second});
+    rewriter_.set_inputs(
+        conv, {rewriter_.input(conv, ConvSumsInput::dY), rewriter_.input(conv, ConvSumsInput::W), in(In::X), in(In::Y),
+               in(In::Scale), in(In::SavedMean), in(In::SavedInvStd), in(In::Bias), second});
     rewriter_.move_before(conv, norm);  // where all of these are known
     const ValueId partials = add_partials(conv, chunk_pixels, norm);
     rewriter_.attributes(norm).set("relu", int64_t{in(In::Bias) != kNone});

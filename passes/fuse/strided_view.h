@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A value as a strided view of another, if the nodes between them only take parts, transpose or reshape.
 

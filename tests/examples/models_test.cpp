@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The examples: graph files and C++ say the same, and they are the published models.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The examples without each optional pass: small ones train alike, and those of full size plan.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Published figures of the examples' models, and the graphs of their files.
 

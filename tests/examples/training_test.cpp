@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The examples train, on images as small as they take: every parameter moves, and the loss falls.
 
 #include <doctest/doctest.h>

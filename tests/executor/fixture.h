@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small runs for tests of the executor: graphs as a file states them, and an observer that remembers.
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -98,8 +98,7 @@ class Recorder : public RunObserver {
 
 inline Recorder run(Graph graph, const SessionOptions& options) {
   Recorder recorder;
-  const std::atomic<bool> interrupted{false};
-  run_training(std::move(graph), options, recorder, interrupted);
+  run_training(std::move(graph), options, recorder);
   return recorder;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arrays of images: MNIST's idx files (the first byte says which of them) and CIFAR's batches.
 
 #include "tests/fuzz/source.h"

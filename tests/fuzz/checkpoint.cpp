@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The state of a checkpoint besides its tensors, which the input lacks: it is read or refused. State that was read is
 // written and must be read back the same.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command lines, a word a line, the command first: parsed, and, if they are of a graph, planned for a small one.
 
 #include <variant>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tables of photos. The first byte chooses how labels are read.
 
 #include "tests/fuzz/source.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Names of folders and files: a path a line.
 
 #include "base/files/file.h"

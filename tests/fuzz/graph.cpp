@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Graph files: read, written so that they read back as the same, and planned.
 
 #include "graph/file/graph_file.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Image files of all formats: what their headers say, and their pixels at 8 × 8.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // NumPy's arrays.
 
 #include "tests/fuzz/source.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Binary models: as graphs, and as models that a graph calls.
 
 #include "graph/file/graph_file.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // EXIF's orientation: a TIFF structure, as JPEG, PNG and WebP files hold it.
 
 #include <cstdlib>

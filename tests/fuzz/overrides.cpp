@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Overrides (--set), one a line, of a small graph that is planned then.
 
 #include "graph/file/overrides.h"

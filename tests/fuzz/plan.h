@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helper of fuzz targets of graphs: a graph taken as far as `arbalest plan` takes it.
 

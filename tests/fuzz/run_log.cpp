@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Logs read back: runs, their page and their plots.
 
 #include "tests/fuzz/target.h"

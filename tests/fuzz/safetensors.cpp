@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files of weights and of checkpoints, whole.
 
 #include "executor/training/checkpoint.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A graph with a node of each kind that overrides have something to say to.
 

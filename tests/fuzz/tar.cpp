@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shards, whose index is made anew each time.
 
 #include "tests/fuzz/source.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Indexes next to a sound shard: what follows its size and time of change.
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Shared parts of fuzz targets: a folder to write the input into, and the outcomes that an input may have.
 

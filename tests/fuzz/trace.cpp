@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Traces: all reports of one, in the terminal, as JSON and as a page.
 
 #include "executor/trace/trace_summary.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helper of fuzz targets of weights: a file read for values of a graph.
 

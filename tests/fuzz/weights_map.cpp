@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rules for names of weights; from the first empty line on, the index of a sharded model next to two sound shards.
 
 #include "executor/weights/weights_map.h"

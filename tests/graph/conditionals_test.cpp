@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ONNX's If on conditions that are known when a graph is read.
 
 #include <doctest/doctest.h>

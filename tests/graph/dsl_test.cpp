@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The C++ DSL: what it refuses. What it builds is judged by the examples (tests/examples).
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models with tensors in files next to them: round trips, places in large files, and what is refused.
 
 #include <doctest/doctest.h>
@@ -99,7 +101,7 @@ TEST_CASE("external data: what is outside the folder or the file is refused") {
   write(folder.file("inner/b.bin"), bytes_of({1, 2, 3}));
   const std::string first = "model.onnx: initialiser 'w': ";
   for (const std::string& location : {std::string("../a.bin"), std::string("inner/../../a.bin"), folder.file("a.bin"),
-                                     std::string(), std::string("a.bin\0b", 7)}) {
+                                      std::string(), std::string("a.bin\0b", 7)}) {
     const std::string message = folder.read({{"location", location}});
     INFO(message);
     CHECK(has(message, first + "the location of its data is '"));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Malformed graph files: each fault is refused at its place, in words, and nothing that a file holds crashes the
 // reader.
 
@@ -236,7 +238,7 @@ TEST_CASE("graph file: damaged files are refused or read, never worse; what is r
       if (text.empty()) text.push_back(' ');
     }
     Graph graph;
-    if (error_of([&] { graph = read(text); }) != "") {
+    if (!error_of([&] { graph = read(text); }).empty()) {
       ++refused;
       continue;
     }
@@ -338,6 +340,27 @@ TEST_CASE("an error's lines are cut where names in it are long") {
   CHECK(message.starts_with("first\nxxx"));
   CHECK(message.ends_with("x …\nlast"));
   CHECK(message.size() < 1100);
+}
+
+TEST_CASE("an error has a code, which is the exit status, and a place in the file") {
+  const auto error_of = [](std::string_view text) -> Error {
+    try {
+      read(text);
+    } catch (const Error& error) {
+      return error;
+    }
+    return RunError("there was no error");
+  };
+  const Error one = error_of("g () => () {\n  y = Relu <a = 3x> () }");
+  CHECK(one.code() == Error::Code::Graph);
+  CHECK(int(one.code()) == 2);
+  CHECK(one.place() == Position{"f", 2, 17});
+  const Error several = error_of("g () => () {\n  y = Relu (q)\n  z = Relu (r) }");
+  CHECK(several.place() == Position{"f", 2, 13});
+  CHECK(std::string(several.what()).find("f:3:13: ") != std::string::npos);
+  const RunError run("the disk is full");
+  CHECK(int(run.code()) == 1);
+  CHECK(run.place() == Position{});
 }
 
 }  // namespace file_errors_test

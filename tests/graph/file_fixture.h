@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A small registry, so that these tests stand on the file formats alone, and a structural comparison of graphs.
 

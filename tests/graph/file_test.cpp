@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Graph files: what is read, what is written, and that one gives the other.
 
 #include "graph/file/graph_file.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Work in threads: every part once, on the caller's thread alone if one is asked for, and the first fault ends it.
 
 #include "base/in_threads.h"

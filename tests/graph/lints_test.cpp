@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Notes about graphs that are sound and probably not meant so.
 
 #include "graph/verify/lints.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Calls of models: `y = model.net (x)` stands for the part of the model's file that makes y.
 
 #include <doctest/doctest.h>

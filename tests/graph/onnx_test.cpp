@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Binary ONNX: round trips, models as other programs write them, damaged files, and libonnx's own view of our text.
 
 #include <doctest/doctest.h>

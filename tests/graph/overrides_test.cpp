@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // --set: attributes changed from the command line.
 
 #include "graph/file/overrides.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that a program adds by itself.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files that are replaced whole: permissions, links, failures, and nothing left behind.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // BMPs, GIFs and TIFFs for tests.
 
 #include <doctest/doctest.h>

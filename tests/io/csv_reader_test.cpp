@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tables as text: quoting, line ends, and what is no table.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The source csv: photos that a table lists.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files: what errors say, layouts.
 
 #include <doctest/doctest.h>

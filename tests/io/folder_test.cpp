@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The source folder: photos in a folder for each class.
 
 #include <doctest/doctest.h>

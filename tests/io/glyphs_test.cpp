@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The glyphs source: a function of the seed, and neither too easy nor too hard.
 
 #include <doctest/doctest.h>

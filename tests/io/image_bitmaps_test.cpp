@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decoding of BMPs, GIFs and TIFFs of every kind, and files that are refused.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files that are no images, or broken ones: always an error that says what is wrong, never a crash or pixels that are
 // not there.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decoding of images: every kind of PNG and WebP, orientations, and what is reported of a file.
 
 #include <doctest/doctest.h>

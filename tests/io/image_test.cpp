@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decoding of images: formats, regions and sizes.
 
 #include <doctest/doctest.h>

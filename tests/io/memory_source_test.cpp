@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sources over arrays of the caller's.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The source npy: fields from NumPy's arrays.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The order of data: a permutation an epoch, uniform, a function of (seed, epoch, position) alone.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Outputs that one process writes at a time.
 
 #include "base/files/output_lock.h"

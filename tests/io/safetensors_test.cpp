@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Safetensors: round trips, files made byte by byte, hostile ones.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files of sources that are changed at random: they are read, or refused with a GraphError or a RunError.
 
 #include <doctest/doctest.h>
@@ -85,9 +87,9 @@ TEST_CASE("sources: mutations of tables never do harm") {
   std::string table = "path,split,kind,cough,fever,findings,patient\n";
   for (int i = 0; i < 12; ++i) {
     folder.write(fmt::format("{}.jpg", i), fmt::format("photo {}", i));
-    table += fmt::format("{}.jpg,{},\"{}, \"\"so\"\"\",{},{},{},p{}\n", i, i % 4 == 3 ? "test" : "train",
-                         i % 2 == 0 ? "cat" : "dog", i % 2, i % 3 == 0 ? "" : "1", i % 2 == 0 ? "cough|fever" : "none",
-                         i);
+    table +=
+        fmt::format("{}.jpg,{},\"{}, \"\"so\"\"\",{},{},{},p{}\n", i, i % 4 == 3 ? "test" : "train",
+                    i % 2 == 0 ? "cat" : "dog", i % 2, i % 3 == 0 ? "" : "1", i % 2 == 0 ? "cough|fever" : "none", i);
   }
   const std::string csv = "csv:" + (folder / "t.csv").string();
   survive(folder, "t.csv", table,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sources: specs, mnist and cifar10 from files made here, malformed and real, synthetic noise.
 
 #include <doctest/doctest.h>

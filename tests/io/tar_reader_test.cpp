@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Members of tar archives: names of any length, and archives that are malformed.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The source tar: photos in archives of many.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tar archives for tests, written here so that they may be wrong in any way.
 

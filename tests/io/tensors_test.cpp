@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The source tensors: fields from safetensors files, one a split.
 
 #include <doctest/doctest.h>

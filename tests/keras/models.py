@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Keras models as .onnx files, written in three ways and run by Arbalest: a table, file by file.
 
     tests/keras/models.py ARBALEST [--models cnn,resnet50] [--ways training,keras] [--folder FOLDER]

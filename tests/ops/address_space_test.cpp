@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Address space that is asked for before libraries take it.
 
 #include "base/address_space.h"

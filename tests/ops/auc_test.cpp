@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AUC's number, made on the host of all rows: against pairs counted one by one, and against values worked out by hand.
 
 #include <doctest/doctest.h>

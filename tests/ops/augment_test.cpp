@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Draws and pixels of arbalest.Augment, against plain computations.
 
 #include <doctest/doctest.h>

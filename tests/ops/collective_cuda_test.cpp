@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Collectives over the GPUs of this machine. Compiled only with CUDA.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolutions of small images by kernels of ours. Compiled only with CUDA.
 
 #include "ops/conv/conv_small.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolutions of few channels by kernels of ours. Compiled only with CUDA.
 
 #include <doctest/doctest.h>

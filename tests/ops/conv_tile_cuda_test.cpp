@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolutions by kernels of ours for Hopper GPUs. Compiled only with CUDA.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Engines that were found for convolutions: found once, kept, for later processes too, and found anew if they do not
 // fit.
 

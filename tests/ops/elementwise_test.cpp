@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elementwise operators, beyond what samples express: integers at their limits, NaN, casts out of range, expansions,
 // the elements that Dropout drops.
 

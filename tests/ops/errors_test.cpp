@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operands and attributes that do not fit are refused with where, what was found and what was expected.
 
 #include <doctest/doctest.h>

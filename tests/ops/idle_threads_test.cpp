@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The processor time that OpenMP's threads take while they have nothing to do.
 
 #include <doctest/doctest.h>
@@ -34,7 +36,8 @@ double cost_of_region() {
 
 }  // namespace
 
-TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POLICY in the environment") {
+TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POLICY in the environment" *
+          doctest::test_suite("alone")) {
 #ifndef _OPENMP
   MESSAGE("SKIP: built without OpenMP");
   return;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that take, put and find elements by index, and their neighbours of the same models: what samples and ONNX's
 // vectors cannot say.
 

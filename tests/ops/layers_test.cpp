@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layers: the parameters they own, how those start, and the operators they become.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses: values worked out by hand, labels that take no part, weights as attributes, and what is refused.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tensors in bfloat16 in the memory of the current CUDA device, and how far results of them may be off.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Draws of arbalest.MixImages; images and labels are mixed alike.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A part of what a test checks, for compute-sanitizer, whose runs take hours in one process. It is every Nth check from
 // the Kth on with ARBALEST_PART=K/N in the environment, all without it.

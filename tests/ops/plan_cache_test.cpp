@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans that threads share: each made once, several at a time, and again after a failure.
 
 #include "ops/cuda/plan_cache.h"

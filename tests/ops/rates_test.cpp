@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Precision, recall, F1 and AUC over labels that may be missing: numbers of scikit-learn 1.9.1 (zero_division=nan).
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sources of regions, compiled for several architectures. No GPU is needed. Compiled only with CUDA.
 
 #include <doctest/doctest.h>

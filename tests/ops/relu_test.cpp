@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Relu within convolutions, beyond what their samples express.
 
 #include <doctest/doctest.h>

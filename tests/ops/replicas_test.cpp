@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The operators that learners agree by, where samples do not reach: outputs in the memory of inputs, arrays that are
 // not aligned, operands left out, and what each is for.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Positions of Resize, which are exact by the sizes: against resize_nearest.txt, which vectors/make_resize.py writes.
 
 #include <doctest/doctest.h>

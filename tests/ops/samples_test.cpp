@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every registered operator through its samples.
 
 #include <doctest/doctest.h>
@@ -96,6 +98,23 @@ TEST_CASE("the harness finds faults") {
   CHECK(check_gradient(wrong_gradient, sample).find("finite differences") != std::string::npos);
   wrong_gradient.grad = [](GradContext&) {};
   CHECK(check_gradient(wrong_gradient, sample) == "no gradient for input 0");
+
+  Op wrong_output = builtin_ops().get("Split");
+  const std::vector<Sample> splits = wrong_output.samples();
+  const auto parts = std::find_if(splits.begin(), splits.end(), [](const Sample& one) { return one.output_count > 1; });
+  REQUIRE(parts != splits.end());
+  CHECK(check_gradient(wrong_output, *parts).empty());
+  wrong_output.grad = [right = wrong_output.grad](GradContext& c) {
+    if (c.output_gradient(0) != kNone) right(c);
+  };
+  CHECK(check_gradient(wrong_output, *parts) == "of output 1: no gradient for input 0");
+}
+
+TEST_CASE("the harness measures a kernel") {
+  const Op& op = builtin_ops().get("Relu");
+  const Performance measured = measure_sample(*make_cpu_device(), op, op.samples().front(), DataType::Float32, 0.001);
+  CHECK(measured.microseconds > 0);
+  CHECK(measured.cost.bytes > 0);
 }
 
 TEST_CASE("check_operator() says what is wrong with an operator") {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Semantics that users know from PyTorch and ONNX, and messages: tests that samples cannot express.
 
 #include <doctest/doctest.h>

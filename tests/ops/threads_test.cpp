@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The promise of --deterministic for kernels on the CPU: the same bits with any number of threads.
 
 #include <doctest/doctest.h>

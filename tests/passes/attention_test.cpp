@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Matrix products with a Softmax between them become one Attention, and only if that is the same.
 
 #include <doctest/doctest.h>

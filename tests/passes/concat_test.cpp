@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Batch norms that read the inputs of a Concat directly: which Concats are removed, and what replaces them.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Facts that are known when a graph is read: constants, shapes, and values derived from them.
 
 #include "graph/constants.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Einsum becomes products of matrices, in training and with validation's batches. What it computes ONNX's own vectors
 // judge.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layers become operators, and batch norms take in what follows them.
 
 #include <doctest/doctest.h>

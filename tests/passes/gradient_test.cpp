@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole training graphs in double: the gradients in their arena against differences of the loss, and the update against
 // its formula.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whole training graphs, as the passes leave them, on CPU kernels in double.
 

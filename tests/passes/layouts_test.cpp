@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory layouts: what lies channels-last, and where a conversion stands.
 
 #include <doctest/doctest.h>

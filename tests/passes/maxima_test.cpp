@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The positions of maxima are kept for their gradient.
 
 #include <doctest/doctest.h>

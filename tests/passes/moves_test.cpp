@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that move elements: those that need not be there, and those that become one. Numbers stay what they are.
 
 #include <doctest/doctest.h>

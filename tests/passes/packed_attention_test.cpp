@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Attention reads queries, keys and values that lie next to each other in one tensor directly, and only if nothing else
 // reads parts of that tensor.
 

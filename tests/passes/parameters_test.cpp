@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Parameters chosen by name: patterns, frozen ones, groups with a decay or a rate of their own.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Helpers of tests of passes: looking into a graph, its soundness, and small nets.
 

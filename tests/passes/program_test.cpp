@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // From a graph to its loops: validation, recalibration, precision, and what is removed.
 
 #include <doctest/doctest.h>

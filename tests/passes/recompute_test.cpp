@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Values of the forward pass that are computed once more in the backward pass.
 
 #include "passes/recompute.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regions of elementwise operators: which are made, and that programs with them compute the same.
 
 #include <doctest/doctest.h>

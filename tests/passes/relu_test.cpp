@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Relu within the convolution or the product that it follows.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The Rewriter knows readers at any time, and puts nodes in order at the end.
 
 #include "passes/rewriter.h"

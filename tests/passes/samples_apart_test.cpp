@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models that were exported for a batch of a certain size: whether they keep samples apart in another.
 
 #include "passes/samples_apart.h"

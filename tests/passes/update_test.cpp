@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Backward and the update: gradients, and the arenas that parameters live in.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Precompiled for the test programs: see base/pch/library.h.
 
 #include <doctest/doctest.h>
@@ -8,6 +10,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,13 +21,10 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <thread>

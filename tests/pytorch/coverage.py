@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Which architectures of torchvision and timm Arbalest takes: one of each family, exported and checked for training.
 
     tests/pytorch/coverage.py ARBALEST [--exporter older,newer] [--models swin_t,timm:beit_base_patch16_224] [--folder FOLDER]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fine-tuning compared with PyTorch: a trained ResNet-18 from its .onnx file, with a new head and a frozen stem.
 
     tests/pytorch/finetune.py ARBALEST [--devices cuda:0] [--epochs 30] [--folder FOLDER]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Weights of torchvision's and timm's models in the examples, through the maps in examples/transfer.
 
     tests/pytorch/maps.py ARBALEST [--folder FOLDER]

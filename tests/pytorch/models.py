@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Models of torchvision and timm, exported to ONNX and run by Arbalest and by PyTorch: a table, model by model.
 
     tests/pytorch/models.py ARBALEST [--devices cuda:0] [--models resnet18,densenet121] [--folder FOLDER] [--smooth]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the models of examples/photos in PyTorch, by the same recipes, to hold Arbalest's results against.
 
     python3 tests/pytorch/photos.py photos FOLDER --seeds 1,2,3 --epochs 60 --depth 18

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Training throughput of examples on the CPU and PyTorch's, in turn, in images a second of processor time.
 
     tests/pytorch/throughput.py ARBALEST [--models densenet121,vit_s16] [--batch 8] [--rounds 3] [--steps 4]

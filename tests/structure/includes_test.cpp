@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // docs/design.md lists every folder with the folders that it may include from; here the sources are held against that
 // list.
 
@@ -59,8 +61,8 @@ std::vector<Include> find_includes(const std::vector<std::string>& tops) {
   return found;
 }
 
-const std::vector<std::string> kProduct = {"base",   "graph",    "io",    "ops",     "passes",
-                                           "dsl",    "executor", "tools", "examples"};
+const std::vector<std::string> kProduct = {"base", "graph",    "io",    "ops",     "passes",
+                                           "dsl",  "executor", "tools", "examples"};
 
 }  // namespace
 

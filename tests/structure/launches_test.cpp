@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Dependent kernels wait. A kernel that launch_dependent() launches and that does not wait reads, now and then, what
 // the kernel before it is still writing. No other test is sure to notice it, so this one reads the sources.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Comments say what things are: none begins with a word that only points at something left out, as in "Of a raster in
 // shared memory". Comments and documents have plain words and lines of at most 120 columns. Only what a program can see
 // is checked; whether a text is plain, a reader decides.
@@ -127,7 +129,8 @@ void check(const std::string& name, const Findings& found) {
 
 TEST_CASE("comments begin with what they say, have plain words and at most 120 columns") {
   int files = 0;
-  for (const std::string top : {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tests", "tools"}) {
+  for (const std::string top :
+       {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tests", "tools"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
       const bool source = is_source(entry.path()) || entry.path().extension() == ".js";
       if (!entry.is_regular_file() || !source || entry.path().filename() == "prose_test.cpp") continue;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest bench scaling`: small sweeps that train on CPUs.
 
 #include <doctest/doctest.h>
@@ -135,8 +137,10 @@ TEST_CASE("a sweep over CPUs measures each cell, passes over those that fail, an
 }
 
 TEST_CASE("an interrupted cell says so") {
-  const std::atomic<bool> interrupted{true};
-  const ScalingCell cell = measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, interrupted);
+  std::stop_source stop;
+  stop.request_stop();
+  const ScalingCell cell =
+      measure_cell(without_validation(test::tiny({})), test::on_cpus(), WindowRule{}, stop.get_token());
   CHECK(cell.error == "interrupted");
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest bench scaling`: its options, windows, table and JSON lines.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The cost of a trace: the order of the runs, and costs within rounds.
 
 #include "tools/measure/bench_tracing.h"
@@ -12,7 +14,7 @@ using test::contains;
 TEST_CASE("each round runs all three ways, and begins with another one") {
   std::vector<Tracing> order;
   const Train train = [&](const Graph&, const SessionOptions& session, RunObserver& observer,
-                          const std::atomic<bool>& stop) {
+                          const std::stop_token& stop) {
     const bool traced = !session.files.trace.empty();
     CHECK((traced || session.execution.sample_ms == 0));
     order.push_back(!traced ? Tracing::None : session.execution.sample_ms > 0 ? Tracing::Sampled : Tracing::Recorded);
@@ -21,16 +23,15 @@ TEST_CASE("each round runs all three ways, and begins with another one") {
     started.iterations_per_epoch = 10;
     observer.started(started);
     RunProgress progress;
-    for (int i = 1; !stop; ++i) {
+    for (int i = 1; !stop.stop_requested(); ++i) {
       progress.iteration = i * 10;
       progress.seconds = i * (order.back() == Tracing::None ? 1.0 : 1.25);
       observer.progress(progress);
     }
   };
-  const std::atomic<bool> interrupted{false};
   std::vector<TracingRound> rounds;
   for (int round = 0; round < 3; ++round) {
-    rounds.push_back(measure_tracing({}, {}, {2, 1, 0}, round, 50, interrupted, train));
+    rounds.push_back(measure_tracing({}, {}, {2, 1, 0}, round, 50, {}, train));
     CHECK(rounds.back().images_per_second == std::array<double, 3>{100, 80, 80});
   }
   using enum Tracing;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest data: the content of a data set, contact sheets, and photos packed into tar archives.
 
 #include <doctest/doctest.h>
@@ -116,7 +118,7 @@ TEST_CASE("data: sizes, kinds, classes and the mean of what is there") {
   CHECK(train["split"] == "train");
   CHECK(train["samples"] == 5);
   CHECK(train["classes"].dump() == R"([{"name":"cat","samples":3},{"name":"dog","samples":2}])");
-  const Json images = train["images"];
+  const Json& images = train["images"];
   CHECK(images["jpeg"] == 1);
   CHECK(images["png"] == 3);
   CHECK(images["webp"] == 1);
@@ -503,10 +505,12 @@ TEST_CASE("data pack: an interruption leaves whole shards, and the next call goe
   options.folder = photos.out;
   options.split = "train";
   options.shard_mib = 1;
-  std::atomic<bool> interrupted{false};
-  const auto stop_early = [&](const PackProgress& progress) { interrupted = progress.shards >= 2; };
+  std::stop_source stop;
+  const auto stop_early = [&](const PackProgress& progress) {
+    if (progress.shards >= 2) stop.request_stop();
+  };
   const auto nothing = [](const std::string&, const std::string&) {};
-  const PackResult begun = pack(*source, options, interrupted, stop_early, nothing);
+  const PackResult begun = pack(*source, options, stop.get_token(), stop_early, nothing);
   REQUIRE(begun.interrupted);
   const int64_t finished = begun.progress.shards;
   REQUIRE(finished >= 2);
@@ -518,9 +522,8 @@ TEST_CASE("data pack: an interruption leaves whole shards, and the next call goe
     archives += entry.path().extension() == ".tar";
   }
   CHECK(archives == finished);
-  interrupted = false;
   const PackResult ended = pack(
-      *source, options, interrupted, [](const PackProgress&) {}, nothing);
+      *source, options, {}, [](const PackProgress&) {}, nothing);
   CHECK_FALSE(ended.interrupted);
   CHECK(ended.kept_shards == finished);
   std::map<std::string, int> keys;

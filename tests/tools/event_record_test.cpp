@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TensorBoard's event files: read back by a reader of the wire format, and by TensorBoard if it is installed.
 
 #include <doctest/doctest.h>

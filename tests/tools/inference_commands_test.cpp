@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The output of `arbalest evaluate` and `arbalest predict`.
 
 #include <doctest/doctest.h>

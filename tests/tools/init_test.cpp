@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest init`: every template trains on what it says, and on data of other kinds, as it is written.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Commands on graphs that call a model: trained, saved under the file's names, measured and exported.
 
 #include <doctest/doctest.h>

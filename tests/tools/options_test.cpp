@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The command line: which lines parse, and the messages of errors.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest predict GRAPH FILES`: a trained model asked about photos of one's own.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest profile`: its measurements and how they are printed.
 
 #include <doctest/doctest.h>

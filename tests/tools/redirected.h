@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Standard output, or standard error, as a file, for tests of what commands print.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // docs/operators.md, docs/sources.md and docs/command.md are generated from the records of operators and sources, and
 // from the command line.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The display and the log of a run.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest run --checkpoint` and `arbalest resume`: what goes on, what is refused, and what the log tells.
 
 #include <doctest/doctest.h>

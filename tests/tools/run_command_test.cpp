@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // `arbalest run`: its files, its exit status, and interrupts.
 
 #include <doctest/doctest.h>

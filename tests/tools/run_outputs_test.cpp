@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Outputs of commands: one process at a time writes each, a command that is refused loses nothing, and no stream takes
 // the place of another.
 

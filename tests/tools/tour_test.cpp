@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tour in docs/tour.md works as it stands: its graph files are written, and its commands run one after the other.
 
 #include <doctest/doctest.h>

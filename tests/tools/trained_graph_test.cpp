@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Changes that a run makes to its graph's attributes are kept with its weights, and taken by commands that use these.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The table that `arbalest evaluate` prints for several labels a sample.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The output of `arbalest predict`: one line per sample with the model's prediction.
 

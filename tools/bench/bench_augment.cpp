@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures arbalest.Augment on the CPU: images/s of one thread and of all, by its settings. Leaves out settings that
 // this build's operator does not have.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures the preparation of photos: regions as RandomResizedCrop draws them (0.08 … 1 of the area, sides 3:4 … 4:3),
 // scaled to one size. Takes all files of a folder, on 1, 2, … threads. For comparison it measures the decoder alone:
 // libjpeg-turbo, the whole image, no scaling.

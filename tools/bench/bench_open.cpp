@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures the time and memory that opening a source takes: bench_open SOURCE [SPLIT]
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures the cost of scheduling: a million instances of empty tasks on one thread. Compares Arbalest's dependency
 // engine, TBB's flow graph and a TBB task group with atomic counters over the same graphs. Prints nanoseconds per task
 // instance and the allocations of the steady state.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest check: parse, verify, infer; labels and numbers of samples; what a run would take. Runs nothing.
 
 #include <fmt/format.h>

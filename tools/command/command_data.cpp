@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest data: the content of a data set, and the same photos in tar archives.
 
 #include <fmt/format.h>
@@ -232,7 +234,7 @@ int command_pack(const PackCommandOptions& options) {
     {
       const CountLine line(split.name);
       result = pack(
-          *split.source, how, InterruptHandler::requested(),
+          *split.source, how, interrupt.token(),
           [&](const PackProgress& progress) { line.show(progress.done, progress.total); },
           [](const std::string& where, const std::string& why) {
             fmt::print(stderr, "skipped {}: {}\n", printable(where), printable(why));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest evaluate: the graph's metrics for a model on a split.
 
 #include <fmt/format.h>
@@ -96,7 +98,7 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
         if (evaluated.confusion) count(*evaluated.confusion, head->ignored, batch);
         if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
       },
-      InterruptHandler::requested());
+      interrupt.token());
   return evaluated;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest export: a trained model as an .onnx file of standard operators.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest plan: the plan, or the graph as a pass leaves it.
 
 #include <fmt/format.h>

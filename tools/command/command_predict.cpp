@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest predict: a model's predictions for each sample of a split, or for files.
 
 #include <fmt/format.h>
@@ -200,7 +202,7 @@ int command_predict(const PredictOptions& options) {
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
-      InterruptHandler::requested());
+      interrupt.token());
   return left_out > may_be_left_out ? kFailed : kDone;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest report LOG…: a page that shows runs, in one file.
 
 #include <fmt/format.h>

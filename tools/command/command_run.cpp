@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest run: train as the graph says.
 
 #include <fmt/format.h>
@@ -141,7 +143,7 @@ int command_run(const RunOptions& options) {
 
   let_pipes_fail();
   const InterruptHandler interrupt;
-  const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
+  const RunFinished end = run_training(std::move(graph), session, observers, interrupt.token());
   const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
   const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
                            !end.trace_error.empty();

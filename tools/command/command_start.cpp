@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest ops, sources and init: what a graph may have in it, and one to start from.
 
 #include <fmt/format.h>

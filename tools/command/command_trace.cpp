@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // arbalest trace FILE: a summary of a trace in the terminal, and the gain from possible changes. arbalest view TRACE…:
 // a page that shows schedules, in one file.
 

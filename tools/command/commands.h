@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The subcommands. Each returns the exit status; a wrong graph is thrown as GraphError, a failed run as RunError.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A graph for reading, whatever passes have made of it; graph files (graph/file/graph_file.h) state less.
 

@@ -1,10 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/command/interrupt.h"
 
 #include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -17,6 +20,7 @@ std::atomic<bool> interrupted{false};
 std::atomic<int64_t> since{0};  // ms
 std::atomic<int> first{0};      // signal
 std::atomic<const char*> message{nullptr};
+sem_t asked;  // posted by the first signal, and when the handler ends
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
               std::atomic<int>::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
 
@@ -26,7 +30,8 @@ constexpr int64_t kTogether = 500;  // ms
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
 struct sigaction before[std::size(kSignals)];  // what the handler took the place of
 
-// Async-signal-safe: atomics, clock_gettime(), poll(), strlen(), write(), sigaction() and raise().
+// Async-signal-safe: atomics, clock_gettime(), poll(), strlen(), write(), sem_post(), sigaction()
+// and raise().
 void on_signal(int signal) {
   const int saved = errno;
   timespec now = {};
@@ -45,6 +50,7 @@ void on_signal(int signal) {
   }
   since = milliseconds;
   first = signal;
+  sem_post(&asked);
   const char* const text = message;
   pollfd terminal = {STDERR_FILENO, POLLOUT, 0};  // one that has been stopped would hold up the handler
   [[maybe_unused]] const ssize_t written =
@@ -58,6 +64,12 @@ InterruptHandler::InterruptHandler(const char* told) {
   message = told;
   interrupted = false;
   first = 0;
+  sem_init(&asked, 0, 0);
+  requesting_ = std::thread([this] {
+    while (sem_wait(&asked) != 0) {  // a signal that this thread handles ends the wait
+    }
+    if (interrupted) source_.request_stop();
+  });
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -71,9 +83,12 @@ InterruptHandler::InterruptHandler(const char* told) {
 
 InterruptHandler::~InterruptHandler() {
   for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  sem_post(&asked);
+  requesting_.join();
+  sem_destroy(&asked);
 }
 
-const std::atomic<bool>& InterruptHandler::requested() {
+bool InterruptHandler::requested() {
   return interrupted;
 }
 

@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Ctrl-C, and signals that ask a process to end, as a flag: the first asks what is under way to end early, the second
-// kills the process.
+// Ctrl-C, and signals that ask a process to end, as a request to stop: the first asks what is under way to end early,
+// the second kills the process.
 
-#include <atomic>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 namespace arbalest {
 
@@ -20,11 +22,18 @@ class InterruptHandler {
   InterruptHandler(const InterruptHandler&) = delete;
   InterruptHandler& operator=(const InterruptHandler&) = delete;
 
-  // True once the process was asked to end; lives as long as the process, so that any thread may poll it.
-  static const std::atomic<bool>& requested();
+  // Requested once the process was asked to end.
+  std::stop_token token() const { return source_.get_token(); }
+
+  // Whether the process was asked to end.
+  static bool requested();
 
   // By which signal: "SIGINT"; "" if it was not asked to.
   static std::string signal_name();
+
+ private:
+  std::stop_source source_;
+  std::thread requesting_;  // waits for the first signal, whose handler may not request a stop itself
 };
 
 }  // namespace arbalest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <execinfo.h>
 #include <fmt/format.h>
 
@@ -75,8 +76,8 @@ int main(int argc, char** argv) {
     const int status = std::visit(Execute{}, parse_command_line(argc, argv));
     flush_output();
     return status;
-  } catch (const GraphError& error) {
-    return report(error, kWrong);
+  } catch (const Error& error) {
+    return report(error, int(error.code()));
   } catch (const std::exception& error) {
     return report(error, kFailed);
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/command/options.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/plain_message.h"
 #include "base/shell_word.h"
+#include "base/version.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 #include "tools/start/unknown_option.h"

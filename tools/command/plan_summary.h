@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan on a screen: how often what is repeated, what each device computes, and where memory goes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Declares the command-line options that set fields of SessionOptions, each once for all commands that take it. A
 // malformed value is refused while it is parsed: GraphError, with the option in front.

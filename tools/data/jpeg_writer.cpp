@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The library's errors come by longjmp: write() holds no object with a destructor.
 
 #include "tools/data/jpeg_writer.h"

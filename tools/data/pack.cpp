@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/data/pack.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -163,14 +165,14 @@ class Packer {
   }
 
   template <typename Progress>
-  PackResult run(const std::atomic<bool>& interrupted, const Progress& progress,
+  PackResult run(const std::stop_token& stop, const Progress& progress,
                  std::function<void(const std::string&, const std::string&)> skipped) {
     bad_.emplace(options_.skip_bad, std::move(skipped), result_.skipped);
     list_.begin();
     int64_t& done = result_.progress.done;
     std::future<std::vector<Item>> ahead = begin_chunk(done);
     while (done < source_.size()) {
-      if ((result_.interrupted = interrupted)) return result_;
+      if ((result_.interrupted = stop.stop_requested())) return result_;
       std::vector<Item> items = ahead.get();
       ahead = begin_chunk(done + int64_t(items.size()));
       for (const Item& item : items) {
@@ -267,7 +269,7 @@ class Packer {
 
 }  // namespace
 
-PackResult pack(const Source& source, const PackOptions& options, const std::atomic<bool>& interrupted,
+PackResult pack(const Source& source, const PackOptions& options, const std::stop_token& stop,
                 const std::function<void(const PackProgress&)>& progress,
                 const std::function<void(const std::string&, const std::string&)>& skipped) {
   check_fields(source);
@@ -276,7 +278,7 @@ PackResult pack(const Source& source, const PackOptions& options, const std::ato
   if (error) throw RunError(fmt::format("{}: cannot be made: {}", options.folder, error.message()));
   Packer packer(source, options);
   write_class_names(source, options.folder);
-  return packer.run(interrupted, progress, skipped);
+  return packer.run(stop, progress, skipped);
 }
 
 }  // namespace arbalest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A data set of photos as shards: tar archives as WebDataset has them, which the source `tar:` reads.
 //
@@ -7,9 +8,9 @@
 // DIR/classes.txt         names of the classes, a line each
 // DIR/SPLIT.shards        JSON lines: what was packed and how, then each finished shard with its size and CRC-32
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 
 #include "io/sources/source.h"
@@ -44,12 +45,12 @@ struct PackResult {
 // Writes what of the split's shards is not there yet, each under a temporary name until it is finished. Samples come in
 // an order that depends on the seed and their number alone, so that a call after an interrupted one goes on where that
 // stopped. Listed shards are checked first, and written anew from the first on that is not as listed. Ends early once
-// `interrupted` is true, after the shards that are finished. `progress` is called by the calling thread, `skipped` with
+// `stop` is requested, after the shards that are finished. `progress` is called by the calling thread, `skipped` with
 // the place and the reason of each file that is left out.
 //
 // Throws GraphError if the source has no photos with a class, or the folder has shards of another data set or made with
 // other options. Throws RunError if files cannot be read or written.
-PackResult pack(const Source& source, const PackOptions& options, const std::atomic<bool>& interrupted,
+PackResult pack(const Source& source, const PackOptions& options, const std::stop_token& stop,
                 const std::function<void(const PackProgress&)>& progress,
                 const std::function<void(const std::string& where, const std::string& why)>& skipped);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Made of page/ by tools/page/bundle.py when the library is built.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A survey of a data set's split: every sample is read, every image decoded whole.
 

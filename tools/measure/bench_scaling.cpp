@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/measure/bench_scaling.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ class VanishingFolder {
 // Follows one run and ends it once its windows are measured.
 class CellObserver final : public RunObserver {
  public:
-  CellObserver(ScalingCell& cell, const WindowRule& rule, const std::atomic<bool>& interrupted)
+  CellObserver(ScalingCell& cell, const WindowRule& rule, const std::stop_token& interrupted)
       : cell_(cell), meter_(rule), interrupted_(interrupted) {}
 
   void started(const RunStarted& event) override {
@@ -49,15 +50,15 @@ class CellObserver final : public RunObserver {
     cell_.planned_peak_bytes = event.planned_peak_bytes;
     cell_.setup_seconds = event.setup_seconds;
     images_per_iteration_ = double(event.samples_per_epoch) / double(event.iterations_per_epoch);
-    if (interrupted_) stop_ = true;
+    if (interrupted_.stop_requested()) stop_.request_stop();
   }
 
   void progress(const RunProgress& event) override {
     meter_.add(event.iteration, event.seconds);
-    if (meter_.complete() || interrupted_) stop_ = true;
+    if (meter_.complete() || interrupted_.stop_requested()) stop_.request_stop();
   }
 
-  const std::atomic<bool>& stop() const { return stop_; }
+  std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
@@ -69,8 +70,8 @@ class CellObserver final : public RunObserver {
   ScalingCell& cell_;
   WindowMeter meter_;
   double images_per_iteration_ = 0;  // over all learners
-  const std::atomic<bool>& interrupted_;
-  std::atomic<bool> stop_{false};
+  const std::stop_token interrupted_;
+  std::stop_source stop_;
 };
 
 // Errors may list what they found over several lines.
@@ -129,7 +130,7 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool) {
 }
 
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
-                         const std::atomic<bool>& interrupted, const Train& train) {
+                         const std::stop_token& interrupted, const Train& train) {
   constexpr int64_t kEndless = int64_t{1} << 40;  // as many iterations as a run can count
   ScalingCell cell;
   for (const PlanDevice& device : session.learners.devices) cell.devices.push_back(to_string(device));

@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Training throughput over devices × learners: what `arbalest bench scaling` measures and prints.
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,13 +66,13 @@ struct ScalingCell {
 std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 
 // Trains, as run_training() does.
-using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, const std::atomic<bool>&)>;
+using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, std::stop_token)>;
 
-// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node. Of `session`, the
+// Trains until the windows are measured or `interrupted` is requested. `graph` has no Validate node. Of `session`, the
 // devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Any failure
 // becomes the cell's error.
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
-                         const std::atomic<bool>& interrupted, const Train& train = run_training);
+                         const std::stop_token& interrupted, const Train& train = run_training);
 
 // The settings that all cells of a sweep share.
 struct ScalingSweep {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/measure/bench_tracing.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ TracingCost cost_of(const std::vector<TracingRound>& rounds, Tracing without, Tr
 }
 
 TracingRound measure_tracing(const Graph& graph, const SessionOptions& session, const WindowRule& rule, int round,
-                             int64_t sample_ms, const std::atomic<bool>& interrupted, const Train& train) {
+                             int64_t sample_ms, const std::stop_token& interrupted, const Train& train) {
   TracingRound measured;
   for (size_t turn = 0; turn < kTracings; ++turn) {
     const auto way = Tracing((turn + size_t(round)) % kTracings);

@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The cost of a trace in throughput, as `arbalest bench tracing` measures and prints it.
 
 #include <array>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -25,8 +27,7 @@ TracingCost cost_of(const std::vector<TracingRound>& rounds, Tracing without, Tr
 
 // Runs begin with another way each round. Throws RunError if one fails. `sample_ms`: between samples.
 TracingRound measure_tracing(const Graph& graph, const SessionOptions& session, const WindowRule& rule, int round,
-                             int64_t sample_ms, const std::atomic<bool>& interrupted,
-                             const Train& train = run_training);
+                             int64_t sample_ms, const std::stop_token& interrupted, const Train& train = run_training);
 
 std::string tracing_line(int round, const TracingRound& measured);    // with a line feed
 std::string tracing_report(const std::vector<TracingRound>& rounds);  // with line feeds

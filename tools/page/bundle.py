@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes a page's parts (html_page.h) a constant: bundle.py OUT.cpp HEADER CONSTANT FILE…
 
 The files are style sheets, one body (.html) and modules; HEADER declares the constant.
@@ -15,6 +16,7 @@ def script_of(paths):
     parts = []
     for path in paths:
         text = open(path, encoding="utf-8").read()
+        text = re.sub(r"^// SPDX-License-Identifier: .*\n+", "", text)
         text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
         text = re.sub(r"^export (?=(async )?(function|class|const|let)\b)", "", text, flags=re.MULTILINE)
         if re.search(r"^(import|export)\b", text, flags=re.MULTILINE):

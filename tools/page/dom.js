@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Making elements. Text is only ever text: nothing that a trace holds becomes markup.
 
 export function el(tag, options = {}, ...children) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/page/html_page.h"
 
 #include <fmt/format.h>

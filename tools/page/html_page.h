@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One HTML file with everything in it: no network, no server. Its content is data, never markup or script.
 

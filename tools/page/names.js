@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Words and numbers as the page shows them.
 
 // Names come from graph files and may hold anything: control characters and those that turn the direction of text are

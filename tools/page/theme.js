@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Colours, and the page in dark or light: as the system has it until the reader chooses.
 
 export function rgbOf(hue, saturation, lightness) {

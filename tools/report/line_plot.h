@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plot of lines as a picture of its own (SVG), for documents that cannot hold a page.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/report/report_page.h"
 
 #include "tools/report/page_parts.h"

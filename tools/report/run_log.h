@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Logs of runs (run --log: an event a line) as the page of a report carries them.
 

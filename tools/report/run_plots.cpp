@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/report/run_plots.h"
 
 #include <fmt/format.h>

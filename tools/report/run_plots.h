@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The plots of `arbalest report --plot`: how throughput scales, and how fast a metric is reached.
 

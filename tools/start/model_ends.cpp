@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/start/model_ends.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The place where a model that was trained elsewhere is cut, to give it a new head.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The graph files that `arbalest init` starts from: tools/start/graphs, embedded by templates.py.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes graph files a constant of templates.h: templates.py OUT.cpp FILE…"""
 import pathlib
 import sys

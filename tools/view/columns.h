@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Numbers as a page carries them: each as a variable-length integer, seven bits a byte and the lowest first, a column
 // deflated (zlib) and in base64. The page's decode.js reads them.

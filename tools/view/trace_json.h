@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trace as JSON: for `arbalest trace --json`, and as the head of what the viewer shows.
 

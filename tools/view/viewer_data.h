@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A trace as the viewer's page carries it: a head of JSON, and the instances of tasks and nodes in columns.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // TensorBoard's event files: records in TFRecord's framing, each an `Event` of TensorFlow's event.proto in protobuf's
 // wire format. Writes only what TensorBoard needs for scalars and hyperparameters, without a library.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/watch/event_stream.h"
 
 #include <fcntl.h>

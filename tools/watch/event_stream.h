@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A file that is written while a run goes on, and that others read meanwhile.
 

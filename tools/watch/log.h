@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // --log FILE: one JSON object a line, "event" first; keys in snake_case with their units.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The settings of a run and where it runs, as its log and TensorBoard show them.
 

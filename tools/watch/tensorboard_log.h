@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations.
 // Tags are "loss/train", "loss/epoch" and "loss/validation", and metrics in the same way. Other tags are

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plain loops for convolution: the oracle in double, and the kernels of builds without oneDNN.
 
 #include "ops/conv/cpu/conv_cpu.h"

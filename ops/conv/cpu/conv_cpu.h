@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // CPU kernels of convolution: oneDNN if it has them, loops of ours for depthwise ones, plain loops elsewhere.
 

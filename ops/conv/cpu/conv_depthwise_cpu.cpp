@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Depthwise convolution on the CPU: each channel has one filter of its own, so that the loops run over channels, which
 // are innermost in memory. Filters (C, 1, …) are turned to (taps, C) first.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Convolution over one or two spatial axes through oneDNN. Images stay channels-last; filters are brought to oneDNN's
 // blocked layout in the workspace.
 

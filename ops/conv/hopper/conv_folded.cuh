@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of conv_folded.h. A tile is a part of a row of the result, or a whole one. For each of its pixels the copy
 // engine fetches the 64 elements of a row of taps, for each row of taps in turn. If tiles are whole rows, what a tile

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The stem of a network, 7 × 7 with stride 2 from three channels, on Hopper GPUs. In the folded image (conv_fold.h) a
 // row of taps is 64 consecutive elements in memory, so that the convolution is a product of matrices whose rows

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The kernel of conv_halo.h. A group of four warps makes a tile of the result, and two groups share a block and its
 // filter. A separate warp has the copy engine fetch 64 channels of a tile's pixels with their border once, as a raster

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Convolutions of 3 × 3 with stride 1 whose border is padded by one pixel, and their gradients of images, in bfloat16,
 // by a kernel of ours for Hopper GPUs. Pixels are fetched into shared memory once for all nine taps. The kernel also

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ops/conv/hopper/conv_pointwise.h"
 
 #include "ops/conv/hopper/conv_pointwise.cuh"

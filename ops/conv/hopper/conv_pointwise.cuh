@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The kernel of conv_pointwise.h: a product of matrices on Hopper, whose rows are pixels. One thread has the copy
 // engine fetch tiles of pixels and of the filter ahead. Two groups of four warps have the matrix units multiply them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Convolutions of 1 × 1, with stride 1, and their gradients of images, in bfloat16, by a kernel of ours for Hopper
 // GPUs. The kernel also leaves a batch norm the sums for which it would read the whole result. Such a convolution is a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Epilogue of a tile of a convolution's result on Hopper. The matrix units' sums pass through shared memory, so that
 // each thread sees eight neighbouring channels of a pixel at once. They are stored, and leave a batch norm its

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests calls that do not return, or return late: which listener is called, and how a run ends.
 
 #include "executor/devices/call_watch.h"
@@ -126,7 +128,7 @@ TEST_CASE("while modules are loaded for a device, all calls for it may take ten 
   CHECK(of_other == 1);
 }
 
-TEST_CASE("a call that has waited for modules is not late as soon as they are loaded") {
+TEST_CASE("a call that has waited for modules is not late as soon as they are loaded" * doctest::test_suite("alone")) {
   std::atomic<int> told{0};
   CallWatch calls(1);
   calls.listen({[&](const CallWatch::Late&) { ++told; }, {}});

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // When a collective is given up, with a clock of the test's own.
 
 #include "executor/devices/hang_watch.h"

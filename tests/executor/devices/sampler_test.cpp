@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the gauges of the process, and those of GPUs through a library that stands in for NVML.
 
 #include "executor/devices/sampler.h"
@@ -50,7 +52,7 @@ TEST_CASE("a machine without NVML says so") {
   CHECK(contains(recorder.collect().sampling.note, "GPUs were not sampled: "));
 }
 
-TEST_CASE("the process is sampled at intervals: cores that work, and memory") {
+TEST_CASE("the process is sampled at intervals: cores that work, and memory" * doctest::test_suite("alone")) {
   const Plan plan = small_plan();
   TraceRecorder recorder(plan);
   {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trained models as graphs of ONNX's operators: they compute what the training graph does in validation.
 
 #include "executor/inference/export_model.h"
@@ -21,21 +23,17 @@ using namespace arbalest::test;
 namespace export_test {
 namespace {
 
-const std::atomic<bool> kNever{false};
-
 // The first `count` samples' rows of a value, as validation computes them.
 Logical rows_of(const Graph& graph, const SessionOptions& options, const std::string& value, int64_t count) {
   Inference inference(graph, options, {"", {value}});
   Logical rows{inference.output_type(0), {}};
   rows.type.shape.insert(rows.type.shape.begin(), count);
-  inference.run(
-      [&](const InferredBatch& batch) {
-        if (batch.first != 0) return;
-        REQUIRE(batch.samples >= count);
-        const auto size = size_t(rows.type.bytes());
-        rows.values = values_of({rows.type, {batch.values[0], batch.values[0] + size}});
-      },
-      kNever);
+  inference.run([&](const InferredBatch& batch) {
+    if (batch.first != 0) return;
+    REQUIRE(batch.samples >= count);
+    const auto size = size_t(rows.type.bytes());
+    rows.values = values_of({rows.type, {batch.values[0], batch.values[0] + size}});
+  });
   return rows;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Passes over a split with weights as they are: evaluation and prediction.
 
 #include "executor/inference/inference.h"
@@ -20,12 +22,10 @@ using namespace arbalest::test;
 namespace inference_test {
 namespace {
 
-const std::atomic<bool> kNever{false};
-
 Validated evaluated(Graph graph, SessionOptions options, const std::string& weights, const std::string& split = "") {
   options.files = {};
   options.files.weights = weights;
-  return Inference(std::move(graph), options, {split, {}}).run({}, kNever);
+  return Inference(std::move(graph), options, {split, {}}).run();
 }
 
 double of(const Metrics& metrics, const std::string& name) {
@@ -40,16 +40,14 @@ std::vector<std::vector<float>> rows_of(Graph graph, const SessionOptions& optio
   const TensorType type = inference.output_type(0);
   CHECK(type.dtype == DataType::Float32);
   std::vector<std::vector<float>> rows(size_t(inference.samples()));
-  inference.run(
-      [&](const InferredBatch& batch) {
-        const auto* floats = reinterpret_cast<const float*>(batch.values.at(0));
-        for (int64_t n = 0; n < batch.samples; ++n) {
-          std::vector<float>& row = rows.at(size_t(batch.first + n));
-          CHECK(row.empty());  // once each
-          row.assign(floats + n * type.elements(), floats + (n + 1) * type.elements());
-        }
-      },
-      kNever);
+  inference.run([&](const InferredBatch& batch) {
+    const auto* floats = reinterpret_cast<const float*>(batch.values.at(0));
+    for (int64_t n = 0; n < batch.samples; ++n) {
+      std::vector<float>& row = rows.at(size_t(batch.first + n));
+      CHECK(row.empty());  // once each
+      row.assign(floats + n * type.elements(), floats + (n + 1) * type.elements());
+    }
+  });
   for (const auto& row : rows) CHECK(row.size() == size_t(type.elements()));
   return rows;
 }
@@ -142,11 +140,9 @@ TEST_CASE("values are handed out once a sample, the same on several devices, and
     std::vector<int32_t> found(300);
     Inference inference(graph, options, {"", {"label"}});
     CHECK(inference.output_type(0) == TensorType{DataType::Int32, {}});
-    inference.run(
-        [&](const InferredBatch& batch) {
-          std::memcpy(&found[size_t(batch.first)], batch.values[0], size_t(batch.samples) * sizeof(int32_t));
-        },
-        kNever);
+    inference.run([&](const InferredBatch& batch) {
+      std::memcpy(&found[size_t(batch.first)], batch.values[0], size_t(batch.samples) * sizeof(int32_t));
+    });
     return found;
   }();
   ConfusionMatrix confusion(10);
@@ -204,11 +200,12 @@ TEST_CASE("what an inference cannot do is reported before it runs") {
 
 TEST_CASE("what the receiver throws ends the pass, and so does an interrupt") {
   Inference throws(tiny({}), on_cpus(2), {"", {"logits"}});
-  CHECK(contains(
-      message_of([&] { throws.run([](const InferredBatch&) { throw RunError("the disk is full"); }, kNever); }),
-      "the disk is full"));
+  CHECK(contains(message_of([&] { throws.run([](const InferredBatch&) { throw RunError("the disk is full"); }); }),
+                 "the disk is full"));
   Inference interrupted(tiny({}), on_cpus(), {});
-  CHECK(message_of([&] { interrupted.run({}, std::atomic<bool>{true}); }) == "interrupted");
+  std::stop_source stop;
+  stop.request_stop();
+  CHECK(message_of([&] { interrupted.run({}, stop.get_token()); }) == "interrupted");
 }
 
 TEST_CASE("a confusion matrix tells precision, recall and F1") {

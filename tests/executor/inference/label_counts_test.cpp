@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rates of labels at thresholds against scikit-learn's recall_score, precision_score and roc_curve of the same numbers.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Means over the rows of whole batches, as a loss of ONNX's operators is one: what fills a last batch must not change
 // them. Held against sums over all samples in double.
 
@@ -15,8 +17,6 @@ using namespace arbalest::test;
 
 namespace padding_test {
 namespace {
-
-const std::atomic<bool> kNever{false};
 
 struct Data {
   std::vector<float> x, y;
@@ -87,8 +87,8 @@ TEST_CASE("padding: means of whole batches are exact whatever the batch and the 
         CAPTURE(batch);
         CAPTURE(devices);
         const SessionOptions options = options_for(data, devices);
-        check_exact(Inference(graph_of(batch), options, {}).run({}, kNever), data);
-        if (batch == 20) check_exact(Inference(graph_of(1), options, {"", {}, batch}).run({}, kNever), data);
+        check_exact(Inference(graph_of(batch), options, {}).run(), data);
+        if (batch == 20) check_exact(Inference(graph_of(1), options, {"", {}, batch}).run(), data);
       }
     }
   }
@@ -127,7 +127,7 @@ TEST_CASE("padding: batches are made smaller for means of whole batches alone, a
     expected += std::pow(double(data.x[30 + i % 7]) - double(data.y[30 + i % 7]), 2) * 0.7 / 37;
   Inference inference(of_tens, options_for(data), {});
   CHECK(mentions(inference.notes(), "so that the mean is not exact"));
-  CHECK(inference.run({}, kNever).loss == doctest::Approx(expected).epsilon(1e-6));
+  CHECK(inference.run().loss == doctest::Approx(expected).epsilon(1e-6));
 }
 
 TEST_CASE("padding: operators that count valid samples keep the batch that is asked for") {

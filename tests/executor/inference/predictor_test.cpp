@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models that answer requests of many threads.
 
 #include "executor/inference/predictor.h"
@@ -19,7 +21,6 @@ using namespace arbalest::test;
 namespace predictor_test {
 namespace {
 
-const std::atomic<bool> kNever{false};
 constexpr int64_t kPixels = 16 * 16;
 
 const std::vector<Field> kFields = {{"image", DataType::Uint8, {1, 16, 16}}, {"label", DataType::Int32, {}, 10}};
@@ -41,12 +42,9 @@ std::vector<float> expected_logits(const Graph& graph, SessionOptions options, c
   options.sources.validation =
       memory_source({images(pixels), owned_array("label", {}, std::vector<int32_t>(size_t(count), 0), 10)});
   std::vector<float> logits(size_t(count * 10));
-  Inference(graph, options, {"", {"logits"}})
-      .run(
-          [&](const InferredBatch& batch) {
-            std::memcpy(logits.data() + batch.first * 10, batch.values[0], size_t(batch.samples * 10) * sizeof(float));
-          },
-          kNever);
+  Inference(graph, options, {"", {"logits"}}).run([&](const InferredBatch& batch) {
+    std::memcpy(logits.data() + batch.first * 10, batch.values[0], size_t(batch.samples * 10) * sizeof(float));
+  });
   return logits;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The dependency engine against the definition of an edge, on one thread: random walks over random plans, stop, cancel
 // and the stall report.
 

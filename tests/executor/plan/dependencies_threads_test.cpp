@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The dependency engine on several threads: slots, what is written before an edge, stop; and that nothing is allocated
 // while it runs.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans for less memory than keeping everything takes.
 
 #include "executor/plan/fit_memory.h"

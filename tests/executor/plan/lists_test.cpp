@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The values of --devices and --until.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // make_plan: golden dumps, liveness over many combinations of options, and what it refuses.
 //
 // After a wanted change of plans: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_executor -tc='*golden*', then read the

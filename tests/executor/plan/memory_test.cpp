@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory planner: packing by lifetime, and where the values of real programs live.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The proofs over plans: verify against a naive run, the critical cycle against known ones, leads against the farthest
 // runs.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether a plan's edges order all tasks that touch the same bytes: what each instance reads and writes, and which
 // instances have ended for certain when it starts.

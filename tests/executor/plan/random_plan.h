@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Random cyclic plans with several clocks, and the definition of an edge spelled out tick by tick: what tests check the
 // proofs and the dependency engine against. Nothing here uses the formulas of executor/plan/plan.h.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans that are brought to rest at any moment, in any order of what ends, and go on from there.
 
 #include <doctest/doctest.h>

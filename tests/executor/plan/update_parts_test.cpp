@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates in parts: parameters of one learner are updated as soon as their gradients are there.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An optimiser that is not the library's: Muon, which works by parameter, against its equations.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A strategy that is not the library's, that of examples/outside, against its equation.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Samples that no loss can take: what a run says of them, and what it does not blame.
 
 #include <doctest/doctest.h>
@@ -175,7 +177,7 @@ TEST_CASE("a pass over a split ends with an error for a label that is none") {
   bad.label[31] = 3;
   const auto evaluated = [&](const Graph& graph, const Data& data) {
     Inference inference(graph, options_of(Data(), data), {});
-    return inference.run({}, std::atomic<bool>(false));
+    return inference.run();
   };
   const std::string accuracy = kClasses + "accuracy = arbalest.Accuracy (logits, label)\n";
   blames(message_of([&] { evaluated(graph_of(accuracy, "loss, accuracy"), bad); }),

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Filling of batches: in parts, as many at once as there are threads and slots, with the same content either way.
 
 #include <doctest/doctest.h>

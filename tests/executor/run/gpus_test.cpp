@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Several learners on several GPUs: the same equations, metrics and bits as on CPUs. Needs two GPUs; uses up to four.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who waits for launches on a lane's branch, against brute force.
 
 #include "executor/run/launches_aside.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A device that stands in for another and changes one of its calls, for tests.
 

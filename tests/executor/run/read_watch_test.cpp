@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads that do not end: when they are late, with a clock of the test's own, and what becomes of a run.
 
 #include "executor/run/read_watch.h"
@@ -114,7 +116,7 @@ TEST_CASE("a run ends with an error where a read takes too long, once the thread
   CHECK_NOTHROW(run(without_validation(), held_up(300ms, 0)));
 }
 
-TEST_CASE("data that take long to open are named meanwhile") {
+TEST_CASE("data that take long to open are named meanwhile" * doctest::test_suite("alone")) {
   register_source({.name = "slow-to-open", .options = {}, .open = [](const SourceSpec&) {
                      std::this_thread::sleep_for(400ms);
                      return open_source("glyphs:?train=96&test=50&size=16", "train", 1);
@@ -141,8 +143,7 @@ TEST_CASE("a run whose reader hangs" * doctest::skip()) {
   struct Tells final : RunObserver {
     void failed(const RunFailed& event) override { std::fprintf(stderr, "told: %s\n", event.message.c_str()); }
   } observer;
-  const std::atomic<bool> interrupted{false};
-  run_training(without_validation(), held_up(1h, 0.5), observer, interrupted);
+  run_training(without_validation(), held_up(1h, 0.5), observer);
 }
 
 TEST_CASE("where a thread that reads never comes back the process ends, after telling observers") {

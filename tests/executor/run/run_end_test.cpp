@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How runs end, and what they leave behind: interrupts, targets, losses that diverge, files that cannot be written.
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -29,14 +30,14 @@ class Removing final : public Recorder {
   void progress(const RunProgress& event) override {
     Recorder::progress(event);
     std::filesystem::remove_all(folder_);
-    ended = ended || validations.size() >= seen_ + more_;
+    if (validations.size() >= seen_ + more_) ended.request_stop();
   }
   void validation(const Validated& event) override {
     Recorder::validation(event);
     if (reports.empty()) seen_ = validations.size();
   }
 
-  std::atomic<bool> ended{false};
+  std::stop_source ended;
 
  private:
   const std::filesystem::path folder_;
@@ -69,7 +70,7 @@ RunFinished interrupted_run(SessionOptions options, Removing& story) {
   options.execution.report_every = 3;
   TinyNet net;
   net.train = "lr = 0.0005";  // every validation is better than the one before
-  return run_training(tiny(net), options, story, story.ended);
+  return run_training(tiny(net), options, story, story.ended.get_token());
 }
 
 // A file as an earlier run may have saved it; returns its content.
@@ -89,8 +90,7 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
   const TestFolder folder;
   options.files.trace = folder / "run.json.gz";
   Recorder recorder;
-  const std::atomic<bool> interrupted{false};
-  const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
+  const std::string message = message_of([&] { run_training(tiny(net), options, recorder); });
   REQUIRE(recorder.failures.size() == 1);
   CHECK(recorder.failures[0].trace == options.files.trace);
   const TracedRun traced = read_trace(options.files.trace).run;
@@ -115,8 +115,7 @@ TEST_CASE("where one of several learners diverges, it is named") {
   net.validate = "";  // whose loss may be the first to be looked at
   net.train = "lr = 1e30";
   Recorder recorder;
-  const std::atomic<bool> interrupted{false};
-  const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
+  const std::string message = message_of([&] { run_training(tiny(net), options, recorder); });
   INFO(message);
   CHECK(contains(message, "learner 3 on cpu:1"));
 }
@@ -138,14 +137,14 @@ TEST_CASE("a run too short for an epoch neither validates nor reports an epoch")
 TEST_CASE("an interrupt ends the run after an iteration, and saves") {
   class Interrupting final : public Recorder {
    public:
-    explicit Interrupting(std::atomic<bool>& flag) : flag_(flag) {}
+    explicit Interrupting(std::stop_source& flag) : flag_(flag) {}
     void progress(const RunProgress& event) override {
       Recorder::progress(event);
-      flag_.store(true);
+      flag_.request_stop();
     }
 
    private:
-    std::atomic<bool>& flag_;
+    std::stop_source& flag_;
   };
   const TestFolder folder;
   SessionOptions options = on_cpus();
@@ -154,9 +153,9 @@ TEST_CASE("an interrupt ends the run after an iteration, and saves") {
   options.files.save = folder / "weights.safetensors";
   options.files.trace = folder / "run.json.gz";
   options.execution.interrupted_by = [] { return "SIGTERM"; };
-  std::atomic<bool> flag{false};
+  std::stop_source flag;
   Interrupting story(flag);
-  const RunFinished end = run_training(tiny({}), options, story, flag);
+  const RunFinished end = run_training(tiny({}), options, story, flag.get_token());
   CHECK(end.reason == "interrupted");
   CHECK(end.interrupted_by == "SIGTERM");
   const TracedRun traced = read_trace(options.files.trace).run;
@@ -177,8 +176,9 @@ TEST_CASE("an interrupt before the first iteration leaves an earlier run's file 
   const std::string earlier = saved_earlier(options.files.save);
   options.files.trace = folder / "run.json.gz";
   Recorder story;
-  const std::atomic<bool> interrupted{true};
-  const RunFinished end = run_training(tiny({}), options, story, interrupted);
+  std::stop_source stop;
+  stop.request_stop();
+  const RunFinished end = run_training(tiny({}), options, story, stop.get_token());
   CHECK(end.reason == "interrupted");
   CHECK(end.iteration == 0);
   CHECK(end.weights.empty());
@@ -219,8 +219,7 @@ TEST_CASE("where no validation is a best one, the file of the best is reported a
   SessionOptions options = on_cpus();
   options.files.save_best = folder / "best.safetensors";
   Recorder story;
-  const std::atomic<bool> interrupted{false};
-  const RunFinished end = run_training(graph, options, story, interrupted);
+  const RunFinished end = run_training(graph, options, story);
   CHECK(contains(end.best_error, "best.safetensors: 'auc' was undefined in every validation"));
   CHECK_FALSE(std::filesystem::exists(options.files.save_best));
 }
@@ -326,8 +325,7 @@ TEST_CASE("a model that is not finite fails the run and replaces no file") {
     net.train = fmt::format("lr = {}", rate);
     INFO(rate);
     Recorder story;
-    const std::atomic<bool> interrupted{false};
-    const std::string message = message_of([&] { run_training(tiny(net), options, story, interrupted); });
+    const std::string message = message_of([&] { run_training(tiny(net), options, story); });
     CHECK(contains(message, fmt::format("no longer finite after iteration {}", iterations)));
     CHECK(story.ends.empty());
     CHECK(story.failures.size() == 1);
@@ -338,25 +336,25 @@ TEST_CASE("a model that is not finite fails the run and replaces no file") {
 TEST_CASE("a slow observer holds up no training") {
   class Slow final : public Recorder {
    public:
-    explicit Slow(std::atomic<bool>& flag) : flag_(flag) {}
+    explicit Slow(std::stop_source& flag) : flag_(flag) {}
     void progress(const RunProgress& event) override {
       Recorder::progress(event);
       if (reports.size() > 1) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      flag_ = true;
+      flag_.request_stop();
     }
 
    private:
-    std::atomic<bool>& flag_;
+    std::stop_source& flag_;
   };
   const TestFolder folder;
-  std::atomic<bool> flag{false};
+  std::stop_source flag;
   Slow story(flag);
   SessionOptions options = on_cpus();
   options.length.epochs = 1'000'000;
   options.execution.report_every = 3;
   options.files.save = folder / "weights.safetensors";  // otherwise an interrupted run saves in the working directory
-  const RunFinished end = run_training(tiny({}), options, story, flag);
+  const RunFinished end = run_training(tiny({}), options, story, flag.get_token());
   // It trained on while its first report was being looked at.
   CHECK(end.iteration > 30);
   CHECK(story.epochs.size() > 1);

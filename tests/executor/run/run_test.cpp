@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whole runs on CPUs with generated digits, and on a GPU if there is one.
 
 #include <doctest/doctest.h>
@@ -214,9 +216,8 @@ TEST_CASE("a graph that cannot be run is refused, and the observer hears of it")
   TinyNet net;
   net.source = "glyps:";
   Recorder recorder;
-  const std::atomic<bool> interrupted{false};
   SessionOptions options = on_cpus();
-  const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
+  const std::string message = message_of([&] { run_training(tiny(net), options, recorder); });
   CHECK(contains(message, "tiny.onnxtxt:4:"));
   REQUIRE(recorder.failures.size() == 1);
   CHECK(recorder.failures[0].message == message);

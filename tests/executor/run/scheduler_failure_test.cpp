@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the scheduler when the system fails it: no threads, no memory, devices that must be aborted.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The scheduler on real plans with host functions of the test's own: errors, stalls, stopping, and recorded steps
 // against eager ones.
 

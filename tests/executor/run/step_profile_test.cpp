@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Times of the nodes of a step, and where traces of GPUs have them.
 
 #include "executor/run/step_profile.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests sources whose neighbours are best read together: the order in which they are read, and the blocks announced to
 // them before.
 
@@ -78,8 +80,7 @@ TEST_CASE("a source in blocks is read window by window and hears of blocks, in t
   const auto asked = std::make_shared<Blocks>(net.source, "test");
   SessionOptions once = on_cpus();
   once.sources.validation = asked;
-  const std::atomic<bool> never{false};
-  Inference(tiny(net), once, {}).run({}, never);
+  Inference(tiny(net), once, {}).run();
   CHECK(asked->told.size() == 13);
   CHECK(asked->at.size() == 50);
 }

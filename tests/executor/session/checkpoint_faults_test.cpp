@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checkpoints that are damaged, foreign or hostile, and folders that checkpoints cannot be written to.
 
 #include <doctest/doctest.h>
@@ -232,8 +234,7 @@ TEST_CASE("a run whose checkpoints cannot be written goes on, and says so at its
   };
   const TestFolder folder;
   Remover story((folder / "c").string());
-  const std::atomic<bool> interrupted{false};
-  run_training(tiny(net()), options_of((folder / "c").string()), story, interrupted);
+  run_training(tiny(net()), options_of((folder / "c").string()), story);
   REQUIRE(story.ends.size() == 1);
   CHECK(story.ends[0].reason == "complete");
   CHECK(contains(story.ends[0].checkpoint_error, "cannot be created"));

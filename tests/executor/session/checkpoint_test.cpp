@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checkpoints as files: runs that go on from any of them end with the bits of the run that was not stopped.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Nets whose batch norms read concatenations part by part, against the same nets with copies: an Identity between
 // Concat and batch norm keeps them.
 

@@ -1,9 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Samples that stay on the devices (Prefetch's cache = "device"): batches are made of them there, and everything else
 // is as without.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -50,8 +53,7 @@ struct Told : Recorder {
 
 Told train(Graph graph, const SessionOptions& options) {
   Told recorder;
-  const std::atomic<bool> interrupted{false};
-  run_training(std::move(graph), options, recorder, interrupted);
+  run_training(std::move(graph), options, recorder);
   return recorder;
 }
 
@@ -271,13 +273,11 @@ TEST_CASE("device cache: an error, and an interrupt, while samples are read") {
   const auto slow =
       std::make_shared<SlowSource>(open_source("glyphs:?train=2000&test=50&size=16", "train", 1), 50);  // eight parts
   struct Interrupting : Recorder {
-    explicit Interrupting(std::atomic<bool>& interrupt) : interrupt(interrupt) {}
-    void kept(const SamplesKept&) override { interrupt = true; }
-    std::atomic<bool>& interrupt;
+    void kept(const SamplesKept&) override { stop.request_stop(); }
+    std::stop_source stop;
   };
-  std::atomic<bool> interrupted{false};
-  Interrupting recorder(interrupted);
-  run_training(graph, reading(slow), recorder, interrupted);
+  Interrupting recorder;
+  run_training(graph, reading(slow), recorder, recorder.stop.get_token());
   REQUIRE(recorder.ends.size() == 1);
   CHECK(recorder.ends[0].reason == "interrupted");
   CHECK(recorder.ends[0].iteration == 0);
@@ -313,7 +313,8 @@ TEST_CASE("device cache: a run that goes on from a checkpoint reads the samples 
   CHECK(trained(cached(tiny({})), options).weights == whole.weights);
 }
 
-TEST_CASE("device cache: the trace names what makes batches, and no batch waits for its samples") {
+TEST_CASE("device cache: the trace names what makes batches, and no batch waits for its samples" *
+          doctest::test_suite("alone")) {
   const TestFolder folder;
   SessionOptions options = on_cpus();
   options.files.trace = folder / "run.json.gz";
@@ -329,9 +330,8 @@ TEST_CASE("device cache: the trace names what makes batches, and no batch waits 
 }
 
 TEST_CASE("device cache: a pass over a split takes no notice of it") {
-  const std::atomic<bool> interrupted{false};
   Inference with(cached(tiny({})), on_cpus(2), {}), without(tiny({}), on_cpus(2), {});
-  CHECK(with.run({}, interrupted).loss == without.run({}, interrupted).loss);
+  CHECK(with.run().loss == without.run().loss);
 }
 
 TEST_CASE("device cache: on a GPU what is trained is what is trained without") {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs whose loss is not finite at a place that is known.
 
@@ -79,8 +80,7 @@ struct RunOutcome {
 
 inline RunOutcome outcome(Graph graph, const SessionOptions& options) {
   RunOutcome result;
-  const std::atomic<bool> interrupted{false};
-  result.error = message_of([&] { run_training(std::move(graph), options, result.story, interrupted); });
+  result.error = message_of([&] { run_training(std::move(graph), options, result.story); });
   return result;
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Events between training and its observer: order, slow observers, and observers that fail.
 
 #include "executor/session/event_queue.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Batches of other fields than an image and a label, and sources of the program's own.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses that are not finite: the node that is to blame.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Frozen layers and batch norms in inference mode: what never changes, in memory and in files.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rules by which --learners auto measures, goes on and ends.
 
 #include "executor/session/learner_tuner.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs with less memory than keeping everything takes: they train the same bits, within the limit, or say why not.
 
 #include <doctest/doctest.h>
@@ -112,11 +114,12 @@ int64_t least_of(const TinyNet& net, SessionOptions options) {
   options.numerics.deterministic = true;          // some kernels need another workspace then
   options.files.save = folder / "w.safetensors";  // if what is validated is saved, a CPU's memory holds it, too
   options.execution.memory_limit = 1;
-  const std::atomic<bool> interrupted{true};  // before anything is trained
+  std::stop_source stop;
+  stop.request_stop();  // before anything is trained
   Recorder story;
   for (;;) {
     try {
-      run_training(tiny(net), options, story, interrupted);
+      run_training(tiny(net), options, story, stop.get_token());
       return options.execution.memory_limit;
     } catch (const LimitTooLow& error) {
       REQUIRE(error.least > options.execution.memory_limit);
@@ -212,16 +215,14 @@ TEST_CASE("a run goes on from a checkpoint with another limit") {
     options.checkpoints.folder = (folder / "checkpoints").string();
     options.checkpoints.iterations = 3;
     options.execution.memory_limit = before;
-    std::atomic<bool> interrupted{false};
     struct Stopping : Recorder {
-      std::atomic<bool>* flag = nullptr;
+      std::stop_source stop;
       void progress(const RunProgress& event) override {
-        if (event.iteration >= 3) *flag = true;
+        if (event.iteration >= 3) stop.request_stop();
       }
     } stopping;
-    stopping.flag = &interrupted;
     options.execution.report_every = 1;
-    run_training(tiny(net), options, stopping, interrupted);
+    run_training(tiny(net), options, stopping, stopping.stop.get_token());
     REQUIRE(stopping.ends.size() == 1);
     options.checkpoints.resume = true;
     options.checkpoints.from = newest_checkpoint(options.checkpoints.folder);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests metrics from a graph to an observer's events: AUC over devices, training's accuracy, and metrics of one's own.
 
 #include "executor/session/metrics.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training with mixed images, and validation, evaluation and export of what was trained so.
 
 #include <doctest/doctest.h>
@@ -58,11 +60,10 @@ TEST_CASE("a model trains on mixed images, in both precisions, and validation se
 
 TEST_CASE("validation's loss of rows is that of classes") {
   SessionOptions options = on_cpus();
-  const std::atomic<bool> never{false};
-  const Validated expected = Inference(graph_of(""), options, {"", {}}).run({}, never);
+  const Validated expected = Inference(graph_of(""), options, {"", {}}).run();
   for (const char* mix : {"mixup = 0.4", "cutmix = 1.0, probability = 0.5", "mixup = 0.0"}) {
     INFO(std::string(mix));
-    const Validated found = Inference(graph_of(mix), options, {"", {}}).run({}, never);
+    const Validated found = Inference(graph_of(mix), options, {"", {}}).run();
     CHECK(found.loss == doctest::Approx(expected.loss).epsilon(1e-6));
     CHECK(of(found.metrics, "accuracy") == of(expected.metrics, "accuracy"));
   }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rate that progress tells, if reports come close together.
 
 #include "executor/session/monitor.h"

@@ -1,8 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The moving average of the weights, which validation and files have if Train asks for it, against its equation in
 // double precision.
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -57,7 +60,7 @@ Validated evaluated(const Graph& graph, SessionOptions options, const std::strin
   options.files = {};
   options.files.weights = weights;
   options.rules = {};
-  return Inference(graph, options, {}).run({}, std::atomic<bool>{false});
+  return Inference(graph, options, {}).run();
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Small runs with each optimiser and schedule that has no other test of a run.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests that a run's outputs must be writable, and must not be its inputs.
 
 #include "executor/session/output_paths.h"

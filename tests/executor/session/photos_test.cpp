@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Training on image files: host nodes prepare them while batches are read.
 
 #include <doctest/doctest.h>
@@ -95,8 +97,7 @@ Skips run_skipping(Graph graph, int64_t most) {
   options.execution.skip_bad = most;
   options.length.epochs = 3;
   Skips recorder;
-  const std::atomic<bool> interrupted{false};
-  run_training(std::move(graph), options, recorder, interrupted);
+  run_training(std::move(graph), options, recorder);
   return recorder;
 }
 
@@ -125,7 +126,7 @@ TEST_CASE("photos: training from files of a folder, prepared at random") {
   CHECK(recorder.ends.at(0).input.decode > 0);
 }
 
-TEST_CASE("a run says whether it waited for its input") {
+TEST_CASE("a run says whether it waited for its input" * doctest::test_suite("alone")) {
   TinyNet slow;  // by far, whatever else the machine does meanwhile
   slow.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=16000";
   const Recorder waited = run(tiny(slow), on_cpus());
@@ -336,20 +337,17 @@ TEST_CASE("photos: a pass hands out the samples that can be read, each under its
     options.execution.skip_bad = 7;
     Inference inference(photos.graph(kFixed), options, {.outputs = {"logits"}});
     std::map<int64_t, std::pair<float, float>> all;
-    const std::atomic<bool> interrupted{false};
-    const Validated measured = inference.run(
-        [&](const InferredBatch& batch) {
-          for (size_t row = 0; row < batch.rows.size(); ++row) {
-            const auto* values = reinterpret_cast<const float*>(batch.values[0]) + 2 * row;
-            all[batch.rows[row]] = {values[0], values[1]};
-          }
-          // Rows behind those that are left repeat them in turn.
-          for (size_t row = batch.rows.size(); row < size_t(batch.samples) && !batch.rows.empty(); ++row) {
-            const auto* values = reinterpret_cast<const float*>(batch.values[0]) + 2 * row;
-            CHECK(values[0] == doctest::Approx(values[-2 * int64_t(batch.rows.size())]).epsilon(1e-5));
-          }
-        },
-        interrupted);
+    const Validated measured = inference.run([&](const InferredBatch& batch) {
+      for (size_t row = 0; row < batch.rows.size(); ++row) {
+        const auto* values = reinterpret_cast<const float*>(batch.values[0]) + 2 * row;
+        all[batch.rows[row]] = {values[0], values[1]};
+      }
+      // Rows behind those that are left repeat them in turn.
+      for (size_t row = batch.rows.size(); row < size_t(batch.samples) && !batch.rows.empty(); ++row) {
+        const auto* values = reinterpret_cast<const float*>(batch.values[0]) + 2 * row;
+        CHECK(values[0] == doctest::Approx(values[-2 * int64_t(batch.rows.size())]).epsilon(1e-5));
+      }
+    });
     CHECK(measured.samples == int64_t(all.size()));
     CHECK(measured.left_out == 20 - measured.samples);
     return all;
@@ -407,8 +405,7 @@ TEST_CASE("photos: evaluation reads them as the last validation did, a predictor
   SessionOptions reading = on_cpus();
   reading.files.weights = options.files.save;
   Inference inference(photos.graph(kRandom), reading, {});
-  const std::atomic<bool> interrupted{false};
-  const Validated again = inference.run({}, interrupted);
+  const Validated again = inference.run();
   CHECK(again.loss == recorder.validations.back().loss);
   CHECK(again.metrics == recorder.validations.back().metrics);
 

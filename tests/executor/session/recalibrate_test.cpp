@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Recalibration: running statistics against averages in double precision, over batches that the test makes itself.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -317,16 +318,16 @@ TEST_CASE("recalibration tells how far it is, and an interrupt does not wait for
    public:
     void validating(const ValidationProgress& event) override {
       Recorder::validating(event);
-      interrupted = true;
+      stop.request_stop();
     }
-    std::atomic<bool> interrupted{false};
+    std::stop_source stop;
   };
   const TestFolder folder;
   SessionOptions options = for_epochs(1);
   options.rules.recalibrate = 1'000'000;
   options.files.save = folder / "weights.safetensors";
   Interrupting story;
-  const RunFinished end = run_training(tiny(normalised()), options, story, story.interrupted);
+  const RunFinished end = run_training(tiny(normalised()), options, story, story.stop.get_token());
   REQUIRE(!story.validating_shares.empty());
   CHECK(story.validating_shares[0].recalibrates);
   CHECK(story.validating_shares[0].epoch == 1);

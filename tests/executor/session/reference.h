@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Training of a perceptron by several learners, simulated in double precision straight from the equations: what runs of
 // the executor are compared with. Data, their order and the first weights are the project's; everything else is not.

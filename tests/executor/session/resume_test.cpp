@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs that stand still and go on elsewhere: what they train is what they train without that, to the last bit.
 
 #include <doctest/doctest.h>

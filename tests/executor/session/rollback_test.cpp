@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses that are not finite: what rollbacks go back to, how often, and what they leave in the run's state.
 
 #include <doctest/doctest.h>

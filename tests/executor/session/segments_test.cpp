@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs whose plan changes on the way: what is carried from one to the next, and where the data go on.
 
 #include <doctest/doctest.h>

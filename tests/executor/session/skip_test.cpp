@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses that are not finite: updates that are skipped.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the values that a run starts from: initial values, and weights that were saved.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Losses of samples that do not weigh the same: means over all of them, and the updates that follow, however samples
 // are divided into batches, accumulated batches, learners and devices. Held against sums over all samples in double.
 

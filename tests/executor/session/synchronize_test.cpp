@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Several learners against the equations of their synchronisation, simulated in double precision.
 
 #include <doctest/doctest.h>

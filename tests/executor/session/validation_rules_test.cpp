@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests which models are validated and saved with several learners and devices, and the decisions of validations.
 
 #include <doctest/doctest.h>

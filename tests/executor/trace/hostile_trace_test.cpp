@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Traces whose numbers are wrong: refused where they are read, so that no later code divides by zero, indexes out of
 // bounds, or works and allocates beyond measure.
 

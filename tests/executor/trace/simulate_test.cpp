@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Simulated plans: those whose time per iteration is known by arithmetic, and random ones against the critical cycle.
 
 #include <doctest/doctest.h>

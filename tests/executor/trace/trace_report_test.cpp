@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The report of a trace; with several learners, alike lanes and tasks in one line, or each by itself.
 
 #include <doctest/doctest.h>

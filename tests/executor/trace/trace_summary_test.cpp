@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The analysis of hand-made spans whose answer is known.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Traces: recording, and the file.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The verdict, slack, layers and what pays, of traces whose answer is known.
 
 #include "executor/trace/verdict.h"

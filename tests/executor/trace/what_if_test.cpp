@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Costs out of traces, the changes of --what-if against plans that were made with the setting changed, and predictions
 // against runs of tasks that sleep.
 
@@ -359,7 +361,8 @@ Predicted predict_and_measure() {
 // On a busy machine a thread wakes up late, now and then and not alike in each run. So runs taken one after the other
 // differ by more than is allowed. So there are several attempts. Other processes do not make wrong predictions right,
 // least of all three at once: a simulation that is wrong by more than is allowed fails in each attempt.
-TEST_CASE("what is simulated was measured, and what is predicted is measured after the change") {
+TEST_CASE("what is simulated was measured, and what is predicted is measured after the change" *
+          doctest::test_suite("alone")) {
   constexpr int kAttempts = 10;
   Predicted found = predict_and_measure();
   for (int i = 1; i < kAttempts && !found.right(); ++i) found = predict_and_measure();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The maps of names next to the examples: every parameter and statistic of the example gets a tensor, and one each.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Weights of other programs: names, kernels in TensorFlow's order, what is missing, left and started anew.
 
 #include <doctest/doctest.h>

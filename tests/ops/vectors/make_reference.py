@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes reference_vectors.json: outputs and gradients of operators as JAX computes them in double precision.
 
     python3 -m venv /tmp/jax && /tmp/jax/bin/pip install jax==0.10.2 optax==0.2.8

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes resize_nearest.txt: which element Resize takes with mode nearest, by exact arithmetic on the sizes.
 
     python3 tests/ops/vectors/make_resize.py

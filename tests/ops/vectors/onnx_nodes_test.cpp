@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ONNX's own test vectors: for each operator models of one node, with inputs and the outputs that the standard asks
 // for. tools/setup fetches them; ARBALEST_ONNX_NODES names another folder of them.
 //

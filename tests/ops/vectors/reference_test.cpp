@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators, their gradients and optimisers against another framework: reference_vectors.json, which make_reference.py
 // writes.
 

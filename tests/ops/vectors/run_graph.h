@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Runs a whole graph node by node on a test device: what test vectors are compared with.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plots, thinning, tables of options and CSV, against brute force if there is one.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Logs of runs, whole and damaged, and the page that shows them.
 
 #include <doctest/doctest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plots of runs and of sweeps, as pictures.
 
 #include "tools/report/run_plots.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Pages of a contact sheet, and its search.
 
 import assert from "node:assert/strict";

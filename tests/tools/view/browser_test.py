@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER [TRACE]]
 
 Trains for seconds, opens the pages in headless Chromium and uses them as a reader would. The last line is "N passed,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Curves and charts below the timeline, compared with counting by hand.
 
 import { test } from "node:test";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Columns and what is decoded from them; fixture.json is written by viewer_data_test.cpp.
 
 import assert from "node:assert/strict";

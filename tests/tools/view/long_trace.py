@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A long trace made of a short one: long_trace.py TRACE OUT INSTANCES
 
 The run is repeated, each time with other durations (up to a fifth shorter, so that nothing overlaps that did not), until

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shared parts of the page's tests: numbers drawn from a seed, and columns as tools/view/columns.cpp writes them.
 
 export function generator(seed) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rows, levels of detail, edges between instances, the plan's layout, hash and words, against brute force.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Data in the viewer's page: columns that decode to what was encoded, names that cannot be markup, and traces of runs
 // that failed.
 

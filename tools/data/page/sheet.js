@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A contact sheet: rows of samples, a page of them at a time, and a search for classes.
 
 import { counted, grouped, shown } from "../../page/names.js";

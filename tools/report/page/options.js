@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The options and settings that runs were started with, and the differences between runs.
 
 // Settings that are shown elsewhere on the page, or that differ in every run.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A plot as SVG: axes, a line per series, and the values under the pointer.
 
 import { grouped, roundStep, shown } from "../../page/names.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The report: what became of the runs, plots over epochs, iterations or seconds, and in what the runs differ.
 
 import { grouped, quoted, shown } from "../../page/names.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measurements of runs as series for plots, thinned for drawing and complete as CSV.
 
 export const kAxes = { epochs: "epochs", iteration: "iterations", seconds: "seconds" };

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Drawing of one row of the timeline: what is wide as rectangles, what is narrow as a strip of pixels, each the mean of
 // what it covers.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Draws the charts under the timeline, aligned with it in time.
 
 import { css, rgbOf } from "../../page/theme.js";

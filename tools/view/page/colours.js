@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Colours of tasks: a hue per kind of lane, and shades for the tasks of one kind. Learners and devices share them.
 
 import { css, isDark, rgbOf } from "../../page/theme.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tasks of two traces, matched by name without the numbers and kinds of learners and devices.
 
 import { kindName } from "../../page/names.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The costs of tasks, operators and layers, the use of devices, and memory.
 
 import { css } from "../../page/theme.js";

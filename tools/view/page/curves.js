@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Curves over time below the timeline: samples of devices and the process, and numbers of filled slots.
 
 import { upperBound } from "./decode.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Columns as tools/view/columns.h writes them, and instances and nodes as viewer_data.h lays them out.
 
 export function fromBase64(text) {

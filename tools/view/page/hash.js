@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The state of the page as the URL's hash, so that a copied address opens at the same place.
 
 const kViews = ["timeline", "plan", "idle", "pays", "tasks", "compare"];

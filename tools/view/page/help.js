@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The text that "?" shows: keys, and an explanation of the page.
 
 import { el, table } from "../../page/dom.js";

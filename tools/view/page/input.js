@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mouse and keys on the timeline.
 
 import { insideOf } from "./decode.js";

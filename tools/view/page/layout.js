@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The plan as a picture: a node per task, or per kind of task over learners and devices. It has a column per step of
 // the data's way through an iteration, a band per kind of lane.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The page: verdict and views, the selection, and the reader's place.
 
 import { isDark, setTheme } from "../../page/theme.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Navigation through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to search results.
 
 import { layerOf } from "./colours.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Draws the timeline: tracks, axis, and what is selected, measured and marked.
 
 import { css } from "../../page/theme.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Dependencies between instances, as executor/plan/plan.h defines them for edges between clocks.
 
 import { lowerBound } from "./decode.js";

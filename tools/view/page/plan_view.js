@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The plan as a graph.
 
 import { css } from "../../page/theme.js";

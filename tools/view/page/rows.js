@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Instances by row, and the level of detail for each zoom.
 
 import { lowerBound, upperBound } from "./decode.js";

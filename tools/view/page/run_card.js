@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A card of the run that a trace is of: its options, its machine and its speed.
 
 import { counted, grouped, quoted, shown } from "../../page/names.js";

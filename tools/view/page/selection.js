@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The panel next to the timeline: an instance, what it waited for, what waited for it, and the layers inside.
 
 import { css } from "../../page/theme.js";

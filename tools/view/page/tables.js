@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tables: causes of idle lanes, possible gains, and differences between traces.
 
 import { css } from "../../page/theme.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The visible part of the schedule: a range of time, and tracks. painter.js draws it.
 
 import { Strips } from "./canvas.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The buttons above the timeline: what the wheel, drags and keys do as well.
 
 import { el } from "../../page/dom.js";

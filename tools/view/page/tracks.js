@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
 // threads of the host fold into one row.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The summary of a whole trace: the verdict above all views, and the panel if nothing is selected.
 
 import { el, link } from "../../page/dom.js";

@@ -24,7 +24,7 @@
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/idle_threads.h"
-#include "ops/versions.h"
+#include "ops/onednn/versions.h"
 
 namespace arbalest {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/versions.h"
+#include "ops/onednn/versions.h"
 
 #ifdef ARBALEST_ONEDNN
 #include <dnnl.h>

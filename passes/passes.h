@@ -30,6 +30,20 @@ void fuse_relu(Graph& graph);
 // parts of the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
 void fuse_attention(Graph& graph);
 
+// Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the
+// order of its elements becomes a Reshape. What reads a node that gives its input back, such as Pad by nothing or Slice
+// of everything, reads that input. Values `asked` for by their names stay, here and below.
+void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
+
+// A product reads an operand whose matrices were transposed as it was before. Of two Transposes of rows with nodes
+// between them that treat all rows alike, such as a product with a weight, one is left, or none. What the nodes between
+// make has its rows in another order then.
+void fuse_transposes(Graph& graph, const std::vector<ValueId>& asked);
+
+// Chains of Slice, Concat, Split, gradients of Slice, and sums of these whose places do not overlap, become one
+// arbalest.Assemble each, which copies every element once.
+void fuse_moves(Graph& graph, const std::vector<ValueId>& asked);
+
 // If `loss` comes from a SoftmaxCrossEntropy and the graph has the top-class Accuracy of the same logits, the loss's
 // kernel computes that accuracy too, without a kernel of its own. Returns the accuracy; kNone if none of `among` is
 // one, or if a node reads it.

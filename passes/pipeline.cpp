@@ -52,6 +52,16 @@ void report(const Passage& in, Loop& loop) {
   if (accuracy != kNone) in.notes.reported.push_back(accuracy);
 }
 
+// A pass that leaves alone what others ask for: what is measured, reported, minimised and handed out.
+template <void (*rewrite)(Graph&, const std::vector<ValueId>&)>
+void but_for_asked(const Passage& in, Loop& loop) {
+  std::vector<ValueId> asked = {in.notes.loss};
+  for (const std::vector<ValueId>* more : {&in.notes.measured, &in.notes.reported, &loop.outputs}) {
+    asked.insert(asked.end(), more->begin(), more->end());
+  }
+  rewrite(loop.graph, asked);
+}
+
 // clang-format off
 const std::vector<Pass> kPasses = {
     {"expand_layers", On::Graph, kRequired, always,
@@ -78,6 +88,10 @@ const std::vector<Pass> kPasses = {
      "before gradients and kernels, which read attributes where a graph may have constant operands"},
     {"fuse_accuracy", On::Training, kRequired, always, report,
      "before gradients; training reports the accuracy where it costs nothing"},
+    {"simplify_moves", On::Loops, kOptional, always, but_for_asked<simplify_moves>,
+     "after fold_constants, by which indices and extents are known, and before gradients, which are as simple then"},
+    {"fuse_transposes", On::Loops, kOptional, always, but_for_asked<fuse_transposes>,
+     "after simplify_moves, whose transpositions all move something, and before gradients, which have none then"},
     {"add_update", On::Training, kRequired, always, update_or_weights,
      "after all that changes the forward pass"},
     {"add_recalibration", On::Program, kRequired, always,
@@ -95,6 +109,8 @@ const std::vector<Pass> kPasses = {
      "after add_update, which adds gradients up"},
     {"keep_maxima", On::Training, kOptional, always, on_graph<keep_maxima>,
      "after add_update, which makes the gradients of pools, and before casts come between these and Relu's"},
+    {"fuse_moves", On::Loops, kOptional, always, but_for_asked<fuse_moves>,
+     "after add_update, which adds gradients of slices up, and after add_tallies, which reads what is measured"},
     {"take_inputs", On::Loops, kRequired, always, [](const Passage&, Loop& loop) { take_inputs(loop); },
      "after all that reads Prefetch's attributes, and before lower_precision, which takes inputs as they are"},
     {"lower_precision", On::Loops, kRequired, [](const ProgramOptions& options) { return options.bf16; },

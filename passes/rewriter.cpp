@@ -87,6 +87,16 @@ void Rewriter::replace_uses(ValueId from, ValueId to) {
   readers_[size_t(from)].clear();
 }
 
+void Rewriter::replace_reads(ValueId from, ValueId to) {
+  const std::vector<NodeId> readers = readers_[size_t(from)];  // a copy: set_inputs() changes them
+  for (const NodeId reader : readers) {
+    if (reader == kNone) continue;
+    std::vector<ValueId> inputs = node(reader).inputs;
+    std::replace(inputs.begin(), inputs.end(), from, to);
+    set_inputs(reader, std::move(inputs));
+  }
+}
+
 void Rewriter::set_outputs(NodeId id, std::vector<ValueId> outputs) {
   Node& node = graph_.nodes[size_t(id)];
   for (const ValueId before : node.outputs) {

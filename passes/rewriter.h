@@ -40,6 +40,8 @@ class Rewriter {
   void set_input(NodeId id, size_t i, ValueId value);  // earlier ones that are not there yet are left out
   // All that read `from` read `to` instead, the graph too.
   void replace_uses(ValueId from, ValueId to);
+  // All nodes that read `from` read `to` instead, but not the graph.
+  void replace_reads(ValueId from, ValueId to);
   // Values that the node made before and does not make any more have no producer then.
   void set_outputs(NodeId id, std::vector<ValueId> outputs);
   // The node is of another operator from now on, with all that this one takes and makes. Types are inferred.

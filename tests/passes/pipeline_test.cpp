@@ -102,8 +102,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   };
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
-      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_attention, fuse_concats, fuse_gradient_sums, "
-      "keep_maxima, fuse_statistics, fuse_batch_norm_pairs, delay_gradients";
+      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_attention, fuse_concats, simplify_moves, "
+      "fuse_transposes, fuse_gradient_sums, keep_maxima, fuse_moves, fuse_statistics, fuse_batch_norm_pairs, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

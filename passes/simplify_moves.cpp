@@ -1,0 +1,165 @@
+// Operators that move elements, where a simpler one does or none is needed: what exporters write for any shape, once
+// the shapes are known.
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+
+#include "graph/constants.h"
+#include "ops/shape/cut.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+bool all_are(const Ints& numbers, int64_t number) {
+  return std::all_of(numbers.begin(), numbers.end(), [&](int64_t each) { return each == number; });
+}
+
+// Whether the transposition keeps the order of all axes but those of one element.
+bool keeps_order(const Node& node, const Shape& from) {
+  int64_t last = -1;
+  for (const int64_t axis : ints_attribute(node, "perm")) {
+    if (from[size_t(axis)] == 1) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  return !ints_attribute(node, "perm").empty() || from.size() < 2;
+}
+
+// Whether the node, whose input 0 and output 0 have the same type, gives its input back.
+bool gives_back(const Node& node, const Shape& shape) {
+  const std::string op = node.op->qualified_name();
+  if (op == "Identity" || op == "Reshape" || op == "Flatten" || op == "Squeeze" || op == "Unsqueeze") return true;
+  if (op == "Expand" || op == "Tile") return true;
+  if (op == "Concat") return node.inputs.size() == 1;
+  if (op == "Split") return node.outputs.size() == 1;
+  if (op == "Pad") return all_are(ints_attribute(node, "pads"), 0);
+  if (op == "Transpose") return keeps_order(node, shape);
+  if (op != "Slice") return false;
+  const Cut cut(node, shape);
+  return all_are(cut.first, 0) && all_are(cut.step, 1);
+}
+
+// Indices that are equally far from each other.
+struct Run {
+  int64_t first, step, count;
+};
+
+std::optional<Run> run_of(Ints indices, int64_t extent) {
+  for (int64_t& index : indices) {
+    if (index < -extent || index >= extent) return std::nullopt;
+    if (index < 0) index += extent;
+  }
+  if (indices.empty()) return std::nullopt;
+  const int64_t step = indices.size() == 1 ? 1 : indices[1] - indices[0];
+  for (size_t i = 1; i < indices.size(); ++i) {
+    if (indices[i] - indices[i - 1] != step) return std::nullopt;
+  }
+  if (step == 0) return std::nullopt;
+  return Run{indices[0], step, int64_t(indices.size())};
+}
+
+class MoveSimplification {
+ public:
+  MoveSimplification(Graph& graph, const std::vector<ValueId>& asked)
+      : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+
+  void run() {
+    for (NodeId n = rewriter_.count(); n-- > 0;) drop_unread(n);
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (rewriter_.node(n).inputs.empty()) continue;
+      if (rewriter_.is(n, "Gather")) slice(n);
+      if (rewriter_.is(n, "Transpose")) reshape(n);
+      if (rewriter_.is(n, "Transpose")) read_pixels(n);
+      pass_by(n);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  const TensorType& type(ValueId value) const { return rewriter_.value(value).type; }
+
+  // Fusions leave nodes behind that nothing reads, and that would count as readers here.
+  void drop_unread(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    const bool unread = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+      return output == kNone || (rewriter_.readers(output).empty() && !asked_.contains(output));
+    });
+    if (unread && !node.op->side_effect) rewriter_.remove(id);
+  }
+
+  // Gather of a constant index, or of several that are equally far from each other.
+  void slice(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    const ValueId x = node.inputs[0], indices = node.inputs[1], y = node.outputs[0];
+    const Shape &shape = rewriter_.shape(x), &taken = rewriter_.shape(indices);
+    if (taken.size() > 1 || content_of(graph_, indices) == nullptr) return;
+    const int64_t named = int_attribute(node, "axis"), axis = named < 0 ? named + int64_t(shape.size()) : named;
+    const int64_t extent = shape[size_t(axis)];
+    const auto run = run_of(std::get<Ints>(content_as(graph_, node, 1, AttributeKind::Ints)), extent);
+    if (!run) return;
+    int64_t end = run->first + run->step * run->count;
+    if (end < 0) end = std::numeric_limits<int64_t>::min();
+    const Attributes part = {
+        {"starts", Ints{run->first}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{run->step}}};
+    if (!taken.empty()) return rewriter_.become(id, "Slice", {x}, {y}, part);
+    const ValueId one =
+        extent == 1 ? x : rewriter_.add_before(id, "Slice", rewriter_.value(y).name + ".slice", {x}, part);
+    rewriter_.become(id, "Squeeze", {one}, {y}, {{"axes", Ints{axis}}});
+  }
+
+  void reshape(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    const TensorType &x = type(node.inputs[0]), &y = type(node.outputs[0]);
+    if (x.shape == y.shape || !keeps_order(node, x.shape)) return;
+    if (!x.lies_as(Layout::RowMajor) || y.layout != Layout::RowMajor) return;
+    rewriter_.become(id, "Reshape", {node.inputs[0]}, {node.outputs[0]},
+                     {{"shape", y.shape}, {"allowzero", int64_t{1}}});
+  }
+
+  // Pixels as rows of channels, which channels-last images are: exporters flatten the pixels and turn the matrices.
+  void read_pixels(NodeId id) {
+    const ValueId flat = rewriter_.input(id, 0), y = rewriter_.node(id).outputs[0];
+    const NodeId reshape = rewriter_.producer(flat, "Reshape");
+    if (reshape == kNone || ints_attribute(rewriter_.node(id), "perm") != Ints{0, 2, 1}) return;
+    const NodeId change = rewriter_.producer(rewriter_.input(reshape, 0), "arbalest.ChangeLayout");
+    const ValueId images = change == kNone ? kNone : rewriter_.input(change, 0);
+    if (images == kNone || type(images).layout != Layout::ChannelsLast) return;
+    const Shape &shape = rewriter_.shape(images), &rows = rewriter_.shape(flat);
+    if (rows[0] != shape[0] || rows[1] != shape[1]) return;
+    Ints last = {0};
+    for (size_t axis = 2; axis < shape.size(); ++axis) last.push_back(int64_t(axis));
+    last.push_back(1);
+    const ValueId pixels = rewriter_.add_before(id, "arbalest.TransposeInPlace", rewriter_.value(y).name + ".pixels",
+                                                {images}, {{"perm", last}});
+    rewriter_.become(id, "Reshape", {pixels}, {y}, {{"shape", type(y).shape}, {"allowzero", int64_t{1}}});
+  }
+
+  // Lets the readers of a node that gives its input back read that input.
+  void pass_by(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    if (node.outputs.empty() || node.inputs[0] == kNone || node.outputs[0] == kNone) return;
+    const ValueId x = node.inputs[0], y = node.outputs[0];
+    if (type(x) != type(y) || !gives_back(node, rewriter_.shape(x))) return;
+    rewriter_.replace_reads(y, x);
+    if (rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);
+    if (!rewriter_.is(id, "Identity")) rewriter_.become(id, "Identity", {x}, {y}, {});
+  }
+
+  const Graph& graph_;
+  Rewriter rewriter_;
+  const std::set<ValueId> asked_;
+};
+
+}  // namespace
+
+void simplify_moves(Graph& graph, const std::vector<ValueId>& asked) {
+  MoveSimplification(graph, asked).run();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,375 @@
+// Operators that move elements: those that need not be there, and those that become one. Numbers stay what they are.
+
+#include <doctest/doctest.h>
+
+#include "tests/passes/in_double.h"
+#include "tests/passes/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace moves_test {
+namespace {
+
+// 9 tokens of 8: (4, 9, 8).
+const std::string kTokens = "tokens = Reshape <shape = [0, 9, 8]> (x)\n";
+// Tokens of 12: (4, 9, 12).
+const std::string kWide = kTokens + "wide = arbalest.Linear <units = 12, axis = -1> (tokens)\n";
+const std::string kFlat = "h = Flatten (y)\n" + kHead;
+
+Program program_of(const std::string& body, std::set<std::string> without = {}) {
+  ProgramOptions options;
+  options.fused_kernels = true;
+  options.without = std::move(without);
+  Program program = make_program(net(body), options);
+  for (const Loop& loop : program.loops) check_sound(loop.graph);
+  return program;
+}
+
+std::string constant(const std::string& name, const std::string& content) {
+  return fmt::format("{} = Constant <{}> ()\n", name, content);
+}
+
+// The training graph, whose numbers are those of a program without the passes.
+Graph same_as_without(const std::string& body) {
+  INFO(body);
+  const Program program = program_of(body);
+  check_same(train(program_of(body, {"simplify_moves", "fuse_transposes", "fuse_moves"}), 3), train(program, 3));
+  return program.training().graph;
+}
+
+int64_t count_all(const Graph& graph, std::initializer_list<const char*> ops) {
+  int64_t count = 0;
+  for (const char* op : ops) count += count_ops(graph, op);
+  return count;
+}
+
+int64_t gathers(const Graph& graph) {
+  return count_all(graph, {"Gather", "arbalest.GatherGrad"});
+}
+
+}  // namespace
+
+TEST_CASE("Gather of constant indices that are equally far from each other is a Slice") {
+  for (const auto& [index, axis] : std::vector<std::pair<std::string, int>>{{"value_int = 1", 1},
+                                                                            {"value_int = -2", -1},
+                                                                            {"value_ints = [3]", 1},
+                                                                            {"value_ints = [-9]", 1},
+                                                                            {"value_ints = [3, 4, 5]", 1},
+                                                                            {"value_ints = [0, 2, 4, 6]", 2},
+                                                                            {"value_ints = [-1, -4, -7]", -2},
+                                                                            {"value_ints = [1, 0]", 1}}) {
+    const Graph graph =
+        same_as_without(kWide + constant("i", index) + fmt::format("y = Gather <axis = {}> (wide, i)\n", axis) + kFlat);
+    CHECK(gathers(graph) == 0);
+    CHECK(count_ops(graph, "Slice") == 1);
+    CHECK(count_ops(graph, "arbalest.SliceGrad") == 1);
+  }
+}
+
+TEST_CASE("Gather of other indices stays") {
+  for (const std::string index : {"[0, 0]", "[0, 1, 3]", "[1, 2, 1]"}) {
+    const Graph graph =
+        same_as_without(kWide + constant("i", "value_ints = " + index) + "y = Gather <axis = 1> (wide, i)\n" + kFlat);
+    CHECK(gathers(graph) == 2);
+  }
+  const Graph graph = same_as_without(kWide +
+                                      "mean = ReduceMean <axes = [0], keepdims = 0> (tokens)\n"
+                                      "most = ArgMax <axis = 1, keepdims = 0> (mean)\n"
+                                      "y = Gather <axis = 2> (wide, most)\n" +
+                                      kFlat);
+  CHECK(gathers(graph) == 2);
+}
+
+TEST_CASE("parts that are taken out of one tensor give it their gradients in one copy") {
+  const std::string heads =
+      "four = Reshape <shape = [0, 9, 3, 4]> (wide)\nmoved = Transpose <perm = [2, 0, 1, 3]> (four)\n";
+  const std::string product = "p = Mul (a, b)\ny = Add (p, c)\n";
+  for (const std::string& taken :
+       {heads + constant("i", "value_int = 0") + constant("j", "value_int = 1") + constant("k", "value_int = -1") +
+            "a = Gather (moved, i)\nb = Gather (moved, j)\nc = Gather (moved, k)\n",
+        heads + "d, e, f = Split <axis = 0> (moved)\na = Squeeze <axes = [0]> (d)\nb = Squeeze <axes = [0]> (e)\n"
+                "c = Squeeze <axes = [0]> (f)\n",
+        std::string("a = Slice <starts = [0], ends = [4], axes = [2]> (wide)\n"
+                    "b = Slice <starts = [4], ends = [8], axes = [-1]> (wide)\n"
+                    "c = Slice <starts = [-4], ends = [100], axes = [2]> (wide)\n"),
+        std::string("a = Slice <starts = [0], ends = [12], axes = [2], steps = [3]> (wide)\n"
+                    "b = Slice <starts = [1], ends = [12], axes = [2], steps = [3]> (wide)\n"
+                    "c = Slice <starts = [11], ends = [-100], axes = [2], steps = [-3]> (wide)\n")}) {
+    const Graph graph = same_as_without(kWide + taken + product + kFlat);
+    CHECK(gathers(graph) == 0);
+    CHECK(count_ops(graph, "arbalest.SliceGrad") == 0);
+    CHECK(count_all(graph, {"arbalest.Assemble", "Concat"}) == 1);
+    // The sum, and the head's bias.
+    CHECK(count_ops(graph, "Add") == 1);
+  }
+}
+
+TEST_CASE("parts with gaps between them leave zeros there; parts that overlap are added up") {
+  const std::string end = "y = Mul (a, b)\n" + kFlat;
+  const Graph apart = same_as_without(kWide +
+                                      "a = Slice <starts = [0], ends = [4], axes = [2]> (wide)\n"
+                                      "b = Slice <starts = [6], ends = [10], axes = [2]> (wide)\n" +
+                                      end);
+  CHECK(only(apart, "arbalest.Assemble").inputs.size() == 2);
+  CHECK(count_ops(apart, "arbalest.SliceGrad") == 0);
+  const Graph left_out = same_as_without(kWide + "a, , b = Split <axis = 2> (wide)\n" + end);
+  CHECK(only(left_out, "arbalest.Assemble").inputs.size() == 2);
+  const Graph overlapping = same_as_without(kWide +
+                                            "a = Slice <starts = [0], ends = [4], axes = [2]> (wide)\n"
+                                            "b = Slice <starts = [3], ends = [7], axes = [2]> (wide)\n" +
+                                            end);
+  CHECK(count_ops(overlapping, "arbalest.SliceGrad") == 2);
+  CHECK(count_ops(overlapping, "arbalest.Assemble") == 0);
+}
+
+TEST_CASE("a roll of windows is one copy, and so is its gradient") {
+  const auto roll = [](const char* to, const char* from, int axis) {
+    return fmt::format(
+        "{0}1 = Slice <starts = [2], ends = [100], axes = [{2}]> ({1})\n"
+        "{0}2 = Slice <starts = [0], ends = [2], axes = [{2}]> ({1})\n{0} = Concat <axis = {2}> ({0}1, {0}2)\n",
+        to, from, axis);
+  };
+  const Graph graph = same_as_without(kWide + roll("r", "wide", 1) + roll("y", "r", 2) + kFlat);
+  CHECK(count_all(graph, {"Slice", "Concat", "arbalest.SliceGrad"}) == 0);
+  CHECK(count_ops(graph, "arbalest.Assemble") == 2);
+  for (const Node& node : graph.nodes) {
+    if (node.op->name == "Assemble") CHECK(node.inputs.size() == 4);
+  }
+}
+
+TEST_CASE("patches of neighbours are put together in one copy, and so is their gradient") {
+  const auto every_second = [](const char* to, const char* from, int first, int axis) {
+    return fmt::format("{} = Slice <starts = [{}], ends = [100], axes = [{}], steps = [2]> ({})\n", to, first, axis,
+                       from);
+  };
+  const Graph graph = same_as_without(
+      kTokens + "t = arbalest.Linear <units = 16, axis = -1> (tokens)\nu = Reshape <shape = [0, 6, 6, 4]> (t)\n" +
+      every_second("a", "u", 0, 1) + every_second("b", "u", 1, 1) + every_second("aa", "a", 0, 2) +
+      every_second("ab", "a", 1, 2) + every_second("ba", "b", 0, 2) + every_second("bb", "b", 1, 2) +
+      "y = Concat <axis = -1> (aa, ba, ab, bb)\n" + kFlat);
+  CHECK(count_all(graph, {"Slice", "Concat", "arbalest.SliceGrad"}) == 0);
+  CHECK(count_ops(graph, "arbalest.Assemble") == 2);
+}
+
+TEST_CASE("what others read stays in memory") {
+  const Graph graph = same_as_without(kWide +
+                                      "a = Slice <starts = [0], ends = [6], axes = [1]> (wide)\n"
+                                      "b = Slice <starts = [0], ends = [6], axes = [2]> (a)\nr = Relu (a)\n"
+                                      "c = Concat <axis = 2> (b, r)\ny = Concat <axis = 2> (c, b)\n" +
+                                      kFlat);
+  CHECK(count_ops(graph, "Relu") == 1);
+  CHECK(count_all(graph, {"Slice", "arbalest.Assemble"}) >= 2);
+}
+
+TEST_CASE("moves of nothing are left out") {
+  const Graph graph = same_as_without(
+      kWide +
+      "p = Pad <pads = [0, 0, 0, 0, 0, 0]> (wide)\ns = Slice <starts = [0], ends = [100], axes = [1]> (p)\n"
+      "c = Concat <axis = 1> (s)\nt = Transpose <perm = [0, 1, 2]> (c)\n"
+      "u = Unsqueeze <axes = [1]> (t)\nv = Transpose <perm = [1, 0, 2, 3]> (u)\n"
+      "w = Expand <shape = [1, 1, 9, 12]> (v)\ny = Squeeze <axes = [0]> (w)\n" +
+      kFlat);
+  CHECK(count_all(graph, {"Pad", "Slice", "Concat", "Transpose", "Expand", "arbalest.SliceGrad"}) == 0);
+  // These move something.
+  const Graph moved = same_as_without(kWide +
+                                      "p = Pad <pads = [0, 1, 0, 0, -1, 0]> (wide)\n"
+                                      "s = Slice <starts = [8], ends = [-100], axes = [1], steps = [-1]> (p)\n"
+                                      "y = Transpose <perm = [0, 2, 1]> (s)\n" +
+                                      kFlat);
+  CHECK(count_ops(moved, "Pad") == 2);
+  CHECK(count_ops(moved, "Slice") == 1);
+  CHECK(count_ops(moved, "Transpose") == 2);
+}
+
+TEST_CASE("pixels of channels-last images are rows without a copy") {
+  const std::string patches = "c = arbalest.Conv <filters = 8, kernel_shape = [2, 2], strides = [2, 2]> (x)\n";
+  const Graph graph = same_as_without(patches +
+                                      "f = Reshape <shape = [0, 8, -1]> (c)\n"
+                                      "t = Transpose <perm = [0, 2, 1]> (f)\n"
+                                      "y = arbalest.Linear <units = 5, axis = -1> (t)\n" +
+                                      kFlat);
+  CHECK(count_all(graph, {"Transpose", "arbalest.ChangeLayout"}) == 0);
+  const Graph other = same_as_without(patches +
+                                      "f = Reshape <shape = [0, 4, -1]> (c)\n"
+                                      "t = Transpose <perm = [0, 2, 1]> (f)\n"
+                                      "y = arbalest.Linear <units = 5, axis = -1> (t)\n" +
+                                      kFlat);
+  CHECK(count_ops(other, "Transpose") == 2);
+}
+
+TEST_CASE("products read transposed matrices as they lie, and write gradients so") {
+  const std::string w = "#initial float[5, 8] w = {" + numbers(40) + "}";
+  const std::string t = "t = Transpose <perm = [1, 0]> (w)\n";
+  const Graph linear = same_as_without(kTokens + t + "y = MatMul (tokens, t)\n" + kFlat + w);
+  CHECK(count_ops(linear, "Transpose") == 0);
+  CHECK(count_ops(linear, "MatMul") == 0);
+  const ValueId gradient = linear.find_value("w.gradient");
+  CHECK(linear.nodes[size_t(linear.values[size_t(gradient)].producer)].op->qualified_name() == "arbalest.GemmGradB");
+  const std::string rows = "rows = Reshape <shape = [-1, 8]> (x)\n";
+  for (const std::string& body :
+       {rows + "t = Transpose (w)\nu = Gemm (rows, t)\ny = Reshape <shape = [-1, 45]> (u)\n",
+        rows + "t = Transpose (w)\nr = Transpose (t)\nu = Gemm <transB = 1> (rows, r)\ny = Reshape <shape = [-1, 45]> "
+               "(u)\n",
+        rows + "c = Transpose (rows)\nu = MatMul (w, c)\nv = Transpose (u)\ny = Reshape <shape = [-1, 45]> (v)\n",
+        kTokens + "c = Transpose <perm = [0, 2, 1]> (tokens)\ny = MatMul (w, c)\n",
+        kTokens +
+            "c = Transpose <perm = [0, 2, 1]> (tokens)\ns = MatMul (tokens, c)\nd = MatMul (c, tokens)\n"
+            "e = MatMul (c, s)\nf = MatMul (e, tokens)\ng = Add (d, f)\nv = Transpose (w)\ny = MatMul (g, v)\n"}) {
+    const Graph graph = same_as_without(body + kFlat + w);
+    CHECK(count_ops(graph, "Transpose") <= 2);
+    CHECK(count_ops(graph, "MatMul") <= 1);
+  }
+  // Matrices that meet one B are one product if they are not transposed.
+  const Graph tokens = same_as_without(kTokens + "c = Transpose <perm = [0, 2, 1]> (tokens)\n" +
+                                       "l = arbalest.Linear <units = 9, axis = -1> (c)\ny = Relu (l)\n" + kFlat);
+  CHECK(count_ops(tokens, "Transpose") == 1);
+}
+
+TEST_CASE("transpositions that rows go through and come back from are left out") {
+  const std::string weights = "#initial float[8, 5] w = {" + numbers(40) + "}, float[5] b = {" + numbers(5) + "}";
+  const std::string more = weights + ", float[5, 5] v = {" + numbers(25) + "}";
+  const std::string there = kTokens + "t = Transpose <perm = [1, 0, 2]> (tokens)\nm = MatMul (t, w)\na = Add (b, m)\n";
+  const Graph simple = same_as_without(there + "y = Transpose <perm = [1, 0, 2]> (a)\n" + kFlat + weights);
+  CHECK(count_ops(simple, "Transpose") == 0);
+  const std::string rows = there + "r = Reshape <shape = [-1, 5]> (a)\ng = Gemm (r, v, b)\nn = Relu (g)\n";
+  const Graph flat = same_as_without(
+      rows + "s = Reshape <shape = [9, -1, 5]> (n)\ny = Transpose <perm = [1, 0, 2]> (s)\n" + kFlat + more);
+  CHECK(count_ops(flat, "Transpose") == 0);
+  const Graph one = same_as_without(there + "y = Transpose <perm = [1, 2, 0]> (a)\n" + kFlat + weights);
+  CHECK(count_ops(one, "Transpose") == 2);  // and its gradient
+  for (const std::string& other :
+       {// Rows come together in another way.
+        rows + "s = Reshape <shape = [-1, 3, 5]> (n)\ny0 = Transpose <perm = [1, 0, 2]> (s)\ny = Reshape <shape = [-1, "
+               "45]> (y0)\n",
+        // Something else reads them between.
+        there +
+            "s = Transpose <perm = [1, 0, 2]> (a)\nc = ReduceSum <axes = [0, 2], keepdims = 0> (a)\nf = Flatten (s)\n"
+            "k = ReduceSum <axes = [0], keepdims = 1> (c)\ny = Mul (f, k)\n",
+        // Each row gets another addend.
+        there + "p = Slice <starts = [0], ends = [1], axes = [1]> (a)\nq = Relu (p)\nz = Add (a, q)\n"
+                "y = Transpose <perm = [1, 0, 2]> (z)\n"}) {
+    const Graph graph = same_as_without(other + kFlat + (other.find(", v, b)") == std::string::npos ? weights : more));
+    CHECK(count_ops(graph, "Transpose") >= 3);
+  }
+}
+
+TEST_CASE("what is asked for by its name keeps its rows") {
+  Graph graph = expanded(kTokens +
+                         "t = Transpose <perm = [1, 0, 2]> (tokens)\nm = Relu (t)\n"
+                         "y = Transpose <perm = [1, 0, 2]> (m)\n" +
+                         kFlat);
+  Graph other = graph;
+  fuse_transposes(graph, {graph.find_value("m")});
+  CHECK(count_ops(graph, "Transpose") == 2);
+  fuse_transposes(other, {});
+  check_sound(other);
+  CHECK(count_ops(other, "Transpose") == 0);
+}
+
+TEST_CASE("attention as PyTorch exports it, rows before samples, moves nothing") {
+  const std::string parameters = "#initial float[48, 8] w = {" + numbers(48 * 8) + "}, float[48] b = {" + numbers(48) +
+                                 "}, float[16, 16] o = {" + numbers(256) + "}, float[16] c = {" + numbers(16) + "}";
+  const auto heads = [](const char* to, const char* index) {
+    return constant(fmt::format("{}i", to), index) +
+           fmt::format(
+               "{0}g = Gather (five, {0}i)\n{0}r = Reshape <shape = [9, -1, 8]> ({0}g)\n"
+               "{0}t = Transpose <perm = [1, 0, 2]> ({0}r)\n{0} = Reshape <shape = [-1, 2, 9, 8]> ({0}t)\n",
+               to);
+  };
+  const std::string body =
+      kTokens +
+      "first = Transpose <perm = [1, 0, 2]> (tokens)\nwt = Transpose <perm = [1, 0]> (w)\n"
+      "m = MatMul (first, wt)\nqkv = Add (b, m)\nfour = Reshape <shape = [9, -1, 3, 16]> (qkv)\n"
+      "up = Unsqueeze <axes = [0]> (four)\nturned = Transpose <perm = [3, 1, 2, 0, 4]> (up)\n"
+      "five = Squeeze <axes = [3]> (turned)\n" +
+      heads("q", "value_int = 0") + heads("k", "value_int = 1") + heads("v", "value_int = 2") +
+      "kc = Transpose <perm = [0, 1, 3, 2]> (k)\ns = MatMul (q, kc)\np = Softmax (s)\na = MatMul (p, v)\n"
+      "at = Transpose <perm = [2, 0, 1, 3]> (a)\nar = Reshape <shape = [-1, 16]> (at)\n"
+      "ag = Gemm <transB = 1> (ar, o, c)\nas = Reshape <shape = [9, -1, 16]> (ag)\n"
+      "y = Transpose <perm = [1, 0, 2]> (as)\n" +
+      kFlat + parameters;
+  const Graph fused = same_as_without(body);
+  CHECK(count_ops(fused, "arbalest.PackedAttention") == 1);
+  CHECK(count_all(fused, {"Transpose", "Slice", "Gather", "arbalest.SliceGrad", "arbalest.Assemble"}) == 0);
+  check_same(train(program_of(body, {"fuse_attention"}), 3), train(program_of(body), 3));
+}
+
+TEST_CASE("windows of a sample are heads to attention, each with its mask") {
+  // 2 windows of 9 tokens for each of 4 samples, in 2 heads of 8; the second one's last tokens are apart.
+  std::string mask = "float[2, 9, 9] mask = {";
+  for (int i = 0; i < 162; ++i) mask += fmt::format("{}{}", i ? ", " : "", i / 81 == 1 && i % 9 > 5 ? "-5.0" : "0.0");
+  const std::string parameters = "#initial float[2, 9, 9] table = {" + numbers(162) + "}, " + mask + "}";
+  std::string body =
+      kTokens + "t = Concat <axis = 1> (tokens, tokens)\nu = Reshape <shape = [-1, 9, 8]> (t)\n" +
+      "qkv = arbalest.Linear <units = 48, axis = -1> (u)\nfive = Reshape <shape = [-1, 9, 3, 2, 8]> (qkv)\n"
+      "moved = Transpose <perm = [2, 0, 3, 1, 4]> (five)\n";
+  for (const auto& [to, index] : {std::pair("q", 0), {"k", 1}, {"v", 2}})
+    body += constant(fmt::format("{}i", to), fmt::format("value_int = {}", index)) +
+            fmt::format("{0} = Gather (moved, {0}i)\n", to);
+  body +=
+      "kt = Transpose <perm = [0, 1, 3, 2]> (k)\ns0 = MatMul (q, kt)\ns1 = Add (s0, table)\n"
+      "s2 = Reshape <shape = [-1, 2, 2, 9, 9]> (s1)\nm = Unsqueeze <axes = [0, 2]> (mask)\ns3 = Add (s2, m)\n"
+      "s4 = Reshape <shape = [-1, 2, 9, 9]> (s3)\np = Softmax (s4)\nd = arbalest.Dropout <ratio = 0.0> (p)\n"
+      "a = MatMul (d, v)\nb = Transpose <perm = [0, 2, 1, 3]> (a)\ny = Reshape <shape = [-1, 288]> (b)\n" +
+      kFlat + parameters;
+  const Program program = program_of(body);
+  CHECK(count_ops(program.training().graph, "arbalest.Attention") == 1);
+  CHECK(count_ops(program.training().graph, "Softmax") == 0);
+  CHECK(only(program.find(LoopRole::Validate)->graph, "arbalest.Attention").inputs.size() == 4);
+  check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
+}
+
+TEST_CASE("parts of rows that Slice takes are packed, too") {
+  std::string body = kTokens + "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n";
+  for (const auto& [to, begin, perm] :
+       {std::tuple("q", 0, "[0, 2, 1, 3]"), {"k", 16, "[0, 2, 3, 1]"}, {"v", 32, "[0, 2, 1, 3]"}}) {
+    body += fmt::format(
+        "{0}3 = Slice <starts = [{1}], ends = [{2}], axes = [2]> (qkv)\n"
+        "{0}4 = Reshape <shape = [0, 0, 2, 8]> ({0}3)\n{0} = Transpose <perm = {3}> ({0}4)\n",
+        to, begin, begin + 16, perm);
+  }
+  const Graph graph = same_as_without(body + "s = MatMul (q, k)\np = Softmax (s)\ny = MatMul (p, v)\n" + kFlat);
+  CHECK(count_ops(graph, "arbalest.PackedAttention") == 1);
+  CHECK(count_all(graph, {"Slice", "Transpose", "arbalest.SliceGrad"}) == 0);
+}
+
+TEST_CASE("what drops nothing is not there") {
+  const Graph graph = same_as_without(kWide +
+                                      "a = arbalest.Dropout <ratio = 0.0> (wide)\nb = arbalest.StochasticDepth (a)\n"
+                                      "r = Constant <value_float = 0.0> ()\nt = Constant <value = bool {1}> ()\n"
+                                      "y, mask = Dropout (b, r, t)\n" +
+                                      kFlat);
+  CHECK(count_all(graph, {"Dropout", "arbalest.DropoutGrad", "arbalest.StochasticDepth", "Identity"}) == 0);
+  const Graph masked = expanded(kWide +
+                                "r = Constant <value_float = 0.0> ()\nt = Constant <value = bool {1}> ()\n"
+                                "d, mask = Dropout (wide, r, t)\nm = Cast <to = 1> (mask)\ny = Mul (d, m)\n" +
+                                kFlat);
+  CHECK(count_ops(masked, "Dropout") == 1);
+}
+
+TEST_CASE("constants are in bfloat16 from the start, and gradients are cast once") {
+  const std::string body = kTokens +
+                           "t = Transpose <perm = [1, 0]> (w)\nm = MatMul (tokens, t)\n"
+                           "s = Constant <value_float = 1.5> ()\nd = Div (m, s)\nf = Cast <to = 1> (d)\n"
+                           "y = Mul (f, s)\n" +
+                           kFlat + "#initial float[5, 8] w = {" + numbers(40) + "}";
+  const Program program = program_of_net(body, true);
+  const Graph& graph = program.training().graph;
+  for (const Node& node : graph.nodes) {
+    if (node.op->name != "Cast") continue;
+    INFO(node.name);
+    const Value &from = graph.values[size_t(node.inputs[0])], &to = graph.values[size_t(node.outputs[0])];
+    CHECK(from.role != Role::Constant);
+    CHECK(from.type.dtype != to.type.dtype);
+  }
+  const Value& lowered = value(graph, "s.bf16");
+  CHECK(lowered.role == Role::Constant);
+  CHECK(lowered.type.dtype == DataType::Bfloat16);
+  REQUIRE(lowered.initializer.data);
+  bfloat16 number;
+  std::memcpy(&number, lowered.initializer.data->data(), sizeof number);
+  CHECK(float(number) == 1.5f);
+}
+
+}  // namespace moves_test

@@ -84,13 +84,17 @@ class MoveSimplification {
  private:
   const TensorType& type(ValueId value) const { return rewriter_.value(value).type; }
 
-  // Fusions leave nodes behind that nothing reads, and that would count as readers here.
+  // Fusions leave nodes behind that nothing reads, and that would count as readers here. Those that read a parameter
+  // stay: an error says why the parameter is not trained.
   void drop_unread(NodeId id) {
     const Node& node = rewriter_.node(id);
     const bool unread = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
       return output == kNone || (rewriter_.readers(output).empty() && !asked_.contains(output));
     });
-    if (unread && !node.op->side_effect) rewriter_.remove(id);
+    const bool parameter = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input != kNone && rewriter_.value(input).role == Role::Parameter;
+    });
+    if (unread && !parameter && !node.op->side_effect) rewriter_.remove(id);
   }
 
   // Gather of a constant index, or of several that are equally far from each other.

@@ -48,6 +48,13 @@ const std::vector<std::string>& nets() {
       "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\nt = Transpose <perm = [0, 2, 1, 3]> (a)\n"
       "h = Flatten (t)\n" +
           kHead,
+      // Moves as exporters write them.
+      "tokens = Reshape <shape = [0, 9, 8]> (x)\nwide = arbalest.Linear <units = 8, axis = -1> (tokens)\n"
+      "t = Transpose <perm = [1, 0, 2]> (wide)\nr = Relu (t)\nu = Transpose <perm = [1, 0, 2]> (r)\n"
+      "i = Constant <value_int = 1> ()\ng = Gather <axis = 1> (u, i)\n"
+      "a = Slice <starts = [0], ends = [4], axes = [1]> (g)\nb = Slice <starts = [4], ends = [8], axes = [1]> (g)\n"
+      "h = Mul (a, b)\n" +
+          kHead,
       kShared,
   };
   return nets;

@@ -97,7 +97,8 @@ class GradContext {
   std::vector<ValueId>& grads_;
 };
 
-// Rewriting a layer (an op that owns parameters) into operators with explicit parameters.
+// Rewriting a layer (an op that owns parameters) into operators with explicit parameters, or a fused operator into
+// simpler ones.
 class ExpandContext {
  public:
   // `replaced`, indexed by value, receives the replacement of each of the node's outputs. The caller redirects the
@@ -185,10 +186,13 @@ struct Op {
   // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
   // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
   std::function<std::vector<std::byte>(const InferContext&)> content;
-  std::function<void(GradContext&)> grad;               // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
-  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
-  std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
+  std::function<void(GradContext&)> grad;            // none: gradients stop here
+  std::function<void(ExpandContext&)> expand;        // layers; such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands;  // whether this node is expanded; the others have kernels
+  // A fused operator in terms of simpler ones: adds nodes of them and replaces every output. It says what the operator
+  // means. Kernels are held against it, and CPUs run it if they gain nothing by a kernel (ops/fused/decomposed.h).
+  std::function<void(ExpandContext&)> decompose;
+  std::function<void(Graph&, NodeId)> for_inference;  // rewrites the node in place for validation; none: as it is
   // How outputs of a node are computed once more. None: as they were, unless the operator draws random numbers or
   // changes what outlives the iteration; such operators are not repeated.
   std::function<Repetition(const Graph&, const Node&)> again;

@@ -1,6 +1,7 @@
 #pragma once
 // Takes operators through their samples: draws inputs, runs kernels between guard bytes, compares with the same
-// operator in double on the CPU, and gradients with finite differences.
+// operator in double on the CPU, and gradients with finite differences. A fused operator is compared with the operators
+// that it stands for (Op::decompose).
 
 #include <cstdint>
 #include <string>

@@ -4,6 +4,7 @@
 
 #include "ops/conv/conv_type.h"
 #include "ops/conv/cpu/conv_cpu.h"
+#include "ops/fused/decomposed.h"
 #include "ops/relu.h"
 
 namespace arbalest {
@@ -234,6 +235,11 @@ void register_conv_conv(OpRegistry& registry) {
                 .layout = Layout::ChannelsLast,
                 .infer = infer_conv,
                 .grad = grad_conv_relu,
+                .decompose =
+                    [](ExpandContext& c) {
+                      const ValueId y = add_one(c, "Conv", c.node().inputs, c.node().attributes);
+                      c.replace_output(0, add_one(c, "Relu", {y}));
+                    },
                 .cost = conv_cost(0, 1),
                 .samples = relu_samples,
                 .cpu = [](const KernelRequest& r) { return with_relu(conv_cpu(r), r.outputs[0]); }});

@@ -4,21 +4,22 @@
 #include <fmt/format.h>
 
 #include "ops/conv/conv_type.h"
-#include "ops/conv/cpu/conv_statistics_cpu.h"
+#include "ops/fused/decomposed.h"
+#include "ops/nn/window.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
 
-// (chunks, C, 2)
+// (chunks, 2 · C): two numbers a channel, one after the other.
 TensorType partials_type(InferContext& context, const TensorType& image) {
   if (image.shape.size() != 4 || image.elements() == 0) {
     context.fail(fmt::format("the result is {}; expected images (N,C,H,W)", to_string(image)));
   }
   const int64_t chunk_pixels = int_attribute(context.node(), "chunk_pixels");
   if (chunk_pixels < 0) context.fail(fmt::format("attribute 'chunk_pixels' is {}, expected 0 or more", chunk_pixels));
-  return {master_type(image.dtype), {pixel_chunks(image.shape, chunk_pixels).chunks, image.shape[1], 2}};
+  return {master_type(image.dtype), {pixel_chunks(image.shape, chunk_pixels).chunks, 2 * image.shape[1]}};
 }
 
 void infer_conv_statistics(InferContext& context) {
@@ -28,26 +29,84 @@ void infer_conv_statistics(InferContext& context) {
 }
 
 void infer_gradient_sums(InferContext& context) {
-  expect_input(context, 0, convolved_type(context, 2, 1), "the type of Conv's output");
-  const TensorType x = context.input(2);
+  using In = ConvSumsInput;
+  expect_input(context, In::dY, convolved_type(context, In::X, In::W), "the type of Conv's output");
+  const TensorType x = context.input(In::X);
   const TensorType channels{master_type(x.dtype), {x.shape[1]}};
-  for (const size_t i : {size_t{3}, size_t{8}}) {
+  for (const size_t i : {In::Y, In::Second, In::X2}) {
     if (context.has_input(i)) expect_input(context, i, x, "the type of 'X'");
   }
-  for (const size_t i : {size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {
+  for (const size_t i : {In::Scale, In::SavedMean, In::SavedInvStd, In::Bias, In::SavedMean2}) {
     if (context.has_input(i)) expect_input(context, i, channels, "a number a channel of 'X'");
   }
-  const bool pair = context.has_input(ConvSumsInput::X2);
-  if (pair) {
-    if (!context.has_input(ConvSumsInput::Y) || !context.has_input(ConvSumsInput::Second))
-      context.fail("'X2' is there without 'Y' or 'dY2'");
-    expect_input(context, ConvSumsInput::X2, x, "the type of 'X'");
-    expect_input(context, ConvSumsInput::SavedMean2, channels, "a number a channel of 'X'");
-  }
-  if (context.has_input(3) && context.has_input(7)) context.fail("inputs 'Y' and 'bias' are both there; expected one");
+  const bool pair = context.has_input(In::X2), by_y = context.has_input(In::Y);
+  if (pair && !(by_y && context.has_input(In::Second))) context.fail("'X2' is there without 'Y' or 'dY2'");
+  if (pair != context.has_input(In::SavedMean2)) context.fail("expected both or none of 'X2' and 'saved_mean2'");
+  if (by_y && context.has_input(In::Bias)) context.fail("inputs 'Y' and 'bias' are both there; expected one");
   context.set_output(0, x);
   context.set_output(1, partials_type(context, x));
   if (pair) context.set_output(2, partials_type(context, x));
+}
+
+// The pixels of an image as the rows of a matrix.
+ValueId rows_of_pixels(ExpandContext& c, ValueId image) {
+  const int64_t channels = c.type(image).shape[1];
+  const ValueId turned = add_one(c, "Transpose", {image}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
+  return add_one(c, "Reshape", {turned}, {{"shape", std::vector<int64_t>{-1, channels}}});
+}
+
+// Two numbers a chunk and channel, (chunks, 2 · C), that `reduce` makes of the rows of each chunk.
+template <typename Reduce>
+ValueId reduce_chunks(ExpandContext& c, ValueId rows, int64_t channels, const Reduce& reduce) {
+  using Ints = std::vector<int64_t>;
+  const TensorType& image = c.type(c.node().outputs[0]);
+  const PixelChunks chunks = pixel_chunks(image.shape, int_attribute(c.node(), "chunk_pixels"));
+  std::vector<ValueId> reduced;
+  for (int64_t first = 0; first < chunks.chunks * chunks.pixels; first += chunks.pixels) {
+    reduced.push_back(reduce(add_one(
+        c, "Slice", {rows}, {{"starts", Ints{first}}, {"ends", Ints{first + chunks.pixels}}, {"axes", Ints{0}}})));
+  }
+  const ValueId all = add_one(c, "Concat", reduced, {{"axis", int64_t{0}}});
+  return add_one(c, "Reshape", {all}, {{"shape", Ints{chunks.chunks, 2 * channels}}});
+}
+
+void decompose_conv_statistics(ExpandContext& c) {
+  const ValueId y = add_one(c, "Conv", {c.input(0), c.input(1)}, window_attributes(c.node(), {"group"}));
+  c.replace_output(0, y);
+  c.replace_output(1, reduce_chunks(c, rows_of_pixels(c, y), c.type(y).shape[1],
+                                    [&](ValueId rows) { return add_one(c, "arbalest.ChannelStatistics", {rows}); }));
+}
+
+// Sums of g and of g · (x − mean).
+ValueId sums_of_gradient(ExpandContext& c, ValueId gradient, ValueId x, ValueId mean) {
+  const ValueId g = rows_of_pixels(c, gradient), deviation = add_one(c, "Sub", {rows_of_pixels(c, x), mean});
+  const ValueId product = add_one(c, "Mul", {g, deviation});
+  std::vector<ValueId> columns;
+  for (const ValueId term : {g, product}) {
+    columns.push_back(add_one(c, "Unsqueeze", {term}, {{"axes", std::vector<int64_t>{2}}}));
+  }
+  const ValueId both = add_one(c, "Concat", columns, {{"axis", int64_t{2}}});
+  return reduce_chunks(c, both, c.type(x).shape[1], [&](ValueId rows) {
+    return add_one(c, "ReduceSum", {rows}, {{"axes", std::vector<int64_t>{0}}});
+  });
+}
+
+void decompose_gradient_sums(ExpandContext& c) {
+  using In = ConvSumsInput;
+  const ValueId convolved = add_one(c, "arbalest.ConvGradInput", {c.input(In::dY), c.input(In::W), c.input(In::X)},
+                                    window_attributes(c.node(), {"group"}));
+  const ValueId second = c.input(In::Second), bias = c.input(In::Bias);
+  const ValueId sum = second == kNone ? convolved : add_one(c, "Add", {convolved, second});
+  const std::vector<ValueId> norm = {c.input(In::X), c.input(In::Scale), bias, c.input(In::SavedMean),
+                                     c.input(In::SavedInvStd)};
+  const ValueId y =
+      bias == kNone ? c.input(In::Y) : add_one(c, "arbalest.BatchNormAgain", norm, {{"relu", int64_t{1}}});
+  const ValueId g = y == kNone ? sum : add_one(c, "arbalest.ReluGrad", {sum, y});
+  c.replace_output(0, bias != kNone && second == kNone ? convolved : g);
+  c.replace_output(1, sums_of_gradient(c, g, c.input(In::X), c.input(In::SavedMean)));
+  if (c.input(In::X2) != kNone) {
+    c.replace_output(2, sums_of_gradient(c, g, c.input(In::X2), c.input(In::SavedMean2)));
+  }
 }
 
 Sample::Input image_tensor(const Shape& shape, double low = -1, double high = 1) {
@@ -204,9 +263,10 @@ void register_conv_conv_statistics(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_conv_statistics,
+                .decompose = decompose_conv_statistics,
                 .cost = conv_cost(0, 1),
                 .samples = conv_statistics_samples,
-                .cpu = conv_statistics_cpu});
+                .cpu = decomposed_cpu});
   registry.add(
       {.domain = "arbalest",
        .name = "ConvGradInputSums",
@@ -223,9 +283,10 @@ void register_conv_conv_statistics(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_gradient_sums,
-       .cost = conv_cost(2, 1, 0),
+       .decompose = decompose_gradient_sums,
+       .cost = conv_cost(ConvSumsInput::X, ConvSumsInput::W, ConvSumsInput::dY),
        .samples = gradient_sums_samples,
-       .cpu = conv_grad_input_sums_cpu});
+       .cpu = decomposed_cpu});
 }
 
 }  // namespace arbalest

@@ -5,6 +5,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/fused/decomposed.h"
 
 namespace arbalest {
 namespace {
@@ -158,6 +159,12 @@ void register_math_channel_sum(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_relu_grad_sums,
+                .decompose =
+                    [](ExpandContext& c) {
+                      const ValueId passed = add_one(c, "arbalest.ReluGrad", {c.input(0), c.input(1)});
+                      c.replace_output(0, passed);
+                      c.replace_output(1, add_one(c, "arbalest.ChannelSum", {passed}, c.node().attributes));
+                    },
                 .cost =
                     [](const Graph& graph, const Node& node) {
                       return Cost{2 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};

@@ -61,8 +61,8 @@ void expand_onnx_norm(ExpandContext& context) {
   attributes.set("correction", int_attribute(node, "correction"));
   const auto outputs = context.add("arbalest.BatchNormTraining", "", inputs, 5, attributes);
   for (size_t i = 0; i < node.outputs.size(); ++i) context.replace_output(i, outputs[i]);
-  context.carry(inputs[3], outputs[1]);
-  context.carry(inputs[4], outputs[2]);
+  context.carry(inputs[BatchNormInput::Mean], outputs[BatchNormOutput::NewMean]);
+  context.carry(inputs[BatchNormInput::Variance], outputs[BatchNormOutput::NewVariance]);
 }
 
 // Puts the operator into inference mode for export, if it has not been expanded.
@@ -74,15 +74,17 @@ void onnx_for_inference(Graph& graph, NodeId id) {
 }
 
 void check_residual(InferContext& context, const TensorType& x) {
-  if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
+  const size_t residual = BatchNormInput::Residual;
+  if (context.has_input(residual)) expect_input(context, residual, x, "the type of 'X'");
 }
 
 // Checks the partials that a convolution leaves, if there are any: see ops/norm/statistics_chunks.h.
 void check_norm_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
-  const Shape shape = {pixel_chunks(x.shape, int_attribute(context.node(), "chunk_pixels")).chunks, x.shape[1], 2};
-  expect_input(context, index, {master_type(x.dtype), shape}, "two numbers a chunk and channel");
+  const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(context.node(), "chunk_pixels"));
+  expect_input(context, index, {master_type(x.dtype), {chunks.chunks, 2 * x.shape[1]}},
+               "two numbers a chunk and channel");
 }
 
 void infer_norm_training(InferContext& context) {
@@ -91,33 +93,38 @@ void infer_norm_training(InferContext& context) {
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
-  check_norm_partials(context, 6, x);
+  check_norm_partials(context, BatchNormInput::Partials, x);
   context.set_output(0, x);
   for (size_t i = 1; i < 5; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
 }
 
 void grad_norm_training(GradContext& c) {
-  const bool residual = c.input(5) != kNone && c.needs_gradient(5);
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
+  const ValueId added = c.input(In::Residual);
+  const bool residual = added != kNone && c.needs_gradient(In::Residual);
   const int64_t relu = int_attribute(c.node(), "relu");
   const Attributes attributes{{"relu", relu}, {"residual", int64_t{residual}}};
-  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0), kNone, c.input(1), c.output(3), c.output(4)};
+  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(In::X),           kNone,
+                                 c.input(In::Scale),   c.output(Out::SavedMean), c.output(Out::SavedInvStd)};
   // Without a residual what Relu has cut off follows from X: one tensor less to read.
-  if (relu != 0 && c.input(5) == kNone) inputs.push_back(c.input(2));
-  if (relu != 0 && c.input(5) != kNone) inputs[2] = c.output(0);
+  if (relu != 0 && added == kNone) inputs.push_back(c.input(In::Bias));
+  if (relu != 0 && added != kNone) inputs[BatchNormGradInput::Y] = c.output(Out::Y);
   const auto gradients = c.add("arbalest.BatchNormGrad", "grad", inputs, residual ? 4 : 3, attributes);
-  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+  for (const size_t i : {In::X, In::Scale, In::Bias}) {
     if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
   }
-  if (residual) c.set_input_gradient(5, gradients[3]);
+  if (residual) c.set_input_gradient(In::Residual, gradients[BatchNormGradOutput::Residual]);
 }
 
 Repetition norm_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
-  Repetition again{&graph.op("arbalest.BatchNormAgain"),
-                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
-                   {{"relu", int_attribute(node, "relu")}},
-                   {node.outputs[0]}};
+  Repetition again{
+      &graph.op("arbalest.BatchNormAgain"),
+      {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+      {{"relu", int_attribute(node, "relu")}},
+      {node.outputs[0]}};
   const size_t residual = BatchNormInput::Residual;
   if (node.inputs.size() > residual && node.inputs[residual] != kNone) again.inputs.push_back(node.inputs[residual]);
   return again;
@@ -133,28 +140,30 @@ void training_for_inference(Graph& graph, NodeId id) {
 }
 
 void infer_training_grad(InferContext& context) {
-  const TensorType x = check_norm_operands(context, 1, 3, 5);
-  expect_input(context, 0, x, "the type of 'X'");
-  if (context.has_input(2)) expect_input(context, 2, x, "the type of 'X'");
-  if (context.has_input(6)) expect_input(context, 6, {master_type(x.dtype), {x.shape[1]}}, "as 'scale'");
-  if (context.has_input(7)) expect_input(context, 7, x, "the type of 'X'");
-  check_norm_partials(context, 8, x);
+  using In = BatchNormGradInput;
+  const TensorType x = check_norm_operands(context, In::X, In::Scale, In::SavedInvStd);
+  const bool by_y = context.has_input(In::Y), by_bias = context.has_input(In::Bias);
+  for (const size_t i : {In::dY, In::Y, In::Second}) {
+    if (context.has_input(i)) expect_input(context, i, x, "the type of 'X'");
+  }
+  if (by_bias) expect_input(context, In::Bias, {master_type(x.dtype), {x.shape[1]}}, "as 'scale'");
+  check_norm_partials(context, In::Partials, x);
   const bool relu = flag_attribute(context.node(), "relu");
-  if (context.has_input(2) + context.has_input(6) != int(relu)) {
+  if (by_y + by_bias != int(relu)) {
     context.fail(fmt::format("attribute 'relu' is {}; expected {} of the inputs 'Y' and 'bias'", int(relu),
                              relu ? "one" : "none"));
   }
   const bool residual = flag_attribute(context.node(), "residual");
-  if (residual && context.has_input(6)) context.fail("with a residual what Relu has cut off does not follow from 'X'");
-  if (residual != (context.output_count() > 3)) {
+  if (residual && by_bias) context.fail("with a residual what Relu has cut off does not follow from 'X'");
+  if (residual != (context.output_count() > BatchNormGradOutput::Residual)) {
     context.fail(fmt::format("attribute 'residual' is {} with {} outputs", int(residual), context.output_count()));
   }
   context.set_output(0, x);
   for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
-  if (context.has_input(8) && (context.has_input(2) || residual || context.has_input(7))) {
+  if (context.has_input(In::Partials) && (by_y || residual || context.has_input(In::Second))) {
     context.fail("with 'partials' there is one gradient, without a residual's, and Relu's by the bias");
   }
-  if (residual) context.set_output(3, x);
+  if (residual) context.set_output(BatchNormGradOutput::Residual, x);
 }
 
 void infer_norm_again(InferContext& context) {
@@ -171,15 +180,16 @@ void infer_norm_inference(InferContext& context) {
 }
 
 void grad_norm_inference(GradContext& c) {
+  using In = BatchNormInput;
   ValueId dy = c.output_gradient(0);
   if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
-  if (c.input(5) != kNone && c.needs_gradient(5)) c.set_input_gradient(5, dy);
-  const bool parameters = c.needs_gradient(1) || c.needs_gradient(2);
-  if (!parameters && !c.needs_gradient(0)) return;
-  const auto gradients =
-      c.add("arbalest.BatchNormInferenceGrad", "grad", {dy, c.input(0), c.input(1), c.input(3), c.input(4)},
-            parameters ? 3 : 1, {{"epsilon", float_attribute(c.node(), "epsilon")}});
-  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+  if (c.input(In::Residual) != kNone && c.needs_gradient(In::Residual)) c.set_input_gradient(In::Residual, dy);
+  const bool parameters = c.needs_gradient(In::Scale) || c.needs_gradient(In::Bias);
+  if (!parameters && !c.needs_gradient(In::X)) return;
+  const auto gradients = c.add("arbalest.BatchNormInferenceGrad", "grad",
+                               {dy, c.input(In::X), c.input(In::Scale), c.input(In::Mean), c.input(In::Variance)},
+                               parameters ? 3 : 1, {{"epsilon", float_attribute(c.node(), "epsilon")}});
+  for (const size_t i : {In::X, In::Scale, In::Bias}) {
     if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
   }
 }
@@ -219,7 +229,7 @@ Sample::Input norm_channels(const Shape& shape, double low, double high, bool di
 // Random partials, which need not be those of X: what is made of them is no function of X to differentiate.
 Sample with_partials(Sample sample, const Shape& image, int64_t chunk_pixels = 0) {
   const int64_t chunks = pixel_chunks(image, chunk_pixels).chunks;
-  sample.inputs.push_back({{DataType::Float32, {chunks, image[1], 2}}, 0.5, 2});
+  sample.inputs.push_back({{DataType::Float32, {chunks, 2 * image[1]}}, 0.5, 2});
   sample.attributes.set("chunk_pixels", chunk_pixels);
   for (Sample::Input& input : sample.inputs) input.differentiable = false;
   sample.name += fmt::format(", partials of {} chunks", chunks);

@@ -5,10 +5,13 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/norm/batch_statistics_cpu.h"
+#include "ops/norm/batch_norms.h"
+#include "ops/norm/moments_cpu.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -144,37 +147,80 @@ W* array(const KernelContext& context, int64_t offset) {
   return static_cast<W*>(context.workspace) + offset;
 }
 
+// The moments of a channel by those that a convolution has left of each chunk of pixels, (chunks, channels, 2).
+template <typename W>
+MergedMoments merge_partials(const Rows& size, const PixelChunks& chunks, const W* partials, int64_t channel) {
+  MergedMoments merged;
+  for (int64_t chunk = 0; chunk < chunks.chunks; ++chunk) {
+    const W* moments = partials + (chunk * size.channels + channel) * 2;
+    const int64_t rows = std::min(chunks.pixels, size.rows - chunk * chunks.pixels);
+    merged.add(double(rows), double(moments[0]), double(moments[1]));
+  }
+  return merged;
+}
+
+// Totals of the partial sums that a convolution has left, (chunks, channels, 2): all first ones, then all second ones.
+template <typename W>
+void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) {
+  for (int64_t i = 0; i < 2 * channels; ++i) {
+    double total = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      total += partials[chunk * channels * 2 + i % channels * 2 + i / channels];
+    sums[i] = W(total);
+  }
+}
+
 template <typename T>
 std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using W = Wide<T>;
-  const BatchStatistics<T> statistics(request, request.has_input(6), "chunk_pixels");
-  const Norm norm{statistics.size(), 0, int_attribute(request.node, "relu") != 0};
-  const bool residual = request.has_input(5);
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
+  const Norm norm{rows_of(request.inputs[In::X]), float_attribute(request.node, "epsilon"),
+                  int_attribute(request.node, "relu") != 0};
+  const double momentum = float_attribute(request.node, "momentum"), rows = double(norm.size.rows);
+  const double corrected = rows / std::max(rows - double(int_attribute(request.node, "correction")), 1.0);
+  const bool residual = request.has_input(In::Residual), given = request.has_input(In::Partials);
+  const PixelChunks chunks =
+      given ? pixel_chunks(request.inputs[In::X].shape, int_attribute(request.node, "chunk_pixels")) : PixelChunks{};
+  const int64_t channels = norm.size.channels, partial = given ? 0 : norm.chunks() * channels;
   auto run = [=](const KernelContext& context) {
-    W* factor = array<W>(context, 0);
-    statistics.take(input<T>(context, 0), statistics.given() ? input<W>(context, 6) : nullptr,
-                    {input<W>(context, 1), input<W>(context, 3), input<W>(context, 4), output<W>(context, 1),
-                     output<W>(context, 2), output<W>(context, 3), output<W>(context, 4)},
-                    factor);
-    normalise(norm, input<T>(context, 0), output<W>(context, 3), factor, input<W>(context, 2),
-              residual ? input<T>(context, 5) : nullptr, output<T>(context, 0));
+    const auto in = [&](size_t i) { return input<W>(context, i); };
+    W *mean = output<W>(context, Out::SavedMean), *inv_std = output<W>(context, Out::SavedInvStd);
+    W *factor = array<W>(context, 0), *means = factor + channels, *squares = means + partial;
+    if (!given) chunk_moments(norm.size, input<T>(context, In::X), means, squares);
+    for (int64_t c = 0; c < channels; ++c) {
+      const MergedMoments moments =
+          given ? merge_partials(norm.size, chunks, in(In::Partials), c) : merge_moments(norm.size, means, squares, c);
+      const double old_mean = double(in(In::Mean)[c]), old_variance = double(in(In::Variance)[c]);
+      mean[c] = W(moments.mean());
+      inv_std[c] = W(1 / std::sqrt(moments.variance() + norm.epsilon));
+      factor[c] = in(In::Scale)[c] * inv_std[c];
+      output<W>(context, Out::NewMean)[c] = W((1 - momentum) * old_mean + momentum * moments.mean());
+      output<W>(context, Out::NewVariance)[c] =
+          W((1 - momentum) * old_variance + momentum * moments.variance() * corrected);
+    }
+    normalise(norm, input<T>(context, In::X), mean, factor, in(In::Bias),
+              residual ? input<T>(context, In::Residual) : nullptr, output<T>(context, Out::Y));
   };
-  return make_kernel(run, statistics.workspace() * int64_t(sizeof(W)));
+  return make_kernel(run, (channels + 2 * partial) * int64_t(sizeof(W)));
 }
 
-// Y of training once more, to the same bits: the same sums by the same function, of what training has saved.
+// Y by given statistics. Without an epsilon these are what training has saved, and Y is training's to the same bits;
+// otherwise variances.
 template <typename T>
-std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
+std::unique_ptr<Kernel> norm_by_given(const KernelRequest& request, std::optional<double> epsilon) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[0]), 0, int_attribute(request.node, "relu") != 0};
-  const bool residual = request.has_input(5);
+  using In = BatchNormInput;
+  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
+  const bool residual = request.has_input(In::Residual);
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
-            *inv_std = input<W>(context, 4);
+    const W *scale = input<W>(context, In::Scale), *spread = input<W>(context, In::Variance);
     W* factor = array<W>(context, 0);
-    for (int64_t c = 0; c < norm.size.channels; ++c) factor[c] = scale[c] * inv_std[c];
-    normalise(norm, input<T>(context, 0), mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
-              output<T>(context, 0));
+    for (int64_t c = 0; c < norm.size.channels; ++c) {
+      factor[c] = epsilon ? scale[c] / std::sqrt(spread[c] + W(*epsilon)) : scale[c] * spread[c];
+    }
+    normalise(norm, input<T>(context, In::X), input<W>(context, In::Mean), factor, input<W>(context, In::Bias),
+              residual ? input<T>(context, In::Residual) : nullptr, output<T>(context, 0));
   };
   return make_kernel(run, norm.size.channels * int64_t(sizeof(W)));
 }
@@ -182,28 +228,32 @@ std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[1]), 0, int_attribute(request.node, "relu") != 0};
+  using In = BatchNormGradInput;
+  using Out = BatchNormGradOutput;
+  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
   const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
-  const bool residual = request.has_output(3), more = request.has_input(7), given = request.has_input(8);
-  const int64_t chunks = given ? request.inputs[8].shape[0] : 0;
-  const Mask mask = !norm.relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
+  const bool residual = request.has_output(Out::Residual), more = request.has_input(In::Second),
+             given = request.has_input(In::Partials);
+  const int64_t chunks = given ? request.inputs[In::Partials].shape[0] : 0;
+  const Mask mask = !norm.relu ? Mask::None : request.has_input(In::Y) ? Mask::Y : Mask::X;
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 3), *mean = input<W>(context, 4), *inv_std = input<W>(context, 5);
-    W *d_scale = output<W>(context, 1), *d_bias = output<W>(context, 2);
+    const W *scale = input<W>(context, In::Scale), *mean = input<W>(context, In::SavedMean),
+            *inv_std = input<W>(context, In::SavedInvStd);
+    W *d_scale = output<W>(context, Out::dScale), *d_bias = output<W>(context, Out::dBias);
     W* sums = array<W>(context, 0);
     W *a = array<W>(context, partial), *b = a + channels, *factor = b + channels;
     for (int64_t c = 0; c < channels; ++c) factor[c] = scale[c] * inv_std[c];
-    const GradientOf<T> gradient{input<T>(context, 0),
-                                 more ? input<T>(context, 7) : nullptr,
-                                 input<T>(context, 1),
-                                 mask == Mask::Y ? input<T>(context, 2) : nullptr,
+    const GradientOf<T> gradient{input<T>(context, In::dY),
+                                 more ? input<T>(context, In::Second) : nullptr,
+                                 input<T>(context, In::X),
+                                 mask == Mask::Y ? input<T>(context, In::Y) : nullptr,
                                  mean,
                                  factor,
-                                 mask == Mask::X ? input<W>(context, 6) : nullptr};
-    T *dx = output<T>(context, 0), *d_residual = residual ? output<T>(context, 3) : nullptr;
+                                 mask == Mask::X ? input<W>(context, In::Bias) : nullptr};
+    T *dx = output<T>(context, Out::dX), *d_residual = residual ? output<T>(context, Out::Residual) : nullptr;
     with_mask(mask, more, [&](auto kind, auto has_more) {
       if (given) {
-        add_partials(chunks, channels, input<W>(context, 8), sums);
+        add_partials(chunks, channels, input<W>(context, In::Partials), sums);
       } else {
         gradient_sums<kind.value, has_more.value>(norm, gradient, sums);
       }
@@ -218,23 +268,6 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
     });
   };
   return make_kernel(run, (partial + 3 * channels) * int64_t(sizeof(W)));
-}
-
-template <typename T>
-std::unique_ptr<Kernel> norm_inference(const KernelRequest& request) {
-  using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
-                  int_attribute(request.node, "relu") != 0};
-  const bool residual = request.has_input(5);
-  auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
-            *variance = input<W>(context, 4);
-    W* factor = array<W>(context, 0);
-    for (int64_t c = 0; c < norm.size.channels; ++c) factor[c] = scale[c] / std::sqrt(variance[c] + W(norm.epsilon));
-    normalise(norm, input<T>(context, 0), mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
-              output<T>(context, 0));
-  };
-  return make_kernel(run, norm.size.channels * int64_t(sizeof(W)));
 }
 
 template <typename T>
@@ -269,13 +302,16 @@ std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_training<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_again<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype,
+                           [&](auto t) { return norm_by_given<decltype(t)>(request, std::nullopt); });
 }
 std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training_grad<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_inference<decltype(t)>(request); });
+  const double epsilon = float_attribute(request.node, "epsilon");
+  return dispatch_floating(request.inputs[0].dtype,
+                           [&](auto t) { return norm_by_given<decltype(t)>(request, epsilon); });
 }
 std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference_grad<decltype(t)>(request); });

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "ops/definition.h"
-#include "ops/norm/batch_norm_pair_cpu.h"
+#include "ops/fused/decomposed.h"
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/statistics_chunks.h"
 
@@ -33,7 +33,7 @@ TensorType check_pair(InferContext& context, At at, size_t parameters) {
 void check_pair_partials(InferContext& context, size_t input, const char* chunk_pixels, const TensorType& x) {
   if (!context.has_input(input)) return;
   const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(context.node(), chunk_pixels));
-  expect_input(context, input, {master_type(x.dtype), {chunks.chunks, x.shape[1], 2}},
+  expect_input(context, input, {master_type(x.dtype), {chunks.chunks, 2 * x.shape[1]}},
                "two numbers a chunk and channel");
 }
 
@@ -43,6 +43,22 @@ void infer_pair_training(InferContext& context) {
   for (size_t of : {0, 1}) check_pair_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+void decompose_pair_training(ExpandContext& c) {
+  const auto add_norm = [&](size_t of, ValueId residual) {
+    std::vector<ValueId> inputs;
+    for (size_t i = 0; i < BatchNormInput::Residual; ++i) inputs.push_back(c.input(pair_training_input(of, i)));
+    inputs.insert(inputs.end(), {residual, c.input(pair_training_partials(of))});
+    Attributes attributes{{"relu", int64_t{of == 0}}};
+    for (const char* name : {"epsilon", "momentum"}) attributes.set(name, float_attribute(c.node(), name));
+    attributes.set("correction", int_attribute(c.node(), "correction"));
+    attributes.set("chunk_pixels", int_attribute(c.node(), kPairChunkPixels[of]));
+    const std::vector<ValueId> outputs = c.add("arbalest.BatchNormTraining", "", inputs, 5, attributes);
+    for (size_t i = 1; i < outputs.size(); ++i) c.replace_output(pair_training_statistics(of, i - 1), outputs[i]);
+    return outputs[BatchNormOutput::Y];
+  };
+  c.replace_output(0, add_norm(0, add_norm(1, kNone)));
 }
 
 Repetition pair_again(const Graph& graph, const Node& node) {
@@ -62,6 +78,17 @@ void infer_pair_again(InferContext& context) {
   context.set_output(0, check_pair(context, pair_again_input, 4));
 }
 
+void decompose_pair_again(ExpandContext& c) {
+  ValueId sum = kNone;
+  for (const size_t of : {size_t{1}, size_t{0}}) {
+    std::vector<ValueId> inputs;
+    for (size_t i = 0; i < BatchNormInput::Residual; ++i) inputs.push_back(c.input(pair_again_input(of, i)));
+    inputs.push_back(sum);
+    sum = add_one(c, "arbalest.BatchNormAgain", inputs, {{"relu", int64_t{of == 0}}});
+  }
+  c.replace_output(0, sum);
+}
+
 void infer_pair_grad(InferContext& context) {
   const TensorType x = check_pair(context, pair_grad_input, 3);
   expect_input(context, 0, x, "the type of 'X'");
@@ -79,6 +106,21 @@ void infer_pair_grad(InferContext& context) {
   }
 }
 
+void decompose_pair_grad(ExpandContext& c) {
+  const auto add_gradient = [&](size_t of, ValueId dy, ValueId y, ValueId dy2, ValueId partials) {
+    const auto in = [&](size_t i) { return c.input(pair_grad_input(of, i)); };
+    const auto relu = int64_t{y != kNone};
+    const std::vector<ValueId> outputs =
+        c.add("arbalest.BatchNormGrad", "", {dy, in(0), y, in(1), in(2), in(3), kNone, dy2, partials}, relu ? 4 : 3,
+              {{"relu", relu}, {"residual", relu}, {"chunk_pixels", int_attribute(c.node(), kPairChunkPixels[0])}});
+    for (size_t i = 0; i < BatchNormGradOutput::Residual; ++i) c.replace_output(pair_grad_output(of, i), outputs[i]);
+    return outputs.back();
+  };
+  const ValueId dy = c.input(0), partials = c.input(kPairGradPartials);
+  const ValueId passed = add_gradient(0, dy, c.input(kPairGradY), c.input(kPairGradSecond), partials);
+  add_gradient(1, partials == kNone ? passed : dy, kNone, kNone, c.input(kPairGradPartials2));
+}
+
 // Images with less than a pack of channels, with an odd number of them, and with many chunks.
 const std::vector<Shape>& pair_shapes() {
   static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
@@ -92,7 +134,7 @@ Sample::Input pair_channels(const Shape& shape, double low, double high) {
 }
 // Random ones, which need not be those of X.
 Sample::Input partials(const Shape& shape, int64_t chunk_pixels) {
-  return pair_tensor({pixel_chunks(shape, chunk_pixels).chunks, shape[1], 2}, 0.5, 2);
+  return pair_tensor({pixel_chunks(shape, chunk_pixels).chunks, 2 * shape[1]}, 0.5, 2);
 }
 
 // Large means have what one rounding of x is of a deviation for their tolerance.
@@ -197,11 +239,12 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_pair_training,
+       .decompose = decompose_pair_training,
        .again = pair_again,
        .cost = elementwise_cost(16),
        .samples = pair_training_samples,
        .aliases = {{1, 3}, {2, 4}, {5, 8}, {6, 9}},
-       .cpu = batch_norm_pair_training_cpu});
+       .cpu = decomposed_cpu});
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormPairAgain",
@@ -212,9 +255,10 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_pair_again,
+       .decompose = decompose_pair_again,
        .cost = elementwise_cost(6),
        .samples = pair_again_samples,
-       .cpu = batch_norm_pair_again_cpu});
+       .cpu = decomposed_cpu});
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormPairGrad",
@@ -228,10 +272,11 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_pair_grad,
+       .decompose = decompose_pair_grad,
        .cost = elementwise_cost(20),
        .samples = pair_grad_samples,
        .overwrites = {{int(pair_grad_output(0, 0)), int(pair_grad_input(0, 0))}, {int(pair_grad_output(1, 0)), 0}},
-       .cpu = batch_norm_pair_grad_cpu});
+       .cpu = decomposed_cpu});
 }
 
 }  // namespace arbalest

@@ -6,7 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/definition.h"
+#include "ops/fused/decomposed.h"
 #include "ops/norm/batch_norm_parts_cpu.h"
 #include "ops/norm/batch_norm_samples.h"
 
@@ -80,10 +83,11 @@ void grad_parts_training(GradContext& c) {
 Repetition parts_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
-  Repetition again{&graph.op("arbalest.BatchNormPartsAgain"),
-                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
-                   {{"relu", int_attribute(node, "relu")}},
-                   {node.outputs[0]}};
+  Repetition again{
+      &graph.op("arbalest.BatchNormPartsAgain"),
+      {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+      {{"relu", int_attribute(node, "relu")}},
+      {node.outputs[0]}};
   for (size_t i = 1; i < training_parts(node.inputs.size()); ++i) again.inputs.push_back(node.inputs[training_part(i)]);
   return again;
 }
@@ -145,6 +149,72 @@ void infer_parts_grad(InferContext& context) {
     const TensorType part = context.input(gradient_part(i));
     if (context.has_input(gradient_addend(i))) expect_input(context, gradient_addend(i), part, "the type of its part");
     context.set_output(part_gradient(i), part);
+  }
+}
+
+ValueId side_by_side(ExpandContext& c, size_t parts, Place at, int64_t axis = 1) {
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < parts; ++i) inputs.push_back(c.input(at(i)));
+  return add_one(c, "Concat", inputs, {{"axis", axis}});
+}
+
+// The channels from `begin` on, up to `end`.
+ValueId channels_between(ExpandContext& c, ValueId whole, int64_t begin, int64_t end) {
+  using Ints = std::vector<int64_t>;
+  return add_one(c, "Slice", {whole}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{1}}});
+}
+
+void decompose_parts_training(ExpandContext& c) {
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
+  const size_t parts = training_parts(c.node().inputs.size());
+  const ValueId x = side_by_side(c, parts, training_part), moments = side_by_side(c, parts, training_statistics, 0);
+  const auto number = [&](double value) { return c.constant("number", c.type(x).dtype, std::vector<double>{value}); };
+  const auto column = [&](int64_t i) {
+    const ValueId taken = channels_between(c, moments, i, i + 1);
+    return add_one(c, "Reshape", {taken}, {{"shape", std::vector<int64_t>{-1}}});
+  };
+  const double rows = double(rows_of(c.type(x)).rows), momentum = float_attribute(c.node(), "momentum");
+  const double corrected = rows / std::max(rows - double(int_attribute(c.node(), "correction")), 1.0);
+  const ValueId mean = column(0), variance = add_one(c, "Div", {column(1), number(rows)});
+  const ValueId above_zero = add_one(c, "Add", {variance, number(float_attribute(c.node(), "epsilon"))});
+  const ValueId inv_std = add_one(c, "Reciprocal", {add_one(c, "Sqrt", {above_zero})});
+  const auto moved = [&](ValueId running, ValueId of_batch, double weight) {
+    const ValueId old = add_one(c, "Mul", {running, number(1 - momentum)});
+    return add_one(c, "Add", {old, add_one(c, "Mul", {of_batch, number(weight)})});
+  };
+  c.replace_output(Out::Y,
+                   add_one(c, "arbalest.BatchNormAgain", {x, c.input(In::Scale), c.input(In::Bias), mean, inv_std},
+                           {{"relu", int_attribute(c.node(), "relu")}}));
+  c.replace_output(Out::NewMean, moved(c.input(In::Mean), mean, momentum));
+  c.replace_output(Out::NewVariance, moved(c.input(In::Variance), variance, momentum * corrected));
+  c.replace_output(Out::SavedMean, mean);
+  c.replace_output(Out::SavedInvStd, inv_std);
+}
+
+// `op`: the operator of one tensor.
+std::function<void(ExpandContext&)> decompose_parts_inference(std::string op) {
+  return [op = std::move(op)](ExpandContext& c) {
+    const ValueId x = side_by_side(c, inference_parts(c.node().inputs.size()), inference_part);
+    c.replace_output(0, add_one(c, op, {x, c.input(1), c.input(2), c.input(3), c.input(4)}, c.node().attributes));
+  };
+}
+
+void decompose_parts_grad(ExpandContext& c) {
+  const size_t parts = gradient_parts(c.node().inputs.size());
+  const ValueId x = side_by_side(c, parts, gradient_part), bias = c.input(4);
+  const std::vector<ValueId> made =
+      c.add("arbalest.BatchNormGrad", "", {c.input(0), x, kNone, c.input(1), c.input(2), c.input(3), bias}, 3,
+            {{"relu", int64_t{bias != kNone}}});
+  c.replace_output(0, made[BatchNormGradOutput::dScale]);
+  c.replace_output(1, made[BatchNormGradOutput::dBias]);
+  int64_t begin = 0;
+  for (size_t i = 0; i < parts; ++i) {
+    const int64_t end = begin + c.type(c.input(gradient_part(i))).shape[1];
+    const ValueId own = channels_between(c, made[BatchNormGradOutput::dX], begin, end);
+    const ValueId addend = c.input(gradient_addend(i));
+    c.replace_output(part_gradient(i), addend == kNone ? own : add_one(c, "Add", {own, addend}));
+    begin = end;
   }
 }
 
@@ -348,6 +418,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .layout = Layout::ChannelsLast,
        .infer = infer_parts_training,
        .grad = grad_parts_training,
+       .decompose = decompose_parts_training,
        .for_inference = parts_for_inference,
        .again = parts_again,
        .cost = elementwise_cost(3),
@@ -365,6 +436,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_parts_grad,
+                .decompose = decompose_parts_grad,
                 .cost = cost_of_input(10),
                 .samples = parts_grad_samples,
                 .aliases = sums_in_place(),
@@ -380,6 +452,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .layout = Layout::ChannelsLast,
        .infer = infer_parts_inference,
        .grad = grad_parts_inference,
+       .decompose = decompose_parts_inference("arbalest.BatchNormInference"),
        .cost = elementwise_cost(3),
        .samples = parts_inference_samples,
        .cpu = batch_norm_parts_inference_cpu});
@@ -394,6 +467,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_parts_inference,
+       .decompose = decompose_parts_inference("arbalest.BatchNormAgain"),
        .cost = elementwise_cost(3),
        .samples = parts_again_samples,
        .cpu = batch_norm_parts_again_cpu});

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/moments_cpu.h"
@@ -121,36 +122,22 @@ std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
-// Y of training once more, to the same bits.
+// Y by given statistics. Without an epsilon these are what training has saved, and Y is training's to the same bits;
+// otherwise variances.
 template <typename T>
-std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_by_given(const KernelRequest& request, std::optional<double> epsilon) {
   using W = Wide<T>;
+  using In = BatchNormInput;
   const Parts parts(request, inference_parts(request.inputs.size()), inference_part);
   const bool relu = int_attribute(request.node, "relu") != 0;
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
-            *inv_std = input<W>(context, 4);
+    const W *scale = input<W>(context, In::Scale), *spread = input<W>(context, In::Variance);
     W* factor = static_cast<W*>(context.workspace);
-    for (int64_t c = 0; c < parts.size.channels; ++c) factor[c] = scale[c] * inv_std[c];
-    normalise_parts(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias,
-                    output<T>(context, 0));
-  };
-  return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
-}
-
-template <typename T>
-std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
-  using W = Wide<T>;
-  const Parts parts(request, inference_parts(request.inputs.size()), inference_part);
-  const double epsilon = float_attribute(request.node, "epsilon");
-  const bool relu = int_attribute(request.node, "relu") != 0;
-  auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
-            *variance = input<W>(context, 4);
-    W* factor = static_cast<W*>(context.workspace);
-    for (int64_t c = 0; c < parts.size.channels; ++c) factor[c] = scale[c] / std::sqrt(variance[c] + W(epsilon));
-    normalise_parts(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias,
-                    output<T>(context, 0));
+    for (int64_t c = 0; c < parts.size.channels; ++c) {
+      factor[c] = epsilon ? scale[c] / std::sqrt(spread[c] + W(*epsilon)) : scale[c] * spread[c];
+    }
+    normalise_parts(parts, relu, inputs_of<T>(context, parts, inference_part), input<W>(context, In::Mean), factor,
+                    input<W>(context, In::Bias), output<T>(context, 0));
   };
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
@@ -272,10 +259,13 @@ std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& reque
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_training<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_again<decltype(t)>(request); });
+  return dispatch_floating(request.inputs[0].dtype,
+                           [&](auto t) { return parts_by_given<decltype(t)>(request, std::nullopt); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_inference<decltype(t)>(request); });
+  const double epsilon = float_attribute(request.node, "epsilon");
+  return dispatch_floating(request.inputs[0].dtype,
+                           [&](auto t) { return parts_by_given<decltype(t)>(request, epsilon); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_gradient<decltype(t)>(request); });

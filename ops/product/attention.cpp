@@ -8,10 +8,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "ops/definition.h"
+#include "ops/fused/decomposed.h"
 
 namespace arbalest {
 namespace {
@@ -133,12 +135,18 @@ Shape AttentionProblem::output_shape() const {
 
 namespace {
 
-AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient) {
+// `type_of(input)` gives the type of an input.
+template <typename TypeOf>
+AttentionProblem problem_of(const Node& node, bool gradient, const TypeOf& type_of) {
   std::vector<TensorType> types;
   for (const ValueId input : node.inputs) {
-    types.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(input)].type);
+    types.push_back(input == kNone ? TensorType{DataType::Token, {}} : type_of(input));
   }
   return {node, types, gradient};
+}
+
+AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient) {
+  return problem_of(node, gradient, [&](ValueId input) { return graph.values[size_t(input)].type; });
 }
 
 // The problem, after a check of the element types of Q, K, V and the bias.
@@ -190,6 +198,73 @@ std::function<void(GradContext&)> grad_attention(size_t parts, std::string op) {
     }
   };
 }
+
+// Attention in terms of matrix products and Softmax, and its gradient by the statistics of that.
+class Apart {
+ public:
+  Apart(ExpandContext& c, bool gradient)
+      : c_(c), p_(problem_of(c.node(), gradient, [&](ValueId input) { return c.type(input); })) {
+    const Node& node = c.node();
+    axes_ = p_.packed() ? Ints(3, 2) : head_axes_of(node);
+    if (p_.packed()) axes_.push_back(head_axis_of_output(node));
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i] = p_.packed() ? part(int64_t(i)) : c.input(i);
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i] = turned(parts_[i], axes_[i]);
+    scale_ = c.constant("scale", c.type(parts_[0]).dtype, std::vector<double>{p_.scale});
+    scores_ = add("Mul", {product(parts_[0], parts_[1], kTurnSecond), scale_});
+    if (p_.biased()) scores_ = add("Add", {scores_, c.input(p_.at.bias)});
+  }
+
+  void replace() {
+    const ValueId y = product(add("Softmax", {scores_}), parts_[2]);
+    c_.replace_output(0, turned(y, axes_[3]));
+    c_.replace_output(1, add("ReduceLogSumExp", {scores_}, {{"axes", Ints{3}}}));
+  }
+
+  void replace_gradient() {
+    const ValueId weights = add("Exp", {add("Sub", {scores_, c_.input(p_.at.statistics)})});
+    const ValueId y = turned(c_.input(p_.at.y), axes_[3]), dy = turned(c_.input(p_.at.dy), axes_[3]);
+    const ValueId mean = add("ReduceSum", {add("Mul", {dy, y})}, {{"axes", Ints{3}}});
+    const ValueId dscores = add("Mul", {weights, add("Sub", {product(dy, parts_[2], kTurnSecond), mean})});
+    const ValueId slope = add("Mul", {dscores, scale_});
+    const std::array<ValueId, 3> gradients = {product(slope, parts_[1]), product(slope, parts_[0], kTurnFirst),
+                                              product(weights, dy, kTurnFirst)};
+    std::vector<ValueId> rows;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const ValueId gradient = turned(gradients[i], axes_[i]);
+      if (!p_.packed()) c_.replace_output(i, gradient);
+      if (p_.packed()) rows.push_back(add("Reshape", {gradient}, {{"shape", Ints{0, 0, p_.heads * p_.depth}}}));
+    }
+    if (p_.packed()) c_.replace_output(0, add("Concat", rows, {{"axis", int64_t{2}}}));
+    if (p_.biased()) c_.replace_output(p_.at.dbias, add("arbalest.SumTo", {dscores, c_.input(p_.at.bias)}));
+  }
+
+ private:
+  static constexpr const char *kTurnFirst = "transA", *kTurnSecond = "transB";
+
+  ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return add_one(c_, op, std::move(inputs), std::move(attributes));
+  }
+  ValueId product(ValueId a, ValueId b, const char* transposed = nullptr) {
+    return add("arbalest.BatchMatMul", {a, b}, transposed ? Attributes{{transposed, int64_t{1}}} : Attributes{});
+  }
+  // Heads before rows, or back.
+  ValueId turned(ValueId x, int64_t head_axis) {
+    return head_axis == 1 ? x : add("Transpose", {x}, {{"perm", Ints{0, 2, 1, 3}}});
+  }
+  // Q, K or V out of the rows of all three: (samples, rows, heads, depth).
+  ValueId part(int64_t i) {
+    const int64_t width = p_.heads * p_.depth;
+    const ValueId rows =
+        add("Slice", {c_.input(0)}, {{"starts", Ints{i * width}}, {"ends", Ints{(i + 1) * width}}, {"axes", Ints{2}}});
+    return add("Reshape", {rows}, {{"shape", Ints{0, 0, p_.heads, p_.depth}}});
+  }
+
+  ExpandContext& c_;
+  const AttentionProblem p_;
+  Ints axes_;                       // of heads, in Q, K, V and Y
+  std::array<ValueId, 3> parts_{};  // Q, K and V as (samples, heads, rows, depth)
+  ValueId scale_ = kNone, scores_ = kNone;
+};
 
 // `products` matrix products of queries and keys.
 std::function<Cost(const Graph&, const Node&)> cost(double products, bool gradient) {
@@ -305,9 +380,10 @@ void add_pair(OpRegistry& registry, const std::string& name, const std::string& 
                 .internal = true,
                 .infer = infer_attention,
                 .grad = grad_attention(own.size(), "arbalest." + name + "Grad"),
+                .decompose = [](ExpandContext& c) { Apart(c, false).replace(); },
                 .cost = cost(2, false),
                 .samples = [samples] { return samples(false); },
-                .cpu = attention_cpu});
+                .cpu = decomposed_cpu});
   registry.add({.domain = "arbalest",
                 .name = name + "Grad",
                 .doc = "the gradients of " + name + ", with the scores computed again",
@@ -316,9 +392,10 @@ void add_pair(OpRegistry& registry, const std::string& name, const std::string& 
                 .attributes = attributes,
                 .internal = true,
                 .infer = infer_attention_grad,
+                .decompose = [](ExpandContext& c) { Apart(c, true).replace_gradient(); },
                 .cost = cost(5, true),
                 .samples = [samples] { return samples(true); },
-                .cpu = attention_grad_cpu});
+                .cpu = decomposed_cpu});
 }
 
 }  // namespace

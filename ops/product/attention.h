@@ -53,7 +53,4 @@ struct AttentionProblem {
   int64_t output_head_axis_ = 1;
 };
 
-std::unique_ptr<Kernel> attention_cpu(const KernelRequest& request);
-std::unique_ptr<Kernel> attention_grad_cpu(const KernelRequest& request);
-
 }  // namespace arbalest

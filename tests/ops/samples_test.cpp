@@ -11,6 +11,7 @@
 #include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
+#include "ops/fused/decomposed.h"
 #include "tests/ops/part.h"
 
 using namespace arbalest;
@@ -78,6 +79,17 @@ TEST_CASE("the harness finds faults") {
   const Sample large{.name = "faults", .inputs = {{{DataType::Float32, {1000, 1000}}}}, .tolerance = 1e-5};
   const auto fault = [](const KernelContext& c) { static_cast<float*>(c.outputs[0])[70'003] += 2e-3f; };
   CHECK(found(fault, large).find("output 0: 1 of 1000000 elements are wrong, the worst at (70, 3): found ") == 0);
+
+  // A fused operator is held against what it says it is made of, not against itself.
+  Op fused = builtin_ops().get("Relu");
+  fused.decompose = [](ExpandContext& c) { c.replace_output(0, add_one(c, "Relu", {c.input(0)})); };
+  CHECK(compare_with_oracle(*device, fused, sample, DataType::Float32, {}, sample.tolerance) == "");
+  fused.decompose = [](ExpandContext& c) { c.replace_output(0, add_one(c, "Abs", {c.input(0)})); };
+  CHECK(compare_with_oracle(*device, fused, sample, DataType::Float32, {}, sample.tolerance).find("relative error") ==
+        10);
+  fused.decompose = [](ExpandContext& c) { c.replace_output(0, add_one(c, "ReduceSum", {c.input(0)})); };
+  CHECK_THROWS_WITH_AS(compare_with_oracle(*device, fused, sample, DataType::Float32, {}, sample.tolerance),
+                       "Relu: its decomposition makes double[1] instead of double[100]", std::logic_error);
 
   Op wrong_gradient = builtin_ops().get("Relu");
   wrong_gradient.grad = [](GradContext& c) { c.set_input_gradient(0, c.output_gradient(0)); };

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
+#include "ops/nn/max_pool.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -12,7 +13,8 @@ namespace {
 bool can_keep(const Graph& graph, const Node& pool) {
   constexpr size_t kAxes = 4;  // of an image, at most
   constexpr int64_t kTaps = 255;
-  if (pool.outputs.size() > 1 && pool.outputs[1] != kNone) return false;
+  const size_t indices = MaxPoolOutput::Indices;
+  if (pool.outputs.size() > indices && pool.outputs[indices] != kNone) return false;
   if (graph.values[size_t(pool.inputs[0])].type.shape.size() > kAxes) return false;
   int64_t taps = 1;
   for (const int64_t extent : ints_attribute(pool, "kernel_shape")) {
@@ -30,7 +32,7 @@ class Keeping {
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
       if (!rewriter_.is(n, "arbalest.MaxPoolGrad")) continue;
-      const ValueId x = rewriter_.input(n, 1), y = rewriter_.input(n, 2);
+      const ValueId x = rewriter_.input(n, MaxPoolGradInput::X), y = rewriter_.input(n, MaxPoolGradInput::Y);
       const NodeId pool = rewriter_.producer(y, "MaxPool");
       if (pool == kNone || !can_keep(graph_, rewriter_.node(pool))) continue;
       keep(pool, n);
@@ -41,12 +43,12 @@ class Keeping {
 
  private:
   void keep(NodeId pool, NodeId gradient) {
-    const Shape x = rewriter_.shape(rewriter_.input(gradient, 1));
+    const Shape x = rewriter_.shape(rewriter_.input(gradient, MaxPoolGradInput::X));
     rewriter_.set_op(pool, "arbalest.MaxPoolTaps");
     rewriter_.set_outputs(pool, {rewriter_.node(pool).outputs[0]});
     const ValueId taps = rewriter_.add_output(pool, rewriter_.value(rewriter_.node(pool).outputs[0]).name + ".taps");
     rewriter_.set_op(gradient, "arbalest.MaxPoolTapsGrad");
-    rewriter_.set_inputs(gradient, {rewriter_.input(gradient, 0), taps});
+    rewriter_.set_inputs(gradient, {rewriter_.input(gradient, MaxPoolGradInput::dY), taps});
     rewriter_.attributes(gradient).set("image", Shape(x.begin() + 2, x.end()));
   }
 
@@ -54,7 +56,7 @@ class Keeping {
   // the gradient of the Relu that made X may come first, by Y: both of images that are smaller by the stride's square,
   // and X is needed no more. Dilated windows may miss the image altogether: no sum has what flows back into these.
   void take_from_windows(NodeId pool, ValueId x, ValueId y) {
-    const ValueId dy = rewriter_.input(pool, 0), dx = rewriter_.node(pool).outputs[0];
+    const ValueId dy = rewriter_.input(pool, MaxPoolTapsGradInput::dY), dx = rewriter_.node(pool).outputs[0];
     const std::vector<int64_t> dilations = ints_attribute(rewriter_.node(pool), "dilations");
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t by) { return by != 1; });
     for (const NodeId reader : std::vector(rewriter_.readers(dx))) {
@@ -70,7 +72,7 @@ class Keeping {
     const ValueId windows = outputs[0];
     rewriter_.set_inputs(relu, {dy, y});
     rewriter_.set_outputs(relu, std::move(outputs));
-    rewriter_.set_input(pool, 0, windows);
+    rewriter_.set_input(pool, MaxPoolTapsGradInput::dY, windows);
     rewriter_.set_outputs(pool, {masked});
     rewriter_.move_before(relu, pool);
   }

@@ -2,6 +2,8 @@
 // keep_maxima() in passes/passes.h turns them into MaxPoolTaps, which keeps the place of each maximum, and its
 // gradient. GlobalMaxPool is a MaxPool of one window.
 
+#include "ops/nn/max_pool.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -208,19 +210,21 @@ std::unique_ptr<Kernel> sum_over_windows(const MaxPool& pool, Add add) {
 
 std::unique_ptr<Kernel> max_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const MaxPool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  using In = MaxPoolGradInput;
+  const MaxPool pool(request.node, request.inputs[In::X].shape, request.inputs[In::dY].shape);
   return sum_over_windows<T>(
       pool, [pool](const KernelContext& c, int64_t x, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
-        grad_block(pool, input<T>(c, 0) + out, input<T>(c, 1) + x, input<T>(c, 2) + out, at, count, sums);
+        grad_block(pool, input<T>(c, In::dY) + out, input<T>(c, In::X) + x, input<T>(c, In::Y) + out, at, count, sums);
       });
 }
 
 std::unique_ptr<Kernel> taps_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const MaxPool pool(request.node, request.outputs[0].shape, request.inputs[0].shape);
+  using In = MaxPoolTapsGradInput;
+  const MaxPool pool(request.node, request.outputs[0].shape, request.inputs[In::dY].shape);
   return sum_over_windows<T>(
       pool, [pool](const KernelContext& c, int64_t, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
-        taps_grad_block(pool, input<T>(c, 0) + out, input<uint8_t>(c, 1) + out, at, count, sums);
+        taps_grad_block(pool, input<T>(c, In::dY) + out, input<uint8_t>(c, In::Taps) + out, at, count, sums);
       });
 }
 
@@ -250,10 +254,11 @@ void infer_pool(InferContext& context) {
 }
 
 void infer_max_grad(InferContext& context) {
-  const TensorType& x = floating_input(context, 1, {3, 4, 5});
+  const TensorType& x = floating_input(context, MaxPoolGradInput::X, {3, 4, 5});
   const TensorType y = max_type(context.node(), x);
-  expect_input(context, 0, y, "the type of MaxPool's output");
-  expect_input(context, 2, y, "the type of MaxPool's output");
+  for (const size_t i : {MaxPoolGradInput::dY, MaxPoolGradInput::Y}) {
+    expect_input(context, i, y, "the type of MaxPool's output");
+  }
   context.set_output(0, x);
 }
 

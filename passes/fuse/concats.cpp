@@ -14,7 +14,8 @@ namespace {
 // A batch norm, in training or inference form, with nothing added to it but Relu.
 bool takes_parts(const Node& node) {
   const std::string op = node.op->qualified_name();
-  return (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") && node.inputs.size() == 5;
+  return (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") &&
+         node.inputs.size() == BatchNormInput::Residual;
 }
 
 class ConcatFusion {
@@ -35,7 +36,7 @@ class ConcatFusion {
     }
     for (const NodeId norm : norms) share_parts(node(norm));
     for (const NodeId norm : norms) {
-      const ValueId x = node(norm).inputs[0];
+      const ValueId x = node(norm).inputs[BatchNormInput::X];
       if (goes_[size_t(x)]) {
         give_parts(norm, parts_[size_t(x)]);
       } else if (is_training(node(norm)) && is_shared_[size_t(x)]) {
@@ -101,14 +102,14 @@ class ConcatFusion {
 
   // Parts whose statistics there will be.
   void share_parts(const Node& node) {
-    if (!takes_parts(node) || !is_training(node) || !goes_[size_t(node.inputs[0])]) return;
-    for (const ValueId part : parts_[size_t(node.inputs[0])]) is_shared_[size_t(part)] = true;
+    if (!takes_parts(node) || !is_training(node) || !goes_[size_t(node.inputs[BatchNormInput::X])]) return;
+    for (const ValueId part : parts_[size_t(node.inputs[BatchNormInput::X])]) is_shared_[size_t(part)] = true;
   }
 
   void give_parts(NodeId id, const std::vector<ValueId>& parts) {
     const bool training = is_training(node(id));
     std::vector<ValueId> inputs = node(id).inputs;
-    inputs[0] = parts[0];
+    inputs[BatchNormInput::X] = parts[0];
     if (training) inputs.push_back(statistics_of(parts[0]));
     for (size_t i = 1; i < parts.size(); ++i) {
       inputs.push_back(parts[i]);
@@ -124,8 +125,9 @@ class ConcatFusion {
     if (statistics != kNone) return statistics;
     const Value& value = rewriter_.value(part);
     const std::string name = fmt::format("{}.statistics", value.name);
-    statistics = value.producer == kNone ? rewriter_.add_before(0, "arbalest.ChannelStatistics", name, {part})
-                                         : rewriter_.add_after(value.producer, "arbalest.ChannelStatistics", name, {part});
+    statistics = value.producer == kNone
+                     ? rewriter_.add_before(0, "arbalest.ChannelStatistics", name, {part})
+                     : rewriter_.add_after(value.producer, "arbalest.ChannelStatistics", name, {part});
     return statistics;
   }
 

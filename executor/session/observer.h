@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "executor/plan/recomputation.h"
+#include "executor/limit/recomputation.h"
+#include "executor/plan/run_end.h"
 
 namespace arbalest {
 
@@ -152,7 +153,7 @@ struct TargetReached {
 };
 
 struct RunFinished {
-  std::string reason;          // "complete", "until", "patience", "interrupted", "time limit"
+  RunEnd reason = RunEnd::Unknown;
   std::string interrupted_by;  // "SIGINT"; "": unknown, or another reason
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;  // set-up: with what SamplesKept tells of

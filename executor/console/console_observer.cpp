@@ -238,11 +238,11 @@ void ConsoleObserver::skipped(const SampleSkipped& event) {
 
 void ConsoleObserver::finished(const RunFinished& event) {
   const std::string by = event.interrupted_by.empty() ? "" : " by " + event.interrupted_by;
-  const std::string how = event.reason == "interrupted"  ? "interrupted" + by
-                          : event.reason == "time limit" ? "out of time"
-                          : event.reason == "until"      ? "target reached"
-                          : event.reason == "patience"   ? "out of patience"
-                                                         : "done";
+  const std::string how = event.reason == RunEnd::Interrupted ? "interrupted" + by
+                          : event.reason == RunEnd::TimeLimit ? "out of time"
+                          : event.reason == RunEnd::Until     ? "target reached"
+                          : event.reason == RunEnd::Patience  ? "out of patience"
+                                                              : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (last_.iteration > ended_ && last_.iteration <= event.iteration) {  // not what a rollback undid

@@ -12,7 +12,7 @@
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
 #include "executor/session/reading.h"
-#include "executor/session/validation_reader.h"
+#include "executor/segment/validation_reader.h"
 
 namespace arbalest {
 

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <tuple>
+#include <utility>
 
-#include "executor/plan/phases.h"
+#include "executor/plan/replica_builder.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {
@@ -17,18 +17,18 @@ constexpr int64_t kEndless = int64_t{1} << 40;  // batches
 Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, int32_t device,
                     ClockId batch, ClockId pass) {
   const std::string prefix = in.device_name(device) + "/inference";
-  const BatchOrigin origin = in.request.validation_batches;
-  Replica replica;
-  replica.device = device;
-  replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
-  add_reader(builder, in, lanes, loop, origin, prefix, batch, replica);
-  for (const TaskId fill : replica.fills) builder.task(fill).deferred = in.request.endless;
-  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin));
-  add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
-  close_step(builder, in, replica);
-  if (pass != kNone) add_read_back(builder, lanes, loop, prefix, pass, replica);
-  add_hand_out(builder, in, lanes, loop, prefix, replica);
-  return replica;
+  Replica start;
+  start.device = device;
+  start.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
+  ReplicaBuilder parts(builder, in, lanes, loop, prefix, start);
+  parts.add_reader(batch);
+  for (const TaskId fill : parts.replica.fills) builder.task(fill).deferred = in.request.endless;
+  parts.place();
+  parts.add_part("/evaluate", 0, parts.nodes());
+  parts.close_step();
+  if (pass != kNone) parts.add_read_back(pass);
+  parts.add_hand_out();
+  return std::move(parts.replica);
 }
 
 }  // namespace

@@ -24,8 +24,9 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   const Strategy& strategy = in.strategy();
   const StepCut cut = strategy.cut_step(in);
   const SharedMemory memory = add_shared_memory(builder, in, clocks);
-  const std::vector<Replica> learners = add_learners(builder, in, clocks, lanes, cut, memory, report);
+  std::vector<Replica> learners;
   const PlanSoFar plan{builder, in, clocks, lanes, memory, learners};
+  add_learners(plan, cut, report, learners);
   const std::vector<TaskId> averaged = strategy.add_tasks(plan, cut);
   if (clocks.validations > 0) add_validation(plan, averaged);
   verify(builder.plan);

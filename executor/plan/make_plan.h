@@ -115,14 +115,6 @@ struct UpdatePart {
   }
 };
 
-// Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// have memory elsewhere already. `branch`: the lane has a branch, so values that launches aside read, gradients of
-// `updates` included, stay longer. The gradients of each part of `updates` are packed with the activations for as long
-// as they are needed, unless the part is padded.
-Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
-                bool branch = false, const std::vector<UpdatePart>& updates = {});
-
 // Number of further nodes for which values of this size stay if a launch aside reads them, so that those nodes need not
 // wait for it: about two layers. If values are large, nodes take longer and memory is worth more.
 inline int32_t linger_of(int64_t bytes) {

@@ -89,7 +89,7 @@ struct SharedMemory {
   std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16
   std::vector<MovingAverageBuffers> moving_averages;  // of the weights, on devices that validate; empty without
 
-  // Adds the places of a loop's frozen values on a device to `given`, for place().
+  // Adds the places of a loop's frozen values on a device to `given`.
   void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
 };
 // That of the strategy, of moving averages and of what is frozen.
@@ -98,11 +98,7 @@ SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const
 // The task that tells the observer about training.
 TaskId add_report(PlanBuilder& builder, const Clocks& clocks, const Lanes& lanes);
 
-// Adds the learners, in order, with their readers and steps; `report` gets their sums.
-std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                                  const StepCut& cut, const SharedMemory& memory, TaskId report);
-
-// The plan after the learners have been added: the input of the phases that follow.
+// The plan so far: the input of the phases that follow.
 struct PlanSoFar {
   PlanBuilder& builder;
   const PlanInputs& in;
@@ -111,6 +107,10 @@ struct PlanSoFar {
   const SharedMemory& memory;
   const std::vector<Replica>& learners;
 };
+
+// Adds the learners, in order, with their readers and steps, to the plan and to `learners`, which are the plan's;
+// `report` gets their sums.
+void add_learners(const PlanSoFar& plan, const StepCut& cut, TaskId report, std::vector<Replica>& learners);
 
 // Validation with its readers and snapshots, recalibration included. Fills in the plan's handles of both. `averaged` is
 // what Strategy::add_tasks() returned.
@@ -122,25 +122,6 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 // outputs that are written over an input that nothing reads afterwards.
 std::vector<View> shared_storage(const Graph& graph);
 
-// Adds the path source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Reuse
-// edges provide double buffering and read-ahead. For samples that lie on the device, the copy task runs a node that
-// gathers them.
-void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, BatchOrigin origin,
-                const std::string& prefix, ClockId clock, Replica& replica);
-// Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step.
-void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,
-              const std::string& name, NodeId begin, NodeId end, Replica& replica);
-// The same nodes as a further piece of `task`, a part of the replica's step.
-void add_launches(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement, TaskId task,
-                  NodeId begin, NodeId end);
-// Ties the parts of a step to each other and to their batch.
-void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& replica);
-// Adds the copy of the replica's tally and rows to the host at each tick of `clock`, which is coarser than the step's.
-void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix, ClockId clock,
-                   Replica& replica);
-// Adds the copy of the loop's outputs to the host for each batch, and the task that hands them out.
-void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop,
-                  const std::string& prefix, Replica& replica);
 // Pinned slots of each copy to the host: one is written while the other is read.
 inline constexpr int32_t kReadBackSlots = 2;
 

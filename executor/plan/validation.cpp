@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "executor/plan/phases.h"
+#include "executor/plan/replica_builder.h"
 
 namespace arbalest {
 namespace {
@@ -22,11 +22,12 @@ struct ValidationInputs : PlanSoFar {
 
 // A device's part in validation.
 struct Validator {
-  Replica replica;  // its step evaluates a batch
+  ReplicaBuilder parts;
   TaskId snapshot = kNone;
   TaskId ready = kNone;  // after which the model is complete: the snapshot, or what follows recalibration
 
-  TaskId evaluate() const { return replica.update(); }
+  const Replica& replica() const { return parts.replica; }  // its step evaluates a batch
+  TaskId evaluate() const { return replica().update(); }
 };
 
 // The learners' statistics summed over all devices.
@@ -78,8 +79,8 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
 // the first learner, whose model all then have.
 void snapshot_weights(const ValidationInputs& given, const Validator& validator, std::vector<Operand>& copies) {
   const ArenaValues &from = given.in.training().arenas, &to = given.loop.arenas;
-  const int32_t device = validator.replica.device;
-  const Placement& placement = validator.replica.placement;
+  const int32_t device = validator.replica().device;
+  const Placement& placement = validator.replica().placement;
   const bool averaged = !given.memory.moving_averages.empty() || !given.memory.shared.empty();
   if (!averaged) {
     const Placement& first = on_device(given.learners, device).front()->placement;
@@ -104,8 +105,8 @@ void snapshot_statistics(const ValidationInputs& given, const GatheredStatistics
                          std::vector<Operand>& copies) {
   const ValueId from = given.in.training().arenas.statistics, to = given.loop.arenas.statistics;
   if (from == kNone || to == kNone || given.recalibration) return;
-  const int32_t device = validator.replica.device;
-  const Placement& placement = validator.replica.placement;
+  const int32_t device = validator.replica().device;
+  const Placement& placement = validator.replica().placement;
   const std::vector<const Replica*> learners = on_device(given.learners, device);
   if (!given.in.synchronised()) {
     copies.insert(copies.end(), {learners.front()->placement.of[size_t(from)], placement.of[size_t(to)]});
@@ -123,10 +124,10 @@ void snapshot_statistics(const ValidationInputs& given, const GatheredStatistics
 // The model as it is at the end of the epoch: copied, or made from what the learners hold.
 void add_snapshot(const ValidationInputs& given, const GatheredStatistics& gathered, Validator& validator) {
   PlanBuilder& builder = given.builder;
-  const int32_t device = validator.replica.device;
+  const int32_t device = validator.replica().device;
   const std::vector<const Replica*> learners = on_device(given.learners, device);
   const TaskId snapshot = builder.add_task(Task::Kind::Snapshot, given.in.device_name(device) + "/validation/snapshot",
-                                           validator.replica.lane, given.clocks.validation);
+                                           validator.replica().lane, given.clocks.validation);
   validator.snapshot = validator.ready = snapshot;
   std::vector<Operand> copies;  // from, to
   snapshot_weights(given, validator, copies);
@@ -153,22 +154,20 @@ void add_snapshot(const ValidationInputs& given, const GatheredStatistics& gathe
 Validator add_validator(const ValidationInputs& given, int32_t device, TaskId begin,
                         const GatheredStatistics& gathered) {
   PlanBuilder& builder = given.builder;
-  const BatchOrigin origin = given.in.request.validation_batches;
   const std::string prefix = given.in.device_name(device) + "/validation";
-  Validator validator;
-  Replica& replica = validator.replica;
-  replica.device = device;
-  replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
-  add_reader(builder, given.in, given.lanes, given.loop, origin, prefix, given.clocks.validation_batch, replica);
-  std::vector<std::pair<ValueId, Operand>> placed;
+  Replica start;
+  start.device = device;
+  start.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
+  Validator validator{ReplicaBuilder(builder, given.in, given.lanes, given.loop, prefix, start)};
+  ReplicaBuilder& parts = validator.parts;
+  parts.add_reader(given.clocks.validation_batch);
+  GivenMemory placed;
   given.memory.place_frozen(given.loop, device, placed);
-  replica.placement =
-      place(builder.plan, given.loop, prefix, device, replica.slots, batch_layout(given.loop, origin), placed);
-  for (const TaskId fill : replica.fills) builder.add_edge(begin, fill, 0, Needs::Done, Why::Clock);
+  parts.place(placed);
+  for (const TaskId fill : parts.replica.fills) builder.add_edge(begin, fill, 0, Needs::Done, Why::Clock);
   add_snapshot(given, gathered, validator);
-  add_part(builder, given.in, given.loop, replica.placement, prefix + "/evaluate", 0,
-           NodeId(given.loop.graph.nodes.size()), replica);
-  close_step(builder, given.in, replica);
+  parts.add_part("/evaluate", 0, parts.nodes());
+  parts.close_step();
   return validator;
 }
 
@@ -177,22 +176,22 @@ Replica add_recalibrator(const ValidationInputs& given, const Validator& validat
   PlanBuilder& builder = given.builder;
   const Loop& loop = *given.recalibration;
   const ArenaValues &ours = loop.arenas, &theirs = given.loop.arenas;
-  const BatchOrigin origin = given.in.request.training_batches;
-  const Placement& snapshot = validator.replica.placement;
-  Replica replica;
-  replica.device = validator.replica.device;
-  replica.lane = validator.replica.lane;
-  const std::string prefix = given.in.device_name(replica.device) + "/recalibration";
-  add_reader(builder, given.in, given.lanes, loop, origin, prefix, given.clocks.recalibration_batch, replica);
-  std::vector<std::pair<ValueId, Operand>> placed = {{ours.weights, snapshot.of[size_t(theirs.weights)]}};
+  const Placement& snapshot = validator.replica().placement;
+  Replica start;
+  start.device = validator.replica().device;
+  start.lane = validator.replica().lane;
+  const std::string prefix = given.in.device_name(start.device) + "/recalibration";
+  ReplicaBuilder parts(builder, given.in, given.lanes, loop, prefix, start);
+  parts.add_reader(given.clocks.recalibration_batch);
+  GivenMemory placed = {{ours.weights, snapshot.of[size_t(theirs.weights)]}};
   if (ours.weights_lowered != kNone) {
     placed.emplace_back(ours.weights_lowered, snapshot.of[size_t(theirs.weights_lowered)]);
   }
-  given.memory.place_frozen(loop, replica.device, placed);
-  replica.placement =
-      place(builder.plan, loop, prefix, replica.device, replica.slots, batch_layout(loop, origin), placed);
-  add_part(builder, given.in, loop, replica.placement, prefix, 0, NodeId(loop.graph.nodes.size()), replica);
-  close_step(builder, given.in, replica);
+  given.memory.place_frozen(loop, start.device, placed);
+  parts.place(placed);
+  parts.add_part("", 0, parts.nodes());
+  parts.close_step();
+  const Replica& replica = parts.replica;
   for (const TaskId fill : replica.fills) builder.add_edge(begin, fill, 0, Needs::Done, Why::Clock);
   builder.add_edge(validator.snapshot, replica.first(), 0, Needs::Issued, Why::Data, "weights");
   builder.add_edge(replica.update(), validator.snapshot, loop.batches, Needs::Issued, Why::Reuse, "weights");
@@ -223,8 +222,8 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
     const TaskId average = replicas[d].update();
     const TaskId adopt =
         builder.add_task(Task::Kind::Snapshot, given.in.device_name(int32_t(d)) + "/recalibration/adopt",
-                         validator.replica.lane, given.clocks.validation);
-    builder.add_operands(adopt, {averages[d].operand, validator.replica.placement.of[size_t(adopted)]});
+                         validator.replica().lane, given.clocks.validation);
+    builder.add_operands(adopt, {averages[d].operand, validator.replica().placement.of[size_t(adopted)]});
     builder.add_lane_order(adopt);
     builder.add_edge(all != kNone ? all : average, adopt, 0, Needs::Issued, Why::Data, "statistics");
     builder.add_edge(adopt, average, 1, Needs::Issued, Why::Reuse, "statistics");
@@ -246,7 +245,7 @@ void keep_validated(const ValidationInputs& given, const Validator& validator, T
   std::vector<Operand> copies;
   const auto keep = [&](ValueId value, const char* name) {
     if (value == kNone) return BufferId{kNone};
-    const Term kept = term_of(given.loop, validator.replica.placement, value);
+    const Term kept = term_of(given.loop, validator.replica().placement, value);
     const BufferId buffer = add_buffer(builder.plan, pinned, name, kept.type.bytes(), 1, kNone);
     copies.insert(copies.end(), {kept.operand, {buffer, 0, 0}});
     return buffer;
@@ -264,14 +263,13 @@ void keep_validated(const ValidationInputs& given, const Validator& validator, T
 // Makes evaluation wait for its model, and adds the copy of its sums to the host for `end`.
 void close_validator(const ValidationInputs& given, Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
-  Replica& replica = validator.replica;
   builder.add_edge(validator.ready, validator.evaluate(), 0, Needs::Issued, Why::Data, "weights");
   builder.add_edge(validator.evaluate(), validator.snapshot, given.clocks.validation_batches, Needs::Issued, Why::Reuse,
                    "weights");
-  const std::string prefix = given.in.device_name(replica.device) + "/validation";
-  add_read_back(builder, given.lanes, given.loop, prefix, given.clocks.validation, replica);
-  builder.add_edge(replica.read_back, end, 0, Needs::Done, Why::Data, "tally");
-  builder.add_edge(end, replica.read_back, kReadBackSlots, Needs::Done, Why::Reuse, "pinned tally");
+  validator.parts.add_read_back(given.clocks.validation);
+  const TaskId read_back = validator.replica().read_back;
+  builder.add_edge(read_back, end, 0, Needs::Done, Why::Data, "tally");
+  builder.add_edge(end, read_back, kReadBackSlots, Needs::Done, Why::Reuse, "pinned tally");
 }
 
 }  // namespace
@@ -300,7 +298,7 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged) 
   LoopPlan evaluation{LoopRole::Validate, in.graph_of(loop), clocks.validation_batch, {}};
   for (Validator& validator : validators) {
     close_validator(given, validator, end);
-    evaluation.replicas.push_back(validator.replica);
+    evaluation.replicas.push_back(validator.replica());
   }
   if (in.request.keep_validated) keep_validated(given, validators.front(), end);
   if (in.request.rate_follows_validation) {

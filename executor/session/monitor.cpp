@@ -193,9 +193,10 @@ double Monitor::recent_rate(double now, int64_t images) {
   return rate;
 }
 
-void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-                     const std::vector<double>& sums, const std::optional<UpdateCount>& updates,
-                     const std::string& diverged, const InputReport& input) {
+void Monitor::report(const TrainingReport& trained) {
+  const RunPosition& at = trained.at;
+  const std::vector<double>& sums = trained.sums;
+  const std::optional<UpdateCount>& updates = trained.updates;
   const std::scoped_lock lock(mutex_);
   const double now = seconds();
   const auto means = [&](const std::vector<double>& of) {
@@ -211,11 +212,11 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.seconds = now;
   progress.images_per_second = recent_rate(now, at.images);
   progress.epochs = at.epochs;
-  progress.learning_rate = learning_rate;
+  progress.learning_rate = trained.learning_rate;
   progress.loss = mean_of(trained_metrics_.front(), sums);
   progress.loss_undefined = is_weightless(trained_metrics_.front(), sums);
   progress.metrics = means(sums);
-  progress.input = input;
+  progress.input = trained.input;
   if (updates) {
     progress.skipped_updates = updates->skipped;
     state_.skipped += updates->skipped;
@@ -224,17 +225,17 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   }
   observer_.progress(progress);
   // Without a batch whose loss is finite there is no mean.
-  check_loss(progress, progress.loss_undefined || (updates && sums[0] == 0), diverged);
+  check_loss(progress, progress.loss_undefined || (updates && sums[0] == 0), trained.diverged);
   state_.last_seconds = now;
   state_.last_images = at.images;
   for (size_t i = 0; i < sums.size(); ++i) state_.epoch_sums[i] += sums[i];
-  if (!epoch_ended) return;
+  if (!trained.ends_epoch) return;
   EpochEnded end{progress.epoch, at.iteration, now};
   end.images_per_second = state_.epoch_sums[0] / std::max(1e-9, now - state_.epoch_began);
   end.loss = mean_of(trained_metrics_.front(), state_.epoch_sums);
   end.loss_undefined = is_weightless(trained_metrics_.front(), state_.epoch_sums);
   end.metrics = means(state_.epoch_sums);
-  end.validates = validates;
+  end.validates = trained.validates;
   observer_.epoch(end);
   state_.epoch_began = now;
   std::fill(state_.epoch_sums.begin(), state_.epoch_sums.end(), 0);
@@ -348,10 +349,10 @@ bool Monitor::out_of_patience() const {
   return rules_.patience > 0 && state_.since_best >= rules_.patience;
 }
 
-RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::string reason) const {
+RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, RunEnd reason) const {
   const std::scoped_lock lock(mutex_);
   RunFinished end;
-  end.reason = std::move(reason);
+  end.reason = reason;
   end.iteration = at.iteration;
   end.epoch = at.epoch;
   end.images = at.images;

@@ -41,6 +41,20 @@ struct UpdateCount {
   int64_t due = 0, skipped = 0;
 };
 
+// Training since the report before.
+struct TrainingReport {
+  RunPosition at;
+  bool ends_epoch = false;
+  bool validates = false;  // the epoch has ended, and its weights are validated
+  double learning_rate = 0;
+  // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in passes/passes.h),
+  // over all learners.
+  std::vector<double> sums;
+  std::optional<UpdateCount> updates;  // if they may be skipped; the sums are then of batches whose loss was finite
+  std::string diverged;                // the learners whose loss is not finite; "": the only one
+  InputReport input;
+};
+
 // The state of a monitor, which a checkpoint keeps.
 struct MonitorState {
   double seconds = 0;  // since training began
@@ -93,14 +107,9 @@ class Monitor {
   std::optional<MetricSpec::Better> better() const { return better_; }  // none: nothing states it, and there is no best
   // Throws GraphError if nothing states which way the metric is better, which `option` needs.
   void require_better(const std::string& option) const;
-  // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
-  // passes/passes.h), over all learners since the report before. `updates`: if they may be skipped; the sums are
-  // then of batches whose loss was finite. Throws Diverged if the loss is not finite, which names `diverged`, the
-  // learners of which that is so; "": the only one. Throws it also if the last kMostSkipped updates of each learner, by
-  // whole reports, have been skipped. `validates`: the epoch has ended, and its weights are validated.
-  void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-              const std::vector<double>& sums, const std::optional<UpdateCount>& updates, const std::string& diverged,
-              const InputReport& input);
+  // Throws Diverged if the loss is not finite, which names the learners of which that is so, or if the last
+  // kMostSkipped updates of each learner, by whole reports, have been skipped.
+  void report(const TrainingReport& trained);
   // So much of a validation's batches has been read; passed on a few times a second.
   void validating(int64_t epoch, double share, bool recalibrates = false);
   // Throws Diverged if the loss is not finite, TaskError if no sample could be measured.
@@ -112,7 +121,7 @@ class Monitor {
   bool all_targets_reached() const;
   bool out_of_patience() const;
   // `trained_seconds`: when training ended, for its throughput.
-  RunFinished finish(const RunPosition& at, double trained_seconds, std::string reason) const;
+  RunFinished finish(const RunPosition& at, double trained_seconds, RunEnd reason) const;
   double seconds() const;
 
  private:

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "executor/plan/recomputation.h"
+#include "executor/limit/recomputation.h"
+#include "executor/plan/run_end.h"
 
 namespace arbalest {
 
@@ -158,7 +159,7 @@ struct TargetReached {
 
 // The run has ended well, and its files are written.
 struct RunFinished {
-  std::string reason;          // "complete", "until", "patience", "interrupted", "time limit"
+  RunEnd reason = RunEnd::Unknown;
   std::string interrupted_by;  // "SIGINT"; "": unknown, or another reason
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;  // set-up: with what SamplesKept tells of

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/plan/fit_memory.h"
+#include "executor/limit/fit_memory.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"

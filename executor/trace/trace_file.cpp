@@ -141,8 +141,8 @@ class EventReader {
                   integer_of(run, "learners", 0, INT32_MAX),
                   integer_of(run, "iterations", 0, kMostTraceTicks),
                   integer_of(run, "first", 0, kMostTraceTicks),
-                  text("begins"),
-                  text("ended"),
+                  parse_segment_begin(text("begins")),
+                  parse_run_end(text("ended")),
                   text("message"),
                   integer_of(run, "ended_after", -1, kMostTraceTicks)};
     if (!run.contains("command")) return;  // of an earlier version

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/plan/plan.h"
+#include "executor/plan/run_end.h"
 
 namespace arbalest {
 
@@ -89,8 +90,8 @@ struct TracedRun {
   int64_t learners = 0;      // on each device; 0: unknown
   int64_t iterations = 0;    // of the run that were complete when the trace began
   int64_t first = 0;         // the run's number of the trace's iteration 0
-  std::string begins;        // why there: "" (the run began), "resumed", "tuned", "planned anew", "gone back"
-  std::string ended;         // RunFinished::reason, or "failed"; "": unknown
+  SegmentBegin begins = SegmentBegin::Run;  // why there
+  RunEnd ended = RunEnd::Unknown;
   std::string message;       // failed: why; interrupted: by which signal, if that is known
   int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
   // The settings of the run and its hardware; "", 0 and empty: unknown.

@@ -167,13 +167,20 @@ class Writer {
 
   nlohmann::json run_record() const {
     const TracedRun& run = trace_.run;
-    return {{"strategy", run.strategy},     {"learners", run.learners},
-            {"iterations", run.iterations}, {"first", run.first},
-            {"begins", run.begins},         {"ended", run.ended},
-            {"message", run.message},       {"ended_after", run.ended_after},
-            {"command", run.command},       {"started", run.started},
-            {"source", run.source},         {"precision", run.precision},
-            {"batch", run.batch},           {"models", run.models}};
+    return {{"strategy", run.strategy},
+            {"learners", run.learners},
+            {"iterations", run.iterations},
+            {"first", run.first},
+            {"begins", name_of(run.begins)},
+            {"ended", name_of(run.ended)},
+            {"message", run.message},
+            {"ended_after", run.ended_after},
+            {"command", run.command},
+            {"started", run.started},
+            {"source", run.source},
+            {"precision", run.precision},
+            {"batch", run.batch},
+            {"models", run.models}};
   }
 
   void write_record() {

@@ -36,7 +36,7 @@ std::string bound_by(IdleCause cause, const TracedRun& run) {
 class Judgement {
  public:
   Judgement(const TraceFile& trace, const TraceSummary& summary)
-      : trace_(trace), plan_(trace.plan), summary_(summary), steady_(summary.iteration_ns > 0) {}
+      : trace_(trace), summary_(summary), steady_(summary.iteration_ns > 0) {}
 
   Verdict run() {
     measure_compute();
@@ -51,7 +51,7 @@ class Judgement {
   }
 
  private:
-  const Lane& lane_of(LaneId lane) const { return plan_.lanes[size_t(lane)]; }
+  const Lane& lane_of(LaneId lane) const { return trace_.plan.lanes[size_t(lane)]; }
   bool computes(LaneId lane) const { return lane_of(lane).kind == Lane::Kind::Compute; }
 
   // The share of the steady state in which a device computes, over all devices that do; and its compute lanes.
@@ -60,14 +60,14 @@ class Judgement {
     if (steady_) {
       window = {summary_.end, summary_.begin};
       for (const TaskSpan& span : trace_.tasks) {
-        const Task& task = plan_.tasks[size_t(span.task)];
+        const Task& task = trace_.plan.tasks[size_t(span.task)];
         if (task.clock != 0 || !computes(task.lane)) continue;
         if (span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
         window.from = std::min(window.from, span.started);
         window.to = std::max(window.to, span.ended);
       }
     }
-    const std::vector<Intervals> busy = busy_times(plan_, trace_.tasks);
+    const std::vector<Intervals> busy = busy_times(trace_.plan, trace_.tasks);
     std::map<int32_t, Intervals> of_device;
     for (const LaneSummary& lane : summary_.lanes) {
       if (!computes(lane.lane)) continue;
@@ -80,7 +80,7 @@ class Judgement {
     for (auto& [device, times] : of_device) {
       const int64_t time = common(merged(std::move(times)), whole);
       busy_ += double(time) / double(std::max<int64_t>(1, window.to - window.from)) / double(of_device.size());
-      if (device != kNone) devices_.push_back(to_string(plan_.devices[size_t(device)]));
+      if (device != kNone) devices_.push_back(to_string(trace_.plan.devices[size_t(device)]));
     }
   }
 
@@ -168,12 +168,12 @@ class Judgement {
     }
     const auto lane = LaneId(std::max_element(awaited.begin(), awaited.end()) - awaited.begin());
     if (double(awaited[size_t(lane)]) > kMost * all && lane_of(lane).learner != kNone) {
-      const std::string device = to_string(plan_.devices[size_t(lane_of(lane).device)]);
+      const std::string device = to_string(trace_.plan.devices[size_t(lane_of(lane).device)]);
       return fmt::format("learner {} on {}, the slowest", lane_of(lane).learner, device);
     }
     for (const auto& [device, ns] : by_device) {
       if (by_device.size() < 2 || device == kNone || double(ns) <= kMost * all) continue;
-      return fmt::format("{}, the slowest device", to_string(plan_.devices[size_t(device)]));
+      return fmt::format("{}, the slowest device", to_string(trace_.plan.devices[size_t(device)]));
     }
     return "whichever learner is the slowest";
   }
@@ -190,7 +190,7 @@ class Judgement {
     std::map<std::string, int64_t> tasks;
     int64_t all = 0;
     for (const TaskSummary& task : summary_.tasks) {
-      const Task& known = plan_.tasks[size_t(task.task)];
+      const Task& known = trace_.plan.tasks[size_t(task.task)];
       if (!computes(known.lane)) continue;
       tasks[known.name.substr(known.name.rfind('/') + 1)] += task.total_ns;
       all += task.total_ns;
@@ -204,7 +204,7 @@ class Judgement {
 
   void input() {
     const auto fill = std::find_if(summary_.tasks.begin(), summary_.tasks.end(), [&](const TaskSummary& task) {
-      const Task& known = plan_.tasks[size_t(task.task)];
+      const Task& known = trace_.plan.tasks[size_t(task.task)];
       return known.kind == Task::Kind::Fill && known.learner != kNone;
     });
     if (fill == summary_.tasks.end() || lanes_ == 0) return;
@@ -244,7 +244,7 @@ class Judgement {
     const std::string what = agreeing_in_words(trace_.run);
     verdict_.sentence += fmt::format("; {} {} hidden", what, share);
     const int32_t device = lane_of(lane).device;
-    const bool turns = std::any_of(plan_.devices.begin(), plan_.devices.end(),
+    const bool turns = std::any_of(trace_.plan.devices.begin(), trace_.plan.devices.end(),
                                    [](const PlanDevice& one) { return one.kind == PlanDevice::Kind::Cpu; });
     const std::string text = turns && hidden == 0
                                  ? fmt::format("of {} hidden: a CPU device does one thing at a time", what)
@@ -267,7 +267,6 @@ class Judgement {
   }
 
   const TraceFile& trace_;
-  const Plan& plan_;
   const TraceSummary& summary_;
   const bool steady_;                   // whether there is a steady state; otherwise the whole trace is judged
   IdleCause input_ = IdleCause::Input;  // the one that has the share of all input
@@ -286,24 +285,23 @@ class Judgement {
 std::vector<std::string> notes_on(const TracedRun& run) {
   std::vector<std::string> notes;
   const std::string after = run.ended_after < 0 ? "" : " after " + counted(run.ended_after, "iteration");
-  if (run.ended == "failed") {
+  if (run.ended == RunEnd::Failed) {
     notes.push_back(fmt::format("The run failed: {}.", run.message));
-  } else if (run.ended == "interrupted") {
+  } else if (run.ended == RunEnd::Interrupted) {
     notes.push_back(
         fmt::format("The run was interrupted{}{}.", run.message.empty() ? "" : " by " + run.message, after));
-  } else if (!run.ended.empty()) {
-    const char* how = run.ended == "time limit" ? "The run was out of time"
-                      : run.ended == "until"    ? "The run reached its targets"
-                      : run.ended == "patience" ? "The run was out of patience"
-                      : run.ended == "complete" ? "The run was complete"
-                                                : "The run ended";
+  } else if (run.ended != RunEnd::Unknown) {
+    const char* how = run.ended == RunEnd::TimeLimit  ? "The run was out of time"
+                      : run.ended == RunEnd::Until    ? "The run reached its targets"
+                      : run.ended == RunEnd::Patience ? "The run was out of patience"
+                                                      : "The run was complete";
     notes.push_back(fmt::format("{}{}.", how, after));
   }
-  if (run.begins.empty()) return notes;
-  const std::string why = run.begins == "resumed"     ? "was resumed from a checkpoint"
-                          : run.begins == "tuned"     ? "was planned anew by --learners auto"
-                          : run.begins == "gone back" ? "had gone back to a checkpoint"
-                                                      : "was planned anew";
+  if (run.begins == SegmentBegin::Run) return notes;
+  const std::string why = run.begins == SegmentBegin::Resumed    ? "was resumed from a checkpoint"
+                          : run.begins == SegmentBegin::Tuned    ? "was planned anew by --learners auto"
+                          : run.begins == SegmentBegin::GoneBack ? "had gone back to a checkpoint"
+                                                                 : "was planned anew";
   notes.push_back(
       fmt::format("The trace begins after {} of the run, where it {}, with {} on each device{}.",
                   counted(run.iterations, "iteration"), why, counted(run.learners, "learner"),

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "executor/segment/segment_snapshot.h"
 #include "executor/session/event_queue.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"
-#include "executor/session/segment.h"
 #include "executor/session/state.h"
 
 namespace arbalest {
@@ -38,7 +38,7 @@ struct Checkpoint {
   Cursor next;               // where a run with another number of learners goes on
   double total_epochs = 0;   // of the run, for schedules
   RunPosition position;
-  std::string ended;  // why the run came to its end with this checkpoint; "": it goes on
+  RunEnd ended = RunEnd::Unknown;  // why the run came to its end with this checkpoint; Unknown: it goes on
   SegmentSnapshot segment;
   MonitorState monitor;
   HeldBack held;

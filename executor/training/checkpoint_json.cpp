@@ -327,7 +327,7 @@ Json to_json(const Checkpoint& checkpoint) {
           {"next", json_of(checkpoint.next)},
           {"total_epochs", checkpoint.total_epochs},
           {"position", json_of(checkpoint.position)},
-          {"ended", checkpoint.ended},
+          {"ended", name_of(checkpoint.ended)},
           {"segment", json_of(checkpoint.segment)},
           {"monitor", json_of(checkpoint.monitor)},
           {"held", json_of(checkpoint.held)},
@@ -350,7 +350,7 @@ Checkpoint checkpoint_from_json(const Json& json) {
   checkpoint.next = cursor_of(json.at("next"));
   checkpoint.total_epochs = real_of(json.at("total_epochs"));
   checkpoint.position = position_of(json.at("position"));
-  json.at("ended").get_to(checkpoint.ended);
+  checkpoint.ended = parse_run_end(json.at("ended").get<std::string>());
   checkpoint.segment = segment_of(json.at("segment"));
   checkpoint.monitor = monitor_of(json.at("monitor"));
   checkpoint.held = held_of(json.at("held"));

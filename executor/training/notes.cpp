@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-
-// Notes of a run at its start about what is probably not meant.
+#include "executor/training/notes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,48 +8,42 @@
 #include <cmath>
 #include <utility>
 
+#include "executor/devices/device.h"
 #include "executor/session/reading.h"
-#include "executor/training/training.h"
+#include "executor/training/checkpoint.h"
 #include "ops/optim/train.h"
 
 namespace arbalest {
-
-std::string Training::note() const {
-  std::vector<std::string> notes = prepared_.notes;
-  for (std::string note : {resumed_note(), note_of_labels(prepared_), left_out_note(), schedule_note(),
-                           precision_note(), learners_note()}) {
-    if (!note.empty()) notes.push_back(std::move(note));
-  }
-  return fmt::format("{}", fmt::join(notes, "; "));
-}
+namespace {
 
 // A note if the learning rate goes on otherwise than the run before would have had it. That is by what was asked for,
 // or because a schedule of the run's length has become another with it.
-std::string Training::resumed_note() const {
-  if (options_.checkpoints.from && (segment_->at_end() || is_over())) {
-    const std::vector<std::string>& asked = options_.checkpoints.changes;
+std::string resumed_note(const RunBeginning& run) {
+  if (run.options.checkpoints.from && run.complete) {
+    const std::vector<std::string>& asked = run.options.checkpoints.changes;
     return asked.empty() ? "" : fmt::format("the run is complete: {} changes nothing", fmt::join(asked, ", "));
   }
-  std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
+  std::string note =
+      run.changes.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(run.changes, ", "));
   // With a change of the rate itself what it was before is not known from the schedule as it is now.
-  if (!options_.checkpoints.from || !changes_.empty()) return note;
-  const Checkpoint& from = options_.checkpoints.from->checkpoint;
-  const LearningRate schedule(prepared_.program.train);
+  if (!run.options.checkpoints.from || !run.changes.empty()) return note;
+  const Checkpoint& from = run.options.checkpoints.from->checkpoint;
+  const LearningRate schedule(run.prepared.program.train);
   const double before = schedule.rate(from.position.epochs, from.total_epochs),
-               now = schedule.rate(from.position.epochs, prepared_.total_epochs);
+               now = schedule.rate(from.position.epochs, run.prepared.total_epochs);
   if (before == now) return note;
   return fmt::format(
       "{}{}the learning rate goes on with {:.3g} and was {:.3g}: its schedule is as long as the run, {:.4g} epochs now "
       "and {:.4g} before; --change train.epochs={:g} keeps it",
-      note, note.empty() ? "" : "; ", now, before, prepared_.total_epochs, from.total_epochs,
+      note, note.empty() ? "" : "; ", now, before, run.prepared.total_epochs, from.total_epochs,
       std::ceil(from.total_epochs));
 }
 
 // A note if the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
-std::string Training::schedule_note() const {
-  const Node& train = prepared_.program.train;
+std::string schedule_note(const RunBeginning& run) {
+  const Node& train = run.prepared.program.train;
   const std::string schedule = string_attribute(train, "schedule");
-  const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
+  const double last = float_attribute(train, "epochs"), total = run.prepared.total_epochs;
   const bool cycle = schedule == "onecycle";
   if (!LearningRate(train).ends() || last <= 0 || total == last) return "";
   if (total < last) {
@@ -65,9 +58,9 @@ std::string Training::schedule_note() const {
 }
 
 // A note if an epoch leaves out more than a few of the samples; "" otherwise.
-std::string Training::left_out_note() const {
+std::string left_out_note(const RunBeginning& run) {
   constexpr double kMany = 0.05;
-  const int64_t samples = prepared_.request.training_samples, left_out = samples_left_out(prepared_);
+  const int64_t samples = run.prepared.request.training_samples, left_out = samples_left_out(run.prepared);
   if (double(left_out) < kMany * double(samples)) return "";
   return fmt::format(
       "an epoch leaves out {} of {} samples ({:.0f} %), others each time, since batches are whole: "
@@ -76,23 +69,34 @@ std::string Training::left_out_note() const {
 }
 
 // A note if CPUs that lack the instructions for it compute in bf16; "" otherwise.
-std::string Training::precision_note() const {
-  const std::vector<PlanDevice>& devices = prepared_.request.devices;
+std::string precision_note(const RunBeginning& run) {
+  const std::vector<PlanDevice>& devices = run.prepared.request.devices;
   const bool cpu = std::any_of(devices.begin(), devices.end(),
                                [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
-  if (options_.numerics.precision != Precision::Bf16 || !cpu || cpu_has_bfloat16()) return "";
+  if (run.options.numerics.precision != Precision::Bf16 || !cpu || cpu_has_bfloat16()) return "";
   return "this CPU has no instructions for bf16, which is many times slower than fp32 here; --precision fp32 trains "
          "faster";
 }
 
 // A note if several learners, or several devices, are one processor; "" otherwise.
-std::string Training::learners_note() const {
-  const std::vector<PlanDevice>& devices = prepared_.request.devices;
-  const int64_t all = int64_t(devices.size()) * prepared_.request.learners;
+std::string learners_note(const RunBeginning& run) {
+  const std::vector<PlanDevice>& devices = run.prepared.request.devices;
+  const int64_t all = int64_t(devices.size()) * run.prepared.request.learners;
   const bool cpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
-  if (!cpus || all == 1 || tuner_) return "";
+  if (!cpus || all == 1 || run.options.learners.per_device == 0) return "";
   return fmt::format("{} learners share this processor and are slower than one; --learners 1 on one device", all);
+}
+
+}  // namespace
+
+std::string notes_on(const RunBeginning& run) {
+  std::vector<std::string> notes = run.prepared.notes;
+  for (std::string note : {resumed_note(run), note_of_labels(run.prepared), left_out_note(run), schedule_note(run),
+                           precision_note(run), learners_note(run)}) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
 }
 
 }  // namespace arbalest

@@ -16,25 +16,29 @@ namespace {
 using namespace arbalest;
 using namespace arbalest::fuzz;
 
-struct Follow {
-  void operator()(const Exit& exit) const {
-    if (exit.status != 0) expect_printable(exit.text);
-  }
-  template <typename Options>
-  void operator()(const Options& options) const {
-    if constexpr (std::is_base_of_v<GraphOptions, Options>) {
-      accepted([&] {
-        constexpr int64_t kMost = 4;  // learners: plans of many take long
-        SessionOptions session = session_options(options);
-        session.sources = {};
-        if (int64_t(session.learners.devices.size()) * session.learners.per_device > kMost) return;
-        Graph graph = small_graph();
-        for (const std::string& assignment : options.set) apply_override(graph, assignment);
-        plan(std::move(graph), session);
-      });
-    }
-  }
-};
+void follow(const Exit& exit) {
+  if (exit.status != 0) expect_printable(exit.text);
+}
+
+void follow(const GraphOptions& options) {
+  accepted([&] {
+    constexpr int64_t kMost = 4;  // learners: plans of many take long
+    SessionOptions session = session_options(options);
+    session.sources = {};
+    if (int64_t(session.learners.devices.size()) * session.learners.per_device > kMost) return;
+    Graph graph = small_graph();
+    for (const std::string& assignment : options.set) apply_override(graph, assignment);
+    plan(std::move(graph), session);
+  });
+}
+
+template <typename... Options>
+void follow_one_of(const Command& command) {
+  const auto follow_if = [](const auto* options) {
+    if (options) follow(*options);
+  };
+  (follow_if(options_if<Options>(command)), ...);
+}
 
 }  // namespace
 
@@ -47,6 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
-  accepted([&] { std::visit(Follow{}, parse_command_line(int(arguments.size()), arguments.data())); });
+  accepted([&] {
+    follow_one_of<Exit, RunOptions, CheckOptions, PlanCommandOptions, ScalingOptions, TracingOptions, ProfileOptions,
+                  EvaluateOptions, PredictOptions, ExportCommandOptions>(
+        parse_command_line(int(arguments.size()), arguments.data()));
+  });
   return 0;
 }

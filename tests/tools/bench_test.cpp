@@ -61,7 +61,7 @@ TEST_CASE("bench scaling takes its options") {
       "--window-seconds", "0.5", "--warmup-seconds", "0", "--price-per-hour", "24.5", "--report-every", "3",
       "--threads", "2", "--json"});
   // clang-format on
-  const ScalingOptions* options = std::get_if<ScalingOptions>(&command);
+  const ScalingOptions* options = options_if<ScalingOptions>(command);
   REQUIRE(options != nullptr);
   CHECK(options->graph == "g.onnxtxt");
   CHECK(options->devices == "cuda:0-7");
@@ -80,7 +80,7 @@ TEST_CASE("bench scaling takes its options") {
   CHECK(options->json);
 
   const Command defaults = parse_bench({"scaling", "--learners", "4", "g"});
-  options = std::get_if<ScalingOptions>(&defaults);
+  options = options_if<ScalingOptions>(defaults);
   REQUIRE(options != nullptr);
   CHECK(options->graph == "g");
   CHECK(options->device_counts.empty());
@@ -97,13 +97,13 @@ TEST_CASE("bench scaling takes its options") {
 TEST_CASE("bench's help lists scaling and its options") {
   for (const std::vector<const char*>& words : {std::vector<const char*>{"--help"}, {"scaling", "--help"}}) {
     const Command command = parse_bench(words);
-    REQUIRE(std::holds_alternative<Exit>(command));
-    CHECK(std::get<Exit>(command).status == kDone);
+    REQUIRE(options_if<Exit>(command));
+    CHECK(options_of<Exit>(command).status == kDone);
   }
-  CHECK(std::get<Exit>(parse_bench({"--help"})).text.find("scaling") != std::string::npos);
-  CHECK(std::get<Exit>(parse_bench({"scaling", "--help"})).text.find("--device-counts") != std::string::npos);
+  CHECK(options_of<Exit>(parse_bench({"--help"})).text.find("scaling") != std::string::npos);
+  CHECK(options_of<Exit>(parse_bench({"scaling", "--help"})).text.find("--device-counts") != std::string::npos);
   const char* top[] = {"arbalest", "--help"};
-  CHECK(std::get<Exit>(parse_command_line(2, top)).text.find("bench") != std::string::npos);
+  CHECK(options_of<Exit>(parse_command_line(2, top)).text.find("bench") != std::string::npos);
 }
 
 TEST_CASE("faults in bench's options name what was found") {

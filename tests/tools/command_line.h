@@ -17,10 +17,18 @@ inline Command parse(std::vector<const char*> words) {
   return parse_command_line(int(words.size()), words.data());
 }
 
+// The options of a command line that names the subcommand with such.
+template <typename Options>
+Options options_of(const Command& command) {
+  const Options* options = options_if<Options>(command);
+  REQUIRE(options != nullptr);
+  return *options;
+}
+
 // The message of a command line that is refused.
 inline std::string fault(const std::vector<const char*>& words) {
   const Command command = parse(words);
-  const Exit* exit = std::get_if<Exit>(&command);
+  const Exit* exit = options_if<Exit>(command);
   REQUIRE(exit != nullptr);
   CHECK(exit->status == kWrong);
   return exit->text;

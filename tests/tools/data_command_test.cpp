@@ -56,9 +56,9 @@ struct Photos {
   std::pair<int, std::string> look(std::vector<const char*> words) const {
     words.insert(words.begin(), {"data", source.c_str()});
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<DataOptions>(command));
+    REQUIRE(options_if<DataOptions>(command));
     const Redirected output(folder / "out.txt");
-    const int status = command_data(std::get<DataOptions>(command));
+    const int status = command_data(options_of<DataOptions>(command));
     std::string text;
     for (const std::string& line : output.lines()) text += line + "\n";
     return {status, text};
@@ -67,9 +67,9 @@ struct Photos {
   std::pair<int, std::string> pack(std::vector<const char*> words = {}) const {
     words.insert(words.begin(), {"data", "pack", source.c_str(), out.c_str(), "--threads", "2"});
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<PackCommandOptions>(command));
+    REQUIRE(options_if<PackCommandOptions>(command));
     const Redirected output(folder / "out.txt");
-    const int status = command_pack(std::get<PackCommandOptions>(command));
+    const int status = command_pack(options_of<PackCommandOptions>(command));
     std::string text;
     for (const std::string& line : output.lines()) text += line + "\n";
     return {status, text};
@@ -270,7 +270,7 @@ TEST_CASE("data: arrays have counts of labels and ranges of values, and faults t
   const auto checked = [&] {
     const Command command = parse({"check", graph.c_str()});
     const Redirected output(photos.folder / "out.txt");
-    command_check(std::get<CheckOptions>(command));
+    command_check(options_of<CheckOptions>(command));
     std::string all;
     for (const std::string& line : output.lines()) all += line + "\n";
     return all;

@@ -39,8 +39,8 @@ struct Trained {
     const Command command = parse(words);
     const Redirected output(folder / "out");
     int status = kFailed;
-    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
-    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
+    if (const auto* evaluate = options_if<EvaluateOptions>(command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = options_if<PredictOptions>(command)) status = command_predict(*predict);
     CHECK(status == kDone);
     return output.lines();
   }

@@ -85,9 +85,9 @@ struct Desk {
     std::vector<const char*> pointers;
     for (const std::string& word : words) pointers.push_back(word.c_str());
     const Command command = parse(pointers);
-    REQUIRE(std::holds_alternative<StartOptions>(command));
+    REQUIRE(options_if<StartOptions>(command));
     const Redirected output(path("out")), errors(path("said"), stderr);
-    CHECK(command_init(std::get<StartOptions>(command)) == kDone);
+    CHECK(command_init(options_of<StartOptions>(command)) == kDone);
     return file;
   }
   std::string said() const { return content(path("said")); }  // by the latest init
@@ -96,17 +96,18 @@ struct Desk {
   void train(const std::string& graph, const std::string& save = "") const {
     CAPTURE(content(graph));
     const Redirected output(path("out")), errors(path("errors"), stderr);
-    CHECK(command_check(std::get<CheckOptions>(parse({"check", graph.c_str(), "--devices", "cpu:0"}))) == kDone);
+    CHECK(command_check(options_of<CheckOptions>(parse({"check", graph.c_str(), "--devices", "cpu:0"}))) == kDone);
     std::vector<const char*> words = {"run", graph.c_str(), "--devices", "cpu:0", "--iterations", "2"};
     if (!save.empty()) words.insert(words.end(), {"--save", save.c_str()});
-    CHECK(command_run(std::get<RunOptions>(parse(words))) == kDone);
+    CHECK(command_run(options_of<RunOptions>(parse(words))) == kDone);
   }
 
   std::string refusal(const std::string& name, std::vector<std::string> words) const {
     words.insert(words.begin(), {"init", name, path("refused.onnxtxt")});
     std::vector<const char*> pointers;
     for (const std::string& word : words) pointers.push_back(word.c_str());
-    const std::string message = message_of<GraphError>([&] { command_init(std::get<StartOptions>(parse(pointers))); });
+    const std::string message =
+        message_of<GraphError>([&] { command_init(options_of<StartOptions>(parse(pointers))); });
     CHECK(!std::filesystem::exists(path("refused.onnxtxt")));
     return message;
   }
@@ -129,7 +130,7 @@ TEST_CASE("init: the commands that it suggests are words of a shell") {
   const std::string file = desk.path("it's [1].onnxtxt");
   const Command command = parse({"init", "lenet", file.c_str()});
   const Redirected output(desk.path("out"));
-  CHECK(command_init(std::get<StartOptions>(command)) == kDone);
+  CHECK(command_init(options_of<StartOptions>(command)) == kDone);
   const std::vector<std::string> lines = output.lines();
   const std::string folder = desk.folder.string();
   REQUIRE(lines.size() == 3);
@@ -229,7 +230,7 @@ TEST_CASE("init: finetune cuts the old head off, and gives images of the model's
   desk.train(before, weights);
   {
     const Redirected output(desk.path("out"));
-    CHECK(command_export(std::get<ExportCommandOptions>(parse(
+    CHECK(command_export(options_of<ExportCommandOptions>(parse(
               {"export", before.c_str(), model.c_str(), "--weights", weights.c_str(), "--probabilities"}))) == kDone);
   }
   const std::string graph = desk.init("finetune", {"--model", model, "--data", "folder:" + desk.path("photos")});

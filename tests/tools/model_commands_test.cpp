@@ -65,10 +65,10 @@ g () => (float loss)
     const Command command = parse(words);
     const Redirected output(folder / "out");
     int status = kFailed;
-    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
-    if (const auto* check = std::get_if<CheckOptions>(&command)) status = command_check(*check);
-    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
-    if (const auto* exported = std::get_if<ExportCommandOptions>(&command)) status = command_export(*exported);
+    if (const auto* run = options_if<RunOptions>(command)) status = command_run(*run);
+    if (const auto* check = options_if<CheckOptions>(command)) status = command_check(*check);
+    if (const auto* evaluate = options_if<EvaluateOptions>(command)) status = command_evaluate(*evaluate);
+    if (const auto* exported = options_if<ExportCommandOptions>(command)) status = command_export(*exported);
     CHECK(status == kDone);
     return output.lines();
   }
@@ -116,8 +116,8 @@ TEST_CASE("a model alone is no graph of a command; the error says what calls it"
   const auto fault_of = [&](const char* word) {
     const Command command = parse({word, files.model.c_str()});
     return message_of([&] {
-      if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
-      if (const auto* predict = std::get_if<PredictOptions>(&command)) command_predict(*predict);
+      if (const auto* run = options_if<RunOptions>(command)) command_run(*run);
+      if (const auto* predict = options_if<PredictOptions>(command)) command_predict(*predict);
     });
   };
   for (const char* word : {"run", "predict"}) {
@@ -130,7 +130,7 @@ TEST_CASE("a model that a graph calls is not overwritten") {
   const auto fault_of = [&](std::vector<const char*> words) {
     words.insert(words.end(), {"--model", files.model.c_str()});
     const Command command = parse(words);
-    return message_of([&] { command_run(std::get<RunOptions>(command)); });
+    return message_of([&] { command_run(options_of<RunOptions>(command)); });
   };
   CHECK(contains(fault_of({"run", files.graph.c_str(), "--save", files.model.c_str()}),
                  fmt::format("--save would overwrite '{}', which the graph reads", files.model)));
@@ -153,8 +153,8 @@ TEST_CASE("a model that the graph itself names is not overwritten") {
   const auto fault = [&](std::vector<const char*> words) {
     const Command command = parse(words);
     return message_of([&] {
-      if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
-      if (const auto* exported = std::get_if<ExportCommandOptions>(&command)) command_export(*exported);
+      if (const auto* run = options_if<RunOptions>(command)) command_run(*run);
+      if (const auto* exported = options_if<ExportCommandOptions>(command)) command_export(*exported);
     });
   };
   const std::string expected = fmt::format("would overwrite '{}', which the graph reads", files.model);
@@ -222,10 +222,10 @@ g () => (float loss)
     for (const char* more : {"--devices", "cpu:0", "--threads", "2"}) words.push_back(more);
     const Command command = parse(words);
     const Redirected output(folder / "out"), errors(folder / "err", stderr);
-    if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
-    if (const auto* check = std::get_if<CheckOptions>(&command)) command_check(*check);
-    if (const auto* predict = std::get_if<PredictOptions>(&command)) command_predict(*predict);
-    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) command_evaluate(*evaluate);
+    if (const auto* run = options_if<RunOptions>(command)) command_run(*run);
+    if (const auto* check = options_if<CheckOptions>(command)) command_check(*check);
+    if (const auto* predict = options_if<PredictOptions>(command)) command_predict(*predict);
+    if (const auto* evaluate = options_if<EvaluateOptions>(command)) command_evaluate(*evaluate);
     return output.lines();
   };
   const auto refused = [&](std::vector<const char*> words) {

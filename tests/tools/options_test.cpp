@@ -69,7 +69,7 @@ TEST_CASE("run takes all its options") {
                                  "4",
                                  "--recalibrate",
                                  "200"});
-  const RunOptions* run = std::get_if<RunOptions>(&command);
+  const RunOptions* run = options_if<RunOptions>(command);
   REQUIRE(run != nullptr);
   CHECK(run->graph == "lenet.onnxtxt");
   CHECK(run->devices == "cpu:0-1");
@@ -101,7 +101,7 @@ TEST_CASE("run takes all its options") {
 
 TEST_CASE("options may precede the graph and defaults hold") {
   const Command command = parse({"run", "--set", "train.lr=1", "g.onnxtxt"});
-  const RunOptions* run = std::get_if<RunOptions>(&command);
+  const RunOptions* run = options_if<RunOptions>(command);
   REQUIRE(run != nullptr);
   CHECK(run->graph == "g.onnxtxt");
   CHECK(run->devices == "auto");
@@ -114,21 +114,21 @@ TEST_CASE("options may precede the graph and defaults hold") {
 
 TEST_CASE("a memory limit is a size, for all commands that plan memory") {
   const auto limit = [](const char* size) {
-    return std::get<RunOptions>(parse({"run", "g", "--memory-limit", size})).session.execution.memory_limit;
+    return options_of<RunOptions>(parse({"run", "g", "--memory-limit", size})).session.execution.memory_limit;
   };
   CHECK(limit("6GiB") == int64_t{6} << 30);
   CHECK(limit("900MiB") == int64_t{900} << 20);
   CHECK(limit("1.5KiB") == 1536);
   CHECK(limit("2TiB") == int64_t{2} << 40);
   CHECK(limit("6442450944") == int64_t{6} << 30);
-  CHECK(std::get<RunOptions>(parse({"run", "g"})).session.execution.memory_limit == 0);
+  CHECK(options_of<RunOptions>(parse({"run", "g"})).session.execution.memory_limit == 0);
   constexpr int64_t kGiB = 1 << 30;
   const auto given = [](const auto& options) { return options.session.execution.memory_limit; };
-  CHECK(given(std::get<CheckOptions>(parse({"check", "g", "--memory-limit", "1GiB"}))) == kGiB);
-  CHECK(given(std::get<PlanCommandOptions>(parse({"plan", "g", "--memory-limit", "1GiB"}))) == kGiB);
-  CHECK(given(std::get<ProfileOptions>(parse({"profile", "g", "--memory-limit", "1GiB"}))) == kGiB);
-  CHECK(given(std::get<ScalingOptions>(parse({"bench", "scaling", "g", "--memory-limit", "1GiB"}))) == kGiB);
-  CHECK(given(std::get<TracingOptions>(parse({"bench", "tracing", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(options_of<CheckOptions>(parse({"check", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(options_of<PlanCommandOptions>(parse({"plan", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(options_of<ProfileOptions>(parse({"profile", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(options_of<ScalingOptions>(parse({"bench", "scaling", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(options_of<TracingOptions>(parse({"bench", "tracing", "g", "--memory-limit", "1GiB"}))) == kGiB);
   for (const char* size : {"", "GiB", "6 GiB", "6GB", "six", "6GiB.", "1e3", "0x10"}) {
     CHECK(fault({"run", "g", "--memory-limit", size}) ==
           fmt::format("arbalest: --memory-limit '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)\n",
@@ -145,16 +145,16 @@ TEST_CASE("passes that may be left out are named, for all commands that make a p
   const auto given = [](const auto& options) { return options.session.numerics.without; };
   const char *one = "fuse_relu", *list = "fuse_relu,keep_maxima";
   const Names both = {"fuse_relu", "keep_maxima"};
-  CHECK(given(std::get<RunOptions>(parse({"run", "g"}))).empty());
-  CHECK(given(std::get<RunOptions>(parse({"run", "g", "--without", one}))) == Names{"fuse_relu"});
-  CHECK(given(std::get<RunOptions>(parse({"run", "g", "--without", list, "--without", one}))) == both);
-  CHECK(given(std::get<CheckOptions>(parse({"check", "g", "--without", one, "--without", "keep_maxima"}))) == both);
-  CHECK(given(std::get<PlanCommandOptions>(parse({"plan", "g", "--without", list}))) == both);
-  CHECK(given(std::get<ProfileOptions>(parse({"profile", "g", "--without", list}))) == both);
-  CHECK(given(std::get<ScalingOptions>(parse({"bench", "scaling", "g", "--without", list}))) == both);
-  CHECK(given(std::get<TracingOptions>(parse({"bench", "tracing", "g", "--without", list}))) == both);
-  CHECK(given(std::get<EvaluateOptions>(parse({"evaluate", "g", "--without", list}))) == both);
-  CHECK(given(std::get<PredictOptions>(parse({"predict", "g", "--without", list}))) == both);
+  CHECK(given(options_of<RunOptions>(parse({"run", "g"}))).empty());
+  CHECK(given(options_of<RunOptions>(parse({"run", "g", "--without", one}))) == Names{"fuse_relu"});
+  CHECK(given(options_of<RunOptions>(parse({"run", "g", "--without", list, "--without", one}))) == both);
+  CHECK(given(options_of<CheckOptions>(parse({"check", "g", "--without", one, "--without", "keep_maxima"}))) == both);
+  CHECK(given(options_of<PlanCommandOptions>(parse({"plan", "g", "--without", list}))) == both);
+  CHECK(given(options_of<ProfileOptions>(parse({"profile", "g", "--without", list}))) == both);
+  CHECK(given(options_of<ScalingOptions>(parse({"bench", "scaling", "g", "--without", list}))) == both);
+  CHECK(given(options_of<TracingOptions>(parse({"bench", "tracing", "g", "--without", list}))) == both);
+  CHECK(given(options_of<EvaluateOptions>(parse({"evaluate", "g", "--without", list}))) == both);
+  CHECK(given(options_of<PredictOptions>(parse({"predict", "g", "--without", list}))) == both);
   const std::string known = "; those that may be left out are fuse_batch_norm, fuse_relu, ";
   CHECK(fault({"run", "g", "--without", "fuse_rule"})
             .starts_with("arbalest: --without: there is no pass 'fuse_rule'" + known));
@@ -167,30 +167,30 @@ TEST_CASE("passes that may be left out are named, for all commands that make a p
 
 TEST_CASE("plan, check and trace") {
   const Command plan = parse({"plan", "g", "--after", "fuse", "--json", "--devices", "cuda:0-7"});
-  REQUIRE(std::holds_alternative<PlanCommandOptions>(plan));
-  CHECK(std::get<PlanCommandOptions>(plan).after == "fuse");
-  CHECK(std::get<PlanCommandOptions>(plan).json);
-  CHECK(std::get<PlanCommandOptions>(plan).devices == "cuda:0-7");
-  CHECK(std::holds_alternative<CheckOptions>(parse({"check", "g"})));
+  REQUIRE(options_if<PlanCommandOptions>(plan));
+  CHECK(options_of<PlanCommandOptions>(plan).after == "fuse");
+  CHECK(options_of<PlanCommandOptions>(plan).json);
+  CHECK(options_of<PlanCommandOptions>(plan).devices == "cuda:0-7");
+  CHECK(options_if<CheckOptions>(parse({"check", "g"})));
   for (const char* count : {"--slowest", "--gaps", "--reasons"}) {
     check_parts(fault({"trace", "t.json.gz", count, "99999999999"}), {count, "found '99999999999', expected a whole"});
   }
   const Command trace = parse({"trace", "t.json.gz", "--slowest", "9"});
-  REQUIRE(std::holds_alternative<TraceOptions>(trace));
-  CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");
-  CHECK(std::get<TraceOptions>(trace).slowest == 9);
-  CHECK(std::get<TraceOptions>(trace).full);
-  CHECK(!std::get<TraceOptions>(parse({"trace", "t", "--each"})).full);
-  CHECK(std::get<TraceOptions>(parse({"trace", "t", "--json"})).json);
+  REQUIRE(options_if<TraceOptions>(trace));
+  CHECK(options_of<TraceOptions>(trace).file == "t.json.gz");
+  CHECK(options_of<TraceOptions>(trace).slowest == 9);
+  CHECK(options_of<TraceOptions>(trace).full);
+  CHECK(!options_of<TraceOptions>(parse({"trace", "t", "--each"})).full);
+  CHECK(options_of<TraceOptions>(parse({"trace", "t", "--json"})).json);
   const Command view = parse({"view", "a.gz", "b.gz", "-o", "page.html"});
-  REQUIRE(std::holds_alternative<ViewOptions>(view));
-  CHECK(std::get<ViewOptions>(view).traces == std::vector<std::string>{"a.gz", "b.gz"});
-  CHECK(std::get<ViewOptions>(view).file == "page.html");
+  REQUIRE(options_if<ViewOptions>(view));
+  CHECK(options_of<ViewOptions>(view).traces == std::vector<std::string>{"a.gz", "b.gz"});
+  CHECK(options_of<ViewOptions>(view).file == "page.html");
   const Command what_if = parse({"trace", "t.json.gz", "--what-if", "learners-1", "--what-if", "step*0.5"});
-  REQUIRE(std::holds_alternative<TraceOptions>(what_if));
-  REQUIRE(std::get<TraceOptions>(what_if).what_if.size() == 2);
-  CHECK(std::get<TraceOptions>(what_if).what_if[0].kind == WhatIf::Kind::Learners);
-  CHECK(std::get<TraceOptions>(what_if).what_if[1].pattern == "step");
+  REQUIRE(options_if<TraceOptions>(what_if));
+  REQUIRE(options_of<TraceOptions>(what_if).what_if.size() == 2);
+  CHECK(options_of<TraceOptions>(what_if).what_if[0].kind == WhatIf::Kind::Learners);
+  CHECK(options_of<TraceOptions>(what_if).what_if[1].pattern == "step");
 }
 
 TEST_CASE("help is everywhere and succeeds") {
@@ -200,18 +200,18 @@ TEST_CASE("help is everywhere and succeeds") {
                                                 {"plan", "--help"},
                                                 {"trace", "--help"}}) {
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<Exit>(command));
-    CHECK(std::get<Exit>(command).status == kDone);
-    CHECK(std::get<Exit>(command).text.find("--help") != std::string::npos);
+    REQUIRE(options_if<Exit>(command));
+    CHECK(options_of<Exit>(command).status == kDone);
+    CHECK(options_of<Exit>(command).text.find("--help") != std::string::npos);
   }
-  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
-  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("Ctrl-C") != std::string::npos);
-  CHECK(std::get<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
+  CHECK(options_of<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
+  CHECK(options_of<Exit>(parse({"run", "--help"})).text.find("Ctrl-C") != std::string::npos);
+  CHECK(options_of<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
 }
 
 TEST_CASE("operators are described by name") {
-  CHECK(std::get<OpsOptions>(parse({"ops"})).name.empty());
-  CHECK(std::get<OpsOptions>(parse({"ops", "Relu"})).name == "Relu");
+  CHECK(options_of<OpsOptions>(parse({"ops"})).name.empty());
+  CHECK(options_of<OpsOptions>(parse({"ops", "Relu"})).name == "Relu");
   CHECK(describe_operators("Conv").starts_with("Conv: a convolution (cross-correlation) with explicit filters\n"));
   CHECK(describe_operators("arbalest.Conv").starts_with("arbalest.Conv: "));
   CHECK(describe_operators("Train").find("\n  accumulate         int = 1 ") != std::string::npos);
@@ -250,16 +250,16 @@ TEST_CASE("an operator is found under another framework's name, by a word, and w
 TEST_CASE("help, sources and init are commands") {
   const auto help = [](const std::vector<const char*>& words) {
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<Exit>(command));
-    CHECK(std::get<Exit>(command).status == kDone);
-    return std::get<Exit>(command).text;
+    REQUIRE(options_if<Exit>(command));
+    CHECK(options_of<Exit>(command).status == kDone);
+    return options_of<Exit>(command).text;
   };
   CHECK(help({"help"}) == help({"--help"}));
   CHECK(help({"help", "run"}) == help({"run", "--help"}));
   CHECK(help({"help", "bench", "scaling"}) == help({"bench", "scaling", "--help"}));
   CHECK(fault({"help", "rnu"}).find("did you mean 'run'?") != std::string::npos);
-  CHECK(std::get<SourcesOptions>(parse({"sources", "csv"})).name == "csv");
-  const auto init = std::get<StartOptions>(
+  CHECK(options_of<SourcesOptions>(parse({"sources", "csv"})).name == "csv");
+  const auto init = options_of<StartOptions>(
       parse({"init", "finetune", "g.onnxtxt", "--data", "folder:d", "--classes", "3", "--model", "m.onnx"}));
   CHECK(init.name == "finetune");
   CHECK(init.file == "g.onnxtxt");

@@ -68,9 +68,9 @@ struct TrainedOnPhotos {
     std::vector<const char*> all = {"predict", graph.c_str(), "--weights", weights.c_str(), "--devices", "cpu:0"};
     for (const std::string& word : words) all.push_back(word.c_str());
     const Command command = parse(all);
-    REQUIRE(std::holds_alternative<PredictOptions>(command));
+    REQUIRE(options_if<PredictOptions>(command));
     const Redirected output(folder / "out");
-    const int status = command_predict(std::get<PredictOptions>(command));
+    const int status = command_predict(options_of<PredictOptions>(command));
     CHECK(status == expected);
     return output.lines();
   }
@@ -157,9 +157,9 @@ TEST_CASE("evaluate tells sensitivity and specificity of several labels, and the
         "evaluate", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--devices", "cpu:0"};
     words.insert(words.end(), more.begin(), more.end());
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<EvaluateOptions>(command));
+    REQUIRE(options_if<EvaluateOptions>(command));
     const Redirected output(trained.folder / "out");
-    CHECK(command_evaluate(std::get<EvaluateOptions>(command)) == kDone);
+    CHECK(command_evaluate(options_of<EvaluateOptions>(command)) == kDone);
     std::string text;
     for (const std::string& line : output.lines()) text += line + "\n";
     return text;
@@ -187,9 +187,9 @@ TEST_CASE("an exported model has the names of its classes in its metadata") {
                                       trained.weights.c_str()};
     words.insert(words.end(), more.begin(), more.end());
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<ExportCommandOptions>(command));
+    REQUIRE(options_if<ExportCommandOptions>(command));
     const Redirected output(trained.folder / "out");
-    CHECK(command_export(std::get<ExportCommandOptions>(command)) == kDone);
+    CHECK(command_export(options_of<ExportCommandOptions>(command)) == kDone);
     onnx::ModelProto model;
     std::ifstream in(file, std::ios::binary);
     REQUIRE(model.ParseFromIstream(&in));
@@ -225,7 +225,7 @@ TEST_CASE("labels have the names of a file where metrics of each are reported") 
     const Command command = parse({"evaluate", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--devices",
                                    "cpu:0", "--class-names", names.c_str()});
     const Redirected output(trained.folder / "out");
-    const int status = command_evaluate(std::get<EvaluateOptions>(command));
+    const int status = command_evaluate(options_of<EvaluateOptions>(command));
     CHECK(status == kDone);
     return output.lines();
   };
@@ -257,7 +257,7 @@ TEST_CASE("a model of photos is exported where its data is gone") {
     const Command command =
         parse({"export", trained.graph.c_str(), exported.c_str(), "--weights", trained.weights.c_str()});
     const Redirected output(trained.folder / "out");
-    CHECK(command_export(std::get<ExportCommandOptions>(command)) == kDone);
+    CHECK(command_export(options_of<ExportCommandOptions>(command)) == kDone);
     CHECK(contains(output.lines().at(0), "x float[-1,3,8,8] to logits float[-1,2]"));
   }
 }
@@ -299,9 +299,9 @@ TEST_CASE("evaluate and predict leave out as many bad samples as the run might, 
     const Command command = parse(all);
     const Redirected output(trained.folder / "out"), errors(trained.folder / "errors", stderr);
     int status = -1;
-    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
-    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
-    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
+    if (const auto* run = options_if<RunOptions>(command)) status = command_run(*run);
+    if (const auto* evaluate = options_if<EvaluateOptions>(command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = options_if<PredictOptions>(command)) status = command_predict(*predict);
     CHECK(status == expected);
     std::string told;
     for (const std::string& line : errors.lines()) told += line + "\n";
@@ -325,7 +325,7 @@ TEST_CASE("a run that starts from weights of other classes says so at its start"
     const Command command = parse({"run", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--epochs", "1",
                                    "--devices", "cpu:0", "--threads", "2"});
     const Redirected errors(trained.folder / "errors", stderr);
-    CHECK(command_run(std::get<RunOptions>(command)) == kDone);
+    CHECK(command_run(options_of<RunOptions>(command)) == kDone);
     std::string text;
     for (const std::string& line : errors.lines()) text += line + "\n";
     return text;
@@ -347,8 +347,8 @@ TEST_CASE("predict on files: the data set is not opened, and what makes no sense
   CHECK(trained.lines({bright}) == lines);
 
   const Command split = parse({"predict", "g.onnxtxt", "b.png", "--split", "test"});
-  REQUIRE(std::holds_alternative<Exit>(split));
-  CHECK(contains(std::get<Exit>(split).text, "--split chooses samples of the graph's source"));
+  REQUIRE(options_if<Exit>(split));
+  CHECK(contains(options_of<Exit>(split).text, "--split chooses samples of the graph's source"));
   for (const char* value : {"label", "loss"}) {
     CHECK_THROWS_WITH_AS(trained.lines({bright, "--value", value}),
                          fmt::format("--value {}: it is made of 'label', which files do not have", value).c_str(),
@@ -361,9 +361,9 @@ TEST_CASE("predict: weights that were not trained are reported") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99));
   const Command command = parse({"predict", trained.graph.c_str(), bright.c_str(), "--devices", "cpu:0"});
-  REQUIRE(std::holds_alternative<PredictOptions>(command));
+  REQUIRE(options_if<PredictOptions>(command));
   const Redirected output(trained.folder / "out"), errors(trained.folder / "errors", stderr);
-  CHECK(command_predict(std::get<PredictOptions>(command)) == kDone);
+  CHECK(command_predict(options_of<PredictOptions>(command)) == kDone);
   REQUIRE(errors.lines().size() == 1);
   CHECK(contains(errors.lines()[0], "no --weights FILE: the weights are those that the graph starts from"));
 }
@@ -384,9 +384,9 @@ TEST_CASE("predict on files: what reads pixels of one size gets files scaled and
   const auto lines = [&](std::vector<const char*> words) {
     words.insert(words.begin(), {"predict", graph.c_str(), "--devices", "cpu:0"});
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<PredictOptions>(command));
+    REQUIRE(options_if<PredictOptions>(command));
     const Redirected output(folder / "out"), errors(folder / "errors", stderr);
-    CHECK(command_predict(std::get<PredictOptions>(command)) == kDone);
+    CHECK(command_predict(options_of<PredictOptions>(command)) == kDone);
     return output.lines();
   };
   CHECK(lines({digit.c_str(), photo.c_str(), digit.c_str()}).size() == 3);

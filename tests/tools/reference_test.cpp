@@ -81,7 +81,7 @@ std::string operators() {
 std::string help(std::vector<const char*> words) {
   words.push_back("--help");
   const Command command = parse(words);
-  const Exit* exit = std::get_if<Exit>(&command);
+  const Exit* exit = options_if<Exit>(command);
   REQUIRE(exit != nullptr);
   CHECK(exit->status == kDone);
   std::string text = fmt::format("## arbalest{}{}\n\n```\n{}", words.size() > 1 ? " " : "",

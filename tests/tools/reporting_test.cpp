@@ -174,7 +174,7 @@ std::string shown_on(uint16_t columns) {
   line.validation(validated);
   line.progress(progress);
   RunFinished end;
-  end.reason = "complete";
+  end.reason = RunEnd::Complete;
   end.trace = "a/rather/long/path/of/a/trace/that/nobody/would/type/by/hand.trace.json.gz";
   line.finished(end);
   line.failed({"boom", 3, 300, 36, end.trace});
@@ -239,7 +239,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
       line.progress(progress);
     }
     RunFinished finished;
-    finished.reason = "interrupted";
+    finished.reason = RunEnd::Interrupted;
     finished.iteration = 251;
     finished.weights = "w.safetensors";
     line.finished(finished);
@@ -281,7 +281,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
     start.validates = true;
     line.started(start);
     RunFinished end;
-    end.reason = "complete";
+    end.reason = RunEnd::Complete;
     run(line, end);
     line.finished(end);
     std::string text = content(file);
@@ -414,7 +414,7 @@ TEST_CASE("the log is one object a line, event first") {
     log.validation(validated);
     log.checkpoint({"w", 1, 100, 4096, 2.0});
     RunFinished finished;
-    finished.reason = "until";
+    finished.reason = RunEnd::Until;
     finished.validated = true;
     finished.last = validated;
     finished.best = {{"accuracy", 0.95}};

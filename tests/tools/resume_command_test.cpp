@@ -55,8 +55,8 @@ struct Place {
     words.insert(words.end(), {"--checkpoint", checkpoints.c_str(), "--checkpoint-every", "7it"});
     words.insert(words.end(), more.begin(), more.end());
     const Command command = parse(words);
-    REQUIRE(std::holds_alternative<RunOptions>(command));
-    return command_run(std::get<RunOptions>(command));
+    REQUIRE(options_if<RunOptions>(command));
+    return command_run(options_of<RunOptions>(command));
   }
 };
 
@@ -148,8 +148,8 @@ TEST_CASE("resume of a moved project names the command that goes on with it") {
   fs::create_directory(was);
   const fs::path here = fs::current_path();
   fs::current_path(was);
-  RunOptions options = std::get<RunOptions>(parse({"run", place.graph.c_str(), "--iterations", "3", "--checkpoint",
-                                                   place.checkpoints.c_str(), "--devices", "cpu:0"}));
+  RunOptions options = options_of<RunOptions>(parse({"run", place.graph.c_str(), "--iterations", "3", "--checkpoint",
+                                                     place.checkpoints.c_str(), "--devices", "cpu:0"}));
   options.command_line = {"arbalest", "run", "a graph.onnxtxt", "--checkpoint", "c"};
   CHECK(command_run(options) == kDone);
   fs::current_path(here);
@@ -329,7 +329,7 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
         std::string::npos);
   }
   const auto limit = [](const char* text) {
-    return std::get<RunOptions>(parse({"run", "g", "--time-limit", text})).session.length.seconds;
+    return options_of<RunOptions>(parse({"run", "g", "--time-limit", text})).session.length.seconds;
   };
   CHECK(limit("90") == 90);
   CHECK(limit("90s") == 90);
@@ -337,8 +337,8 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
   CHECK(limit("1.5h") == 5400);
   CHECK(limit("1d2h3m4s") == 93784);
   CHECK(limit("250ms") == 0.25);
-  const RunOptions run = std::get<RunOptions>(parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "1h30m",
-                                                     "--read-timeout", "2m", "--device-timeout", "1m30s"}));
+  const RunOptions run = options_of<RunOptions>(parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "1h30m",
+                                                       "--read-timeout", "2m", "--device-timeout", "1m30s"}));
   CHECK(run.session.checkpoints.seconds == 5400);
   CHECK(run.session.execution.read_timeout == 120);
   CHECK(run.session.execution.device_timeout == 90);
@@ -348,8 +348,8 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
         "arbalest: resume takes no --resume: it repeats the run's own command line\n");
   CHECK(fault({"resume", "c", "--lerners"}).find("unknown option '--lerners'") != std::string::npos);
   const Command command = parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "2ep", "--time-limit", "1.5h"});
-  REQUIRE(std::holds_alternative<RunOptions>(command));
-  const SessionOptions& session = std::get<RunOptions>(command).session;
+  REQUIRE(options_if<RunOptions>(command));
+  const SessionOptions& session = options_of<RunOptions>(command).session;
   CHECK(session.checkpoints.epochs == 2);
   CHECK(session.checkpoints.iterations == 0);
   CHECK(session.length.seconds == 5400);

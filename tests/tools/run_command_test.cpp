@@ -117,8 +117,8 @@ TEST_CASE("check and plan say what a memory limit costs, and plan lists what is 
     words.insert(words.end(), {graph.c_str(), "--devices", "cpu:0"});
     const Command command = test::parse(words);
     const test::Redirected out((folder / "out").string());
-    if (const auto* check = std::get_if<CheckOptions>(&command)) CHECK(command_check(*check) == kDone);
-    if (const auto* plan = std::get_if<PlanCommandOptions>(&command)) CHECK(command_plan(*plan) == kDone);
+    if (const auto* check = options_if<CheckOptions>(command)) CHECK(command_check(*check) == kDone);
+    if (const auto* plan = options_if<PlanCommandOptions>(command)) CHECK(command_plan(*plan) == kDone);
     return out.lines();
   };
   const auto joined = [](const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); };
@@ -152,7 +152,7 @@ TEST_CASE("plan shows the graph without passes that are left out") {
     words.insert(words.end(), more.begin(), more.end());
     const Command command = test::parse(words);
     const test::Redirected out((folder / "out").string());
-    CHECK(command_plan(std::get<PlanCommandOptions>(command)) == kDone);
+    CHECK(command_plan(options_of<PlanCommandOptions>(command)) == kDone);
     return fmt::format("{}", fmt::join(out.lines(), "\n"));
   };
   for (const char* pass : {"fuse_relu", "remove_dead"}) {
@@ -170,8 +170,8 @@ TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for")
   const Command command = test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic",
                                        "--set", "train.lr=0.02", "--without", "fuse_relu,keep_maxima", "--log",
                                        log.c_str(), "--tensorboard", events.c_str()});
-  REQUIRE(std::holds_alternative<RunOptions>(command));
-  CHECK(command_run(std::get<RunOptions>(command)) == kDone);
+  REQUIRE(options_if<RunOptions>(command));
+  CHECK(command_run(options_of<RunOptions>(command)) == kDone);
   std::string line;
   std::ifstream file(log);
   REQUIRE(std::getline(file, line));
@@ -518,8 +518,8 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
     const Command command = test::parse(words);
     const test::Redirected output((folder / "out").string(), stdout == stream ? stderr : stdout),
         told((folder / "told").string(), stream);
-    if (const auto* run = std::get_if<RunOptions>(&command)) CHECK(command_run(*run) == kDone);
-    if (const auto* check = std::get_if<CheckOptions>(&command)) CHECK(command_check(*check) == kDone);
+    if (const auto* run = options_if<RunOptions>(command)) CHECK(command_run(*run) == kDone);
+    if (const auto* check = options_if<CheckOptions>(command)) CHECK(command_check(*check) == kDone);
     return fmt::format("{}", fmt::join(told.lines(), "\n"));
   };
   CHECK(printed({"check"}, stdout).find("\n  note        " + note) != std::string::npos);

@@ -51,25 +51,6 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-struct Execute {
-  int operator()(const Exit& exit) const {
-    FAIL(exit.text);
-    return exit.status;
-  }
-  int operator()(const RunOptions& options) const { return command_run(options); }
-  int operator()(const EvaluateOptions& options) const { return command_evaluate(options); }
-  int operator()(const PredictOptions& options) const { return command_predict(options); }
-  int operator()(const ExportCommandOptions& options) const { return command_export(options); }
-  int operator()(const CheckOptions& options) const { return command_check(options); }
-  int operator()(const ReportOptions& options) const { return command_report(options); }
-  int operator()(const OpsOptions& options) const { return command_ops(options); }
-  template <typename Other>
-  int operator()(const Other&) const {
-    FAIL("the tour has a command that this test does not run");
-    return kWrong;
-  }
-};
-
 class WorkingFolder {
  public:
   explicit WorkingFolder(const std::filesystem::path& folder) : before_(std::filesystem::current_path()) {
@@ -106,7 +87,7 @@ TEST_CASE("the tour's commands run, one after the other") {
       for (const std::string& word : words) pointers.push_back(word.c_str());
       const Redirected output("out"), errors("errors", stderr);
       int status = kFailed;
-      CHECK_NOTHROW(status = std::visit(Execute{}, parse(pointers)));
+      CHECK_NOTHROW(status = parse(pointers).run());
       CHECK(status == kDone);
       ++commands;
     }

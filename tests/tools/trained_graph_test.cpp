@@ -42,10 +42,10 @@ class Runs {
     const Command command = parse(words);
     const Redirected out(folder / "out"), errors(folder / "errors", stderr);
     int status = kFailed;
-    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
-    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
-    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
-    if (const auto* exported = std::get_if<ExportCommandOptions>(&command)) status = command_export(*exported);
+    if (const auto* run = options_if<RunOptions>(command)) status = command_run(*run);
+    if (const auto* evaluate = options_if<EvaluateOptions>(command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = options_if<PredictOptions>(command)) status = command_predict(*predict);
+    if (const auto* exported = options_if<ExportCommandOptions>(command)) status = command_export(*exported);
     CHECK(status == kDone);
     return {out.lines(), errors.lines()};
   }

@@ -31,4 +31,15 @@ int command_profile(const ProfileOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
 int command_bench_tracing(const TracingOptions& options);
 
+// The result of `make` on a trace that was read from `file`. Some faults of the trace's plan show only here; their
+// errors name the file too.
+template <typename Make>
+auto made_of_trace(const std::string& file, const Make& make) {
+  try {
+    return make();
+  } catch (const GraphError& error) {
+    throw GraphError(Position{file, 0, 0}, error.what());
+  }
+}
+
 }  // namespace arbalest

@@ -16,31 +16,6 @@ namespace {
 
 using namespace arbalest;
 
-struct Execute {
-  int operator()(const Exit& exit) const {
-    std::fputs(exit.text.c_str(), exit.status == kDone ? stdout : stderr);
-    return exit.status;
-  }
-  int operator()(const RunOptions& options) const { return command_run(options); }
-  int operator()(const ResumeOptions& options) const { return command_resume(options); }
-  int operator()(const EvaluateOptions& options) const { return command_evaluate(options); }
-  int operator()(const PredictOptions& options) const { return command_predict(options); }
-  int operator()(const ExportCommandOptions& options) const { return command_export(options); }
-  int operator()(const CheckOptions& options) const { return command_check(options); }
-  int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
-  int operator()(const TraceOptions& options) const { return command_trace(options); }
-  int operator()(const ViewOptions& options) const { return command_view(options); }
-  int operator()(const ReportOptions& options) const { return command_report(options); }
-  int operator()(const DataOptions& options) const { return command_data(options); }
-  int operator()(const PackCommandOptions& options) const { return command_pack(options); }
-  int operator()(const OpsOptions& options) const { return command_ops(options); }
-  int operator()(const SourcesOptions& options) const { return command_sources(options); }
-  int operator()(const StartOptions& options) const { return command_init(options); }
-  int operator()(const ProfileOptions& options) const { return command_profile(options); }
-  int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
-  int operator()(const TracingOptions& options) const { return command_bench_tracing(options); }
-};
-
 int report(const std::exception& error, int status) {
   warn(plain_message(error));
   return status;
@@ -73,7 +48,7 @@ int main(int argc, char** argv) {
   load_unwinding();
   let_large_files_fail();
   try {
-    const int status = std::visit(Execute{}, parse_command_line(argc, argv));
+    const int status = parse_command_line(argc, argv).run();
     flush_output();
     return status;
   } catch (const Error& error) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The command line as structs, one a subcommand.
+// The command line as structs, one a subcommand. What a subcommand is, and how one is added: subcommand.h.
 
+#include <any>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "executor/inference/export_model.h"
@@ -177,10 +178,22 @@ struct Exit {
   std::string text;
 };
 
-using Command =
-    std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
-                 ReportOptions, ProfileOptions, ScalingOptions, TracingOptions, OpsOptions, EvaluateOptions,
-                 PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions, SourcesOptions, StartOptions>;
+int command_exit(const Exit& exit);
+
+// A command line that has been understood.
+struct Command {
+  std::any options;          // of the subcommand's type, such as RunOptions; or Exit
+  std::function<int()> run;  // returns the exit status
+};
+
+template <typename Options>
+const Options* options_if(const Command& command) {
+  return std::any_cast<Options>(&command.options);
+}
+
+inline Command command_of(const Exit& exit) {
+  return {exit, [exit] { return command_exit(exit); }};
+}
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "executor/plan/plan.h"
-#include "executor/plan/recomputation.h"
+#include "executor/limit/recomputation.h"
 
 namespace arbalest {
 

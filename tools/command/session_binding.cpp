@@ -412,4 +412,21 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->check(whole(0));
 }
 
+void bind_inference(CLI::App& command, GraphOptions& options, std::string& split, std::string& class_names) {
+  bind_graph(command, options);
+  bind_passes(command, options.session);
+  bind_weights(command, options.session.files, kModelsWeights);
+  bind_reading(command, options.session,
+               "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
+               "--weights might");
+  command.add_option("--split", split, "of the source; otherwise the one that the graph validates with")
+      ->type_name("NAME")
+      ->check(not_empty());
+  command
+      .add_option("--class-names", class_names,
+                  "names of the classes, a line each; otherwise the source's, or those that --weights has")
+      ->type_name("FILE")
+      ->check(not_empty());
+}
+
 }  // namespace arbalest

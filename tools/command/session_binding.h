@@ -30,6 +30,10 @@ void bind_passes(CLI::App& command, SessionOptions& session);
 void bind_strategy(CLI::App& command, SessionOptions& session);
 // The file of weights to begin with.
 void bind_weights(CLI::App& command, FileOptions& files, const char* description);
+inline constexpr const char* kModelsWeights =
+    "the model's weights (safetensors), with what their run changed by --set; otherwise the graph's own";
+// A trained model, and the split that it looks at.
+void bind_inference(CLI::App& command, GraphOptions& options, std::string& split, std::string& class_names);
 // The treatment of samples that cannot be read.
 void bind_reading(CLI::App& command, SessionOptions& session, const char* description);
 // Options that determine the plan: number of learners, length of the run.
@@ -45,9 +49,5 @@ void bind_changes(CLI::App& command, std::vector<std::string>& changes);
 
 // Checkpoints, and how long a run may take.
 void bind_checkpoints(CLI::App& command, SessionOptions& session);
-
-// `arbalest data` and `arbalest data pack`, which have no session.
-void bind_data(CLI::App& command, DataOptions& options);
-void bind_pack(CLI::App& command, PackCommandOptions& options);
 
 }  // namespace arbalest

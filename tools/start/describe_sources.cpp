@@ -32,7 +32,7 @@ std::string listed(const std::vector<DescribedScheme>& schemes) {
          "there.\n";
 }
 
-std::string whole(const DescribedScheme& source) {
+std::string whole_scheme(const DescribedScheme& source) {
   std::string text = fmt::format("{}: {}\n", usage(source), source.doc.text);
   if (!source.doc.more.empty()) text += wrapped("  " + source.doc.more, kTextColumns, 2) + "\n";
   text += fmt::format("  splits   {}\n", fmt::join(source.scheme.splits, ", "));
@@ -64,7 +64,7 @@ std::string describe_sources(const std::string& name) {
   const std::string asked = name.substr(0, name.find(':'));
   std::vector<std::string> names;
   for (const DescribedScheme& source : schemes) {
-    if (source.scheme.name == asked) return whole(source);
+    if (source.scheme.name == asked) return whole_scheme(source);
     names.push_back(source.scheme.name);
   }
   throw GraphError(

@@ -230,7 +230,7 @@ void JsonLog::rolled_back(const RolledBack& event) {
 
 void JsonLog::finished(const RunFinished& event) {
   Json line = {{"event", "end"},
-               {"reason", event.reason},
+               {"reason", name_of(event.reason)},
                {"epoch", event.epoch},
                {"iteration", event.iteration},
                {"images", event.images},

@@ -2,7 +2,7 @@
 
 // Plans for less memory than keeping everything takes.
 
-#include "executor/plan/fit_memory.h"
+#include "executor/limit/fit_memory.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include <ctime>
 #include <map>
 
-#include "executor/plan/step_memory.h"
+#include "executor/limit/step_memory.h"
 #include "executor/plan/strategy.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"

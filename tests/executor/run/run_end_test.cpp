@@ -94,7 +94,7 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
   REQUIRE(recorder.failures.size() == 1);
   CHECK(recorder.failures[0].trace == options.files.trace);
   const TracedRun traced = read_trace(options.files.trace).run;
-  CHECK(traced.ended == "failed");
+  CHECK(traced.ended == RunEnd::Failed);
   CHECK(traced.message == message);
   CHECK(traced.precision == "fp32");
   CHECK(traced.batch > 0);
@@ -156,10 +156,10 @@ TEST_CASE("an interrupt ends the run after an iteration, and saves") {
   std::stop_source flag;
   Interrupting story(flag);
   const RunFinished end = run_training(tiny({}), options, story, flag.get_token());
-  CHECK(end.reason == "interrupted");
+  CHECK(end.reason == RunEnd::Interrupted);
   CHECK(end.interrupted_by == "SIGTERM");
   const TracedRun traced = read_trace(options.files.trace).run;
-  CHECK(traced.ended == "interrupted");
+  CHECK(traced.ended == RunEnd::Interrupted);
   CHECK(traced.message == "SIGTERM");
   CHECK(traced.ended_after == end.iteration);
   CHECK(end.iteration >= 3);
@@ -179,7 +179,7 @@ TEST_CASE("an interrupt before the first iteration leaves an earlier run's file 
   std::stop_source stop;
   stop.request_stop();
   const RunFinished end = run_training(tiny({}), options, story, stop.get_token());
-  CHECK(end.reason == "interrupted");
+  CHECK(end.reason == RunEnd::Interrupted);
   CHECK(end.iteration == 0);
   CHECK(end.weights.empty());
   CHECK(end.trace.empty());
@@ -196,7 +196,7 @@ TEST_CASE("a best model that cannot be saved is reported and does not end the ru
   options.files.save_best = folder / "best" / "weights.safetensors";
   Removing story(folder / "best", 4);
   const RunFinished end = interrupted_run(options, story);
-  CHECK(end.reason == "interrupted");
+  CHECK(end.reason == RunEnd::Interrupted);
   CHECK(contains(end.best_error, options.files.save_best));
   CHECK(end.best_weights.empty());
   CHECK(end.weights == options.files.save);
@@ -248,7 +248,7 @@ TEST_CASE("a trace that cannot be written is reported, and how training ended as
   options.files.trace = folder / "traces" / "run.json.gz";
   Removing story(folder / "traces");
   const RunFinished end = interrupted_run(options, story);
-  CHECK(end.reason == "interrupted");
+  CHECK(end.reason == RunEnd::Interrupted);
   CHECK(end.trace.empty());
   CHECK(contains(end.trace_error, options.files.trace));
   CHECK(story.failures.empty());
@@ -267,7 +267,7 @@ TEST_CASE("a model whose file cannot be written is saved elsewhere, over no othe
     Removing story(folder / "last");
     const Surroundings here(folder / "working", temporary);
     const RunFinished end = interrupted_run(options, story);
-    CHECK(end.reason == "interrupted");
+    CHECK(end.reason == RunEnd::Interrupted);
     CHECK(contains(end.weights_error, options.files.save));
     REQUIRE(story.checkpoints.size() == 1);
     CHECK(story.checkpoints[0].path == end.weights);
@@ -408,7 +408,7 @@ TEST_CASE("a target that is met ends the run") {
   options.rules.targets = {parse_target("accuracy >= 0.5"), parse_target("loss < 2")};
   const Recorder story = run(tiny(convolutional()), options);
   REQUIRE(story.ends.size() == 1);
-  CHECK(story.ends[0].reason == "until");
+  CHECK(story.ends[0].reason == RunEnd::Until);
   CHECK(story.ends[0].iteration < 1000 * 40);
   REQUIRE(story.ends[0].targets.size() == 2);
   CHECK(story.ends[0].targets[0].seconds > 0);

@@ -74,7 +74,7 @@ TEST_CASE("a short run learns, and tells its story in order") {
   CHECK(story.validations[2].metrics.at(0).first == "accuracy");
   CHECK(story.validations[2].metrics.at(0).second > 0.7);
   REQUIRE(story.ends.size() == 1);
-  CHECK(story.ends[0].reason == "complete");
+  CHECK(story.ends[0].reason == RunEnd::Complete);
   CHECK(story.ends[0].images == 3 * 1280);
   CHECK(story.ends[0].last.loss == story.validations[2].loss);
   CHECK(story.failures.empty());

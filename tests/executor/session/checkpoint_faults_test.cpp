@@ -144,7 +144,7 @@ TEST_CASE("a damaged checkpoint of a later iteration takes no other's place") {
   run(tiny(net()), options);
   const auto taken = newest_checkpoint(path);
   REQUIRE(taken);
-  CHECK(taken->checkpoint.ended == "complete");
+  CHECK(taken->checkpoint.ended == RunEnd::Complete);
   CHECK(fs::exists(damaged));
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("a run whose checkpoints cannot be written goes on, and says so at its
   Remover story((folder / "c").string());
   run_training(tiny(net()), options_of((folder / "c").string()), story);
   REQUIRE(story.ends.size() == 1);
-  CHECK(story.ends[0].reason == "complete");
+  CHECK(story.ends[0].reason == RunEnd::Complete);
   CHECK(contains(story.ends[0].checkpoint_error, "cannot be created"));
 }
 

@@ -16,7 +16,7 @@
 #include "executor/devices/device.h"
 #include "executor/inference/inference.h"
 #include "executor/session/reading.h"
-#include "executor/session/segment.h"
+#include "executor/segment/segment.h"
 #include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint_folder.h"
 #include "tests/executor/fixture.h"
@@ -279,7 +279,7 @@ TEST_CASE("device cache: an error, and an interrupt, while samples are read") {
   Interrupting recorder;
   run_training(graph, reading(slow), recorder, recorder.stop.get_token());
   REQUIRE(recorder.ends.size() == 1);
-  CHECK(recorder.ends[0].reason == "interrupted");
+  CHECK(recorder.ends[0].reason == RunEnd::Interrupted);
   CHECK(recorder.ends[0].iteration == 0);
 }
 
@@ -349,7 +349,7 @@ TEST_CASE("device cache: on a GPU what is trained is what is trained without") {
   tuned.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
   tuned.learners.per_device = 0;
   tuned.length.epochs = 30;
-  CHECK(train(cached(tiny({})), tuned).ends.at(0).reason == "complete");
+  CHECK(train(cached(tiny({})), tuned).ends.at(0).reason == RunEnd::Complete);
 }
 
 }  // namespace device_cache_test

@@ -176,7 +176,7 @@ TEST_CASE("AUC decides in bfloat16 and by its parts, too") {
   options.rules.targets = {parse_target("auc > 0.01"), parse_target("auc/0 >= 0")};
   options.rules.metric = "auc";
   const Recorder story = run(graph_of({}), options);
-  CHECK(story.ends.at(0).reason == "until");
+  CHECK(story.ends.at(0).reason == RunEnd::Until);
   CHECK(story.ends[0].best_metric == "auc");
   CHECK(std::isfinite(find(story.ends[0].best, "auc")));
 }
@@ -314,7 +314,7 @@ TEST_CASE("the best of a composed loss is its least value, where it is stated or
     CHECK(monitor.validated({1, 1, 8, 1}, {50, {0.1376, 0.1376, 0}}).best);
     CHECK(monitor.validated({2, 2, 16, 2}, {50, {0.0755, 0.0755, 0}}).best);
     CHECK_FALSE(monitor.validated({3, 3, 24, 3}, {50, {0.1, 0.1, 0}}).best);
-    CHECK(monitor.finish({3, 3, 24, 3}, 1, "complete").best_value == 0.0755);
+    CHECK(monitor.finish({3, 3, 24, 3}, 1, RunEnd::Complete).best_value == 0.0755);
   }
 }
 

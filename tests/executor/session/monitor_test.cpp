@@ -22,8 +22,10 @@ struct Watched {
 
   // So many images in all are trained.
   const RunProgress& report(int64_t images, bool ends_epoch = false) {
-    monitor.report({1, images / 8, images, double(images) / 96}, ends_epoch, false, 0.1, {8, 16, 4}, std::nullopt, "",
-                   {});
+    monitor.report({.at = {1, images / 8, images, double(images) / 96},
+                    .ends_epoch = ends_epoch,
+                    .learning_rate = 0.1,
+                    .sums = {8, 16, 4}});
     return story.reports.back();
   }
 

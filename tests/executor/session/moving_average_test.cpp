@@ -11,7 +11,7 @@
 
 #include "executor/inference/inference.h"
 #include "executor/plan/make_plan.h"
-#include "executor/session/segment.h"
+#include "executor/segment/segment.h"
 #include "executor/trace/trace_file.h"
 #include "graph/file/overrides.h"
 #include "tests/executor/fixture.h"

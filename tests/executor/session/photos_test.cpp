@@ -251,7 +251,7 @@ TEST_CASE("photos: files that cannot be read end the run, or are skipped") {
   const Skips skipping = run_skipping(photos.graph(kFixed), 1);
   REQUIRE(skipping.skips.size() == 1);
   CHECK(skipping.skips[0].place == bad);
-  CHECK(skipping.ends.at(0).reason == "complete");
+  CHECK(skipping.ends.at(0).reason == RunEnd::Complete);
 
   photos.folder.write("test/below/2.png", std::string());
   message = message_of([&] { run_skipping(photos.graph(kFixed), 1); });

@@ -295,7 +295,7 @@ TEST_CASE("where validation ends the run, what it saw is saved, and so is the be
       if (!by_target) options.rules.patience = 2;
       INFO((by_target ? "--until" : "--patience"), " with ", devices * learners, " learners");
       const Saved found = saved(net, options);
-      CHECK(found.story.ends.at(0).reason == (by_target ? "until" : "patience"));
+      CHECK(found.story.ends.at(0).reason == (by_target ? RunEnd::Until : RunEnd::Patience));
       CHECK(greatest_error(norms_of(found.file), averages(found.file, 6, net.source)) < 1e-5);
       const TensorFile best = read_safetensors(options.files.save_best);
       CHECK(greatest_error(norms_of(best), averages(best, 6, net.source)) < 1e-5);
@@ -332,7 +332,7 @@ TEST_CASE("recalibration tells how far it is, and an interrupt does not wait for
   CHECK(story.validating_shares[0].recalibrates);
   CHECK(story.validating_shares[0].epoch == 1);
   CHECK(story.validating_shares[0].share < 0.1);
-  CHECK(end.reason == "interrupted");
+  CHECK(end.reason == RunEnd::Interrupted);
   CHECK(end.iteration == 12);
   CHECK(story.validations.empty());
   CHECK(read_safetensors(options.files.save).metadata.at("iteration") == "12");

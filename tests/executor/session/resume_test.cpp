@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "executor/session/segment.h"
+#include "executor/segment/segment.h"
 #include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
@@ -79,9 +79,10 @@ Ended trained(const Case& of, const std::vector<int64_t>& rests) {
     if (snapshot) segment.start_from(*snapshot);
     if (!snapshot) segment.start_from(initial_values(prepared, options));
     snapshot.reset();
+    SegmentRests rest;
     if (part < rests.size()) {
-      segment.first_rest = rests[part];
-      segment.on_rest = [&]() -> std::optional<int64_t> {
+      rest.first = rests[part];
+      rest.rest = [&]() -> std::optional<int64_t> {
         snapshot = segment.snapshot();
         known = monitor.state();
         end.validating += snapshot->validating;
@@ -90,7 +91,7 @@ Ended trained(const Case& of, const std::vector<int64_t>& rests) {
     }
     monitor.begin();
     if (part < rests.size()) {
-      segment.run(std::atomic<bool>(false), nullptr);
+      segment.run(std::atomic<bool>(false), nullptr, rest);
       REQUIRE(snapshot);
       CHECK(snapshot->at.iterations == rests[part]);
       continue;

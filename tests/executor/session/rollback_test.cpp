@@ -39,7 +39,7 @@ TEST_CASE("a run whose loss is not finite goes back to its newest checkpoint wit
     CHECK(back.reason.starts_with("the loss is no longer finite after iteration "));
   }
   REQUIRE(run.story.ends.size() == 1);
-  CHECK(run.story.ends[0].reason == "complete");
+  CHECK(run.story.ends[0].reason == RunEnd::Complete);
   CHECK(run.story.ends[0].iteration == 96);
   CHECK(run.story.reports.back().learning_rate == doctest::Approx(0.05 * 0.25));
   CHECK(std::isfinite(run.story.reports.back().loss));

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "executor/session/cursor.h"
-#include "executor/session/segment.h"
+#include "executor/segment/segment.h"
 #include "executor/session/state.h"
 #include "executor/trace/trace_file.h"
 #include "graph/file/overrides.h"
@@ -300,14 +300,14 @@ TEST_CASE("with learners found while training every run comes to its end") {
       INFO("a decision after ", reports, " reports, ", iterations, " iterations");
       const Recorder story = run(tiny(net), options);
       REQUIRE(story.ends.size() == 1);
-      CHECK(story.ends[0].reason == "complete");
+      CHECK(story.ends[0].reason == RunEnd::Complete);
       CHECK(story.tunings.size() >= 1);
       if (iterations > 0) CHECK(story.ends[0].iteration == iterations);
       if (iterations == 0) CHECK(story.ends[0].epoch == 5);
       if (iterations == 0) CHECK(story.validations.size() == 5);
       CHECK(read_safetensors(options.files.save).find("logits.weight"));
       const TraceFile trace = read_trace(options.files.trace);
-      CHECK(trace.run.begins == (trace.run.iterations > 0 ? "tuned" : ""));
+      CHECK(trace.run.begins == (trace.run.iterations > 0 ? SegmentBegin::Tuned : SegmentBegin::Run));
       // A decision may come too late for the run, on a machine that has other work: not in all of them. Or with too few
       // batches left of an epoch, and then of the run, for a round of two learners: one ends it.
       const bool grew = story.ends[0].learners > 1;

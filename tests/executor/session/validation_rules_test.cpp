@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "executor/session/segment.h"
+#include "executor/segment/segment.h"
 #include "graph/file/overrides.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/reference.h"
@@ -68,10 +68,10 @@ Finished finished(Graph graph, SessionOptions options) {
   Finished end;
   const Prepared prepared = prepare(std::move(graph), options);
   Monitor monitor(prepared.program, options.rules, end.story);
-  Segment segment(prepared, options, {}, monitor);
-  segment.on_validated = [&](const Monitor::Verdict&, const ModelState& model, const RunPosition&) {
+  const auto validated = [&](const Monitor::Verdict&, const ModelState& model, const RunPosition&) {
     end.validated = model;
   };
+  Segment segment(prepared, options, {}, monitor, {.on_validated = validated});
   segment.start_from(initial_values(prepared, options));
   monitor.begin();
   segment.run(std::atomic<bool>(false), nullptr);
@@ -211,7 +211,7 @@ TEST_CASE("the model that reaches the target is saved, whatever is trained befor
       INFO(to_string(setting));
       const Recorder story = run(graph_of(setting), options);
       REQUIRE(story.ends.size() == 1);
-      CHECK(story.ends[0].reason == "until");
+      CHECK(story.ends[0].reason == RunEnd::Until);
       CHECK(story.ends[0].iteration < setting.iterations);
       // Nothing is validated once the target is reached.
       const auto met = [](const Validated& validation) { return validation.loss < 2.2; };
@@ -267,7 +267,7 @@ TEST_CASE("patience ends a run that gets no better") {
     INFO(to_string(setting));
     const Recorder story = run(graph_of(setting), options);
     REQUIRE(story.ends.size() == 1);
-    CHECK(story.ends[0].reason == "patience");
+    CHECK(story.ends[0].reason == RunEnd::Patience);
     CHECK(story.ends[0].iteration < setting.iterations);
     CHECK(story.validations.size() == 4);  // the first is the best
 
@@ -277,7 +277,7 @@ TEST_CASE("patience ends a run that gets no better") {
     options.files.save = folder / "weights.safetensors";
     setting.rate = 0.4;
     const Recorder moving = run(graph_of(setting), options);
-    CHECK(moving.ends.at(0).reason == "patience");
+    CHECK(moving.ends.at(0).reason == RunEnd::Patience);
     CHECK(bits_of(read_safetensors(options.files.save)) == saved_after(setting, moving.validations.back().iteration));
   }
 }

@@ -173,25 +173,25 @@ TEST_CASE("a verdict tells how the run ended, and where in it the trace begins")
   using Notes = std::vector<std::string>;
   CHECK(notes_on({}).empty());
   TracedRun run;
-  run.ended = "failed";
+  run.ended = RunEnd::Failed;
   run.message = "the loss is no longer finite";
   CHECK(notes_on(run) == Notes{"The run failed: the loss is no longer finite."});
   run.ended_after = 3;
-  run.ended = "interrupted";
+  run.ended = RunEnd::Interrupted;
   run.message = "SIGINT";
   CHECK(notes_on(run) == Notes{"The run was interrupted by SIGINT after 3 iterations."});
   run.message = "";
   CHECK(notes_on(run) == Notes{"The run was interrupted after 3 iterations."});
-  run.ended = "complete";
+  run.ended = RunEnd::Complete;
   run.ended_after = 1;
   CHECK(notes_on(run) == Notes{"The run was complete after 1 iteration."});
-  run = {.learners = 4, .iterations = 480, .first = 480, .begins = "planned anew"};
+  run = {.learners = 4, .iterations = 480, .first = 480, .begins = SegmentBegin::PlannedAnew};
   CHECK(notes_on(run) == Notes{"The trace begins after 480 iterations of the run, where it was planned anew, with 4 "
                                "learners on each device; its iteration 0 is the run's 480, counted from 0."});
-  run.begins = "tuned";
+  run.begins = SegmentBegin::Tuned;
   CHECK(contains(notes_on(run)[0], "where it was planned anew by --learners auto, with"));
   run.first = 0;
-  run.begins = "resumed";
+  run.begins = SegmentBegin::Resumed;
   CHECK(notes_on(run) == Notes{"The trace begins after 480 iterations of the run, where it was resumed from a "
                                "checkpoint, with 4 learners on each device."});
   TraceFile trace = with_step(40'000);

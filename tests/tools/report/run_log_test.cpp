@@ -60,7 +60,7 @@ std::string whole_log(const TestFolder& folder) {
   log.kept({"train", 60, 60, 4096, 0.5});
   log.checkpoint({"w", 1, 100, 4096, 2.0});
   RunFinished finished;
-  finished.reason = "until";
+  finished.reason = RunEnd::Until;
   finished.iteration = 100;
   finished.targets = {{"accuracy >= 0.4", 2}, {"accuracy >= 0.9", -1}};
   log.finished(finished);

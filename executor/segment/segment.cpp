@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/segment/segment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/plain_message.h"
+#include "executor/run/bind_plan.h"
+#include "executor/run/first_not_finite.h"
+#include "executor/trace/trace_recorder.h"
+
+namespace arbalest {
+namespace {
+
+Initialisation drawn_for(const SessionOptions& options, const WeightsFile* file) {
+  return {options.numerics.seed, file, thread_count(options)};
+}
+
+std::vector<int64_t> planned_by_device(const Plan& plan) {
+  std::vector<int64_t> bytes;
+  for (size_t d = 0; d < plan.devices.size(); ++d) bytes.push_back(planned_bytes(plan, int32_t(d)));
+  return bytes;
+}
+
+}  // namespace
+
+InitialValues initial_values(const Prepared& prepared, const SessionOptions& options, const WeightsFile* file) {
+  return initial_values(prepared.program.training(), *prepared.training, drawn_for(options, file));
+}
+
+Segment::Segment(const Prepared& prepared, const SessionOptions& session, const Cursor& from, Monitor& monitor,
+                 SegmentOptions options, const std::shared_ptr<DeviceCache>& cache)
+    : prepared_(prepared),
+      session_(session),
+      options_(std::move(options)),
+      threads_(thread_count(session)),
+      plan_(make_plan(prepared.program, prepared.request)),
+      planned_(planned_by_device(plan_)),
+      clock_(times_of(prepared, session, plan_, from, monitor)),
+      binding_(bind_plan(plan_, threads_, session.execution.device_timeout, bind_options(prepared, session), cache)),
+      state_(prepared, *binding_, clock_, drawn_for(session, nullptr)),
+      batches_(prepared, *binding_, clock_, state_, monitor),
+      reports_(prepared, *binding_, clock_, state_, batches_, monitor, options_) {
+  make_host_tasks();
+  if (options_.on_process_ends) binding_->calls().listen({{}, options_.on_process_ends});
+}
+
+Segment::~Segment() = default;
+
+int64_t Segment::peak_bytes() const {
+  int64_t most = 0;
+  for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
+  return most;
+}
+
+int64_t Segment::workspace_bytes() const {
+  int64_t most = 0;
+  for (size_t d = 0; d < planned_.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)) - planned_[d]);
+  return most;
+}
+
+void Segment::start_from(const SegmentSnapshot& checkpoint) {
+  const SegmentTimes& times = clock_.times();
+  const bool older =
+      checkpoint.trained.size() < reports_.trained_sums() || checkpoint.validated.size() < reports_.validated_sums();
+  std::optional<SegmentSnapshot> completed;
+  if (older) completed = with_weights(checkpoint, prepared_.program, times.rounds, reports_.validated_sums() > 0);
+  const SegmentSnapshot& snapshot = completed ? *completed : checkpoint;
+  if (snapshot.at.iterations > times.iterations) {
+    throw GraphError(fmt::format("the checkpoint is after iteration {}, and the run ends after {}",
+                                 times.from.iteration + snapshot.at.iterations,
+                                 times.from.iteration + times.iterations));
+  }
+  const auto begun = [&](int64_t tick) { return times.validations ? times.validations->of(tick) : 0; };
+  const int64_t copied = begun(std::max<int64_t>(0, snapshot.at.iterations - 1));
+  const bool within = snapshot.at.iterations >= 0 && snapshot.at.validations >= copied - 1 &&
+                      snapshot.at.validations >= 0 && snapshot.at.validations <= begun(snapshot.at.iterations) &&
+                      snapshot.reported >= 0 && snapshot.reported <= snapshot.at.iterations;
+  const auto learners = size_t(times.learners);
+  const bool whole = snapshot.state.learners.size() == learners && snapshot.corrections.size() == learners &&
+                     snapshot.updates.size() == learners && snapshot.kept.size() == learners &&
+                     snapshot.trained.size() == reports_.trained_sums();
+  if (!within || !whole) throw RunError("the checkpoint's position is not one of such a run");
+  reports_.check(snapshot);
+  at_ = snapshot.at;
+  state_.put(snapshot);
+  reports_.go_on_from(snapshot);
+}
+
+bool Segment::bring_samples(const std::atomic<bool>& interrupted) {
+  return batches_.bring_samples(threads_, options_, interrupted);
+}
+
+void Segment::make_host_tasks() {
+  const PlanHandles& handles = plan_.handles;
+  host_.resize(plan_.tasks.size());
+  for (const LoopPlan& loop : handles.loops) {
+    for (const Replica& replica : loop.replicas) {
+      for (const TaskId id : replica.fills) host_[size_t(id)] = batches_.fill(loop.role, replica, id);
+    }
+  }
+  host_[size_t(handles.report)] = reports_.report();
+  if (handles.validation_end == kNone) return;
+  host_[size_t(handles.validation_begin)] = [](int64_t) {};
+  host_[size_t(handles.validation_end)] = reports_.end_validation();
+}
+
+void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests) {
+  if (!bring_samples(interrupted)) return;
+  SchedulerOptions scheduling;
+  scheduling.threads = threads_;
+  scheduling.first_iteration = clock_.times().from.iteration;
+  scheduling.trace = trace;
+  scheduling.from = at_;
+  scheduling.rest = std::move(rests.rest);
+  scheduling.first_rest = rests.first;
+  scheduling.rest_due = std::move(rests.due);
+  scheduling.nvtx = session_.execution.nvtx;
+  scheduling.stalled = [](const std::string& report) {
+    warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
+  };
+  scheduling.late_read = [this] { return prepared_.watch->late(); };
+  scheduling.process_ends = options_.on_process_ends;
+  scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
+  reports_.go_on_with(*scheduler_);
+  scheduler_->run(interrupted);
+  reports_.report_rest();
+  if (trace) trace->set_reading(batches_.reader_of(prepared_.program.training())->times());
+}
+
+bool Segment::at_end() const {
+  const PlanPosition at = where();
+  const std::optional<IterationGroups>& validations = clock_.times().validations;
+  return at.iterations == clock_.times().iterations && (!validations || at.validations == validations->complete);
+}
+
+ModelState Segment::model() const {
+  const RunState now = state();
+  ModelState model = shared_model(now, prepared_.request.strategy);
+  if (now.moving_average.decay > 0) model.weights = caught_up(now, model.weights).weights;
+  return model;
+}
+
+SegmentSnapshot Segment::snapshot() const {
+  SegmentSnapshot snapshot;
+  snapshot.at = where();
+  state_.read(snapshot);
+  reports_.add_to(snapshot);
+  return snapshot;
+}
+
+void Segment::time_alone(TraceRecorder& trace) {
+  if (prepared_.request.learners == 1) return;
+  std::vector<int64_t> alone(plan_.tasks.size(), -1);
+  for (const BoundTask& task : binding_->tasks()) {
+    const Lane& lane = plan_.lanes[size_t(plan_.tasks[size_t(task.id)].lane)];
+    if (lane.kind != Lane::Kind::Compute) continue;
+    alone[size_t(task.id)] = binding_->device(lane.device).time_alone(task);
+  }
+  trace.set_alone(std::move(alone));
+}
+
+void Segment::time_nodes(TraceRecorder& trace) {
+  const int32_t device = plan_.handles.loops.front().replicas.front().device;
+  if (plan_.devices[size_t(device)].kind == PlanDevice::Kind::Cpu) return;  // recorded as they ran
+  trace.set_timed(arbalest::time_nodes(*binding_));
+}
+
+StepProfile Segment::profile() const {
+  const bool lowered = session_.numerics.precision == Precision::Bf16;
+  return profile_step(*binding_, bind_options(prepared_, session_), lowered ? DataType::Bfloat16 : DataType::Float32);
+}
+
+std::string Segment::first_not_finite(const SegmentSnapshot& before) const {
+  state_.put_back(before);
+  const auto found = arbalest::first_not_finite(*binding_, before.at.iterations);
+  return found ? to_string(*found)
+               : "all values of the step are finite when its nodes run once more, one by one: what is not is made "
+                 "between learners, or not each time";
+}
+
+}  // namespace arbalest

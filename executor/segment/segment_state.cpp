@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/segment/segment_state.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "ops/optim/moving_average.h"
+
+namespace arbalest {
+
+SegmentState::SegmentState(const Prepared& prepared, const Binding& binding, const SegmentClock& clock,
+                           Initialisation drawn)
+    : prepared_(prepared), binding_(binding), plan_(binding.plan()), clock_(clock), drawn_(drawn) {}
+
+void SegmentState::put(InitialValues values) {
+  const ArenaValues& arenas = training().arenas;
+  if (arenas.frozen != kNone) frozen_ = values.at(arenas.frozen);
+  add_frozen(training(), values);
+  starts_.assign(size_t(clock_.times().learners), {});
+  for (const Replica& replica : learners()) put_values(binding_, replica, values);
+  RunState state;
+  state.average = state.previous = state.moving_average.weights = values.at(arenas.weights);
+  put_averages(state);
+  put_validation();
+}
+
+void SegmentState::put(const RunState& state) {
+  frozen_ = state.frozen;
+  for (const LearnerState& learner : state.learners) starts_.push_back({learner.correction, learner.updates});
+  put_learners(state);
+  put_averages(state);
+  put_validation();
+}
+
+void SegmentState::put(const SegmentSnapshot& snapshot) {
+  frozen_ = snapshot.state.frozen;
+  for (size_t l = 0; l < snapshot.corrections.size(); ++l) {
+    starts_.push_back({snapshot.corrections[l], snapshot.updates[l]});
+  }
+  put_back(snapshot);
+  put_validation();
+  put_validation(snapshot);
+}
+
+void SegmentState::put_back(const SegmentSnapshot& snapshot) const {
+  put_learners(snapshot.state);
+  const std::vector<ValueId> kept = kept_values(training());
+  for (const Replica& replica : learners()) {
+    for (size_t i = 0; i < kept.size(); ++i) {
+      binding_.put(replica.placement.of[size_t(kept[i])], 0, snapshot.kept[size_t(replica.learner)][i]);
+    }
+  }
+  put_averages(snapshot.state, clock_.times().sync ? clock_.averagings(snapshot.at.iterations) : 0);
+}
+
+// Averaging n reads slot n mod 2 as z and the other as z_prev.
+void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
+  for (const BufferId buffer : plan_.handles.averages) {
+    binding_.put({buffer, 0, 0}, averagings, state.average);
+    binding_.put({buffer, 0, 0}, averagings + 1, state.previous);
+  }
+  const MovingAverageProgress progress{state.moving_average.updates, state.moving_average.within};
+  std::vector<std::byte> bytes(sizeof progress);
+  std::memcpy(bytes.data(), &progress, sizeof progress);
+  for (const MovingAverageBuffers& buffers : plan_.handles.moving_averages) {
+    binding_.put({buffers.weights, 0, 0}, 0, state.moving_average.weights);
+    binding_.put({buffers.progress, 0, 0}, 0, bytes);
+  }
+}
+
+// Adds the frozen values, in the precisions that the loop reads.
+void SegmentState::add_frozen(const Loop& loop, InitialValues& values) const {
+  if (loop.arenas.frozen != kNone) values[loop.arenas.frozen] = frozen_;
+  if (loop.arenas.frozen_lowered != kNone) values[loop.arenas.frozen_lowered] = lowered_content(frozen_);
+}
+
+void SegmentState::put_learners(const RunState& state) const {
+  const ArenaValues& arenas = training().arenas;
+  std::vector<ValueId> carried = {arenas.weights, arenas.statistics, arenas.frozen};
+  for (const ArenaValues::Slot& slot : arenas.slots) carried.push_back(slot.value);
+  InitialValues values = initial_values(training(), *prepared_.training, drawn_, carried);
+  add_frozen(training(), values);
+  for (const Replica& replica : learners()) {
+    const LearnerState& learner = state.learners[size_t(replica.learner)];
+    const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
+      if (value != kNone) values[value] = std::move(bytes);
+    };
+    set(arenas.weights, learner.weights);
+    for (size_t k = 0; k < arenas.slots.size(); ++k) set(arenas.slots[k].value, learner.slots[k]);
+    set(arenas.statistics, learner.statistics);
+    if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(learner.weights));
+    put_values(binding_, replica, values);
+  }
+}
+
+// Puts everything in place that validation and recalibration read, except for the weights, which the snapshot makes.
+void SegmentState::put_validation() const {
+  const auto put = [&](LoopRole role, const Source& source) {
+    const Loop& loop = *prepared_.program.find(role);
+    InitialValues values = initial_values(loop, source, drawn_, {loop.arenas.weights, loop.arenas.frozen});
+    add_frozen(loop, values);
+    for (const Replica& replica : plan_.handles.find(role)->replicas) put_values(binding_, replica, values);
+  };
+  if (plan_.handles.find(LoopRole::Validate)) put(LoopRole::Validate, *prepared_.validation);
+  if (plan_.handles.find(LoopRole::Recalibrate)) put(LoopRole::Recalibrate, *prepared_.training);
+}
+
+// The sums of validations, and the model of one that was under way.
+void SegmentState::put_validation(const SegmentSnapshot& snapshot) const {
+  const LoopPlan* planned = plan_.handles.find(LoopRole::Validate);
+  if (!planned) return;
+  const ArenaValues& arenas = prepared_.program.find(LoopRole::Validate)->arenas;
+  for (size_t d = 0; d < planned->replicas.size(); ++d) {
+    const Replica& replica = planned->replicas[d];
+    const std::vector<double>& sums = snapshot.tallies[d];
+    std::vector<std::byte> bytes(sums.size() * sizeof(double));
+    std::memcpy(bytes.data(), sums.data(), bytes.size());
+    binding_.put(replica.placement.of[size_t(arenas.tally)], 0, bytes);
+    if (snapshot.at.validations > 0) binding_.put({replica.tally, 0, 0}, snapshot.at.validations - 1, bytes);
+    if (!snapshot.validating) continue;
+    const auto put = [&](ValueId value, const std::vector<std::byte>& content) {
+      if (value != kNone) binding_.put(replica.placement.of[size_t(value)], 0, content);
+    };
+    put(arenas.weights, snapshot.model.weights);
+    put(arenas.statistics, snapshot.model.statistics);
+    if (arenas.weights_lowered != kNone) put(arenas.weights_lowered, lowered_content(snapshot.model.weights));
+  }
+}
+
+std::vector<std::byte> SegmentState::bytes_of(const Loop& loop, const Replica& replica, ValueId value) const {
+  if (value == kNone) return {};
+  return binding_.get(replica.placement.of[size_t(value)], 0, loop.graph.values[size_t(value)].type.bytes());
+}
+
+RunState SegmentState::read(int64_t iterations) const {
+  RunState state;
+  state.frozen = frozen_;
+  const ArenaValues& arenas = training().arenas;
+  for (const Replica& replica : learners()) {
+    LearnerState& learner = state.learners.emplace_back();
+    learner.weights = bytes_of(training(), replica, arenas.weights);
+    learner.statistics = bytes_of(training(), replica, arenas.statistics);
+    for (const ArenaValues::Slot& slot : arenas.slots) {
+      learner.slots.push_back(bytes_of(training(), replica, slot.value));
+    }
+    learner.updates = clock_.updates_before(iterations, start_of(replica.learner).updates);
+  }
+  state.unaveraged = clock_.unaveraged(iterations);
+  state.moving_average = moving_average();
+  if (plan_.handles.averages.empty()) return state;
+  const BufferId average = plan_.handles.averages.front();
+  const int64_t averagings = clock_.averagings(iterations), bytes = plan_.buffers[size_t(average)].bytes;
+  state.averaged = averagings > 0 && state.unaveraged == 0;
+  state.average = binding_.get({average, 0, 0}, averagings, bytes);
+  state.previous = binding_.get({average, 0, 0}, averagings + 1, bytes);
+  return state;
+}
+
+MovingAverage SegmentState::moving_average() const {
+  if (plan_.handles.moving_averages.empty()) return {};
+  const MovingAverageBuffers& from = plan_.handles.moving_averages.front();
+  MovingAverage average;
+  average.decay = prepared_.program.ema;
+  average.weights = binding_.get({from.weights, 0, 0}, 0, plan_.buffers[size_t(from.weights)].bytes);
+  MovingAverageProgress progress;
+  std::memcpy(&progress, binding_.get({from.progress, 0, 0}, 0, sizeof progress).data(), sizeof progress);
+  average.updates = progress.updates;
+  average.within = progress.within;
+  return average;
+}
+
+void SegmentState::read(SegmentSnapshot& snapshot) const {
+  const SegmentTimes& times = clock_.times();
+  snapshot.from = times.from;
+  snapshot.learners = prepared_.request.learners;
+  snapshot.state = read(snapshot.at.iterations);
+  for (const LearnerStart& start : starts_) {
+    snapshot.corrections.push_back(start.correction);
+    snapshot.updates.push_back(start.updates);
+  }
+  for (const Replica& replica : learners()) {
+    auto& values = snapshot.kept.emplace_back();
+    for (const ValueId value : kept_values(training())) values.push_back(bytes_of(training(), replica, value));
+  }
+  const LoopPlan* validation = plan_.handles.find(LoopRole::Validate);
+  if (!validation) return;
+
+  // A validation that is under way begins again, so that its sums begin where the one before has ended.
+  const Loop& loop = *prepared_.program.find(LoopRole::Validate);
+  const int64_t ended = snapshot.at.validations;
+  for (const Replica& replica : validation->replicas) {
+    auto& sums = snapshot.tallies.emplace_back(loop.sums, 0);
+    if (ended > 0) std::memcpy(sums.data(), binding_.address(replica.tally, ended - 1), sums.size() * sizeof(double));
+  }
+  snapshot.validating = times.validations->of(snapshot.at.iterations) > ended;
+  if (!snapshot.validating) return;
+  const Replica& first = validation->replicas.front();
+  snapshot.model.weights = bytes_of(loop, first, loop.arenas.weights);
+  snapshot.model.statistics = bytes_of(loop, first, loop.arenas.statistics);
+}
+
+ModelState SegmentState::validated_model() const {
+  const auto kept = [&](BufferId buffer) {
+    if (buffer == kNone) return std::vector<std::byte>();
+    const std::byte* from = binding_.address(buffer, 0);
+    return std::vector<std::byte>(from, from + plan_.buffers[size_t(buffer)].bytes);
+  };
+  return {kept(plan_.handles.kept_weights), kept(plan_.handles.kept_statistics), frozen_};
+}
+
+std::string SegmentState::name_of(const Replica& learner) const {
+  return fmt::format("learner {} on {}", learner.learner, to_string(plan_.devices[size_t(learner.device)]));
+}
+
+std::string SegmentState::not_finite(const SegmentSnapshot& snapshot) const {
+  const std::vector<ValueId> kept = kept_values(training());
+  for (const Replica& replica : learners()) {
+    const LearnerState& learner = snapshot.state.learners[size_t(replica.learner)];
+    const std::string of = " of " + name_of(replica);
+    if (!all_finite(DataType::Float32, learner.weights)) return "the weights" + of;
+    if (!all_finite(DataType::Float32, learner.statistics)) return "the running statistics" + of;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const Value& value = training().graph.values[size_t(kept[i])];
+      if (all_finite(value.type.dtype, snapshot.kept[size_t(replica.learner)][i])) continue;
+      return fmt::format("the values of '{}'{}", value.name, of);
+    }
+  }
+  return "";
+}
+
+}  // namespace arbalest

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/segment/validation_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace arbalest {
+ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
+                                   LeftOut& left_out)
+    : binding_(binding), loop_(loop), samples_(samples), left_out_(left_out), tally_(binding, planned, loop.sums) {
+  for (const Replica& replica : planned.replicas) rows_.push_back(replica.rows);
+}
+
+// Batch b of the split is batch b / devices of device b mod devices. What is left out of a batch has no row.
+std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int64_t tick) const {
+  const auto devices = int64_t(rows_.size());
+  std::vector<float> rows;
+  rows.reserve(size_t(samples_ * columns));
+  for (int64_t first = 0; first < samples_; first += loop_.batch) {
+    const int64_t batch = first / loop_.batch,
+                  left_out = int64_t(left_out_.among(uint64_t(tick), first, loop_.batch).size());
+    const int64_t valid = std::min(loop_.batch, samples_ - first) - left_out;
+    const auto* from = reinterpret_cast<const float*>(binding_.address(rows_[size_t(batch % devices)][index], tick));
+    from += batch / devices * loop_.batch * columns;
+    rows.insert(rows.end(), from, from + valid * columns);
+  }
+  return rows;
+}
+
+Measurement ValidationReader::read(int64_t tick) {
+  const std::vector<double> sums = tally_.advance(tick);
+  // The sums that the validation began with may come from a checkpoint, so the count of samples is checked.
+  if (!(sums[0] >= 0 && sums[0] < double(samples_) + 0.5)) {
+    throw RunError(fmt::format("a validation of {} samples has counted {}: what it began with is not of such a run",
+                               samples_, sums[0]));
+  }
+  Measurement result;
+  result.samples = int64_t(sums[0] + 0.5);
+  result.left_out = samples_ - result.samples;
+  size_t row = 0;
+  for (const LoopMetric& metric : loop_.metrics) {
+    if (!keeps_rows(metric)) {
+      result.values.push_back(mean_of(metric, sums));
+      result.weightless.resize(result.values.size());
+      result.weightless.back() = is_weightless(metric, sums);
+      continue;
+    }
+    const int64_t columns = loop_.graph.values[size_t(metric.rows)].type.shape[1];
+    const std::vector<float> rows = rows_of(row++, columns, tick);
+    const std::vector<double> values = metric.spec.finish(metric.node, metric.inputs, {rows, columns});
+    const size_t expected = 1 + (metric.spec.parts ? metric.spec.parts(metric.node, metric.inputs).size() : 0);
+    if (values.size() != expected) {
+      throw RunError(fmt::format("metric '{}': its operator made {} numbers of the rows, and names {}", metric.name,
+                                 values.size(), expected));
+    }
+    result.values.insert(result.values.end(), values.begin(), values.end());
+  }
+  left_out_.forget(uint64_t(tick));
+  return result;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/training/checkpoints.h"
+
+#include <utility>
+
+#include "executor/training/changes.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
+
+int64_t bytes_of(const Checkpoint& checkpoint) {
+  const RunState& state = checkpoint.segment.state;
+  size_t bytes = state.average.size() + state.previous.size() + state.frozen.size() +
+                 state.moving_average.weights.size() + checkpoint.validated.weights.size() +
+                 checkpoint.segment.model.weights.size();
+  for (const LearnerState& learner : state.learners) {
+    bytes += learner.weights.size() + learner.statistics.size();
+    for (const auto& slot : learner.slots) bytes += slot.size();
+  }
+  for (const auto& values : checkpoint.segment.kept) {
+    for (const auto& value : values) bytes += value.size();
+  }
+  return int64_t(bytes);
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const SessionOptions& options, const Prepared& prepared, const Monitor& monitor,
+                         EventQueue& events, std::chrono::steady_clock::time_point started)
+    : options_(options), events_(events), started_(started), changes_(changes_of(options.checkpoints)) {
+  const CheckpointOptions& wanted = options.checkpoints;
+  if (!wanted.folder.empty() || wanted.from) identity_ = identity_of(prepared, options, monitor.best_metric());
+  if (wanted.folder.empty()) return;
+  if (!wanted.resume) check_has_none(wanted.folder);
+  writer_ = std::make_unique<CheckpointWriter>(
+      wanted.held ? wanted.held : std::make_shared<const CheckpointFolder>(wanted.folder), wanted.keep,
+      [&monitor] { return monitor.best_iteration(); });
+}
+
+double Checkpoints::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+}
+
+int64_t Checkpoints::plan_next(const Segment& segment) {
+  next_ = kNoRest;
+  if (!writer_) return next_;
+  const CheckpointOptions& wanted = options_.checkpoints;
+  const SegmentTimes& times = segment.clock().times();
+  const int64_t done = segment.iterations();
+  if (wanted.iterations > 0) {
+    next_ = done + wanted.iterations - (times.from.iteration + done) % wanted.iterations;
+  } else if (wanted.epochs > 0) {
+    const int64_t epochs = done / times.rounds;
+    next_ = (epochs + wanted.epochs - (times.from.epoch + epochs) % wanted.epochs) * times.rounds;
+  }
+  return next_;
+}
+
+bool Checkpoints::due() const {
+  if (!writer_) return false;
+  const CheckpointOptions& wanted = options_.checkpoints;
+  const bool timed = wanted.iterations == 0 && wanted.epochs == 0;
+  return overdue_ || (timed && seconds() - last_ >= wanted.seconds);
+}
+
+void Checkpoints::rest(const RunParts& run) {
+  if (!due() && run.segment.iterations() < next_) return;
+  overdue_ = writer_->busy();
+  if (!overdue_) take(run, RunEnd::Unknown);
+  plan_next(run.segment);
+}
+
+void Checkpoints::take(const RunParts& run, RunEnd ended) {
+  if (!writer_) return;
+  const double began = seconds();
+  const RunPosition at = run.segment.position();
+  Checkpoint taken;
+  taken.identity = identity_;
+  taken.changes = changes_;
+  taken.command = options_.command;
+  taken.folder = options_.checkpoints.working_folder;
+  taken.strategy = run.prepared.request.strategy;
+  taken.next = run.segment.cursor();
+  taken.total_epochs = run.prepared.total_epochs;
+  taken.position = at;
+  taken.ended = ended;
+  taken.segment = run.segment.snapshot();
+  taken.monitor = run.monitor.state();
+  taken.held = events_.held_back();
+  if (run.search) taken.tuner = run.search->state();
+  taken.keeps_validated = !run.files.validated().model.weights.empty();
+  if (taken.keeps_validated) {
+    taken.validated = run.files.validated().model;
+    taken.validated_at = run.files.validated().at;
+  }
+  latest_ = writer_->path_of(at.iteration);
+  events_.checkpoint(
+      {latest_, at.epoch, at.iteration, bytes_of(taken), taken.monitor.seconds, true, seconds() - began});
+  // A checkpoint that can be gone on from has its line in the log, after which a run that goes on adds its own.
+  constexpr auto kLongest = std::chrono::seconds(5);
+  const auto told = [this, handed_on = events_.handed_on(), kLongest] { events_.wait_for(handed_on, kLongest); };
+  writer_->write({layout_, std::move(taken), told});
+  last_ = seconds();
+}
+
+void Checkpoints::finish(const RunParts& run, RunFinished& end, bool takes) {
+  if (!writer_) return;
+  if (takes) take(run, end.reason);
+  writer_->wait();
+  end.checkpoint = latest_;
+  end.checkpoint_error = writer_->error();
+}
+
+void Checkpoints::go_back() {
+  writer_->wait();
+  writer_->take_not_finite();  // of what is given up
+  overdue_ = false;
+}
+
+}  // namespace arbalest

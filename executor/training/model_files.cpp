@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/training/model_files.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/plain_message.h"
+#include "executor/session/state.h"
+#include "executor/weights/class_names.h"
+#include "io/formats/safetensors.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<OutputLock> hold_files(const FileOptions& files) {
+  const NamedPaths saved = {{"--save", files.save}, {"--save-best", files.save_best}};
+  NamedPaths written = saved;
+  written.emplace_back("--trace", files.trace);
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
+  check_inputs_kept({{"--weights-map", files.weights_map}}, written);
+  check_kind_kept("--trace", files.trace, OutputKind::Trace);
+  for (const auto& [option, path] : saved) {
+    check_weights_name(option, path);
+    if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);
+  }
+  return hold_outputs(written);
+}
+
+// Throws RunError if a number of the model is infinite or not a number: such a file is of no use, and may replace a
+// good one.
+void check_finite(const ModelAt& saved, const std::string& path) {
+  for (const std::vector<std::byte>* content : {&saved.model.weights, &saved.model.statistics}) {
+    if (all_finite(DataType::Float32, *content)) continue;
+    throw RunError(
+        fmt::format("{}: not written: the weights are no longer finite after iteration {}; try a lower learning rate",
+                    path, saved.at.iteration));
+  }
+}
+
+}  // namespace
+
+ModelFiles::ModelFiles(const SessionOptions& options, const Prepared& prepared, RunObserver& events)
+    : options_(options), held_(hold_files(options.files)), prepared_(prepared), events_(events) {}
+
+void ModelFiles::check_names() const {
+  for (const Value& value : prepared_.program.training().graph.values) {
+    const bool saved = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
+    if (!saved || is_utf8(value.name)) continue;
+    throw GraphError(fmt::format("'{}' has a name that is not UTF-8, which files of weights need", value.name));
+  }
+}
+
+void ModelFiles::keep(const Monitor::Verdict& verdict, const ModelAt& validated, const Monitor& monitor) {
+  validated_ = validated;
+  const std::string& path = options_.files.save_best;
+  if (path.empty()) return;
+  if (!verdict.best) {
+    if (monitor.best_iteration() == 0) {
+      best_error_ = fmt::format("{}: '{}' was undefined in every validation", path, monitor.best_metric());
+    }
+    return;
+  }
+  try {
+    check_finite(validated, path);
+    save(path, validated, monitor.seconds());
+    best_error_.clear();
+  } catch (const RunError& error) {  // the disk may have room again by the next
+    best_error_ = error.what();
+    warn(fmt::format("{}; training goes on", best_error_));
+  }
+}
+
+void ModelFiles::save_last(RunFinished& end, const std::function<ModelAt()>& last) {
+  const bool interrupted = end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit;
+  if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
+  std::string path = options_.files.save;
+  const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
+  const bool unasked = path.empty() && interrupted && !kept;
+  const std::string name = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+  const FreePath free = unasked ? free_path(name) : FreePath();  // an earlier run's file stays
+  if (unasked) path = free.path.empty() ? name : free.path;
+  if (path.empty()) return;
+  // If a validation ended the run, the model that it measured is saved, not the one some iterations later. If
+  // validation recalibrates, its model of the last iteration is saved, because it has the better statistics.
+  const bool recalibrated = prepared_.program.find(LoopRole::Recalibrate) && validated_.at.iteration == end.iteration;
+  const bool validated = end.reason == RunEnd::Until || end.reason == RunEnd::Patience || recalibrated;
+  save_somewhere(path, validated && !validated_.model.weights.empty() ? validated_ : last(), end);
+}
+
+// A model that has been trained is not lost because its file cannot be written.
+void ModelFiles::save_somewhere(const std::string& path, const ModelAt& last, RunFinished& end) {
+  check_finite(last, path);
+  end.weights = path;
+  try {
+    return save(path, last, end.seconds);
+  } catch (const RunError& error) {
+    for (const auto& [other, held] : other_places(path)) {
+      try {
+        save(other, last, end.seconds);
+      } catch (const RunError&) {
+        continue;
+      }
+      warn(fmt::format("{}; the model is in '{}'", error.what(), other));
+      end.weights = other;
+      if (!options_.files.save.empty()) end.weights_error = error.what();
+      return;
+    }
+    throw;
+  }
+}
+
+void ModelFiles::save(const std::string& path, const ModelAt& saved, double seconds) {
+  const Loop& loop = prepared_.program.training();
+  const RunPosition& at = saved.at;
+  TensorFile file;
+  file.metadata = {{"graph", prepared_.graph.name},
+                   {"iteration", std::to_string(at.iteration)},
+                   {"epoch", std::to_string(at.epoch)}};
+  put_class_names(file.metadata, prepared_.training->class_names());
+  if (options_.files.overrides) put_overrides(file.metadata, *options_.files.overrides);
+  put_skip_bad(file.metadata, options_.execution.skip_bad);
+  append_tensors(file, loop.graph, loop.arenas.weights, saved.model.weights);
+  if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, saved.model.statistics);
+  if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, saved.model.frozen);
+  write_safetensors(path, file);
+  CheckpointSaved event{path, at.epoch, at.iteration, 0, seconds};
+  for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());
+  events_.checkpoint(event);
+}
+
+}  // namespace arbalest

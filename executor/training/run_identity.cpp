@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/training/run_identity.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/shell_word.h"
+#include "executor/training/changes.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+// Settings that may change from a checkpoint to the run that goes on.
+constexpr const char *kDevices = "devices", *kLearners = "learners";
+
+// Shortens long lists to their beginning, their length and a checksum.
+std::string shortened(const std::string& text) {
+  constexpr size_t kLongest = 300;
+  if (text.size() <= kLongest) return text;
+  const auto sum = crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size());
+  return fmt::format("{}... ({} bytes, sum {:08x})", text.substr(0, kLongest / 2), text.size(), sum);
+}
+
+std::string line_of(const Graph& graph, const Node& node) {
+  const auto names = [&](const std::vector<ValueId>& values) {
+    std::vector<std::string> found;
+    for (const ValueId value : values) found.push_back(value == kNone ? "" : graph.values[size_t(value)].name);
+    return fmt::format("{}", fmt::join(found, ", "));
+  };
+  std::string line = fmt::format("{}: {} = {} (", node.name, names(node.outputs), node.op->qualified_name());
+  line += names(node.inputs) + ")";
+  for (const NamedAttribute& attribute : node.attributes) {
+    line += fmt::format(" {}={}", attribute.name, shortened(to_string(attribute.value)));
+  }
+  return line;
+}
+
+// The line of a value in the identity: name, type, shape, and its initialiser or the checksum of its initial data.
+std::string line_of(const Value& value) {
+  const Initializer& initializer = value.initializer;
+  std::string start = fmt::format("{} {}", int(initializer.kind), initializer.a);
+  if (initializer.data) {
+    const auto* bytes = reinterpret_cast<const Bytef*>(initializer.data->data());
+    start = fmt::format("sum {:08x}", crc32_z(0, bytes, initializer.data->size()));
+  }
+  return fmt::format("{}: {}{}, {}", value.name, name_of(value.type.dtype), to_string(value.type.shape), start);
+}
+
+// How the numbers of a schedule that are others in the graph take effect nevertheless; "": there are none.
+std::string way_to_change(const Graph& graph, const RunIdentity& before, const RunIdentity& here) {
+  const auto line_of_train = [](const RunIdentity& identity) {
+    const auto found = std::find_if(identity.graph.begin(), identity.graph.end(), [](const std::string& line) {
+      return line.find(" = arbalest.Train (") != line.npos;
+    });
+    return found == identity.graph.end() ? std::string() : *found;
+  };
+  const std::string was = line_of_train(before), is = line_of_train(here);
+  if (was.empty() || is.empty()) return "";
+  std::string options;
+  for (const std::string& change : changes_between(graph, was, is)) options += " --change " + shell_word(change);
+  return options.empty() ? ""
+                         : "\n  the learning rate may change on the way: leave the graph as the run began with it, and "
+                           "add:" +
+                               options;
+}
+
+RunIdentity without_learners(RunIdentity identity) {
+  std::erase_if(identity.settings,
+                [](const auto& setting) { return setting.first == kDevices || setting.first == kLearners; });
+  return identity;
+}
+
+}  // namespace
+
+RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options, const std::string& metric) {
+  const PlanRequest& request = prepared.request;
+  RunIdentity identity;
+  const auto add = [&](const char* name, auto value) {
+    identity.settings.emplace_back(name, fmt::format("{}", value));
+  };
+  add("training data", prepared.training->describe());
+  add("validation data", prepared.validation ? prepared.validation->describe() : "none");
+  add("batch", prepared.program.training().batch);
+  add("precision", name_of(options.numerics.precision));
+  add("seed", options.numerics.seed);
+  add("deterministic", options.numerics.deterministic);
+  add(kDevices, fmt::format("{} {}", request.devices.size(),
+                            request.devices.front().kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda"));
+  add(kLearners, options.learners.per_device == 0 ? "auto" : std::to_string(options.learners.per_device));
+  add("strategy", options.learners.strategy.value_or("the graph's"));
+  add("scale-lr", int(options.learners.rate_scaling));
+  add("plateau", options.rules.plateau);
+  add("plateau-factor", options.rules.plateau_factor);
+  add("metric", options.rules.metric.empty() ? "" : metric);
+  if (prepared.program.skips) add("on-nan", "skip");
+  const std::set<std::string>& without = options.numerics.without;
+  if (!without.empty()) add("without", fmt::format("{}", fmt::join(without, ",")));
+  identity.class_names = prepared.training->class_names();
+  const Graph& graph = prepared.graph;
+  for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
+  for (const Value& value : prepared.program.training().graph.values) {
+    const bool starts = value.role == Role::Parameter || value.role == Role::Frozen;
+    if (starts && value.view.base != kNone) identity.graph.push_back(line_of(value));
+  }
+  return identity;
+}
+
+void check_same_run(const CheckpointFile& file, const RunIdentity& here, const Graph& graph, bool with_others) {
+  const RunIdentity& before = file.checkpoint.identity;
+  const auto found =
+      differences(with_others ? without_learners(before) : before, with_others ? without_learners(here) : here);
+  if (found.empty()) return;
+  const std::string way = way_to_change(graph, before, here);
+  throw GraphError(fmt::format(
+      "{}: the checkpoint is of another run:\n  {}{}", file.path, fmt::join(found, "\n  "),
+      way.empty() ? "\na run goes on with the settings, graph and data of its checkpoint; others need a run of their "
+                    "own, with another folder for --checkpoint"
+                  : way));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The trace of a run: of its latest segment, written at its end, however it ends.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/segment/segment.h"
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+class RunTrace {
+ public:
+  explicit RunTrace(const SessionOptions& options);
+  ~RunTrace();
+
+  void segment_begins(SegmentBegin why) { run_.begins = why; }
+  void drop();  // what is recorded, before its segment goes
+  // Runs the segment and records it, if a trace is asked for.
+  void run(Segment& segment, const Prepared& prepared, const std::atomic<bool>& interrupted, const SegmentRests& rests);
+  // Writes the trace of a run that is over, if there is one. Failures become warnings and part of `end`.
+  void finish(Segment& segment, RunFinished& end);
+  // The trace of a run that fails is written too: called while its exception is handled. If writing fails as well, it
+  // is a warning: the run's own error is the one that is reported.
+  void write_failed() noexcept;
+  const std::string& written() const { return written_; }  // the file, or ""
+
+ private:
+  void describe(const Segment& segment, const Prepared& prepared);
+  void write();
+
+  const SessionOptions& options_;
+  std::unique_ptr<TraceRecorder> recorder_;
+  TracedRun run_;
+  std::string written_;
+};
+
+std::vector<std::string> device_models(const std::vector<PlanDevice>& devices);
+
+}  // namespace arbalest

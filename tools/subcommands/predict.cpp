@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest predict: a model's predictions for each sample of a split, or for files.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/plain_message.h"
+#include "executor/inference/classification.h"
+#include "executor/inference/fields_without_data.h"
+#include "executor/inference/inference.h"
+#include "graph/op.h"
+#include "io/photos/file_list.h"
+#include "passes/passes.h"
+#include "tools/answers/class_names.h"
+#include "tools/answers/prediction_lines.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/session_setup.h"
+#include "tools/command/subcommand.h"
+#include "tools/command/trained_graph.h"
+
+namespace arbalest {
+namespace {
+
+// Lines of samples in the order of the split, in whatever order they come.
+class OrderedLines {
+ public:
+  void add(int64_t first, std::string lines, int64_t samples) {
+    waiting_.emplace(first, std::pair{std::move(lines), samples});
+    for (auto next = waiting_.find(next_); next != waiting_.end(); next = waiting_.find(next_)) {
+      std::fwrite(next->second.first.data(), 1, next->second.first.size(), stdout);
+      next_ += next->second.second;
+      waiting_.erase(next);
+    }
+  }
+
+ private:
+  std::map<int64_t, std::pair<std::string, int64_t>> waiting_;  // lines, and the number of samples they are for
+  int64_t next_ = 0;
+};
+
+// The fields of a sample: as the rest of the graph and the file of weights state them, otherwise from the graph's
+// source. Opening the source may take long, and its data may be missing.
+std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& options) {
+  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  if (!prefetch) throw GraphError(fmt::format("graph '{}' has no arbalest.Prefetch node", graph.name));
+  if (std::vector<Field> fields = fields_without_data(graph, options.session.files); !fields.empty()) return fields;
+  const Node* validate = graph.find_op("arbalest.Validate");
+  return open_source(string_attribute(*prefetch, "source"), string_attribute(validate ? *validate : *prefetch, "split"),
+                     options.session.numerics.seed)
+      ->fields();
+}
+
+// Inserts a node that scales and crops files to the size in which the graph reads pixels, if it reads fixed-size ones,
+// such as CIFAR-10's.
+void prepare_files(Graph& graph, std::vector<Field>& fields) {
+  const auto prefetch = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                     [](const Node& node) { return node.op->qualified_name() == "arbalest.Prefetch"; });
+  const std::vector<int> chosen = fields_of_outputs(graph, *prefetch, fields);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i] == kNone) continue;
+    Field& field = fields[size_t(chosen[i])];
+    const bool pixels = field.dtype == DataType::Uint8 && field.shape.size() == 3;
+    if (!pixels || (field.shape[0] != 1 && field.shape[0] != 3)) continue;
+    const ValueId files = prefetch->outputs[i];
+    const std::string name = graph.values[size_t(files)].name;
+    std::vector<int64_t> order(graph.nodes.size() + 1);
+    std::iota(order.begin(), order.end(), int64_t{0});
+    order.back() = prefetch - graph.nodes.begin();  // after it
+    prefetch->attributes.set("cache", "none");
+    const NodeId node =
+        graph.add_node(graph.op("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
+                       {{"size", std::vector<int64_t>{field.shape[1], field.shape[2]}}, {"channels", field.shape[0]}});
+    const ValueId made = graph.nodes[size_t(node)].outputs[0];
+    graph.replace_uses(files, made);
+    graph.nodes[size_t(node)].inputs[0] = files;
+    field = {field.name + "_file", DataType::String, {}};
+    while (graph.find_value(field.name) != kNone) field.name += '_';
+    graph.rename(files, field.name);
+    graph.rename(made, name);
+    return reorder_nodes(graph, order);
+  }
+}
+
+// Files have no label: what is computed of one would be of zeros.
+void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, const std::string& value) {
+  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const std::vector<int> chosen = fields_of_outputs(graph, prefetch, fields);
+  std::vector<ValueId> waiting = {graph.find_value(value)};
+  std::set<ValueId> seen = {kNone};  // an optional input left out, or no value of the graph
+  while (!waiting.empty()) {
+    const ValueId at = waiting.back();
+    waiting.pop_back();
+    if (!seen.insert(at).second) continue;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (prefetch.outputs[i] != at || fields[size_t(chosen[i])].dtype == DataType::String) continue;
+      throw GraphError(
+          fmt::format("--value {}: it is made of '{}', which files do not have", value, graph.values[size_t(at)].name));
+    }
+    const NodeId producer = graph.values[size_t(at)].producer;
+    if (producer == kNone) continue;
+    const std::vector<ValueId>& inputs = graph.nodes[size_t(producer)].inputs;
+    waiting.insert(waiting.end(), inputs.begin(), inputs.end());
+  }
+}
+
+// Predicts for files. Files that cannot be read are left out, and the others are printed all the same, unless
+// --skip-bad states how many may be left out.
+void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions& session, InferenceRequest& asked) {
+  std::vector<Field> fields = fields_of_graph(graph, options);
+  const auto are_files = [&] {
+    return std::any_of(fields.begin(), fields.end(),
+                       [](const Field& field) { return field.dtype == DataType::String; });
+  };
+  if (!are_files()) prepare_files(graph, fields);
+  if (!are_files()) {
+    throw GraphError(
+        fmt::format("the graph reads {}, neither files nor images of one or three channels", to_string(fields)));
+  }
+  if (!options.value.empty()) refuse_of_labels(graph, fields, options.value);
+  constexpr int64_t kMostAtOnce = 64;
+  asked.batch = std::min<int64_t>(kMostAtOnce, int64_t(options.files.size()));
+  if (session.execution.skip_bad == 0) session.execution.skip_bad = int64_t(options.files.size());
+  session.sources.validation = file_list_source(options.files, std::move(fields));
+}
+
+// Numbers of a value, unless --top or --class-names ask for classes: then it has to be what a loss compares.
+bool prints_numbers(const PredictOptions& options) {
+  return !options.value.empty() && options.top == 0 && options.class_names.empty();
+}
+
+Scores choose_values(const Graph& graph, const PredictOptions& options, InferenceRequest& asked) {
+  if (prints_numbers(options)) {
+    asked.outputs = {options.value};
+    return Scores::OfClasses;
+  }
+  const Head head = head_of(graph, options.value, "--value NAME prints the numbers of a value");
+  asked.outputs = {head.scores};
+  const std::string others = options.value.empty() ? other_heads(graph, head) : "";
+  if (!others.empty()) {
+    warn(fmt::format("classes are those of '{}'; --value NAME --top N prints those of {}", head.scores, others));
+  }
+  if (!options.files.empty()) return head.labels ? Scores::OfLabels : Scores::OfClasses;
+  asked.outputs.push_back(head.label);
+  return head.labels ? Scores::OfLabelsWithTruth : Scores::OfClassesWithLabel;
+}
+
+std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const Inference& inference, Scores scores) {
+  const TensorType first = inference.output_type(0);
+  if (prints_numbers(options)) return number_lines(options.format, options.value, first);
+  const bool one_class = scores != Scores::OfClassesWithLabel ||
+                         (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
+  if (first.shape.size() != 1 || !one_class) {
+    const bool labels = scores == Scores::OfLabels || scores == Scores::OfLabelsWithTruth;
+    throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample; name a value with --value",
+                                 labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class"));
+  }
+  const std::vector<std::string> known = names_for(inference.graph(), inference.class_names(), first.shape[0]);
+  ClassFormat format = {options.format, options.top, {}, DataType::Int32};
+  format.names = ClassNames(options.class_names, known, first.shape[0]).all();
+  if (scores != Scores::OfClasses && scores != Scores::OfLabels) format.label = inference.output_type(1).dtype;
+  return class_lines(std::move(format), scores);
+}
+
+bool has_files(const Source& source) {
+  const std::vector<Field> fields = source.fields();
+  return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
+}
+
+}  // namespace
+
+int command_predict(const PredictOptions& options) {
+  Graph graph = load_as_trained(options);
+  SessionOptions session = session_options(options);
+  InferenceRequest asked{options.split, {}};
+  const Scores scores = choose_values(graph, options, asked);
+  const int64_t may_be_left_out =
+      options.files.empty() ? skip_bad_as_trained(options, graph) : session.execution.skip_bad;
+  session.execution.skip_bad = may_be_left_out;
+  if (!options.files.empty()) ask_about_files(graph, options, session, asked);
+  Inference inference(std::move(graph), session, asked);
+  tell_of_fresh_weights(options.session.files);
+  const std::unique_ptr<PredictionLines> format = lines_of(options, inference, scores);
+  const std::string head = format->head();
+  std::fwrite(head.data(), 1, head.size(), stdout);
+  OrderedLines lines;
+  int64_t left_out = 0;
+  const bool files = has_files(inference.source());
+  const InterruptHandler interrupt;
+  inference.run(
+      [&](const InferredBatch& batch) {
+        std::string text;
+        left_out += batch.samples - int64_t(batch.rows.size());
+        for (size_t n = 0; n < batch.rows.size(); ++n) {
+          const PredictedSample sample{batch.rows[n], files ? inference.source().name(batch.rows[n]) : ""};
+          text += format->line(sample, batch, int64_t(n));
+        }
+        lines.add(batch.first, std::move(text), batch.samples);
+      },
+      interrupt.token());
+  return left_out > may_be_left_out ? kFailed : kDone;
+}
+
+void declare_predict(Subcommands& commands) {
+  const auto command = commands.add<PredictOptions>(
+      "predict", "print what a trained model makes of a split or of files", command_predict);
+  CLI::App& app = command.app;
+  PredictOptions& options = command.options;
+  bind_inference(app, options, options.split, options.class_names);
+  app.add_option("FILES", options.files, "image files to look at, instead of a split")->type_name("");
+  app.add_option("--top", options.top,
+                 "classes to print a sample, the most probable first; otherwise one, or all labels of several")
+      ->type_name("N")
+      ->check(whole(1, INT_MAX));
+  app.add_option("--value", options.value,
+                 "print the numbers of this value of the graph instead of classes, or with --top the classes whose "
+                 "scores it is")
+      ->type_name("NAME")
+      ->check(not_empty());
+  const auto set_format = [&options](const std::string& word) {
+    using Format = PredictOptions::Format;
+    const std::vector<std::string> known = {"lines", "json", "csv"};
+    if (std::find(known.begin(), known.end(), word) == known.end()) {
+      throw GraphError(
+          fmt::format("--format: found '{}', expected lines, json or csv{}", word, did_you_mean(word, known)));
+    }
+    options.format = word == "csv" ? Format::Csv : word == "json" ? Format::Json : Format::Lines;
+  };
+  app.add_option_function<std::string>("--format", set_format, "lines, json (an object a line) or csv")
+      ->default_str("lines")
+      ->type_name("HOW");
+  command.check = [&options] {
+    if (options.files.empty() || options.split.empty()) return;
+    throw GraphError("--split chooses samples of the graph's source, and FILES are looked at instead of it");
+  };
+}
+
+}  // namespace arbalest

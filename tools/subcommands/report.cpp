@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest report LOG…: a page that shows runs, in one file.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/plain_message.h"
+#include "executor/session/output_paths.h"
+#include "tools/command/commands.h"
+#include "tools/command/subcommand.h"
+#include "tools/page/page_file.h"
+#include "tools/report/report_page.h"
+#include "tools/report/run_plots.h"
+
+namespace arbalest {
+namespace {
+
+// "runs/lenet.jsonl" is called "lenet".
+std::string run_name(const std::string& log) {
+  return name_without(log, {".jsonl", ".json", ".log"});
+}
+
+int write(const std::string& file, const LinePlot& plot) {
+  AtomicFile written(file);
+  written.write(svg_of(plot));
+  written.commit();
+  fmt::print("{}: a picture (SVG)\n", printable(file));
+  return kDone;
+}
+
+}  // namespace
+
+int command_report(const ReportOptions& options) {
+  using Plot = ReportOptions::Plot;
+  const bool page = options.plot == Plot::None;
+  const std::string file =
+      options.file.empty() ? run_name(options.logs[0]) + (page ? ".report.html" : ".svg") : options.file;
+  NamedPaths logs;
+  for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
+  check_inputs_kept(logs, {{"--output", file}});
+  check_kind_kept("--output", file, page ? OutputKind::Page : OutputKind::Picture);
+  const auto held = hold_outputs({{"--output", file}});
+  if (options.plot == Plot::Scaling) return write(file, scaling_plot(options.logs));
+  const std::vector<std::string> names = names_apart(options.logs, run_name);
+  std::vector<RunLog> runs;
+  for (size_t i = 0; i < options.logs.size(); ++i) {
+    for (RunLog& run : read_run_logs(options.logs[i], names[i])) {
+      if (!run["faults"].empty()) {
+        warn(fmt::format("{}:{}: {}{}", options.logs[i], run["faults"][0]["line"].get<size_t>(),
+                         run["faults"][0]["what"].get<std::string>(),
+                         run["faulty_lines"] > 1 ? fmt::format("; {} lines are damaged, the page lists them",
+                                                               run["faulty_lines"].get<int>())
+                                                 : ""));
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  if (options.plot == Plot::Accuracy) return write(file, accuracy_plot(runs));
+  write_page(file, report_page(runs));
+  return kDone;
+}
+
+void declare_report(Subcommands& commands) {
+  const auto command =
+      commands.add<ReportOptions>("report", "show runs: one HTML file, which opens without a network", command_report);
+  CLI::App& app = command.app;
+  ReportOptions& options = command.options;
+  app.add_option("LOG", options.logs, "logs written by run --log; several runs are compared")
+      ->type_name("")
+      ->check(not_empty());
+  app.add_option("-o,--output", options.file,
+                 "the page, or the plot; otherwise LOG's name with .report.html, or .svg, here")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option_function<std::string>(
+         "--plot",
+         [&options](const std::string& kind) {
+           if (kind == "scaling")
+             options.plot = ReportOptions::Plot::Scaling;
+           else if (kind == "accuracy")
+             options.plot = ReportOptions::Plot::Accuracy;
+           else
+             throw GraphError(fmt::format("--plot '{}': expected scaling or accuracy", kind));
+         },
+         "a picture (SVG) instead: accuracy over seconds, or scaling, of files of bench scaling --json")
+      ->type_name("KIND");
+  command.check = [&app, &options] { require(options.logs.empty() ? "" : options.logs.front(), "LOG", app); };
+}
+
+}  // namespace arbalest

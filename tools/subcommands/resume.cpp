@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest resume: a run goes on from its newest checkpoint.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/plain_message.h"
+#include "base/shell_word.h"
+#include "executor/training/checkpoint_folder.h"
+#include "tools/command/commands.h"
+#include "tools/command/subcommand.h"
+
+namespace arbalest {
+namespace {
+
+// The words that started a run, as a command that goes on with it.
+std::string run_again(const std::vector<std::string>& words, const std::string& folder) {
+  std::string command;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool of_folder = i > 0 && words[i - 1] == "--checkpoint";
+    command += (i > 0 ? " " : "") + shell_word(i == 0 ? "arbalest" : of_folder ? folder : words[i]);
+  }
+  const bool resumes = std::find(words.begin(), words.end(), "--resume") != words.end();
+  return command + (resumes ? "" : " --resume");
+}
+
+// Options of run, which resume has none of.
+void refuse_changes(const CLI::App& resume, const std::vector<std::string>& rest) {
+  const CLI::App* run = resume.get_parent()->get_subcommand("run");
+  for (const std::string& word : rest) {
+    const std::string name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || run->get_option_no_throw(name) == nullptr) continue;
+    const bool of_folder = name == "--checkpoint" || name == "--resume";
+    throw GraphError(
+        fmt::format("resume takes no {}: it repeats the run's own command line{}", name,
+                    of_folder ? "" : "; to change that, give 'arbalest run' the whole of it, with --resume"));
+  }
+}
+
+}  // namespace
+
+int command_resume(const ResumeOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.folder, error)) {
+    throw GraphError(fmt::format("{}: found {}, expected the folder of a run's checkpoints", options.folder,
+                                 std::filesystem::exists(options.folder, error) ? "no folder" : "nothing"));
+  }
+  const auto file = newest_checkpoint(options.folder);
+  if (!file) throw GraphError(fmt::format("{}: the folder has no checkpoint to go on from", options.folder));
+  const std::string folder = std::filesystem::absolute(options.folder, error).string();
+  const Checkpoint& checkpoint = file->checkpoint;
+  const std::filesystem::path here = std::filesystem::current_path(error);
+  std::filesystem::current_path(checkpoint.folder, error);
+  if (error) {
+    throw RunError(fmt::format(
+        "{}: the run's working directory '{}': {}; a project that was moved goes on in its new place by the run's own "
+        "command: {}",
+        file->path, checkpoint.folder, error.message(), run_again(checkpoint.command, folder)));
+  }
+  if (here != std::filesystem::current_path(error))
+    warn(fmt::format("relative paths are taken from '{}', where the run began", checkpoint.folder));
+  std::vector<const char*> words;
+  for (const std::string& word : checkpoint.command) words.push_back(word.c_str());
+  const Command command = parse_command_line(int(words.size()), words.data());
+  const RunOptions* run = options_if<RunOptions>(command);
+  if (!run) throw RunError(fmt::format("{}: its command line is none of a run", file->path));
+  RunOptions again = *run;
+  again.session.checkpoints.folder = folder;
+  again.session.checkpoints.resume = true;
+  again.session.checkpoints.changes = options.changes;  // those of its own are in the checkpoint
+  return command_run(again);
+}
+
+void declare_resume(Subcommands& commands) {
+  const auto command =
+      commands.add<ResumeOptions>("resume", "go on with a run from its newest checkpoint", command_resume);
+  CLI::App& app = command.app;
+  ResumeOptions& options = command.options;
+  app.add_option("DIR", options.folder, "the run's --checkpoint")->type_name("")->check(not_empty());
+  bind_changes(app, options.changes);
+  app.footer(
+      "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
+      "What\n"
+      "the run trains is what it would have trained without being ended, with --deterministic to the last bit.");
+  command.refuse = [&app](const std::vector<std::string>& words) { refuse_changes(app, words); };
+  command.check = [&app, &options] { require(options.folder, "DIR", app); };
+}
+
+}  // namespace arbalest

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest run: train as the graph says.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "base/plain_message.h"
+#include "base/shell_word.h"
+#include "executor/console/console_observer.h"
+#include "executor/session/output_paths.h"
+#include "executor/training/changes.h"
+#include "executor/training/checkpoint_folder.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/run_settings.h"
+#include "tools/command/session_setup.h"
+#include "tools/command/subcommand.h"
+#include "tools/watch/log.h"
+#include "tools/watch/tensorboard_log.h"
+
+namespace arbalest {
+namespace {
+
+// Ignores SIGPIPE: without a reader, a write to a pipe then fails instead of ending the process.
+void let_pipes_fail() {
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+// Throws GraphError if two of the files that the run reads and writes are the same, or if one of them is also the
+// folder of checkpoints or of TensorBoard.
+void check_paths(const RunOptions& options) {
+  const FileOptions& files = options.session.files;
+  check_output_name("--log", options.log);
+  NamedPaths paths = {{"GRAPH", options.graph},
+                      {"--save", files.save},
+                      {"--save-best", files.save_best},
+                      {"--trace", files.trace},
+                      {"--log", options.log}};
+  check_distinct_paths(paths);
+  for (const auto& folder :
+       NamedPaths{{"--checkpoint", options.session.checkpoints.folder}, {"--tensorboard", options.tensorboard}}) {
+    paths.push_back(folder);
+    check_distinct_paths(paths);
+    paths.pop_back();
+  }
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+}
+
+// Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
+// checkpoints first, so that other files of the run may lie in it or next to it. Holds the folder before it looks for
+// the newest checkpoint, since another run may still write there.
+void take_up(CheckpointOptions& checkpoints) {
+  if (checkpoints.folder.empty()) return;
+  std::error_code unknown;
+  checkpoints.working_folder = std::filesystem::current_path(unknown).string();
+  if (!checkpoints.resume) check_has_none(checkpoints.folder);
+  checkpoints.held = std::make_shared<const CheckpointFolder>(checkpoints.folder);
+  if (!checkpoints.resume) return;
+  checkpoints.from = newest_checkpoint(checkpoints.folder);
+  if (!checkpoints.from)
+    warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
+}
+
+}  // namespace
+
+int command_run(const RunOptions& options) {
+  const FileOptions& files = options.session.files;
+  check_paths(options);
+  std::vector<std::string> graph_files;
+  Graph graph = load_with_overrides(options, &graph_files);
+  check_graph_kept(
+      graph_files, files,
+      {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
+  check_kind_kept("--log", options.log, OutputKind::Log);
+  SessionOptions session = session_options(options);
+  session.execution.interrupted_by = InterruptHandler::signal_name;
+  session.files.overrides = options.set;
+  session.command = options.command_line;
+  take_up(session.checkpoints);
+  const bool goes_on = session.checkpoints.from != nullptr;
+  Graph changed = graph;  // as it is trained
+  apply_changes(changed, changes_of(session.checkpoints));
+  const RunSettings settings = run_settings(options, changed);
+
+  std::optional<JsonLog> log;
+  std::optional<TensorBoardLog> tensorboard;
+  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, settings, goes_on);
+  if (!options.log.empty()) log.emplace(options.log, settings, goes_on);
+  ConsoleObserver progress;
+  std::vector<RunObserver*> watching = {&progress};
+  if (log) watching.push_back(&*log);
+  if (tensorboard) watching.push_back(&*tensorboard);
+  Observers observers(std::move(watching));
+
+  let_pipes_fail();
+  const InterruptHandler interrupt;
+  const RunFinished end = run_training(std::move(graph), session, observers, interrupt.token());
+  const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
+  const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
+                           !end.trace_error.empty();
+  if (not_written || log_failed) return kFailed;
+  if (end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit) return kInterrupted;
+  return !session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
+}
+
+namespace {
+
+// The options as given, or their defaults.
+std::vector<OptionValue> values_of(const CLI::App& command) {
+  std::vector<OptionValue> values;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option == command.get_help_ptr()) continue;
+    const auto& names = option->get_lnames();
+    OptionValue value = {.name = names.empty() ? option->get_name() : names.front(), .words = option->results()};
+    if (value.words.empty() && !option->get_default_str().empty()) value.words = {option->get_default_str()};
+    value.flag = option->get_expected_max() == 0;
+    value.repeatable = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+}  // namespace
+
+void declare_run(Subcommands& commands) {
+  const auto command = commands.add<RunOptions>("run", "train as the graph says", command_run);
+  CLI::App& app = command.app;
+  RunOptions& options = command.options;
+  options.command_line = commands.words();
+  bind_graph(app, options);
+  bind_plan(app, options.session);
+  bind_run(app, options.session);
+  bind_checkpoints(app, options.session);
+  bind_divergence(app, options.session.divergence);
+  app.add_option("--log", options.log, "write events as JSON lines, for arbalest report")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--tensorboard", options.tensorboard, "write events into this folder, for TensorBoard")
+      ->type_name("DIR")
+      ->check(not_empty());
+  app.footer(
+      "Ctrl-C ends the run after the batches already read, without a validation that is under way, and saves: to\n"
+      "--save's file, otherwise to GRAPH.interrupted.safetensors in the working directory, or\n"
+      "GRAPH.interrupted-1.safetensors and so on where there is one. A second one stops at once, without saving.\n"
+      "With --checkpoint it ends with a checkpoint instead, and leaves a validation that is under way to the run\n"
+      "that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'. SIGTERM, SIGHUP,\n"
+      "SIGUSR1, SIGUSR2 and SIGXCPU do as Ctrl-C does.");
+  command.check = [&app, &options] {
+    options.given = values_of(app);
+    if (options.session.checkpoints.folder.empty()) {
+      for (const char* option : {"--resume", "--checkpoint-every", "--checkpoint-keep"}) {
+        if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --checkpoint DIR", option));
+      }
+      if (options.session.divergence.then == OnDivergence::Rollback) {
+        throw GraphError("--on-nan rollback needs --checkpoint DIR");
+      }
+    }
+    if (!options.session.checkpoints.changes.empty() && !options.session.checkpoints.resume) {
+      throw GraphError("--change needs --resume; a run that starts takes --set");
+    }
+    if (options.session.divergence.then == OnDivergence::Rollback) return;
+    for (const char* option : {"--nan-rate-factor", "--nan-rollbacks"}) {
+      if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --on-nan rollback", option));
+    }
+  };
+}
+
+}  // namespace arbalest

@@ -11,8 +11,8 @@
 #include "executor/run/data_faults.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
-#include "executor/session/reading.h"
 #include "executor/segment/validation_reader.h"
+#include "executor/session/reading.h"
 
 namespace arbalest {
 

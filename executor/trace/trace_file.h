@@ -86,10 +86,10 @@ struct Sampling {
 // The run that a trace belongs to, and the part of the run that it covers. Traces of earlier versions have no such
 // record.
 struct TracedRun {
-  std::string strategy;      // StrategySpec::name; "": unknown
-  int64_t learners = 0;      // on each device; 0: unknown
-  int64_t iterations = 0;    // of the run that were complete when the trace began
-  int64_t first = 0;         // the run's number of the trace's iteration 0
+  std::string strategy;                     // StrategySpec::name; "": unknown
+  int64_t learners = 0;                     // on each device; 0: unknown
+  int64_t iterations = 0;                   // of the run that were complete when the trace began
+  int64_t first = 0;                        // the run's number of the trace's iteration 0
   SegmentBegin begins = SegmentBegin::Run;  // why there
   RunEnd ended = RunEnd::Unknown;
   std::string message;       // failed: why; interrupted: by which signal, if that is known

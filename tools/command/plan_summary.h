@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "executor/plan/plan.h"
 #include "executor/limit/recomputation.h"
+#include "executor/plan/plan.h"
 
 namespace arbalest {
 

@@ -54,7 +54,7 @@ int command_bench_scaling(const ScalingOptions& options) {
     for (const int learners : options.learners) {
       session.learners.devices.assign(pool.begin(), pool.begin() + devices);
       session.learners.per_device = learners;
-      const ScalingRow row = table.add(measure_cell(graph, session, rule, InterruptHandler::requested()));
+      const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token()));
       print(options.json ? table.json(row) : table.line(row));
       if (InterruptHandler::requested()) return kInterrupted;
     }
@@ -74,7 +74,7 @@ int command_bench_tracing(const TracingOptions& options) {
   const InterruptHandler interrupt;
   std::vector<TracingRound> rounds;
   for (int round = 0; round < options.rounds; ++round) {
-    rounds.push_back(measure_tracing(graph, session, rule, round, sample_ms, InterruptHandler::requested()));
+    rounds.push_back(measure_tracing(graph, session, rule, round, sample_ms, interrupt.token()));
     print(tracing_line(round, rounds.back()));
   }
   print(tracing_report(rounds));

@@ -25,11 +25,11 @@ int command_profile(const ProfileOptions& options) {
   const InterruptHandler interrupt;
   ProfiledRun run;
   const auto train = [&](const Graph& measured, const SessionOptions& with, RunObserver& observer,
-                         const std::atomic<bool>& interrupted) {
+                         const std::stop_token& interrupted) {
     run.step = profile_training(measured, with, observer, interrupted);
   };
   const WindowRule rule{.windows = 1, .window_seconds = options.seconds};
-  const ScalingCell cell = measure_cell(graph, session, rule, InterruptHandler::requested(), train);
+  const ScalingCell cell = measure_cell(graph, session, rule, interrupt.token(), train);
   if (cell.failure) std::rethrow_exception(cell.failure);
   if (!cell.measured()) throw RunError(cell.error);
   run.graph = graph.name;

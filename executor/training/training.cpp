@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"
+#include "executor/weights/class_names.h"
 #include "graph/measures.h"
 
 namespace arbalest {

@@ -71,8 +71,8 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
     const bool shared = taken[size_t(gradient)];
     taken[size_t(gradient)] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[size_t(gradient)].name + ".own",
-                                       {gradient}, 1, {{"to", onnx_number(DataType::Float32)}});
+    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[size_t(gradient)].name + ".own", {gradient}, 1,
+                                       {{"to", onnx_number(DataType::Float32)}});
     graph.nodes[size_t(copy)].stage = Stage::Backward;
     infer(graph, copy);
     gradient = graph.nodes[size_t(copy)].outputs[0];
@@ -103,8 +103,8 @@ NodeId add_update_node(Graph& graph, const Op& op, std::string name, std::vector
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
   const ValueId sum = flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
-  const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum},
-                                      1, {{"scale", 1.0 / double(batches)}}, where);
+  const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum}, 1,
+                                      {{"scale", 1.0 / double(batches)}}, where);
   const ValueId next = graph.nodes[size_t(node)].outputs[0];
   graph.carries.push_back({sum, next});
   return next;
@@ -133,21 +133,26 @@ ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
 
-// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each. kNone if all batches of an
-// update weigh the same.
-ValueId batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
-  if (options.accumulate == 1 && !options.sums) return kNone;
+// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each, and the seed of its gradients.
+struct BatchWeight {
+  ValueId share = kNone, seed = kNone;
+};
+
+// kNone if all batches of an update weigh the same.
+BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
+  if (options.accumulate == 1 && !options.sums) return {};
   const ValueId weight = weight_of(graph, loss);
-  if (weight == kNone) return kNone;
+  if (weight == kNone) return {};
   const Node& prefetch = *graph.find_op("arbalest.Prefetch");
   std::vector<ValueId> inputs = {weight};
   if (options.skips) inputs.push_back(loss);
-  const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 1,
+  const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 2,
                                      {{"nominal", double(int_attribute(prefetch, "batch"))}});
   graph.nodes[size_t(node)].stage = Stage::Backward;
   graph.nodes[size_t(node)].where = where;
   infer(graph, node);
-  return graph.nodes[size_t(node)].outputs[0];
+  const std::vector<ValueId>& made = graph.nodes[size_t(node)].outputs;
+  return {made[0], made[1]};
 }
 
 // Decay and rate by parameter, as Train says.
@@ -257,8 +262,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
-  const ValueId weight = batch_weight(graph, loss, options, train.where);
-  const ValueId seed = weight == kNone && options.skips ? guarded_seed(graph, loss, train.where) : weight;
+  const auto [weight, weighted_seed] = batch_weight(graph, loss, options, train.where);
+  const ValueId seed = weight == kNone && options.skips ? guarded_seed(graph, loss, train.where) : weighted_seed;
   std::vector<ValueId> gradients = add_gradients(graph, loss, parameters, seed);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (gradients[i] != kNone) continue;

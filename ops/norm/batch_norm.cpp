@@ -9,6 +9,7 @@
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -24,11 +25,6 @@ const TensorType& check_norm_operands(InferContext& context, size_t x, size_t fi
   return type;
 }
 
-void check_epsilon(InferContext& context) {
-  const double epsilon = float_attribute(context.node(), "epsilon");
-  if (!(epsilon > 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
-}
-
 void check_momentum(InferContext& context) {
   const double momentum = float_attribute(context.node(), "momentum");
   if (!(momentum >= 0 && momentum <= 1)) {
@@ -38,7 +34,7 @@ void check_momentum(InferContext& context) {
 
 void infer_onnx_norm(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   const bool training = flag_attribute(context.node(), "training_mode");
@@ -87,7 +83,7 @@ void check_norm_partials(InferContext& context, size_t index, const TensorType& 
 
 void infer_norm_training(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
@@ -114,10 +110,11 @@ void grad_norm_training(GradContext& c) {
 Repetition norm_again(const Graph& graph, const Node& node) {
   const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
   if (mean == kNone || inv_std == kNone) return {};
-  Repetition again{&graph.op("arbalest.BatchNormAgain"),
-                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
-                   {{"relu", int_attribute(node, "relu")}},
-                   {node.outputs[0]}};
+  Repetition again{
+      &graph.op("arbalest.BatchNormAgain"),
+      {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+      {{"relu", int_attribute(node, "relu")}},
+      {node.outputs[0]}};
   const size_t residual = BatchNormInput::Residual;
   if (node.inputs.size() > residual && node.inputs[residual] != kNone) again.inputs.push_back(node.inputs[residual]);
   return again;
@@ -165,7 +162,7 @@ void infer_norm_again(InferContext& context) {
 
 void infer_norm_inference(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_residual(context, x);
   context.set_output(0, x);
 }
@@ -186,7 +183,7 @@ void grad_norm_inference(GradContext& c) {
 
 void infer_inference_grad(InferContext& context) {
   const TensorType x = check_norm_operands(context, 1, 2, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   expect_input(context, 0, x, "the type of 'X'");
   context.set_output(0, x);
   for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});

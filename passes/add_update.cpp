@@ -134,21 +134,26 @@ ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
 
-// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each. kNone if all batches of an
-// update weigh the same.
-ValueId batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
-  if (options.accumulate == 1 && !options.sums) return kNone;
+// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each, and the seed of its gradients.
+struct BatchWeight {
+  ValueId share = kNone, seed = kNone;
+};
+
+// kNone if all batches of an update weigh the same.
+BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
+  if (options.accumulate == 1 && !options.sums) return {};
   const ValueId weight = weight_of(graph, loss);
-  if (weight == kNone) return kNone;
+  if (weight == kNone) return {};
   const Node& prefetch = *graph.find_op("arbalest.Prefetch");
   std::vector<ValueId> inputs = {weight};
   if (options.skips) inputs.push_back(loss);
-  const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 1,
+  const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 2,
                                      {{"nominal", double(int_attribute(prefetch, "batch"))}});
   graph.nodes[size_t(node)].stage = Stage::Backward;
   graph.nodes[size_t(node)].where = where;
   infer(graph, node);
-  return graph.nodes[size_t(node)].outputs[0];
+  const std::vector<ValueId>& made = graph.nodes[size_t(node)].outputs;
+  return {made[0], made[1]};
 }
 
 // Decay and rate by parameter, as Train says.
@@ -258,8 +263,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
-  const ValueId weight = batch_weight(graph, loss, options, train.where);
-  const ValueId seed = weight == kNone && options.skips ? guarded_seed(graph, loss, train.where) : weight;
+  const auto [weight, weighted_seed] = batch_weight(graph, loss, options, train.where);
+  const ValueId seed = weight == kNone && options.skips ? guarded_seed(graph, loss, train.where) : weighted_seed;
   std::vector<ValueId> gradients = add_gradients(graph, loss, parameters, seed);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (gradients[i] != kNone) continue;

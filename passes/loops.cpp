@@ -106,22 +106,27 @@ LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
 // Sums the means, and keeps rows if a metric is made of these.
 void measure(Loop& loop, const std::vector<ValueId>& values, ValueId loss, const ProgramOptions& options) {
   std::vector<TalliedMean> means;
+  std::vector<LoopMean*> places;
+  loop.metrics.reserve(values.size());
   for (const ValueId value : values) {
     LoopMetric& metric = loop.metrics.emplace_back(metric_from(loop.graph, value, loss));
     if (metric.spec.keeps == MetricSpec::Keeps::Mean) {
-      means.push_back({value, weight_of(loop.graph, value)});
+      MeasuredMeans measured = {{{value, weight_of(loop.graph, value)}}, {}, {}, !is_mean(loop.graph, value)};
+      if (loop.role == LoopRole::Validate) measured = measured_means(loop.graph, value);
+      metric.of_batches = measured.of_batches;
+      metric.function = std::move(measured.function);
+      metric.arguments = std::move(measured.inputs);
+      metric.means.resize(measured.means.size());
+      for (LoopMean& mean : metric.means) places.push_back(&mean);
+      means.insert(means.end(), measured.means.begin(), measured.means.end());
       continue;
     }
     const int64_t batches = std::max<int64_t>(1, (options.validation_samples + loop.batch - 1) / loop.batch);
     const int64_t of_device = (batches + options.validators - 1) / options.validators;
     metric.rows = add_rows(loop.graph, value, of_device, options.validators);
   }
-  size_t mean = 0, weight = means.size();
-  for (LoopMetric& metric : loop.metrics) {
-    if (metric.spec.keeps != MetricSpec::Keeps::Mean) continue;
-    metric.weight = means[mean].weight == kNone ? 0 : ++weight;
-    metric.sum = ++mean;
-  }
+  size_t weight = means.size();
+  for (size_t m = 0; m < means.size(); ++m) *places[m] = {m + 1, means[m].weight == kNone ? 0 : ++weight};
   loop.sums = 1 + weight;
   loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -103,37 +104,160 @@ bool are_same(const Graph& graph, ValueId a, ValueId b) {
   return true;
 }
 
-// Operators whose scalar result is a mean over the same samples as the scalars that it is made of.
-bool is_linear(const Node& node) {
-  static const std::set<std::string_view> names = {"Identity", "Cast", "Neg", "Add", "Sub", "Sum", "Mul", "Div"};
+// Whether the node leaves the one number that it reads as it is. Its shape may change.
+bool passes_number_on(const Node& node) {
+  static const std::set<std::string_view> names = {"Identity",  "Cast",      "Reshape",   "Squeeze",    "Unsqueeze",
+                                                   "Flatten",   "Transpose", "Expand",    "ReduceMean", "ReduceSum",
+                                                   "ReduceMax", "ReduceMin", "ReduceProd"};
   return names.contains(node.op->qualified_name());
 }
+
+// Finds means among the values of a graph.
+class Means {
+ public:
+  explicit Means(Graph& graph) : graph_(graph), depends_(of_samples(graph)) {}
+
+  // The weight of a value that is a mean over the samples of a batch, kNone for the valid samples; none: the value is
+  // no such mean, but computed of several, or not linear in one.
+  std::optional<ValueId> weight(ValueId value) {
+    if (const auto known = weights_.find(value); known != weights_.end()) return known->second;
+    return weights_[value] = find_weight(value);
+  }
+
+  // Whether the node makes one number of numbers that depend on samples, and of others that are known.
+  bool is_function(const Node& node) {
+    if (!node.op->cpu || node.op->random || node.op->side_effect || node.op->collective || node.op->metric)
+      return false;
+    return !terms_of(node).empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input == kNone || (depends_[size_t(input)] ? is_number(input) : content_of(graph_, input) != nullptr);
+    });
+  }
+  bool depends(ValueId value) const { return depends_[size_t(value)]; }
+
+ private:
+  std::optional<ValueId> find_weight(ValueId value) {
+    const NodeId producer = graph_.values[size_t(value)].producer;
+    if (producer == kNone || !is_number(value)) return std::nullopt;
+    if (const int64_t output = weight_output(graph_, value); output != kNone) {
+      return ask_for(graph_, value, size_t(output));
+    }
+    const Node node = graph_.nodes[size_t(producer)];
+    const std::vector<ValueId> terms = terms_of(node);
+    if (terms.empty() || node.op->metric ||
+        !std::all_of(terms.begin(), terms.end(), [&](ValueId v) { return is_number(v); })) {
+      return kNone;  // a mean over the rows of the batch, as far as can be known
+    }
+    if (!is_linear(node, terms)) return std::nullopt;
+    const std::optional<ValueId> first = weight(terms[0]);
+    for (size_t i = 1; i < terms.size() && first; ++i) {
+      const std::optional<ValueId> other = weight(terms[i]);
+      if (!other || (*first == kNone) != (*other == kNone)) return std::nullopt;
+      if (*first != kNone && !are_same(graph_, *first, *other)) return std::nullopt;
+    }
+    return first;
+  }
+
+  // The inputs that depend on samples.
+  std::vector<ValueId> terms_of(const Node& node) const {
+    std::vector<ValueId> terms;
+    for (const ValueId input : node.inputs) {
+      if (input != kNone && depends_[size_t(input)]) terms.push_back(input);
+    }
+    return terms;
+  }
+
+  // Whether it is a scalar, or made of scalars alone. Of a batch of 1 a value with samples has one element as well.
+  bool is_number(ValueId id) {
+    const Value& value = graph_.values[size_t(id)];
+    if (value.type.shape.empty()) return true;
+    if (value.type.elements() != 1 || value.producer == kNone) return false;
+    if (const auto known = numbers_.find(id); known != numbers_.end()) return known->second;
+    const std::vector<ValueId> terms = terms_of(graph_.nodes[size_t(value.producer)]);
+    return numbers_[id] =
+               !terms.empty() && std::all_of(terms.begin(), terms.end(), [&](ValueId term) { return is_number(term); });
+  }
+
+  static bool is_linear(const Node& node, const std::vector<ValueId>& terms) {
+    static const std::set<std::string_view> names = {"Identity", "Cast", "Neg", "Add", "Sub", "Sum", "Mean"};
+    const std::string op = node.op->qualified_name();
+    if (names.contains(op) || passes_number_on(node)) return true;
+    return terms.size() == 1 && (op == "Mul" || (op == "Div" && terms[0] == node.inputs[0]));
+  }
+
+  Graph& graph_;
+  std::vector<bool> depends_;  // by value
+  std::map<ValueId, std::optional<ValueId>> weights_;
+  std::map<ValueId, bool> numbers_;
+};
+
+// The value's node and those before it, down to means, which become inputs of the function in the order of `means`.
+class FunctionOfMeans {
+ public:
+  FunctionOfMeans(Graph& graph, MeasuredMeans& result) : graph_(graph), means_(graph), result_(result) {}
+
+  ValueId add(ValueId value) {
+    if (const auto known = made_.find(value); known != made_.end()) return known->second;
+    return made_[value] = is_inner(value) ? node_of(value) : input_of(value);
+  }
+  bool is_inner(ValueId value) {
+    const NodeId producer = graph_.values[size_t(value)].producer;
+    return producer != kNone && means_.depends(value) && !means_.weight(value) &&
+           means_.is_function(graph_.nodes[size_t(producer)]);
+  }
+
+ private:
+  ValueId input_of(ValueId value) {
+    const Value& from = graph_.values[size_t(value)];
+    Value input{from.name, from.type, Role::Constant};
+    if (!means_.depends(value)) {
+      input.initializer = {Initializer::Kind::Data, 0, content_of(graph_, value)};
+      return result_.function.add_value(std::move(input));
+    }
+    const std::optional<ValueId> weight = means_.weight(value);
+    if (!weight) result_.of_batches = true;
+    result_.means.push_back({value, weight.value_or(kNone)});
+    result_.inputs.push_back(result_.function.add_value(std::move(input)));
+    return result_.inputs.back();
+  }
+
+  ValueId node_of(ValueId value) {
+    const Node node = graph_.nodes[size_t(graph_.values[size_t(value)].producer)];
+    std::vector<ValueId> inputs;
+    for (const ValueId input : node.inputs) inputs.push_back(input == kNone ? kNone : add(input));
+    const NodeId id =
+        result_.function.add_node(*node.op, node.name, std::move(inputs), int(node.outputs.size()), node.attributes);
+    infer(result_.function, id);
+    const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
+    return result_.function.nodes[size_t(id)].outputs[size_t(place)];
+  }
+
+  Graph& graph_;
+  Means means_;
+  MeasuredMeans& result_;
+  std::map<ValueId, ValueId> made_;
+};
 
 }  // namespace
 
 ValueId weight_of(Graph& graph, ValueId value) {
-  const NodeId producer = graph.values[size_t(value)].producer;
-  if (producer == kNone || !graph.values[size_t(value)].type.shape.empty()) return kNone;
-  if (const int64_t output = weight_output(graph, value); output != kNone) {
-    return ask_for(graph, value, size_t(output));
-  }
-  const Node node = graph.nodes[size_t(producer)];
-  if (!is_linear(node)) return kNone;
-  const std::vector<bool> depends = of_samples(graph);
-  std::vector<ValueId> terms;
-  for (const ValueId input : node.inputs) {
-    if (input != kNone && depends[size_t(input)]) terms.push_back(input);
-  }
-  const std::string op = node.op->qualified_name();
-  if (terms.empty() || (terms.size() > 1 && (op == "Mul" || op == "Div")) ||
-      (op == "Div" && terms[0] != node.inputs[0]))
-    return kNone;
-  const ValueId weight = weight_of(graph, terms[0]);
-  for (size_t i = 1; i < terms.size() && weight != kNone; ++i) {
-    const ValueId other = weight_of(graph, terms[i]);
-    if (other == kNone || !are_same(graph, weight, other)) return kNone;
-  }
-  return weight;
+  return Means(graph).weight(value).value_or(kNone);
+}
+
+bool is_mean(Graph& graph, ValueId value) {
+  return Means(graph).weight(value).has_value();
+}
+
+MeasuredMeans measured_means(Graph& graph, ValueId value) {
+  MeasuredMeans result;
+  result.function.registry = graph.registry;
+  FunctionOfMeans function(graph, result);
+  const ValueId output = function.add(value);
+  result.function.outputs = {output};
+  const bool scalars = std::all_of(result.means.begin(), result.means.end(), [&](const TalliedMean& mean) {
+    return graph.values[size_t(mean.value)].type.shape.empty();
+  });
+  if (!scalars) return {{{value, weight_of(graph, value)}}, {}, {}, !is_mean(graph, value)};
+  return result;
 }
 
 bool reads_padding(const Graph& graph, ValueId value) {
@@ -183,8 +307,8 @@ std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, V
   const Node& node = graph.nodes[size_t(producer)];
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
   const std::string op = node.op->qualified_name();
-  const bool passes_on = op == "Identity" || op == "Cast" || op == "Add";
-  if (!passes_on) return std::nullopt;
+  if (passes_number_on(node)) return better_of(graph, node.inputs[0], loss);
+  if (op != "Add") return std::nullopt;
   std::optional<MetricSpec::Better> all;
   for (const ValueId input : node.inputs) {
     const std::optional<MetricSpec::Better> one = better_of(graph, input, loss);

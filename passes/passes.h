@@ -95,8 +95,12 @@ Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, 
 // The divisor of the mean `value` of a batch, a scalar of the graph, if that is not the number of its valid samples;
 // otherwise kNone. The divisor is an output of the same node, which the operator declares under the same name with
 // "_weight" appended; the node is made to compute it. A sum or a multiple of means has their weight if all have the
-// same one, apart from terms that depend on no sample.
+// same one, apart from terms that depend on no sample; another shape of one has it, too.
 ValueId weight_of(Graph& graph, ValueId value);
+
+// False if the scalar is made of means, but not in a linear way or not of the same samples: exp(loss). Its mean over
+// batches is not what it is over all their samples.
+bool is_mean(Graph& graph, ValueId value);
 
 // True if the rows that pad a batch have a part in the value: an operator without a metric's record, which does not
 // know how many samples are valid, makes it of the batch.
@@ -106,6 +110,17 @@ bool reads_padding(const Graph& graph, ValueId value);
 struct TalliedMean {
   ValueId value = kNone, weight = kNone;
 };
+
+// A scalar as a function of means, which a validation sums: √(mean of squares). The function's graph has an input, a
+// constant without content, for each mean, and one output. It has no nodes if the scalar is itself a mean, or if
+// the content of another input is unknown.
+struct MeasuredMeans {
+  std::vector<TalliedMean> means;
+  Graph function;
+  std::vector<ValueId> inputs;  // of the function, by mean
+  bool of_batches = false;      // what is summed is no mean over samples: it is computed of each batch
+};
+MeasuredMeans measured_means(Graph& graph, ValueId value);
 
 // Sums `metrics` times their weights into a State named "tally": double[1 + metrics + weights]. First comes Σ valid,
 // then the sums of the metrics, then those of the weights that they have of their own, both in the metrics' order. With

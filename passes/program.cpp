@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
+#include "graph/constants.h"
 #include "passes/pipeline.h"
 
 namespace arbalest {
@@ -23,9 +28,37 @@ bool pads_evenly(int64_t samples, int64_t batch) {
   return rest == 0 || batch % rest == 0;
 }
 
+namespace {
+
+// The metric's function of `means`, in the type that the graph states.
+double value_at(const LoopMetric& metric, const std::vector<double>& means) {
+  Graph function = metric.function;
+  for (size_t m = 0; m < means.size(); ++m) {
+    Value& input = function.values[size_t(metric.arguments[m])];
+    const bool wide = input.type.dtype == DataType::Float64;
+    input.initializer = wide ? data_of(std::vector<double>{means[m]}) : data_of(std::vector<float>{float(means[m])});
+  }
+  for (size_t n = 0; n < function.nodes.size(); ++n) infer_content(function, NodeId(n));
+  const ValueId output = function.outputs[0];
+  const auto content = content_of(function, output);
+  if (!content) throw std::logic_error(fmt::format("the function of means '{}' is not computed", metric.name));
+  const auto read = [&](auto value) {
+    std::memcpy(&value, content->data(), sizeof value);
+    return double(value);
+  };
+  return function.values[size_t(output)].type.dtype == DataType::Float64 ? read(double{}) : read(float{});
+}
+
+}  // namespace
+
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums) {
-  const double weight = sums[metric.weight];
-  return weight == 0 ? std::numeric_limits<double>::quiet_NaN() : sums[metric.sum] / weight;
+  std::vector<double> means;
+  for (const LoopMean& mean : metric.means) {
+    const double weight = sums[mean.weight];
+    if (weight == 0) return std::numeric_limits<double>::quiet_NaN();
+    means.push_back(sums[mean.sum] / weight);
+  }
+  return metric.function.nodes.empty() ? means.at(0) : value_at(metric, means);
 }
 
 Program make_program(Graph graph, const ProgramOptions& options) {

@@ -42,12 +42,20 @@ enum class LoopRole : uint8_t {
   Recalibrate,  // before a validation: a training batch adds to averages of what batch norms see
 };
 
+// The tally's two sums whose quotient a mean is.
+struct LoopMean {
+  size_t sum = 0, weight = 0;
+};
+
 // A value that a loop measures. Means are in the loop's tally (add_tally()), in the order of its metrics.
 struct LoopMetric {
   std::string name;  // of the graph's value
   MetricSpec spec;
   std::optional<MetricSpec::Better> better;  // none: nothing states it
-  size_t sum = 0, weight = 0;                // Keeps::Mean: the tally's two sums whose quotient it is
+  std::vector<LoopMean> means;               // Keeps::Mean: one, or those that `function` is of
+  Graph function;                            // Keeps::Mean: as measured_means() has it; without nodes: the mean itself
+  std::vector<ValueId> arguments;            // of the function, by mean
+  bool of_batches = false;                   // Keeps::Mean: over what is computed of each batch, not over samples
   Node node;                                 // Keeps::Rows: the node that spec.finish() gets
   std::vector<TensorType> inputs;            // Keeps::Rows: the types that spec.finish() gets
   ValueId rows = kNone;                      // Keeps::Rows: the State that keeps them, float[samples, columns]
@@ -100,8 +108,8 @@ struct Program {
 // repeats each of its samples as often as the others.
 bool pads_evenly(int64_t samples, int64_t batch);
 
-// A mean of the loop from its tally's sums. It is NaN, undefined, if their weights sum to 0, as when all labels are
-// missing. The mean of such a batch is 0.
+// A mean of the loop, or a function of means, from its tally's sums. It is NaN, undefined, if weights sum to 0, as when
+// all labels are missing. The mean of such a batch is 0.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
 // Runs the passes over a verified graph, as the table in passes/pipeline.cpp has them. Throws GraphError as

@@ -24,10 +24,13 @@ bool keeps_rows(const LoopMetric& metric) {
 }
 
 void add_weights(const std::vector<LoopMetric>& metrics, size_t counts, std::vector<double>& sums) {
-  const auto means = size_t(metrics.size() - size_t(std::count_if(metrics.begin(), metrics.end(), keeps_rows)));
-  const auto weights = std::count_if(metrics.begin(), metrics.end(), [](const auto& m) { return m.weight > 0; });
+  size_t means = 0, weights = 0;
+  for (const LoopMetric& metric : metrics) {
+    means += metric.means.size();
+    weights += size_t(std::count_if(metric.means.begin(), metric.means.end(), [](auto& m) { return m.weight > 0; }));
+  }
   if (weights == 0 || sums.size() != 1 + means + counts) return;
-  sums.insert(sums.end() - int64_t(counts), size_t(weights), sums[0]);
+  sums.insert(sums.end() - int64_t(counts), weights, sums[0]);
 }
 
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names) {
@@ -44,7 +47,8 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector
 }
 
 bool is_weightless(const LoopMetric& metric, const std::vector<double>& sums) {
-  return !keeps_rows(metric) && sums[0] > 0 && sums[metric.weight] == 0;
+  return sums[0] > 0 && std::any_of(metric.means.begin(), metric.means.end(),
+                                    [&](const LoopMean& mean) { return sums[mean.weight] == 0; });
 }
 
 bool all_means_finite(const Loop& loop, const Measurement& measured) {

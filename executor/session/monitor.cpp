@@ -33,6 +33,7 @@ Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserv
                  const std::vector<std::string>& class_names)
     : metrics_(validation_metrics(program, class_names)),
       trained_metrics_(program.training().metrics),
+      accumulate_(program.accumulate),
       rules_(rules),
       observer_(observer),
       begun_(std::chrono::steady_clock::now()) {
@@ -166,7 +167,12 @@ double Monitor::seconds() const {
 
 void Monitor::check_loss(const RunProgress& progress, bool skipped, const std::string& diverged) const {
   const double rate = progress.learning_rate;
-  const std::string hint = rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", rate) : std::string();
+  std::string hint;
+  if (progress.iteration <= accumulate_) {
+    hint = " and before any update, so that the learning rate has no part in it; --find-nan names the value";
+  } else if (rate > 0) {
+    hint = fmt::format("; try a lower learning rate (now {:.3g})", rate);
+  }
   if (!std::isfinite(progress.loss) && !skipped) {
     const std::string whose = diverged.empty() ? "" : " of " + diverged;
     throw Diverged(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, progress.iteration, hint),
@@ -243,6 +249,7 @@ void Monitor::report(const TrainingReport& trained) {
 
 // The best so far, targets, patience, and the plateau on which the rate drops.
 void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict) {
+  bool undefined = false;
   for (size_t m = 0; m < metrics_.size(); ++m) {
     for (size_t t = 0; t < rules_.targets.size(); ++t) {
       const Target& target = rules_.targets[t];
@@ -251,6 +258,7 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
       }
     }
     if (metrics_[m].name != best_metric_) continue;
+    undefined = std::isnan(values[m]);
     verdict.best =
         better_ && !std::isnan(values[m]) && (!state_.has_best || metrics_[m].improves(values[m], state_.best_value));
     if (!verdict.best) continue;
@@ -259,10 +267,15 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
     state_.best_value = values[m];
     state_.has_best = true;
   }
-  state_.since_best = verdict.best ? 0 : state_.since_best + 1;
-  state_.since_drop = verdict.best ? 0 : state_.since_drop + 1;
+  if (!undefined) {
+    state_.since_best = verdict.best ? 0 : state_.since_best + 1;
+    state_.since_drop = verdict.best ? 0 : state_.since_drop + 1;
+  } else if (rules_.patience > 0 || rules_.plateau > 0) {
+    warn(fmt::format("epoch {}: '{}' is undefined, which counts neither for --patience nor for --plateau", at.epoch,
+                     best_metric_));
+  }
   double factor = state_.factors.back();
-  if (rules_.plateau > 0 && state_.since_drop >= rules_.plateau) {
+  if (rules_.plateau > 0 && !undefined && state_.since_drop >= rules_.plateau) {
     factor *= rules_.plateau_factor;
     state_.since_drop = 0;
   }

@@ -135,6 +135,7 @@ class Monitor {
 
   std::vector<MeasuredMetric> metrics_;            // of validations
   const std::vector<LoopMetric> trained_metrics_;  // of training, the loss first
+  const int64_t accumulate_;                       // batches of an update
   const ValidationRules rules_;
   RunObserver& observer_;
   std::string best_metric_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/plain_message.h"
+#include "executor/plan/strategy.h"
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
 #include "graph/op.h"
@@ -177,6 +178,30 @@ void note_padding(Prepared& prepared, int64_t skip_bad) {
   if (skip_bad == 0) return;
   prepared.notes.push_back(fmt::format(
       "{}: where validation leaves out samples that cannot be read, their batches are not exact; {}", what, help));
+}
+
+void note_batches(Prepared& prepared) {
+  const auto add = [&](const Loop& loop, const char* what) {
+    std::vector<std::string> names;
+    for (const LoopMetric& metric : loop.metrics) {
+      if (metric.of_batches) names.push_back(metric.name);
+    }
+    if (names.empty()) return;
+    prepared.notes.push_back(
+        fmt::format("'{}' {} computed of each batch of {} from what is no linear function of one "
+                    "mean over samples: {}",
+                    fmt::join(names, "', '"), names.size() == 1 ? "is" : "are", loop.batch, what));
+  };
+  const Program& program = prepared.program;
+  if (const Loop* loop = program.find(LoopRole::Validate)) {
+    add(*loop, "validation has its mean over batches, which is another one with another batch");
+  }
+  const bool several = program.accumulate > 1 || strategy_spec(prepared.request.strategy.name).sums_gradients;
+  if (several) {
+    add(program.training(),
+        "an update of several batches follows the mean over these, not what one batch as large "
+        "as all of them has");
+  }
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {

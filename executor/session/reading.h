@@ -54,6 +54,10 @@ int64_t samples_left_out(const Prepared& prepared);
 // or are not exact. `skip_bad`: as ExecutionOptions has it.
 void note_padding(Prepared& prepared, int64_t skip_bad);
 
+// Adds notes where a measured value, or the loss of updates that are made of several batches, is computed of each batch
+// (LoopMetric::of_batches), so that its mean depends on the batch.
+void note_batches(Prepared& prepared);
+
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 
 }  // namespace arbalest

@@ -311,6 +311,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   check_samples_apart(prepared.graph, batches_of(prepared.graph));
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
   note_padding(prepared, options.execution.skip_bad);
+  note_batches(prepared);
   add_caches(prepared);
   return prepared;
 }
@@ -343,7 +344,10 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);
-  if (passes.measures) note_padding(prepared, options.execution.skip_bad);
+  if (passes.measures) {
+    note_padding(prepared, options.execution.skip_bad);
+    note_batches(prepared);
+  }
   request.endless = asked.endless;
   if (asked.endless) {
     request.validation_fill_time = 0;  // a batch is not divided

@@ -33,16 +33,19 @@ __device__ inline void write_means(float sum, int64_t valid, Means means) {
   sum = block_sum(sum);
   if (threadIdx.x == 0) *means.first = valid > 0 ? sum / float(valid) : 0.0f;
 }
-__device__ inline void write_mean(float sum, float weights, float* mean, float* weight_of_mean) {
-  const float value = block_sum(sum), weight = block_sum(weights);
+// Rows that have a sum but weigh nothing weigh −1 each (see softmax_cross_entropy.cpp).
+__device__ inline void write_mean(float sum, float weights, int64_t valid, float* mean, float* weight_of_mean) {
+  const float value = block_sum(sum);
+  float weight = block_sum(weights);
   if (threadIdx.x != 0) return;
-  if (mean != nullptr) *mean = weight > 0 ? value / weight : 0.0f;
+  if (!(weight > 0) && value != 0) weight = -float(valid);
+  if (mean != nullptr) *mean = weight != 0 ? value / fabsf(weight) : 0.0f;
   if (weight_of_mean != nullptr) *weight_of_mean = weight;
 }
-__device__ inline void write_means(Weighted sum, int64_t, Means means) {
-  write_mean(sum.value, sum.weight, means.first, means.weight);
+__device__ inline void write_means(Weighted sum, int64_t valid, Means means) {
+  write_mean(sum.value, sum.weight, valid, means.first, means.weight);
   if (means.second == nullptr && means.second_weight == nullptr) return;
-  write_mean(sum.second, sum.second_weight, means.second, means.second_weight);
+  write_mean(sum.second, sum.second_weight, valid, means.second, means.second_weight);
 }
 
 // One block for all rows. value(row, lane): called by all lanes of a warp, the same result in each.

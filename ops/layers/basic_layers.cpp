@@ -8,6 +8,7 @@
 #include "ops/layers/initializers.h"
 #include "ops/layers/layer_axis.h"
 #include "ops/nn/window.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -56,6 +57,8 @@ void infer_conv_layer(InferContext& context) {
   const Node& node = context.node();
   const TensorType& x = floating_input(context, 0, {3, 4, 5});
   const ConvLayer layer(node, x);
+  if (x.shape[1] == 0)
+    context.fail(fmt::format("input 'X' is {}, which has no channels; expected 1 or more", to_string(x)));
   if (x.shape[1] % layer.group != 0 || layer.filters % layer.group != 0) {
     context.fail(
         fmt::format("attribute 'group' is {}; expected a divisor of the {} channels of input 'X' and of the {} "
@@ -102,9 +105,7 @@ ValueId add_batch_norm(ExpandContext& context, ValueId x, const std::string& pre
 
 void check_normalisation(const Node& node) {
   flag_attribute(node, "training_mode");
-  if (const double epsilon = float_attribute(node, "epsilon"); !(epsilon > 0)) {
-    fail(node, fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
-  }
+  positive_float(node, "epsilon");
   if (const double momentum = float_attribute(node, "momentum"); !(momentum >= 0 && momentum <= 1)) {
     fail(node, fmt::format("attribute 'momentum' is {}; expected 0 to 1", momentum));
   }
@@ -145,6 +146,9 @@ void infer_linear(InferContext& context) {
   const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
   const size_t axis = layer_axis(context.node(), x);
   const int64_t units = int_attribute_from(context.node(), "units", 1);
+  if (features_of(x, axis) == 0) {
+    context.fail(fmt::format("input 'X' is {}, which has no features; expected 1 or more", to_string(x)));
+  }
   weight_initializer(context.node(), {double(features_of(x, axis)), double(units)});
   Shape shape(x.shape.begin(), x.shape.begin() + int64_t(axis));
   shape.push_back(units);

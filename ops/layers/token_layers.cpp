@@ -12,6 +12,7 @@
 #include "ops/definition.h"
 #include "ops/layers/initializers.h"
 #include "ops/layers/layer_axis.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -25,8 +26,7 @@ void infer_of_channels(InferContext& context) {
 }
 
 void infer_layer_norm(InferContext& context) {
-  const double epsilon = float_attribute(context.node(), "epsilon");
-  if (!(epsilon > 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
+  positive_float(context.node(), "epsilon");
   infer_of_channels(context);
 }
 

@@ -18,6 +18,7 @@ void infer_weight(InferContext& context) {
   }
   if (!(float_attribute(context.node(), "nominal") > 0)) context.fail("attribute 'nominal' is not above 0");
   context.set_output(0, {dtype, {}});
+  context.set_output(1, {dtype, {}});
 }
 
 std::unique_ptr<Kernel> weight_cpu(const KernelRequest& request, auto element) {
@@ -27,8 +28,9 @@ std::unique_ptr<Kernel> weight_cpu(const KernelRequest& request, auto element) {
   const bool guarded = request.has_input(1);
   return make_kernel([=](const KernelContext& context) {
     const bool counts = !guarded || std::isfinite(widen(*input<T>(context, 1)));
-    *output<T>(context, 0) =
-        narrow<T>(counts ? widen(*input<T>(context, 0)) / nominal : std::numeric_limits<W>::quiet_NaN());
+    const W share = counts ? widen(*input<T>(context, 0)) / nominal : std::numeric_limits<W>::quiet_NaN();
+    *output<T>(context, 0) = narrow<T>(share < 0 ? W(0) : share);
+    *output<T>(context, 1) = narrow<T>(std::abs(share));
   });
 }
 
@@ -36,10 +38,13 @@ std::vector<Sample> batch_weight_samples() {
   const auto sample = [](std::string name, double nominal, size_t inputs) {
     return Sample{.name = std::move(name),
                   .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {}}, 0, 100}),
+                  .output_count = 2,
                   .attributes = {{"nominal", nominal}},
                   .tolerance = 1e-6};
   };
-  return {sample("of a batch", 49, 1), sample("with its loss", 8, 2)};
+  Sample weightless = sample("of a batch that weighs nothing", 8, 1);
+  weightless.inputs[0].low = weightless.inputs[0].high = -5;
+  return {sample("of a batch", 49, 1), sample("with its loss", 8, 2), weightless};
 }
 
 }  // namespace
@@ -48,9 +53,10 @@ void register_loss_batch_weight(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "BatchWeight",
                 .doc = "the weight of a batch, which its loss is a mean over, by that of a batch whose samples weigh 1 "
-                       "each; with the loss, NaN where that is not finite",
+                       "each, and how much its gradients count, which differs where the weight is below 0; with the "
+                       "loss, NaN where that is not finite",
                 .inputs = {{.name = "weight"}, {.name = "loss", .arity = OperandSpec::Optional}},
-                .outputs = {{.name = "share"}},
+                .outputs = {{.name = "share"}, {.name = "seed"}},
                 .attributes = {required_spec("nominal", AttributeKind::Float, "the samples of a batch")},
                 .internal = true,
                 .infer = infer_weight,

@@ -3,7 +3,9 @@
 // SoftmaxCrossEntropy and its gradient, as in PyTorch. With smoothing s the target of class k is
 // t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K if labels are rows of K numbers. A row's loss is
 // −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, one whose label is a row
-// by 1, and one whose label is ignored by 0.
+// by 1, and one whose label is ignored by 0. Smoothing makes a loss even of rows that weigh 0. A batch of those alone
+// has no such mean, but its sum is part of a mean over several batches. Its mean is over its n valid rows, and its
+// weight is −n: the sum counts, and adds nothing to what it is divided by.
 
 #include <fmt/format.h>
 
@@ -180,7 +182,10 @@ template <typename W>
 struct Mean {
   W value, weight;
 
-  static Mean of(double sum, double weight) { return {weight > 0 ? W(sum / weight) : W(0), W(weight)}; }
+  static Mean of(double sum, double weight, int64_t rows) {
+    if (weight > 0) return {W(sum / weight), W(weight)};
+    return sum == 0 ? Mean{W(0), W(0)} : Mean{W(sum / double(rows)), W(-double(rows))};
+  }
 };
 
 // A label that is none makes it NaN.
@@ -193,7 +198,7 @@ Mean<Wide<T>> share_of_foremost(const Classes<Wide<T>>& of, const T* logits, int
     right += of.is_sound(n) ? is_foremost(logits + n * of.classes, of.classes, of.label[n])
                             : std::numeric_limits<double>::quiet_NaN();
   }
-  return Mean<Wide<T>>::of(right, counted);
+  return Mean<Wide<T>>::of(right, counted, valid);
 }
 
 // The mean over the valid rows.
@@ -208,7 +213,7 @@ Mean<Wide<T>> mean_loss(const KernelContext& context, const Of& of, const T* log
     sum += losses[n];
     weight += of.weight(n);
   }
-  return Mean<Wide<T>>::of(sum, weight);
+  return Mean<Wide<T>>::of(sum, weight, valid);
 }
 
 std::unique_ptr<Kernel> cross_entropy_cpu(const KernelRequest& request, auto element) {
@@ -264,7 +269,7 @@ template <typename T, typename Of>
 void cross_entropy_gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<T> dloss, T* d_logits) {
   double weight = 0;
   for (int64_t n = 0; n < valid; ++n) weight += of.weight(n);
-  const Wide<T> scale = weight > 0 ? Wide<T>(dloss / weight) : Wide<T>(0);
+  const Wide<T> scale = Wide<T>(dloss / (weight > 0 ? weight : double(std::max<int64_t>(1, valid))));
   parallel_for(valid, 16 * of.classes, [=, &of](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) row_gradient(of, logits, n, scale, d_logits);
   });

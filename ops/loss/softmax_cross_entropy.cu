@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
     for (int64_t row = threadIdx.x; row < valid; row += kThreads) weight += of.weight(row);
     weight = block_sum(weight);
   }
-  const float scale = weight > 0 ? *dloss / weight : 0.0f;
+  const float scale = *dloss / (weight > 0 ? weight : fmaxf(1.0f, float(valid)));
   for (int64_t row = thread_index() / 32; row < rows; row += thread_count() / 32) {
     const T* x = logits + row * of.classes;
     T* dx = dlogits + row * of.classes;

@@ -38,15 +38,20 @@ double area(std::vector<Scored>& samples) {
   return (ranks - positives * (positives + 1) / 2) / (positives * negatives);
 }
 
-// log Σ exp(score) of each row: what makes log probabilities of logits.
-std::vector<double> normalisers(const ScoredRows& rows) {
+// The greatest score of a row and log Σ exp(score − greatest), which make log probabilities of logits. They are taken
+// off one after the other: rows that differ by a number have the same probabilities, and equal scores then.
+struct Normaliser {
+  double greatest = 0, log_of_sum = 0;
+};
+
+std::vector<Normaliser> normalisers(const ScoredRows& rows) {
   const int64_t scores = rows.columns().scores;
-  std::vector<double> result(size_t(rows.samples()), 0);
+  std::vector<Normaliser> result(size_t(rows.samples()));
   for (int64_t n = 0; n < rows.samples(); ++n) {
     double greatest = rows.score(n, 0), sum = 0;
     for (int64_t c = 1; c < scores; ++c) greatest = std::max(greatest, double(rows.score(n, c)));
     for (int64_t c = 0; c < scores; ++c) sum += std::exp(double(rows.score(n, c)) - greatest);
-    result[size_t(n)] = greatest + std::log(sum);
+    result[size_t(n)] = {greatest, std::log(sum)};
   }
   return result;
 }
@@ -56,8 +61,8 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
   const ScoredRows rows(node, inputs, kept);
   const int64_t scores = rows.columns().scores;
   const bool sound = rows.are_sound();
-  std::vector<double> shift;
-  if (rows.columns().classes() && int_attribute(node, "softmax") != 0) shift = normalisers(rows);
+  std::vector<Normaliser> by(size_t(rows.samples()));
+  if (rows.columns().classes() && int_attribute(node, "softmax") != 0) by = normalisers(rows);
   std::vector<double> areas(size_t(scores), kUndefined);
   parallel_for(sound ? scores : 0, 64 * rows.samples(), [&](int64_t begin, int64_t end) {
     std::vector<Scored> samples;
@@ -66,7 +71,8 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
       samples.clear();
       for (int64_t n = 0; n < rows.samples(); ++n) {
         if (rows.is_missing(n, c)) continue;
-        samples.push_back({rows.score(n, c) - (shift.empty() ? 0.0 : shift[size_t(n)]), rows.is_positive(n, c)});
+        const double shifted = double(rows.score(n, c)) - by[size_t(n)].greatest;
+        samples.push_back({shifted - by[size_t(n)].log_of_sum, rows.is_positive(n, c)});
         ordered = ordered && !std::isnan(samples.back().score);
       }
       if (ordered) areas[size_t(c)] = area(samples);

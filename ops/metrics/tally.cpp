@@ -58,11 +58,15 @@ std::unique_ptr<Kernel> tally_cpu(const KernelRequest& request, auto element) {
     const auto weight = [&](size_t at) { return at == 0 || samples == 0 ? samples : double(*input<T>(context, at)); };
     after[0] = before[0] + samples;
     for (size_t i = 0; i < weight_of.size(); ++i) {
-      // A batch that weighs nothing, such as one of padding only, counts nothing, whatever its metrics hold.
-      const double by = weight(weight_of[i]);
+      // A batch that weighs nothing, such as one of padding only, counts nothing, whatever its metrics hold. Of one
+      // whose weight is −n the mean times n counts, and no weight: all its samples weigh 0, but their sum is not 0.
+      const double by = std::abs(weight(weight_of[i]));
       after[i + 1] = before[i + 1] + (by > 0 ? by * double(*input<T>(context, i + 1)) : 0.0);
     }
-    for (size_t w = place.first_weight(); w < place.factor(); ++w) after[w] = before[w] + weight(w);
+    for (size_t w = place.first_weight(); w < place.factor(); ++w) {
+      const double own = weight(w);
+      after[w] = before[w] + (own < 0 ? 0.0 : own);
+    }
     if (!place.skips) return;
     const bool due = context.scalars->update != 0, skipped = due && double(*input<T>(context, place.factor())) < 0;
     const size_t updates = place.factor();  // each sum stands where its input does
@@ -111,6 +115,7 @@ std::vector<Sample> tally_samples() {
           skipping("no update", kInfinity, -1, 0),
           weighing("a weight", 0.5, 20, 17, false),
           weighing("a weight of 0", 0, 0, 17, false),
+          weighing("a weight below 0", -17, -17, 17, false),
           weighing("a weight, nothing valid", 3, 3, 0, false),
           weighing("a weight, an update", 0.5, 20, 8, true)};
 }

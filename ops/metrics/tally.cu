@@ -10,7 +10,7 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kMetrics = 32, kThreadsOfTally = 128;  // a thread a sum
+constexpr int kMetrics = 120, kThreadsOfTally = 256;  // a thread a sum
 
 struct Metrics {
   const float *value[kMetrics], *weight[kMetrics];  // weight: of the value at the same place; may be null
@@ -20,9 +20,9 @@ struct Metrics {
 
 // state: (1 + count + weights) doubles: Σ valid, then Σ metric · weight of each, where the weight is the valid samples
 // or one of the metric's own; at last Σ weight of those. `after` may be the memory of `before`. A batch that weighs
-// nothing, as one of padding only, counts nothing, whatever its metrics hold. With a factor (1) of gradients a batch
-// whose first metric is not finite counts nothing either. Two more doubles are the updates that were due, and those
-// that were skipped.
+// nothing, as one of padding only, counts nothing, whatever its metrics hold. A weight below 0 is as in tally.cpp. With
+// a factor (1) of gradients a batch whose first metric is not finite counts nothing either. Two more doubles are the
+// updates that were due, and those that were skipped.
 __global__ void __launch_bounds__(kThreadsOfTally)
     tally_kernel(Metrics metrics, const float* factor, const StepScalars* scalars, const double* before,
                  double* after) {
@@ -37,9 +37,10 @@ __global__ void __launch_bounds__(kThreadsOfTally)
   const auto weight = [&](const float* own) { return own == nullptr || valid == 0 ? valid : double(*own); };
   double added = valid;
   if (i > metrics.count) {
-    added = weight(metrics.weight_sum[i - metrics.count - 1]);
+    const double own = weight(metrics.weight_sum[i - metrics.count - 1]);
+    added = own < 0 ? 0.0 : own;
   } else if (i > 0) {
-    const double by = weight(metrics.weight[i - 1]);
+    const double by = fabs(weight(metrics.weight[i - 1]));
     added = by > 0 ? by * double(*metrics.value[i - 1]) : 0.0;
   }
   after[i] = before[i] + added;

@@ -11,6 +11,7 @@
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -26,11 +27,6 @@ const TensorType& check_norm_operands(InferContext& context, size_t x, size_t fi
   return type;
 }
 
-void check_epsilon(InferContext& context) {
-  const double epsilon = float_attribute(context.node(), "epsilon");
-  if (!(epsilon > 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
-}
-
 void check_momentum(InferContext& context) {
   const double momentum = float_attribute(context.node(), "momentum");
   if (!(momentum >= 0 && momentum <= 1)) {
@@ -40,7 +36,7 @@ void check_momentum(InferContext& context) {
 
 void infer_onnx_norm(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   const bool training = flag_attribute(context.node(), "training_mode");
@@ -91,7 +87,7 @@ void check_norm_partials(InferContext& context, size_t index, const TensorType& 
 
 void infer_norm_training(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
@@ -176,7 +172,7 @@ void infer_norm_again(InferContext& context) {
 
 void infer_norm_inference(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   check_residual(context, x);
   context.set_output(0, x);
 }
@@ -198,7 +194,7 @@ void grad_norm_inference(GradContext& c) {
 
 void infer_inference_grad(InferContext& context) {
   const TensorType x = check_norm_operands(context, 1, 2, 4);
-  check_epsilon(context);
+  positive_float(context.node(), "epsilon");
   expect_input(context, 0, x, "the type of 'X'");
   context.set_output(0, x);
   for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});

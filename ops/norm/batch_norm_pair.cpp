@@ -13,6 +13,7 @@
 #include "ops/fused/decomposed.h"
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/statistics_chunks.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -41,7 +42,7 @@ void check_pair_partials(InferContext& context, size_t input, const char* chunk_
 
 void infer_pair_training(InferContext& context) {
   const TensorType x = check_pair(context, pair_training_input, 4);
-  if (!(float_attribute(context.node(), "epsilon") > 0)) context.fail("attribute 'epsilon' is not more than 0");
+  positive_float(context.node(), "epsilon");
   for (size_t of : {0, 1}) check_pair_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});

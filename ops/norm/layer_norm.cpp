@@ -9,6 +9,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -35,8 +36,7 @@ size_t first_axis(const InferContext& context, const TensorType& x) {
 }
 
 void check_least_epsilon(const InferContext& context) {
-  const double epsilon = float_attribute(context.node(), "epsilon");
-  if (!(epsilon >= 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected 0 or more", epsilon));
+  if (float_attribute(context.node(), "epsilon") != 0) positive_float(context.node(), "epsilon");
 }
 
 void infer_norm(InferContext& context) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ops/definition.h"
+#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -185,10 +186,7 @@ void check_at_most(const Node& node, std::string_view attribute, double most) {
 }
 
 void check_above_0(const Node& node, std::string_view attribute) {
-  const double value = float_attribute(node, attribute);
-  if (value > 0 && std::isfinite(float(value))) return;
-  fail(node,
-       fmt::format("attribute '{}' is {}; expected more than 0, and no more than a float holds", attribute, value));
+  positive_float(node, attribute);
 }
 
 void check_share(const Node& node, std::string_view attribute) {

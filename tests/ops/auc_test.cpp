@@ -71,6 +71,11 @@ void check_same(double value, double expected) {
 
 }  // namespace
 
+TEST_CASE("AUC of classes: rows that differ by a number are equally probable") {
+  const Case rows = {{{0, 1}, {1, 2}, {0, 1}, {3, 4}, {0.5f, 1.5f}, {7, 8}}, {{0}, {1}, {1}, {0}, {0}, {1}}};
+  for (const double area : auc_of(rows)) CHECK(area == 0.5);
+}
+
 TEST_CASE("AUC of a score: values worked out by hand") {
   // Three of the four pairs are in order: scikit-learn's example of roc_auc_score.
   CHECK(auc_of({{{0.1f}, {0.4f}, {0.35f}, {0.8f}}, {{0}, {0}, {1}, {1}}})[0] == 0.75);

@@ -233,6 +233,20 @@ TEST_CASE("Train names the nearest optimizer and schedule") {
   check(refusal("arbalest.Train", {floats({})}), {"lr"});
 }
 
+TEST_CASE("norms refuse an epsilon that is 0 as a float, and layers what has no features") {
+  const Attributes tiny = with("epsilon", 1e-50);
+  for (const char* norm : {"arbalest.BatchNorm", "arbalest.LayerNorm"}) {
+    check(refusal(norm, {image()}, tiny), {"'epsilon' is 1e-50", "1.18e-38"});
+  }
+  check(refusal("BatchNormalization", {image(), floats({3}), floats({3}), floats({3}), floats({3})}, tiny),
+        {"'epsilon' is 1e-50"});
+  check(refusal("LayerNormalization", {image(), floats({3, 8, 8})}, {{"epsilon", 1e-50}, {"axis", int64_t{1}}}),
+        {"'epsilon' is 1e-50"});
+  check(refusal("arbalest.Linear", {floats({2, 0})}, with("units", int64_t{3})), {"float[2,0], which has no features"});
+  check(refusal("arbalest.Conv", {floats({2, 0, 8, 8})}, {{"filters", int64_t{4}}, {"kernel_shape", Ints{3, 3}}}),
+        {"float[2,0,8,8], which has no channels"});
+}
+
 TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   const auto refused = [](Attributes attributes) {
     if (!attributes.find("lr")) attributes.set("lr", 0.1);
@@ -270,6 +284,9 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"beta1", 0.5}}), {"'beta1' belongs to optimizer \"adamw\" or \"lamb\"", "\"sgd\" has none"});
   check(refused({{"beta2", 1.0}, {"optimizer", "adamw"}}), {"'beta2' is 1", "less than 1"});
   check(refused({{"epsilon", 0.0}, {"optimizer", "adamw"}}), {"'epsilon' is 0", "more than 0"});
+  for (const char* optimizer : {"adamw", "lamb", "rmsprop"}) {  // 0 as a float
+    check(refused({{"epsilon", 1e-50}, {"optimizer", optimizer}}), {"'epsilon' is 1e-50", "1.18e-38"});
+  }
   check(refused({{"alpha", 1.0}, {"optimizer", "rmsprop"}}), {"'alpha' is 1", "less than 1"});
   check(refused({{"alpha", 0.5}}), {"'alpha' belongs to optimizer \"rmsprop\""});
   check(refused({{"centered", int64_t{2}}, {"optimizer", "rmsprop"}}), {"'centered' is 2"});

@@ -201,6 +201,13 @@ TEST_CASE("a loss says what it is a mean over") {
   CHECK(softmax[3] == 3);
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, label}, 4, ignores, 2)[2] == 1);
   CHECK(outputs("arbalest.Accuracy", {logits, label}, 2, ignores, 4) == std::vector<double>{double(2.0f / 3), 3});
+  // Rows whose class weighs 0 have a loss by smoothing: their sum is 2 · mean, and they add nothing to the weight.
+  // Row 1: targets 0 · … and 3 · 0.15, of logits 3 and 0.
+  const Operand closed = floats({2, 2}, {3, 0, 3, 0}), none = whole(DataType::Int32, {2}, {0, 0});
+  const Attributes smoothing{{"label_smoothing", 0.3}};
+  const auto weightless = outputs("arbalest.SoftmaxCrossEntropy", {closed, none, floats({2}, {0, 3})}, 3, smoothing, 2);
+  CHECK(weightless[0] == about(0.45 * std::log(1 + std::exp(3.0))));
+  CHECK(weightless[2] == -2);
   // If every sample weighs 1, the output for the weight is a token.
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 4, {}, 4)[2] ==
         -1);

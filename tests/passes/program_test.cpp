@@ -300,7 +300,7 @@ TEST_CASE("batches are weighed where their samples need not weigh the same") {
       check_sound(loop.graph);
       CHECK(loop.sums == (c.tallied ? 3 : 2));
       CHECK(loop.graph.values[size_t(loop.arenas.tally)].type.shape == Shape{int64_t(loop.sums)});
-      CHECK(loop.metrics.at(0).weight == (c.tallied ? 2 : 0));
+      CHECK(loop.metrics.at(0).means.at(0).weight == (c.tallied ? 2 : 0));
     }
     const Graph& graph = program.training().graph;
     const ArenaValues& arenas = program.training().arenas;

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "tests/executor/fixture.h"
@@ -55,6 +56,44 @@ TEST_CASE("monitor: the rate is steady where the end of an epoch follows a repor
   wait(600);
   const RunProgress after = run.report(4000);
   CHECK(after.images_per_second == doctest::Approx((4000 - 808) / (after.seconds - end.seconds)));
+}
+
+TEST_CASE("monitor: an undefined metric is no verdict, neither for patience nor for the rate") {
+  const SessionOptions options = on_cpus();
+  const Prepared prepared = prepare(tiny({}), options);
+  Recorder story;
+  ValidationRules rules;
+  rules.patience = rules.plateau = 2;
+  Monitor monitor(prepared.program, rules, story);
+  monitor.begin();
+  const size_t metrics = prepared.program.find(LoopRole::Validate)->metrics.size();
+  const auto validated = [&](double value) {
+    Measurement measured{10, std::vector<double>(metrics, value), 0, std::vector<bool>(metrics, std::isnan(value))};
+    return monitor.validated({1, 8, 8, 1}, measured);
+  };
+  CHECK(validated(0.5).best);
+  for (int i = 0; i < 5; ++i) CHECK_FALSE(validated(std::nan("")).stop);
+  CHECK(monitor.rate_factor(6) == 1);
+  CHECK_FALSE(validated(0.5).stop);
+  CHECK(validated(0.5).stop);
+  CHECK(monitor.rate_factor(8) < 1);
+}
+
+TEST_CASE("monitor: before any update the rate is not blamed") {
+  Watched run;
+  const auto fault = [&](int64_t iteration) {
+    try {
+      run.monitor.report({1, iteration, 8 * iteration, 0.1}, false, false, 0.1, {8, std::nan(""), 4}, std::nullopt, "",
+                         {});
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(
+      fault(1).ends_with("after iteration 1 and before any update, so that the learning rate has no part in it; "
+                         "--find-nan names the value"));
+  CHECK(fault(2).ends_with("after iteration 2; try a lower learning rate (now 0.1)"));
 }
 
 TEST_CASE("monitor: a restored run tells the rate since the state's last report, not since one of its own") {

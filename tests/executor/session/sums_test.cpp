@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,8 @@ struct Expected {
   }
 };
 
-Expected of_classes(const Data& data, const std::vector<double>& class_weights, int32_t ignored = -1) {
+Expected of_classes(const Data& data, const std::vector<double>& class_weights, int32_t ignored = -1,
+                    double smoothing = 0) {
   Expected sum;
   for (size_t i = 0; i < size_t(kSamples); ++i) {
     const auto y = size_t(data.label[i]);
@@ -67,11 +69,15 @@ Expected of_classes(const Data& data, const std::vector<double>& class_weights, 
     const float* x = &data.x[i * kScores];
     double all = 0;
     for (size_t k = 0; k < kScores; ++k) all += std::exp(double(x[k]));
-    const double w = class_weights[y];
-    sum.weight += w;
-    sum.loss += w * (std::log(all) - double(x[y]));
+    sum.weight += class_weights[y];
+    double targets[kScores], total = 0;
     for (size_t k = 0; k < kScores; ++k) {
-      sum.gradient[k] += w * (std::exp(double(x[k])) / all - double(k == y)) * double(x[k]);
+      targets[k] = class_weights[k] * ((1 - smoothing) * double(k == y) + smoothing / double(kScores));
+      total += targets[k];
+      sum.loss += targets[k] * (std::log(all) - double(x[k]));
+    }
+    for (size_t k = 0; k < kScores; ++k) {
+      sum.gradient[k] += (std::exp(double(x[k])) / all * total - targets[k]) * double(x[k]);
     }
   }
   sum.divide();
@@ -134,6 +140,8 @@ Ended ended(const Net& net, const Data& data, int devices = 1, int learners = 1,
 }
 
 const std::string kClasses = "loss = arbalest.SoftmaxCrossEntropy <class_weights = [0.1, 1.0, 10.0]> (logits, label)\n";
+const std::string kSmoothed =
+    "loss = arbalest.SoftmaxCrossEntropy <class_weights = [0.5, 0.0, 2.0], label_smoothing = 0.3> (logits, label)\n";
 const std::string kIgnoring = "loss = arbalest.SoftmaxCrossEntropy <ignore_index = 1> (logits, label)\n";
 const std::string kMarks = "loss = arbalest.SigmoidCrossEntropy (logits, marks)\n";
 
@@ -143,6 +151,7 @@ struct Kind {
 };
 std::vector<Kind> kinds(const Data& data) {
   return {{kClasses, of_classes(data, {0.1, 1, 10})},
+          {kSmoothed, of_classes(data, {0.5, 0, 2}, -1, 0.3)},  // batches of class 1 alone weigh 0
           {kIgnoring, of_classes(data, {1, 1, 1}, 1)},
           {kMarks, of_marks(data)}};
 }
@@ -259,6 +268,68 @@ TEST_CASE("a sum of losses has the weight of its parts where they weigh samples 
     }
     const Validated& validated = end.story.validations.at(0);
     CHECK(validated.loss == doctest::Approx(validated.metrics.at(0).second + 0.3 * one.loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("operators that pass a loss on pass its weight on") {
+  const Data data;
+  const Expected one = of_classes(data, {1, 1, 1}, 1);
+  const std::string first = "first = arbalest.SoftmaxCrossEntropy <ignore_index = 1> (logits, label)\n";
+  for (const std::string& rest : std::vector<std::string>{
+           "row = Unsqueeze <axes = [0]> (first)\nloss = Squeeze (row)\n",
+           "row = Reshape <shape = [1, 1]> (first)\nloss = ReduceMean <keepdims = 0> (row)\n",
+           "half = Constant <value_float = 0.5> ()\npart = Mul (first, half)\nloss = Add (part, part)\n",
+           "loss = Mean (first, first)\n"}) {
+    for (const Division& by : {Division{4, 6, 1, 1}, Division{1, 24, 1, 1}, Division{4, 1, 2, 3}}) {
+      INFO(rest, "batch ", by.batch, " × ", by.accumulate, " on ", by.devices, " × ", by.learners);
+      const Ended end =
+          ended({.loss = first + rest, .batch = by.batch, .accumulate = by.accumulate, .test_batch = by.batch + 1},
+                data, by.devices, by.learners);
+      CHECK(end.story.epochs.at(0).loss == doctest::Approx(one.loss).epsilon(1e-6));
+      for (size_t k = 0; k < kScores; ++k) {
+        CHECK(end.weights[k] == doctest::Approx(1 - 0.1 * one.gradient[k]).epsilon(1e-6));
+      }
+    }
+    for (const int64_t batch : {24, 7, 1}) {
+      const Ended end = ended({.loss = first + rest, .batch = 12, .test_batch = batch, .rate = "0.0"}, data);
+      CHECK(end.story.validations.at(0).loss == doctest::Approx(one.loss).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("a function of means is validated over all samples, not as a mean over batches") {
+  const Data data;
+  const Expected one = of_classes(data, {1, 1, 1}, 1);
+  double squares = 0, right = 0;
+  for (size_t i = 0; i < data.x.size(); ++i) squares += double(data.x[i]) * double(data.x[i]);
+  for (size_t i = 0; i < size_t(kSamples); ++i) {
+    const float* x = &data.x[i * kScores];
+    right += std::max_element(x, x + kScores) - x == data.label[i];
+  }
+  const double accuracy = right / double(kSamples);
+  const std::string nodes = kIgnoring +
+                            "perplexity = Exp (loss)\n"
+                            "square = Mul (x, x)\nsquares = ReduceMean <keepdims = 0> (square)\nrms = Sqrt (squares)\n"
+                            "accuracy = arbalest.Accuracy (logits, label)\ngap = Sub (loss, accuracy)\n"
+                            "bounded = Clip <max = 0.5> (gap)\nratio = Div (accuracy, loss)\n";
+  for (const int64_t batch : {24, 12, 7, 5, 1}) {
+    for (const int devices : {1, 2}) {
+      INFO("batches of ", batch, " on ", devices, " devices");
+      const Ended end = ended({.loss = nodes,
+                               .batch = 12,
+                               .test_batch = batch,
+                               .rate = "0.0",
+                               .metrics = "loss, perplexity, rms, gap, bounded, ratio"},
+                              data, devices);
+      const Metrics& metrics = end.story.validations.at(0).metrics;
+      const double expected[] = {std::exp(one.loss), std::sqrt(squares / double(data.x.size())), one.loss - accuracy,
+                                 std::min(0.5, one.loss - accuracy), accuracy / one.loss};
+      REQUIRE(metrics.size() == std::size(expected));
+      for (size_t m = 0; m < metrics.size(); ++m) {
+        INFO(metrics[m].first);
+        CHECK(metrics[m].second == doctest::Approx(expected[m]).epsilon(1e-6));
+      }
+    }
   }
 }
 

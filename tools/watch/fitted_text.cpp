@@ -20,13 +20,13 @@ constexpr size_t kContinuation = 4;  // of what belongs to it
 constexpr size_t kWidestCell = 14;   // what is wider and ends below a heading is text
 
 // A part of a line between stretches of two blanks or more.
-struct Field {
+struct Fitted {
   std::string text;
   size_t begin = 0, end = 0;  // columns
 };
 
-std::vector<Field> fields_of(std::string_view line) {
-  std::vector<Field> fields;
+std::vector<Fitted> fields_of(std::string_view line) {
+  std::vector<Fitted> fields;
   for (size_t at = line.find_first_not_of(' '); at != line.npos;) {
     const size_t end = std::min(line.find("  ", at), line.size());
     const std::string_view text = line.substr(at, end - at);
@@ -37,9 +37,9 @@ std::vector<Field> fields_of(std::string_view line) {
   return fields;
 }
 
-std::string joined(const std::vector<Field>& fields) {
+std::string joined(const std::vector<Fitted>& fields) {
   std::string text;
-  for (const Field& field : fields) text += (text.empty() ? "" : "  ") + field.text;
+  for (const Fitted& field : fields) text += (text.empty() ? "" : "  ") + field.text;
   return text;
 }
 
@@ -70,7 +70,7 @@ class Fitting {
 
   void put_line(const std::string& line) {
     if (columns_of(line) <= width_) return put(line);
-    const std::vector<Field> fields = fields_of(line);
+    const std::vector<Fitted> fields = fields_of(line);
     if (fields.empty()) return put("");
     if (fields[0].begin == 0) return put(wrapped(joined(fields), width_, 0));
     const size_t indent = std::min(fields[0].begin, kContinuation);
@@ -93,11 +93,11 @@ class Fitting {
     std::vector<Row> rows;
   };
 
-  static Row row_of(const std::vector<Field>& fields, const std::vector<Field>& heading) {
+  static Row row_of(const std::vector<Fitted>& fields, const std::vector<Fitted>& heading) {
     Row row{"", "", std::vector<std::string>(heading.size() - 1)};
     for (size_t i = 0; i < fields.size(); ++i) {
       const auto column = std::find_if(heading.begin() + 1, heading.end(),
-                                       [&](const Field& field) { return field.end == fields[i].end; });
+                                       [&](const Fitted& field) { return field.end == fields[i].end; });
       const bool short_one = fields[i].end - fields[i].begin <= kWidestCell;
       if (column != heading.end() && short_one && row.note.empty()) {
         row.cells[size_t(column - heading.begin() - 1)] = fields[i].text;
@@ -116,7 +116,7 @@ class Fitting {
       for (const std::string& line : lines) put(line);
       return;
     }
-    const std::vector<Field> heading = fields_of(lines[0]);
+    const std::vector<Fitted> heading = fields_of(lines[0]);
     Table table{heading[0].text, "", {}, {}, {}};
     for (size_t i = 1; i < heading.size(); ++i) {
       table.names.push_back(heading[i].text);

@@ -143,7 +143,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.launches = {"conv1", "relu \\ 1"};
   trace.operators = {"Conv", "a<\"b"};
   trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
-  trace.run = {"ssgd", 2, 480, 400, "resumed", "failed", "the loss \"is\" no longer finite", 512};
+  trace.run = {"ssgd", 2, 480, 400, SegmentBegin::Resumed, RunEnd::Failed, "the loss \"is\" no longer finite", 512};
   trace.run.command = {"arbalest", "run", "a \"b\".onnxtxt"};
   trace.run.started = "2025-03-01T12:30:00Z";
   trace.run.source = "mnist:data";

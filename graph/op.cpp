@@ -46,6 +46,13 @@ std::vector<ValueId> append(Graph& graph, std::string_view op, std::string name,
   const NodeId id = graph.add_node(kind, std::move(name), std::move(inputs), output_count, std::move(attributes));
   graph.nodes[size_t(id)].where = origin.where;
   graph.nodes[size_t(id)].stage = stage;
+  // An output without a gradient may be all that an operator's gradient is made of.
+  for (size_t i = 0; i < kind.inputs.size(); ++i) {
+    const std::vector<ValueId>& given = graph.nodes[size_t(id)].inputs;
+    if (kind.inputs[i].arity == OperandSpec::Required && (i >= given.size() || given[i] == kNone)) {
+      fail(graph.nodes[size_t(id)], fmt::format("input '{}' is left out", kind.inputs[i].name));
+    }
+  }
   infer(graph, id);
   return graph.nodes[size_t(id)].outputs;
 }

@@ -186,8 +186,7 @@ void infer_attention_grad(InferContext& context) {
 // `parts`: 3, Q, K and V; 1, all in one.
 std::function<void(GradContext&)> grad_attention(size_t parts, std::string op) {
   return [parts, op = std::move(op)](GradContext& c) {
-    const ValueId dy = c.output_gradient(0);
-    if (dy == kNone) return;
+    const ValueId dy = c.output_gradient(0);  // statistics have no gradient
     const bool biased = c.input(parts) != kNone;
     std::vector<ValueId> inputs;
     for (size_t i = 0; i < parts; ++i) inputs.push_back(c.input(i));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "base/random.h"
 #include "own.h"
 
 using namespace arbalest;

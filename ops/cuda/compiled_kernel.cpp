@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "ops/cuda/convolution_choices.h"
+#include "ops/cuda/cache_folder.h"
 #include "ops/cuda/cuda_context.h"
 
 namespace arbalest {
@@ -86,7 +86,7 @@ CompiledKernel::CompiledKernel(const std::string& source, const char* function, 
   NVRTC_CHECK(nvrtcVersion(&version[0], &version[1]));
   early_ = major >= 9;
   const std::string architecture = fmt::format("sm_{}{}", major, minor), key = source + (rough ? "rough" : "exact");
-  const std::filesystem::path folder = kept_choices_folder();
+  const std::filesystem::path folder = cache_folder();
   const std::filesystem::path path = folder / "kernels" /
                                      fmt::format("{:016x}{:016x}-{}-nvrtc{}.{}.cubin", hash_name(key),
                                                  hash_name(key + architecture), architecture, version[0], version[1]);

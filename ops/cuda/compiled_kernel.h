@@ -12,7 +12,7 @@ namespace arbalest {
 // A function of a module that was compiled for the device in use.
 class CompiledKernel {
  public:
-  // Compiles `source` for the device in use, unless kept_choices_folder() has what an earlier process compiled of it.
+  // Compiles `source` for the device in use, unless cache_folder() has what an earlier process compiled of it.
   // `rough`: quotients and roots within two units of the last place. Throws RunError with the compiler's words.
   CompiledKernel(const std::string& source, const char* function, bool rough = false);
   ~CompiledKernel();

@@ -8,7 +8,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string_view>
@@ -40,13 +39,6 @@ std::optional<std::pair<std::string, ConvolutionChoice>> read_line(std::string_v
 }
 
 }  // namespace
-
-std::filesystem::path kept_choices_folder() {
-  const char *own = std::getenv("ARBALEST_CACHE"), *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-  if (own) return own;
-  if (cache && *cache == '/') return std::filesystem::path(cache) / "arbalest";
-  return home && *home == '/' ? std::filesystem::path(home) / ".cache/arbalest" : std::filesystem::path();
-}
 
 ConvolutionChoices::ConvolutionChoices(std::filesystem::path file) : file_(std::move(file)) {
   std::error_code unknown;

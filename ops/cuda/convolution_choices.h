@@ -27,7 +27,7 @@ class ConvolutionChoices {
   // this process only. A file that cannot be read or written is ignored, as are damaged lines.
   explicit ConvolutionChoices(std::filesystem::path file = {});
 
-  // The instance of the process. Its file is in kept_choices_folder(), one for each set of library versions.
+  // The instance of the process. Its file is in cache_folder(), one for each set of library versions.
   static ConvolutionChoices& of_process();
 
   // Time in µs of the choice known for `key`, which find() would try first; 0 if none is known.
@@ -48,9 +48,5 @@ class ConvolutionChoices {
   std::unordered_set<std::string> choosing_;  // keys for which `choose` is running
   std::unordered_map<std::string, ConvolutionChoice> known_;
 };
-
-// $ARBALEST_CACHE, or else arbalest/ in $XDG_CACHE_HOME or in $HOME/.cache. "" if $ARBALEST_CACHE is set and empty, or
-// if none of them is set.
-std::filesystem::path kept_choices_folder();
 
 }  // namespace arbalest

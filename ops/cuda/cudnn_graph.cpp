@@ -3,6 +3,7 @@
 // This file and cudnn_attention.cpp alone include cudnn-frontend, which takes long to compile.
 
 #include "ops/cuda/cudnn_graph.h"
+#include "ops/cuda/cache_folder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -259,7 +260,7 @@ class ConvolutionPlanner {
 
 ConvolutionChoices& ConvolutionChoices::of_process() {
   const auto file = [] {
-    const std::filesystem::path folder = kept_choices_folder();
+    const std::filesystem::path folder = cache_folder();
     const auto name = fmt::format("convolutions-cudnn{}-cuda{}.tsv", cudnnGetVersion(), cudnnGetCudartVersion());
     return folder.empty() ? folder : folder / name;
   };

@@ -10,6 +10,7 @@
 #include <optional>
 #include <queue>
 #include <set>
+#include <stdexcept>
 
 #include "ops/regions/region.h"
 #include "passes/passes.h"
@@ -323,7 +324,9 @@ class Regions {
       for (const ValueId input : ends_of(groups_[g]).inputs) {
         const NodeId producer = rewriter_.value(input).producer;
         if (producer != kNone) add(group_[size_t(producer)], g);
-        for (const NodeId writer : order_.writers(input)) add(g, group_[size_t(writer)]);
+        for (const NodeId writer : order_.writers(input)) {  // the earlier ones made what the group reads
+          if (writer > groups_[g].members.back()) add(g, group_[size_t(writer)]);
+        }
       }
     }
     std::vector<int> waits(groups_.size(), 0);
@@ -334,7 +337,8 @@ class Regions {
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (waits[g] == 0 && !groups_[g].members.empty()) ready.push(groups_[g].members.back());
     }
-    for (int64_t place = 0; !ready.empty();) {
+    int64_t place = 0;
+    while (!ready.empty()) {
       const size_t group = group_[size_t(ready.top())];
       ready.pop();
       for (const NodeId member : groups_[group].members) rewriter_.put(member, place++);
@@ -342,6 +346,7 @@ class Regions {
         if (--waits[next] == 0) ready.push(groups_[next].members.back());
       }
     }
+    if (place != rewriter_.count()) throw std::logic_error("regions wait for each other");
   }
 
   // The node that a group becomes.

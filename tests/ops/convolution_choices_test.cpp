@@ -4,6 +4,7 @@
 // fit.
 
 #include "ops/cuda/convolution_choices.h"
+#include "ops/cuda/cache_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -182,7 +183,7 @@ TEST_CASE("where choices are kept is the user's to say") {
     set("ARBALEST_CACHE", own);
     set("XDG_CACHE_HOME", cache);
     set("HOME", home);
-    const std::string folder = kept_choices_folder().string();
+    const std::string folder = cache_folder().string();
     set("ARBALEST_CACHE", "");
     set("XDG_CACHE_HOME", nullptr);
     set("HOME", old_home ? kept_home.c_str() : nullptr);

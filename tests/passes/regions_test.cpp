@@ -111,6 +111,30 @@ TEST_CASE("regions: casts of lowered precision are taken in") {
   }
 }
 
+TEST_CASE("regions: what is computed again beside a gradient that was written over another one comes after it") {
+  const auto conv = [](const char* result, const char* x, int filters) {
+    return fmt::format("{} = arbalest.Conv <filters = {}, kernel_shape = [3, 3], bias = 0> ({})\n", result, filters, x);
+  };
+  // Three batch norms read `a`, and their gradients add to its gradient in place.
+  const std::string body =
+      conv("u", "x", 4) + "e = Erf (u)\na = Mul (u, e)\n" + "n1 = arbalest.BatchNorm (a)\nr1 = Relu (n1)\n" +
+      conv("b", "r1", 3) + "ab = Concat <axis = 1> (a, b)\nn2 = arbalest.BatchNorm (ab)\nr2 = Relu (n2)\n" +
+      conv("c", "r2", 2) + "abc = Concat <axis = 1> (ab, c)\nn3 = arbalest.BatchNorm (abc)\nh = Relu (n3)\n" + kHead;
+  const Program program = made(body, true);
+  const Graph& graph = program.training().graph;
+  CHECK(graph.find_value("e") == kNone);
+  const auto in_place = [&](ValueId value) {
+    const NodeId producer = graph.values[size_t(value)].producer;
+    return producer != kNone && !graph.nodes[size_t(producer)].op->aliases.empty();
+  };
+  const bool met = std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.op->name == "Region" && node.stage == Stage::Backward &&
+           std::any_of(node.inputs.begin(), node.inputs.end(), in_place);
+  });
+  CHECK(met);
+  check_same(body);
+}
+
 TEST_CASE("regions: random graphs of elementwise operators, products and sums compute the same") {
   const std::vector<std::string> unary = {"Sigmoid", "Tanh", "Softplus", "Neg", "Softsign",
                                           "Erf",     "Abs",  "Elu",      "Gelu"};

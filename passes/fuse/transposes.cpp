@@ -3,7 +3,6 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <string_view>
 
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -96,15 +95,15 @@ class TransposeFusion {
 
   // Whether the node computes each row of `value` by itself, with `axes` axes of rows.
   bool keeps_rows(NodeId id, ValueId value, size_t axes) const {
-    static const std::set<std::string_view> unary = {"Gelu", "Identity", "Relu"};
-    static const std::set<std::string_view> binary = {"Add", "Div", "Mul", "Sub"};
     const Node& found = node(id);
     const std::string name = found.op->qualified_name();
     const size_t rank = shape(value).size();
-    if (unary.contains(name)) return true;
-    if (binary.contains(name)) {
-      const ValueId other = found.inputs[found.inputs[0] == value ? 1 : 0];
-      return other != value && is_for_all_rows(other, rank, axes);
+    if (name == "Identity") return true;
+    if (found.op->element) {
+      return shape(found.outputs[0]) == shape(value) &&
+             std::all_of(found.inputs.begin(), found.inputs.end(), [&](ValueId input) {
+               return input == value || input == kNone || is_for_all_rows(input, rank, axes);
+             });
     }
     if (found.inputs[0] != value || rank <= axes) return false;
     const bool gemm = name == "Gemm";

@@ -234,6 +234,12 @@ TEST_CASE("transpositions that rows go through and come back from are left out")
   const std::string there = kTokens + "t = Transpose <perm = [1, 0, 2]> (tokens)\nm = MatMul (t, w)\na = Add (b, m)\n";
   const Graph simple = same_as_without(there + "y = Transpose <perm = [1, 0, 2]> (a)\n" + kFlat + weights);
   CHECK(count_ops(simple, "Transpose") == 0);
+  // Operators of elements may lie between, with constants that all rows have in common.
+  for (const char* between : {"m2 = Sigmoid (a)\n", "m2 = Clip (a)\n", "m2 = PRelu (a, b)\n", "m2 = Max (b, a)\n",
+                              "two = Constant <value_float = 2.0> ()\nm1 = Erf (a)\nm2 = Pow (m1, two)\n"}) {
+    const Graph graph = same_as_without(there + between + "y = Transpose <perm = [1, 0, 2]> (m2)\n" + kFlat + weights);
+    CHECK(count_ops(graph, "Transpose") == 0);
+  }
   const std::string rows = there + "r = Reshape <shape = [-1, 5]> (a)\ng = Gemm (r, v, b)\nn = Relu (g)\n";
   const Graph flat = same_as_without(
       rows + "s = Reshape <shape = [9, -1, 5]> (n)\ny = Transpose <perm = [1, 0, 2]> (s)\n" + kFlat + more);

@@ -35,7 +35,7 @@ constexpr OwnName kOwnNames[] = {
     {"Gather", "embedding"},
     {"Upsample", "upsampling2d interpolate"},
     {"arbalest.SoftmaxCrossEntropy",
-     "crossentropyloss crossentropy categoricalcrossentropy sparsecategoricalcrossentropy nllloss "
+     "crossentropyloss crossentropy cross-entropy categoricalcrossentropy sparsecategoricalcrossentropy nllloss "
      "softmaxcrossentropyloss nll"},
     {"arbalest.SigmoidCrossEntropy", "bcewithlogitsloss bceloss bce binarycrossentropy"},
     {"arbalest.MeanSquaredError", "mseloss mse l2loss"},

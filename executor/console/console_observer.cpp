@@ -28,10 +28,12 @@ std::string join(const Metrics& metrics) {
   return text;
 }
 
+// `trained`: RunStarted::trained.
 template <typename Event>
-std::string loss_and_metrics(const Event& event) {
+std::string loss_and_metrics(const Event& event, const std::string& trained) {
+  const std::string name = trained.empty() ? "loss" : printable(trained);
   const std::string loss = event.loss_undefined ? "undefined" : measured(event.loss);
-  return (std::isnan(event.loss) && !event.loss_undefined && !event.metrics.empty() ? "" : " loss " + loss) +
+  return (std::isnan(event.loss) && !event.loss_undefined && !event.metrics.empty() ? "" : " " + name + " " + loss) +
          join(event.metrics);
 }
 
@@ -199,7 +201,7 @@ void ConsoleObserver::validating(const ValidationProgress& event) {
 
 void ConsoleObserver::epoch(const EpochEnded& event) {
   ended_ = event.iteration;
-  print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event),
+  print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event, run_.trained),
                     short_count(event.images_per_second), clock_time(event.seconds)));
 }
 
@@ -207,9 +209,9 @@ void ConsoleObserver::validation(const Validated& event) {
   validated_ = -1;
   const bool drops = event.rate_factor != rate_factor_;
   rate_factor_ = event.rate_factor;
-  print(
-      fmt::format("epoch {}: validation{}{}{}", event.epoch, loss_and_metrics(event), left_out_text(event),
-                  drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
+  print(fmt::format(
+      "epoch {}: validation{}{}{}", event.epoch, loss_and_metrics(event, run_.trained), left_out_text(event),
+      drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
 }
 
 void ConsoleObserver::tuned(const Tuned& event) {
@@ -246,7 +248,7 @@ void ConsoleObserver::finished(const RunFinished& event) {
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (last_.iteration > ended_ && last_.iteration <= event.iteration) {  // not what a rollback undid
-    print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_)));
+    print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_, run_.trained)));
   }
   if (event.skipped_updates > 0) {
     print(fmt::format("  {}, since losses or gradients were not finite", updates_skipped(event.skipped_updates)));
@@ -254,7 +256,7 @@ void ConsoleObserver::finished(const RunFinished& event) {
   if (event.input.bound()) print("  input-bound: " + input_text(event.input));
   if (event.tuning) print("  learners auto: the run was too short to settle on a number");
   if (event.validated) {
-    print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch, loss_and_metrics(event.last),
+    print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch, loss_and_metrics(event.last, run_.trained),
                       left_out_text(event.last)));
     for (const std::string& line : parts_lines(event.last.parts)) print(line);
   } else if (run_.validates) {

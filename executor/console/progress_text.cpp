@@ -78,7 +78,8 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
     if (layout.bar) parts.push_back({bar(within, kNarrowestBar), 2});
     parts.push_back({fmt::format("{:2} %", int(within * 100)), 4});
   }
-  parts.push_back({"loss " + (progress.loss_undefined ? "undefined" : measured(progress.loss)), 8});
+  const std::string loss = run.trained.empty() ? "loss" : printable(run.trained);
+  parts.push_back({loss + " " + (progress.loss_undefined ? "undefined" : measured(progress.loss)), 8});
   for (const auto& [name, value] : progress.metrics) {
     parts.push_back({fmt::format("{} {}", printable(name), std::isnan(value) ? "undefined" : measured(value)), 3});
   }

@@ -88,6 +88,10 @@ class Exporter {
     const bool labels = scores_labels(graph_, output);
     expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
+    for (const Value& value : graph_.values) {
+      const bool kept = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
+      if (kept) stored_names_.push_back(value.name);
+    }
     graph_ = slice_validation(graph_, {output}, "test", mixing ? mixing->batch : batch_of(graph_));
     if (exported_.probabilities) output = add_probabilities(output, labels);
     take_inputs(output);
@@ -252,7 +256,10 @@ class Exporter {
     for (const ValueId id : stored) {
       if (!is_fresh(id)) read.push_back(graph_.values[size_t(id)].name);
     }
-    if (file) file->require(read);
+    if (file) {
+      file->require(read);
+      file->refuse_others(stored_names_);
+    }
     std::vector<std::string> faults;
     for (const ValueId id : stored) {
       Value& value = graph_.values[size_t(id)];
@@ -451,6 +458,7 @@ class Exporter {
   const SessionOptions& options_;
   const ExportOptions& exported_;
   std::string output_name_;
+  std::vector<std::string> stored_names_;  // of the whole graph, of which one output is exported
 };
 
 }  // namespace

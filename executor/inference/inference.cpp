@@ -46,6 +46,10 @@ bool Inference::measures_loss() const {
   return std::any_of(metrics.begin(), metrics.end(), [&](const LoopMetric& metric) { return metric.name == loss; });
 }
 
+const std::string& Inference::loss() const {
+  return model_->prepared.program.training().metrics.front().name;
+}
+
 const std::vector<std::string>& Inference::notes() const {
   return model_->prepared.notes;
 }

@@ -41,6 +41,7 @@ class Inference {
   // Empty if they only have numbers.
   const std::vector<std::string>& class_names() const;
   bool measures_loss() const;                     // whether Validate lists what Train is given
+  const std::string& loss() const;                // the name of the value that Train minimises
   const std::vector<std::string>& notes() const;  // about settings that are probably unintended
   // Replaces the names of the classes: one name each.
   void name_classes(std::vector<std::string> names);

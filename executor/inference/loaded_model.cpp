@@ -52,10 +52,10 @@ void LoadedModel::name_classes(const WeightsFile* file) {
     return;
   }
   const std::string other = other_classes(trained, class_names_);
-  if (!other.empty()) {
-    warn(fmt::format("{}: was trained on other classes than {} has: {}", file->path(), prepared.validation->describe(),
-                     other));
-  }
+  if (other.empty()) return;
+  warn(fmt::format("{}: was trained on other classes than {} has: {}", file->path(), prepared.validation->describe(),
+                   other));
+  class_names_ = trained;
 }
 
 TensorType LoadedModel::output_type(size_t index) const {

@@ -48,6 +48,7 @@ struct RunStarted {
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
   bool validates = false;                                     // the graph has a Validate node
   std::string best_metric;      // what the best validation is judged by; "": there is none
+  std::string trained;          // the value that Train minimises; "": it is called loss, or no metric is
   std::string better;           // "lower", "higher", or "" if nothing states it, and there is no best
   Recomputation recomputation;  // what a memory limit costs
   double setup_seconds = 0;

@@ -157,6 +157,15 @@ void check_weights_name(const std::string& option, const std::string& path) {
   }
 }
 
+void check_model_name(const std::string& option, const std::string& path) {
+  const std::string ending = std::filesystem::path(path).extension().string();
+  for (const char* of_others : {".pt", ".pth", ".ckpt", ".h5", ".keras", ".safetensors", ".onnxtxt"}) {
+    if (ending != of_others) continue;
+    throw GraphError(fmt::format("{} {}: found the ending {}, and a binary .onnx file is written: expected NAME.onnx",
+                                 option, path, ending));
+  }
+}
+
 std::vector<OutputLock> hold_outputs(const NamedPaths& files) {
   for (const auto& [option, path] : files) check_output_name(option, path);
   for (const auto& [option, path] : files) check_output_path(path);

@@ -44,6 +44,9 @@ void check_output_name(const std::string& option, const std::string& path);
 // Throws GraphError if a file of weights, which are safetensors, has a name that other tools take for a file of theirs.
 void check_weights_name(const std::string& option, const std::string& path);
 
+// The same of an .onnx model.
+void check_model_name(const std::string& option, const std::string& path);
+
 // Checks outputs before the work that makes them starts, and keeps other processes from writing them as long as the
 // locks live. Throws GraphError if two are the same file, RunError if one cannot be written, OutputInUse if another
 // process is about to write it.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "base/shell_word.h"
 #include "executor/training/changes.h"
@@ -49,6 +50,13 @@ std::string line_of(const Value& value) {
     start = fmt::format("sum {:08x}", crc32_z(0, bytes, initializer.data->size()));
   }
   return fmt::format("{}: {}{}, {}", value.name, name_of(value.type.dtype), to_string(value.type.shape), start);
+}
+
+// Begins the line of a constant. Checkpoints of earlier versions have no such lines.
+constexpr std::string_view kConstant = "constant ";
+
+bool is_of_constant(const std::string& line) {
+  return line.starts_with(kConstant);
 }
 
 // How the numbers of a schedule that are others in the graph take effect nevertheless; "": there are none.
@@ -103,6 +111,9 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
   identity.class_names = prepared.training->class_names();
   const Graph& graph = prepared.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
+  for (const Value& value : graph.values) {
+    if (value.role == Role::Constant) identity.graph.push_back(fmt::format("{}{}", kConstant, line_of(value)));
+  }
   for (const Value& value : prepared.program.training().graph.values) {
     const bool starts = value.role == Role::Parameter || value.role == Role::Frozen;
     if (starts && value.view.base != kNone) identity.graph.push_back(line_of(value));
@@ -112,8 +123,9 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
 
 void check_same_run(const CheckpointFile& file, const RunIdentity& here, const Graph& graph, bool with_others) {
   const RunIdentity& before = file.checkpoint.identity;
-  const auto found =
-      differences(with_others ? without_learners(before) : before, with_others ? without_learners(here) : here);
+  RunIdentity now = with_others ? without_learners(here) : here;
+  if (std::none_of(before.graph.begin(), before.graph.end(), is_of_constant)) std::erase_if(now.graph, is_of_constant);
+  const auto found = differences(with_others ? without_learners(before) : before, now);
   if (found.empty()) return;
   const std::string way = way_to_change(graph, before, here);
   throw GraphError(fmt::format(

@@ -386,6 +386,12 @@ void Training::announce(double setup_seconds) {
   event.class_names = prepared_.training->class_names();
   event.validates = prepared_.validation != nullptr;
   event.best_metric = monitor_.best_metric();
+  if (const Loop* validation = prepared_.program.find(LoopRole::Validate)) {
+    const std::string& trained = prepared_.program.training().metrics.front().name;
+    const auto& metrics = validation->metrics;
+    const bool other = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) { return m.name == "loss"; });
+    if (other && trained != "loss") event.trained = trained;
+  }
   if (const auto better = monitor_.better()) event.better = name_of(*better);
   event.setup_seconds = setup_seconds;
   if (const auto& from = options_.checkpoints.from) {

@@ -99,6 +99,12 @@ std::vector<std::byte> permuted(const std::vector<std::byte>& elements, size_t s
 
 WeightsFile::WeightsFile(const std::string& path, const std::string& map_path, std::vector<std::string> fresh)
     : reader_(path), mapped_(!map_path.empty()), fresh_(std::move(fresh)) {
+  if (reader_.metadata().contains("arbalest.checkpoint")) {
+    throw GraphError(
+        fmt::format("{}: found a checkpoint of a run, expected weights, as --save writes them; 'arbalest resume DIR' "
+                    "goes on with the run of a folder of checkpoints, and saves its weights",
+                    path));
+  }
   const WeightsMap map = read_map(map_path);
   for (const Entry& entry : reader_.entries()) {
     const WeightsMap::Target target = map(entry.name);
@@ -186,6 +192,10 @@ void WeightsFile::check(const std::vector<std::string>& names) const {
         fmt::format("--fresh '{}': the graph has no such parameter{}", pattern, did_you_mean(pattern, names)));
   }
   require(names);
+  refuse_others(names);
+}
+
+void WeightsFile::refuse_others(const std::vector<std::string>& names) const {
   if (mapped_ || !fresh_.empty()) return;
   const std::vector<std::string> unknown = left(names);
   if (unknown.empty()) return;

@@ -17,7 +17,7 @@ class WeightsFile {
  public:
   // `path`: a safetensors file, or the index of sharded ones. `map`: a file of rules (WeightsMap); "": names are the
   // graph's. `fresh`: patterns of the graph's names that start as they would without the file. Throws GraphError if the
-  // map is wrong, RunError if a file cannot be read or the map gives two tensors one name.
+  // map is wrong or the file is a checkpoint, RunError if a file cannot be read or the map gives two tensors one name.
   explicit WeightsFile(const std::string& path, const std::string& map = "", std::vector<std::string> fresh = {});
 
   const std::string& path() const { return reader_.path(); }
@@ -40,6 +40,8 @@ class WeightsFile {
   // Throws RunError that lists missing and unknown names: the file must have all `names` but those that start anew.
   // Without a map or such a pattern, it must have nothing else. Throws GraphError for a pattern that fits no name.
   void check(const std::vector<std::string>& names) const;
+  // Throws RunError if the file has another tensor than `names`, without a map or such a pattern.
+  void refuse_others(const std::vector<std::string>& names) const;
   // Throws RunError if the file lacks one of `names` as in check(); other tensors in the file do not matter.
   void require(const std::vector<std::string>& names) const;
   // Summary of the tensors taken, the tensors left over and the names that start anew: "w.safetensors: 60 tensors

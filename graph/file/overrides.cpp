@@ -8,6 +8,7 @@
 #include <charconv>
 #include <map>
 
+#include "base/other_names.h"
 #include "graph/file/lexer.h"
 #include "graph/op.h"
 
@@ -65,9 +66,10 @@ class Override {
     if (!spec) {
       std::vector<std::string> known;
       for (const AttributeSpec& each : node.op->attributes) known.push_back(each.name);
+      const std::string own = own_name(attribute_, known);
       fail(fmt::format("{} has no attribute '{}'; it has: {}{}", node.op->qualified_name(), attribute_,
                        known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")),
-                       did_you_mean(attribute_, known)));
+                       own.empty() ? did_you_mean(attribute_, known) : fmt::format("; did you mean '{}'?", own)));
     }
     const NamedAttribute* written = node.attributes.find_named(attribute_);
     const std::optional<Attribute> before = written ? convert(written->value, spec->kind) : spec->fallback;

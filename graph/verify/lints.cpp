@@ -2,11 +2,13 @@
 #include "graph/verify/lints.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -222,6 +224,28 @@ Notes endless_warmups(const Graph& graph) {
                fmt::format("warms up for {:g} epochs, and epochs = {:g}: the rate never reaches lr", warmup, epochs))};
 }
 
+// Calls of one model file: each has weights of its own, though a reader may take them for one model.
+Notes models_of_one_file(const Graph& graph) {
+  const Node* train = graph.find_op("arbalest.Train");
+  std::map<std::string, std::vector<std::string>> calls;  // by file: what each call's values are named after
+  for (const Node& node : graph.nodes) {
+    const bool trains = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input != kNone && value(graph, input).role == Role::Parameter;
+    });
+    if (!train || !trains || node.where.file == train->where.file) continue;
+    std::vector<std::string>& names = calls[node.where.file];
+    const std::string call = node.name.substr(0, node.name.find('/'));
+    if (std::find(names.begin(), names.end(), call) == names.end()) names.push_back(call);
+  }
+  Notes notes;
+  for (const auto& [file, names] : calls) {
+    if (names.size() < 2) continue;
+    notes.push_back(fmt::format("{} is called {} times, for '{}': these are models with weights of their own", file,
+                                names.size(), fmt::join(names, "', '")));
+  }
+  return notes;
+}
+
 struct Lint {
   std::string_view finds;
   Notes (*find)(const Graph&);  // a note for each place
@@ -237,6 +261,7 @@ constexpr Lint kLints[] = {
     {"validation on the split that is trained on", validated_on_training},
     {"crops of Augment that are mostly zeros", empty_crops},
     {"a warm-up as long as the run", endless_warmups},
+    {"one file that is called as several models", models_of_one_file},
 };
 
 }  // namespace

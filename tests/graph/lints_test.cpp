@@ -59,6 +59,17 @@ TEST_CASE("lints: graphs that are meant so have none") {
   for (const char* name : {"lenet", "vgg16", "efficientnet_b0", "vit_s16"}) CHECK(lint(example(name)) == Notes{});
 }
 
+TEST_CASE("lints: one file that is called twice is two models") {
+  const std::string nodes = "flat = Flatten (x)\ny = MatMul (flat, w)\n";
+  const std::string floats = "x = arbalest.Augment <mean = [0.0], std = [1.0]> (image)\n";
+  CHECK(lint(calling(nodes, floats + "logits = model.net (x)\n")) == Notes{});
+  const Notes found =
+      lint(calling(nodes, floats + "one = model.net (x)\nother = model.net (x)\nlogits = Add (one, other)\n"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].find("m.onnxtxt is called 2 times, for 'one', 'other': these are models with weights of their own") !=
+        std::string::npos);
+}
+
 TEST_CASE("lints: a Dropout that drops nothing is reported, with what drops") {
   const std::string rest = "logits = arbalest.Linear <units = 3> (d)\n" + std::string(kLoss);
   const Notes found = {

@@ -223,6 +223,20 @@ TEST_CASE("classes have the names of the source, else those that are kept with t
   predicted("prefetch.source=digits:?others=1");
   REQUIRE(errors.lines().size() == 1);
   CHECK(contains(errors.lines()[0], "was trained on other classes than digits has: class 2 was 'two', and is 'due'"));
+
+  // Predictions have the model's names, and what is true is found by its name: 'due' is none of the model's classes.
+  bool unknown = false;
+  for (const std::string& line :
+       trained.lines({"predict", "--format", "csv", "--set", "prefetch.source=digits:?others=1"})) {
+    CHECK_FALSE(contains(line, "due"));
+    unknown = unknown || contains(line, ",,");
+  }
+  CHECK(unknown);
+  const std::string refused = message_of<GraphError>([&] {
+    trained.lines({"evaluate", "--set", "prefetch.source=digits:?others=1"});
+  });
+  CHECK(contains(refused, "the model's classes are 'zero', 'one', 'two'"));
+  CHECK(contains(refused, "and those of digits are 'zero', 'one', 'due'"));
 }
 
 TEST_CASE("evaluate and predict refuse what they do not know") {

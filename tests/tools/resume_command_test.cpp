@@ -200,6 +200,21 @@ TEST_CASE("a checkpoint of another run is refused, with what is different") {
   CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == log);  // as it was
 }
 
+TEST_CASE("a run does not go on with other constants") {
+  Place place;
+  std::string text = kGraph;
+  const std::string before = "logits = arbalest.Linear <units = 10> (x)\n";
+  text.replace(text.find(before), before.size(),
+               "scores = arbalest.Linear <units = 10> (x)\n  two = Constant <value_floats = [2.0]> ()\n"
+               "  logits = Mul (scores, two)\n");
+  std::ofstream(place.graph) << text;
+  place.epochs = "1";
+  REQUIRE(place.run() == kDone);
+  text.replace(text.find("[2.0]"), 5, "[3.0]");
+  std::ofstream(place.graph) << text;
+  CHECK(refused([&] { place.run({"--resume"}); }).find("the checkpoint is of another run") != std::string::npos);
+}
+
 TEST_CASE("a run goes on without the passes that it was started without") {
   const Place place;
   REQUIRE(place.run({"--without", "fuse_relu", "--iterations", "30"}) == kDone);

@@ -224,6 +224,61 @@ TEST_CASE("no file of a run is another of its files") {
   CHECK(refusal(trace_over_weights) == "--trace would overwrite 'w', which --weights reads");
 }
 
+TEST_CASE("a run's own checkpoints, and keys of its log, are no names for other things") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  options.devices = "cpu:0";
+  options.session.length.iterations = 1;
+  options.session.checkpoints.folder = folder / "c";
+  std::ofstream(options.graph) << kSmallGraph;
+  RunOptions saving = options;
+  saving.session.files.save = folder / "c/checkpoint-best.safetensors";
+  check_parts(message_of<GraphError>([&] { command_run(saving); }),
+              {"--save ", "the run's own checkpoints have such names", "expected another name"});
+  std::string text = kSmallGraph;
+  text.insert(text.find("  trained = "), "  epoch = arbalest.Accuracy (logits, label)\n");
+  text.insert(text.find("\n}") + 1, "  report = arbalest.Validate (trained, epoch)\n");
+  std::ofstream(options.graph) << text;
+  options.log = folder / "log";
+  check_parts(message_of<GraphError>([&] { command_run(options); }),
+              {"metric 'epoch' has the name of another key of what --log writes"});
+  CHECK_FALSE(std::filesystem::exists(options.log));
+}
+
+TEST_CASE("a value that is trained beside a metric called loss has its own name") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  options.devices = "cpu:0";
+  options.session.length.epochs = 1;
+  options.log = folder / "log";
+  std::string text = kSmallGraph;
+  const std::string trained = "  trained = arbalest.Train <lr = 0.01> (loss)\n";
+  text.replace(text.find(trained), trained.size(),
+               "  two = Constant <value_float = 2.0> ()\n  total = Mul (loss, two)\n"
+               "  trained = arbalest.Train <lr = 0.01> (total)\n"
+               "  report = arbalest.Validate (trained, loss, total)\n");
+  std::ofstream(options.graph) << text;
+  CHECK(command_run(options) == kDone);
+  std::ifstream log(options.log);
+  size_t validations = 0, epochs = 0;
+  for (std::string line; std::getline(log, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event.at("event") == "start") CHECK(event.at("trained") == "total");
+    if (event.at("event") == "epoch") {
+      ++epochs;
+      CHECK(event.contains("total"));
+      CHECK_FALSE(event.contains("loss"));
+    }
+    if (event.at("event") != "validation") continue;
+    ++validations;
+    CHECK(event.at("total").get<double>() == doctest::Approx(2 * event.at("loss").get<double>()).epsilon(1e-6));
+  }
+  CHECK(epochs == 1);
+  CHECK(validations == 1);
+}
+
 TEST_CASE("weights are not saved under names of other tools' files, and no output is called -") {
   const TestFolder folder;
   RunOptions options;

@@ -140,6 +140,16 @@ TEST_CASE("a pipe that nobody reads is no log, one that is read soon is") {
   CHECK(read.find("{\"event\":\"end\"") != std::string::npos);
 }
 
+TEST_CASE("a log that is write-protected stays as it is") {
+  Place place;
+  const std::string log = place.at("kept.jsonl"), line = "{\"event\":\"start\"}\n";
+  std::ofstream(log) << line;
+  fs::permissions(log, fs::perms::owner_read);
+  place.options.log = log;
+  check_parts(message_of<RunError>([&] { command_run(place.options); }), {"kept.jsonl: cannot be written"});
+  CHECK(content(log) == line);
+}
+
 TEST_CASE("outputs are looked at before the work") {
   Place place;
   fs::create_symlink("gone/out", place.folder / "dead");

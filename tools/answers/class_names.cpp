@@ -2,6 +2,7 @@
 #include "tools/answers/class_names.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +11,36 @@
 #include "base/files/file.h"
 
 namespace arbalest {
+namespace {
+
+std::string shortened(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 10;
+  const std::vector<std::string> shown(names.begin(), names.begin() + int64_t(std::min(names.size(), kMost)));
+  return fmt::format("'{}'{}", fmt::join(shown, "', '"),
+                     names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "");
+}
+
+}  // namespace
+
+void refuse_other_classes(const std::vector<std::string>& of_model, const std::vector<std::string>& of_data,
+                          const std::string& data) {
+  const auto [ours, theirs] = std::mismatch(of_model.begin(), of_model.end(), of_data.begin(), of_data.end());
+  if (ours == of_model.end() || theirs == of_data.end()) return;
+  throw GraphError(fmt::format(
+      "the model's classes are {}, and those of {} are {}; expected the same in the same order, or --class-names FILE, "
+      "if they are the same by other names",
+      shortened(of_model), data, shortened(of_data)));
+}
+
+std::vector<int64_t> classes_by_name(const std::vector<std::string>& of_model,
+                                     const std::vector<std::string>& of_data) {
+  std::vector<int64_t> classes;
+  for (const std::string& name : of_data) {
+    const auto found = std::find(of_model.begin(), of_model.end(), name);
+    classes.push_back(found == of_model.end() ? -1 : found - of_model.begin());
+  }
+  return classes;
+}
 
 ClassNames::ClassNames(const std::string& path, const std::vector<std::string>& known, int64_t classes) {
   if (path.empty()) {

@@ -8,6 +8,14 @@
 
 namespace arbalest {
 
+// Throws GraphError if a class of the data, which `data` describes, has another name than the model's class of its
+// number. Either may have no names, or fewer.
+void refuse_other_classes(const std::vector<std::string>& of_model, const std::vector<std::string>& of_data,
+                          const std::string& data);
+
+// By class of the data: the model's class of its name, −1 if there is none.
+std::vector<int64_t> classes_by_name(const std::vector<std::string>& of_model, const std::vector<std::string>& of_data);
+
 class ClassNames {
  public:
   // Names for `classes` classes: the lines of the file at `path`, one each. If `path` is "", takes `known`; classes

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "executor/inference/classification.h"
@@ -52,7 +53,9 @@ class ClassLines final : public PredictionLines {
         top_(std::min(format_.top > 0 ? size_t(format_.top)
                       : labels_       ? classes_
                                       : 1,
-                      classes_)) {}
+                      classes_)) {
+    if (format_.format == LineFormat::Csv && each_label()) check_columns();
+  }
 
   std::string head() const override {
     if (format_.format != LineFormat::Csv) return "";
@@ -88,6 +91,21 @@ class ClassLines final : public PredictionLines {
   }
 
  private:
+  // Throws GraphError if two columns have one name.
+  void check_columns() const {
+    std::set<std::string> columns = {"sample"};
+    for (const char* before : {"", "label_"}) {
+      if (*before != 0 && !known_) continue;
+      for (const std::string& name : format_.names) {
+        if (columns.insert(before + name).second) continue;
+        throw GraphError(
+            fmt::format("--format csv: two columns are called '{}{}'; --format json has no columns, and "
+                        "--class-names FILE gives labels other names",
+                        before, name));
+      }
+    }
+  }
+
   // The truth about a sample, if it is known.
   struct Truth {
     int64_t label = -1;          // its class; −1: unknown
@@ -103,6 +121,9 @@ class ClassLines final : public PredictionLines {
       int32_t label = 0;
       std::memcpy(&label, batch.values[1] + size_t(n) * sizeof label, sizeof label);
       truth.label = label < int64_t(classes_) ? std::max(label, -1) : -1;
+      if (truth.label >= 0 && !format_.classes.empty()) {
+        truth.label = label < int64_t(format_.classes.size()) ? format_.classes[size_t(label)] : -1;
+      }
     }
     return truth;
   }

@@ -30,9 +30,10 @@ enum class Scores : uint8_t {
 // How classes or labels are written.
 struct ClassFormat {
   LineFormat format = LineFormat::Lines;
-  int top = 0;                       // classes per sample; 0: one, or all labels if there are several per sample
-  std::vector<std::string> names;    // of all of them
-  DataType label = DataType::Int32;  // of the second value, if there is one
+  int top = 0;                        // classes per sample; 0: one, or all labels if there are several per sample
+  std::vector<std::string> names;     // of all of them
+  DataType label = DataType::Int32;   // of the second value, if there is one
+  std::vector<int64_t> classes = {};  // by class of the data: the model's, −1: none; empty: the same
 };
 
 class PredictionLines {

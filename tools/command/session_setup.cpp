@@ -2,6 +2,7 @@
 #include "tools/command/session_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -66,6 +67,16 @@ Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>*
   }
   tell_of_idle_overrides(graph, options.session);
   return graph;
+}
+
+void check_metric_names(const Graph& graph, const std::vector<std::string>& keys, const std::string& option) {
+  const Node* validate = graph.find_op("arbalest.Validate");
+  for (size_t i = 1; validate && i < validate->inputs.size(); ++i) {
+    const std::string& name = graph.values[size_t(validate->inputs[i])].name;
+    if (std::find(keys.begin(), keys.end(), name) == keys.end()) continue;
+    fail(*validate, fmt::format("metric '{}' has the name of another key of what {} writes; expected a name beside {}",
+                                name, option, fmt::join(keys, ", ")));
+  }
 }
 
 Graph without_validation(Graph graph) {

@@ -18,6 +18,9 @@ Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>*
 // map of weights' names.
 void check_graph_kept(const std::vector<std::string>& graph_files, const FileOptions& files, const NamedPaths& outputs);
 
+// Throws GraphError if a metric that Validate lists has one of the names, which are keys of what an option writes.
+void check_metric_names(const Graph& graph, const std::vector<std::string>& keys, const std::string& option);
+
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);
 

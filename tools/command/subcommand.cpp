@@ -43,7 +43,13 @@ void reject(const CLI::App& command, const std::vector<std::string>& rest) {
   }
   std::vector<std::string> commands;
   for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
-  if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
+  if (commands.empty()) {
+    const CLI::Option* resume = command.get_option_no_throw("--resume");
+    const char* hint = rest.front().starts_with("=") ? "; NODE.ATTRIBUTE=VALUE has no blanks around '='"
+                       : resume && resume->count() > 0 ? "; --resume takes no value: --checkpoint DIR --resume"
+                                                       : "";
+    throw GraphError(fmt::format("unexpected argument '{}'{}", rest.front(), hint));
+  }
   if (rest.front().ends_with(".onnxtxt")) {
     throw GraphError(
         fmt::format("'{}' is no command; to train it: arbalest run {}", rest.front(), shell_word(rest.front())));
@@ -107,7 +113,7 @@ void Subcommands::check_graph(GraphOptions& options, const CLI::App& command) {
   for (const std::string& text : options.set) {
     const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
     if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
-    throw GraphError(fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE, as in train.lr=0.05", text));
+    throw GraphError(fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE without blanks, as in train.lr=0.05", text));
   }
 }
 

@@ -82,6 +82,17 @@ std::string see_also(const Op& op, const std::vector<const Op*>& operators) {
   return "";
 }
 
+// "; optimizer = "adamw"" if `name` is that of an optimiser, or begins as one's.
+std::string as_optimizer(const std::string& name) {
+  const std::string lower = in_lower_case(name);
+  for (const Op& op : builtin_ops().all()) {
+    if (op.optimizer && op.optimizer->name.starts_with(lower)) {
+      return fmt::format(", with optimizer = \"{}\"", op.optimizer->name);
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string describe_operators(const std::string& name) {
@@ -97,7 +108,7 @@ std::string describe_operators(const std::string& name) {
     if (std::find(names.begin(), names.end(), known) != names.end()) return described(known);
   }
   if (const std::string own = own_name(name, names); !own.empty()) {
-    return fmt::format("'{}' is called {} here.\n{}", name, own, described(own));
+    return fmt::format("'{}' is called {} here{}.\n{}", name, own, as_optimizer(name), described(own));
   }
   const std::string word = in_lower_case(name);
   std::vector<const Op*> about;

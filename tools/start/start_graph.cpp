@@ -5,13 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/plain_message.h"
 #include "graph/graph.h"
 #include "io/sources/data_order.h"
@@ -232,6 +230,8 @@ void take_model(GraphText& graph, const StartOptions& options) {
   }
   graph.set("pixels", "channels", std::to_string(ends.channels));
   if (ends.channels == 1) {
+    graph.set("x", "flip", "0");  // mirrored digits and letters are others
+    graph.replace("Half of the photos are mirrored. Bytes", "Bytes");
     graph.set("x", "mean", "[0.5]");
     graph.set("x", "std", "[0.5]");
   }
@@ -284,10 +284,9 @@ std::string write_start_graph(const StartOptions& options) {
         "init: '{}' is there already and is left as it is; another name: arbalest init {} FILE", file, options.name));
   }
   const std::string text = start_graph(options);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "wx"), std::fclose);
-  if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
-    throw RunError(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
-  }
+  AtomicFile out(file);
+  out.write(text);
+  out.commit();
   return file;
 }
 

@@ -44,7 +44,11 @@ std::string unknown_option(const std::string& word, const std::string& next, con
   const std::string name = word.substr(0, equals);
   const std::string value = equals != word.npos ? word.substr(equals + 1) : next.starts_with("-") ? "" : next;
   std::string hint;
-  if (const std::string own = own_name(name, asked.options); !own.empty()) {
+  const bool second = asked.command == "init" || asked.command == "export";
+  if (second && (name == "-o" || name == "--output" || name == "--out")) {
+    hint = fmt::format("; FILE is the second argument: arbalest {} {} {}", asked.command,
+                       asked.command == "init" ? "NAME" : "GRAPH", value.empty() ? "FILE" : shell_word(value));
+  } else if (const std::string own = own_name(name, asked.options); !own.empty()) {
     hint = fmt::format("; did you mean '{}'?", own);
   } else if (has(asked, "--set")) {
     hint = as_attribute(name.substr(std::min(name.size(), name.find_first_not_of('-'))), value);

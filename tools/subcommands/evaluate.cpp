@@ -107,6 +107,18 @@ Json fraction(double value) {
   return std::isnan(value) ? Json(nullptr) : Json(value);
 }
 
+// Keys of the report that are no metrics. `loss` is one.
+const std::vector<std::string> kKeys = {"graph",       "weights", "source",  "samples",        "left_out",
+                                        "seconds",     "scores",  "labels",  "confusion",      "mean_precision",
+                                        "mean_recall", "mean_f1", "classes", "confusion_cells"};
+
+// The key of the value that Train minimises: its name if a metric called loss is another value.
+std::string name_of_loss(const Inference& inference, const Validated& measured) {
+  const bool other = std::any_of(measured.metrics.begin(), measured.metrics.end(),
+                                 [](const auto& metric) { return metric.first == "loss"; });
+  return other ? inference.loss() : "loss";
+}
+
 Json to_json(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
   const Validated& measured = evaluated.measured;
   Json report = {{"graph", options.graph},
@@ -115,7 +127,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
                  {"samples", measured.samples},
                  {"left_out", measured.left_out},
                  {"seconds", measured.seconds},
-                 {"loss", fraction(measured.loss)}};
+                 {name_of_loss(inference, measured), fraction(measured.loss)}};
   for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
   if (evaluated.labels || evaluated.confusion) report["scores"] = evaluated.scores;
@@ -209,7 +221,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
     fmt::print("  {:<{}}  {}\n", printable(name), width,
                std::isnan(value) ? "undefined" : fmt::format("{:.6g}", value));
   };
-  if (inference.measures_loss()) line("loss", measured.loss);
+  if (inference.measures_loss()) line(name_of_loss(inference, measured), measured.loss);
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
   if (!evaluated.others.empty() && (evaluated.labels || evaluated.confusion)) {
@@ -236,11 +248,16 @@ int command_evaluate(const EvaluateOptions& options) {
   std::optional<Head> head;
   if (!options.value.empty() || !heads_of(graph).empty()) head = head_of(graph, options.value, "leave --value out");
   const std::string others = head ? other_heads(graph, *head) : "";
+  if (options.json) check_metric_names(graph, kKeys, "--json");
   InferenceRequest asked{options.split, {}};
   if (head) asked.outputs = {head->scores, head->label};
   SessionOptions session = session_options(options);
   session.execution.skip_bad = skip_bad_as_trained(options, graph);
   Inference inference(std::move(graph), session, asked);
+  const Source& source = inference.source();
+  if (options.class_names.empty()) {
+    refuse_other_classes(inference.class_names(), source.class_names(), source.describe());
+  }
   if (!options.class_names.empty()) name_classes(inference, options.class_names, counted_by(head, inference));
   tell_of_fresh_weights(options.session.files);
   for (const std::string& note : inference.notes()) warn(note);

@@ -49,6 +49,7 @@ int command_export(const ExportCommandOptions& options) {
   std::vector<std::string> graph_files;
   Graph graph = load_as_trained(options, &graph_files);
   check_graph_kept(graph_files, files, outputs);
+  check_model_name("FILE", options.file);
   check_kind_kept("FILE", options.file, OutputKind::Model);
   const auto held = hold_outputs({{"FILE", options.file}});
   ExportOptions exported = options.exported;

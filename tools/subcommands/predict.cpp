@@ -166,6 +166,14 @@ std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const I
   ClassFormat format = {options.format, options.top, {}, DataType::Int32};
   format.names = ClassNames(options.class_names, known, first.shape[0]).all();
   if (scores != Scores::OfClasses && scores != Scores::OfLabels) format.label = inference.output_type(1).dtype;
+  const Source& source = inference.source();
+  const std::vector<std::string> of_data = source.class_names();
+  if (scores == Scores::OfLabelsWithTruth && options.class_names.empty()) {
+    refuse_other_classes(inference.class_names(), of_data, source.describe());
+  }
+  if (scores == Scores::OfClassesWithLabel && options.class_names.empty() && of_data != inference.class_names()) {
+    format.classes = classes_by_name(inference.class_names(), of_data);
+  }
   return class_lines(std::move(format), scores);
 }
 

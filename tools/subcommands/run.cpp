@@ -51,6 +51,26 @@ void check_paths(const RunOptions& options) {
     paths.pop_back();
   }
   check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+  const std::string& folder = options.session.checkpoints.folder;
+  for (const auto& [option, path] : paths) {
+    if (!std::filesystem::path(path).filename().string().starts_with("checkpoint-")) continue;
+    const std::filesystem::path file = std::filesystem::absolute(path);
+    if (!same_file(file.parent_path().string(), folder)) continue;
+    throw GraphError(
+        fmt::format("{} {}: the run's own checkpoints have such names in the folder '{}', and older ones "
+                    "are removed; expected another name",
+                    option, path, folder));
+  }
+}
+
+// A warning if weights are given that are not those that the run began with: the checkpoint has its own.
+void tell_of_idle_weights(const CheckpointOptions& checkpoints, const std::string& weights) {
+  if (!checkpoints.from || weights.empty()) return;
+  const std::vector<std::string>& words = checkpoints.from->checkpoint.command;
+  const auto has = [&](const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  if (has(weights) || has("--weights=" + weights)) return;
+  warn(fmt::format("--weights {}: is not read, because the run goes on with the weights of {}", weights,
+                   checkpoints.from->path));
 }
 
 // Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
@@ -79,11 +99,13 @@ int command_run(const RunOptions& options) {
       graph_files, files,
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
   check_kind_kept("--log", options.log, OutputKind::Log);
+  if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
   SessionOptions session = session_options(options);
   session.execution.interrupted_by = InterruptHandler::signal_name;
   session.files.overrides = options.set;
   session.command = options.command_line;
   take_up(session.checkpoints);
+  tell_of_idle_weights(session.checkpoints, files.weights);
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained
   apply_changes(changed, changes_of(session.checkpoints));

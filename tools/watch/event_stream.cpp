@@ -20,8 +20,14 @@
 namespace arbalest {
 namespace {
 
-// −1 and errno if the file cannot be opened; ENXIO: a pipe that nobody reads.
+// −1 and errno if the file cannot be opened, or is write-protected, which opening it may ignore; ENXIO: a pipe that
+// nobody reads.
 int open_for_events(const std::string& path) {
+  struct stat there = {};
+  if (stat(path.c_str(), &there) == 0 && S_ISREG(there.st_mode) && (there.st_mode & 0222u) == 0) {
+    errno = EACCES;
+    return -1;
+  }
   using std::chrono::steady_clock, std::chrono::seconds, std::chrono::milliseconds;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   const auto until = steady_clock::now() + seconds(5);

@@ -33,13 +33,18 @@ Json object(const Metrics& metrics) {
   return result;
 }
 
-Json validation_line(const char* event, const Validated& validated) {
+// The key of the value that is trained: "loss", unless a metric of that name is another value.
+std::string key_of_loss(const std::string& trained) {
+  return trained.empty() ? "loss" : trained;
+}
+
+Json validation_line(const char* event, const Validated& validated, const std::string& trained) {
   Json line = {{"event", event},
                {"epoch", validated.epoch},
                {"iteration", validated.iteration},
                {"seconds", validated.seconds},
                {"samples", validated.samples},
-               {"loss", validated.loss}};
+               {key_of_loss(trained), validated.loss}};
   if (validated.left_out > 0) line["left_out"] = validated.left_out;
   add(line, validated.metrics);
   add(line, validated.parts);
@@ -67,6 +72,18 @@ int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& JsonLog::keys() {
+  static const std::vector<std::string> all = {
+      "event",        "epoch",         "epochs",          "iteration",      "seconds",
+      "samples",      "left_out",      "rate_factor",     "learning_rate",  "images_per_second",
+      "late_batches", "missed",        "skipped_updates", "images",         "sample_microseconds",
+      "reason",       "setup_seconds", "learners",        "interrupted_by", "best",
+      "best_epoch",   "best_metric",   "best_value",      "targets",        "weights",
+      "best_weights", "weights_error", "best_error",      "checkpoint",     "checkpoint_error",
+      "trace",        "trace_error"};
+  return all;
+}
 
 JsonLog::JsonLog(const std::string& path, RunSettings settings, bool goes_on)
     : path_(path),
@@ -103,6 +120,7 @@ void JsonLog::started(const RunStarted& event) {
     file_.cut(0);
   }
   waits_ = false;
+  trained_ = event.trained;
   Json versions = Json::object();
   for (const auto& [name, version] : event.versions) versions[name] = version;
   Json line = {{"event", event.resumed.empty() ? "start" : "resume"},
@@ -123,6 +141,7 @@ void JsonLog::started(const RunStarted& event) {
                {"iterations_per_epoch", event.iterations_per_epoch},
                {"iterations", event.iterations},
                {"setup_seconds", event.setup_seconds}};
+  if (!trained_.empty()) line["trained"] = trained_;
   if (!event.best_metric.empty()) {
     line["best_metric"] = event.best_metric;
     line["better"] = event.better.empty() ? Json() : Json(event.better);
@@ -158,7 +177,7 @@ void JsonLog::progress(const RunProgress& event) {
                {"seconds", event.seconds},
                {"images_per_second", event.images_per_second},
                {"learning_rate", event.learning_rate},
-               {"loss", event.loss}};
+               {key_of_loss(trained_), event.loss}};
   add(line, event.metrics);
   add(line, event.input);
   if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
@@ -172,13 +191,13 @@ void JsonLog::epoch(const EpochEnded& event) {
                {"iteration", event.iteration},
                {"seconds", event.seconds},
                {"images_per_second", event.images_per_second},
-               {"loss", event.loss}};
+               {key_of_loss(trained_), event.loss}};
   add(line, event.metrics);
   write(line);
 }
 
 void JsonLog::validation(const Validated& event) {
-  write(validation_line("validation", event));
+  write(validation_line("validation", event, trained_));
 }
 
 void JsonLog::skipped(const SampleSkipped& event) {
@@ -242,7 +261,7 @@ void JsonLog::finished(const RunFinished& event) {
   add(line, event.input);
   if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
   if (event.validated) {
-    line["loss"] = event.last.loss;
+    line[key_of_loss(trained_)] = event.last.loss;
     add(line, event.last.metrics);
     line["best"] = object(event.best);
     line["best_epoch"] = event.best_epoch;

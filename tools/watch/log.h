@@ -3,6 +3,7 @@
 // --log FILE: one JSON object a line, "event" first; keys in snake_case with their units.
 
 #include <string>
+#include <vector>
 
 #include "executor/session/observer.h"
 #include "tools/watch/event_stream.h"
@@ -19,6 +20,8 @@ class JsonLog : public RunObserver {
   // stays.
   explicit JsonLog(const std::string& path, RunSettings settings = {}, bool goes_on = false);
   bool failed() const { return file_.failed(); }  // to write; after the run
+  // The keys of lines that hold metrics, whose names are other keys of theirs.
+  static const std::vector<std::string>& keys();
 
   void started(const RunStarted& event) override;
   void progress(const RunProgress& event) override;
@@ -43,6 +46,7 @@ class JsonLog : public RunObserver {
   EventStream file_;
   bool waits_;           // nothing is written before the run has started
   std::string waiting_;  // lines until then
+  std::string trained_;  // RunStarted::trained
 };
 
 }  // namespace arbalest

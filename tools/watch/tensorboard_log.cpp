@@ -70,6 +70,7 @@ void TensorBoardLog::write_scalars(int64_t iteration, Scalars scalars) {
 
 void TensorBoardLog::started(const RunStarted& event) {
   file_.emplace(path_in(folder_), "event file");
+  if (!event.trained.empty()) loss_ = printable(event.trained);
   write(version_event(now()));
   if (!event.resumed.empty()) write(restarted_event(now(), event.resumed_iteration + 1));
   std::vector<std::pair<std::string, Hyperparameter>> parameters = {
@@ -86,7 +87,7 @@ void TensorBoardLog::started(const RunStarted& event) {
 }
 
 void TensorBoardLog::progress(const RunProgress& event) {
-  Scalars scalars = {{"loss/train", event.loss},
+  Scalars scalars = {{loss_ + "/train", event.loss},
                      {"learning_rate", event.learning_rate},
                      {"images_per_second", event.images_per_second},
                      {"epochs", event.epochs},
@@ -97,13 +98,13 @@ void TensorBoardLog::progress(const RunProgress& event) {
 }
 
 void TensorBoardLog::epoch(const EpochEnded& event) {
-  Scalars scalars = {{"loss/epoch", event.loss}};
+  Scalars scalars = {{loss_ + "/epoch", event.loss}};
   add(scalars, event.metrics, "epoch");
   write_scalars(event.iteration, std::move(scalars));
 }
 
 void TensorBoardLog::validation(const Validated& event) {
-  Scalars scalars = {{"loss/validation", event.loss}};
+  Scalars scalars = {{loss_ + "/validation", event.loss}};
   add(scalars, event.metrics, "validation");
   add(scalars, event.parts, "validation");
   write_scalars(event.iteration, std::move(scalars));

@@ -43,6 +43,7 @@ class TensorBoardLog : public RunObserver {
   std::string folder_;
   RunSettings settings_;
   std::optional<EventStream> file_;  // of a run that has started
+  std::string loss_ = "loss";        // what begins the tags of the value that is trained
 };
 
 }  // namespace arbalest

@@ -120,11 +120,12 @@ void AttentionProblem::place_operands(const Node& node, const TensorType& q_type
 void AttentionProblem::add_bias(const Node& node, const TensorType& type) {
   Shape shape = type.shape;
   if (shape.size() < 4) shape.insert(shape.begin(), 4 - shape.size(), 1);
-  const bool fits = shape.size() == 4 && (shape[0] == 1 || shape[0] == samples) &&
+  const bool fits = shape.size() == 4 && shape[0] > 0 && samples % shape[0] == 0 &&
                     (shape[1] == 1 || shape[1] == heads) && shape[2] == queries && shape[3] == keys;
   if (!fits) {
-    fail(node, fmt::format("input 'bias' is {}; expected {} rows of {}, for each of {} heads of {} samples or for all",
-                           to_string(type), queries, keys, heads, samples));
+    fail(node, fmt::format(
+                   "input 'bias' is {}; expected {} rows of {}, for each of {} heads of {} samples, for all or in turn",
+                   to_string(type), queries, keys, heads, samples));
   }
   bias_samples = shape[0];
   bias_heads = shape[1];
@@ -212,7 +213,7 @@ class Apart {
     for (size_t i = 0; i < parts_.size(); ++i) parts_[i] = turned(parts_[i], axes_[i]);
     scale_ = c.constant("scale", c.type(parts_[0]).dtype, std::vector<double>{p_.scale});
     scores_ = add("Mul", {product(parts_[0], parts_[1], kTurnSecond), scale_});
-    if (p_.biased()) scores_ = add("Add", {scores_, c.input(p_.at.bias)});
+    if (p_.biased()) scores_ = together(add("Add", {in_turns(scores_), c.input(p_.at.bias)}));
   }
 
   void replace() {
@@ -236,7 +237,7 @@ class Apart {
       if (p_.packed()) rows.push_back(add("Reshape", {gradient}, {{"shape", Ints{0, 0, p_.heads * p_.depth}}}));
     }
     if (p_.packed()) c_.replace_output(0, add("Concat", rows, {{"axis", int64_t{2}}}));
-    if (p_.biased()) c_.replace_output(p_.at.dbias, add("arbalest.SumTo", {dscores, c_.input(p_.at.bias)}));
+    if (p_.biased()) c_.replace_output(p_.at.dbias, add("arbalest.SumTo", {in_turns(dscores), c_.input(p_.at.bias)}));
   }
 
  private:
@@ -247,6 +248,15 @@ class Apart {
   }
   ValueId product(ValueId a, ValueId b, const char* transposed = nullptr) {
     return add("arbalest.BatchMatMul", {a, b}, transposed ? Attributes{{transposed, int64_t{1}}} : Attributes{});
+  }
+  // Scores with the axis of samples in two, of which the second goes through the biases; and back.
+  bool has_turns() const { return p_.bias_samples > 1 && p_.bias_samples < p_.samples; }
+  ValueId in_turns(ValueId scores) {
+    if (!has_turns()) return scores;
+    return add("Reshape", {scores}, {{"shape", Ints{-1, p_.bias_samples, p_.heads, p_.queries, p_.keys}}});
+  }
+  ValueId together(ValueId scores) {
+    return has_turns() ? add("Reshape", {scores}, {{"shape", Ints{-1, p_.heads, p_.queries, p_.keys}}}) : scores;
   }
   // Heads before rows, or back.
   ValueId turned(ValueId x, int64_t head_axis) {
@@ -316,7 +326,9 @@ std::vector<Sample> attention_samples(bool gradient) {
         Case{2, 3, 49, 49, 32, {1, 1, 1, 1}, 0.18, {2, 3, 49, 49}},
         Case{2, 2, 64, 128, 64, {2, 2, 2, 2}, 0.125, {1, 2, 64, 128}},
         Case{4, 2, 50, 50, 64, {2, 2, 2, 2}, 0.125, {1, 1, 50, 50}},
-        Case{256, 2, 16, 16, 8, {2, 2, 2, 2}, 0.35, {2, 16, 16}}}) {
+        Case{256, 2, 16, 16, 8, {2, 2, 2, 2}, 0.35, {2, 16, 16}},
+        Case{6, 2, 33, 50, 40, {1, 2, 1, 2}, 0.18, {3, 1, 33, 50}},
+        Case{6, 2, 20, 70, 32, {1, 1, 1, 1}, 0.18, {3, 2, 20, 70}}}) {
     const auto of = [&](size_t i, int64_t rows) { return shape_of(c.axes[i], c.samples, c.heads, rows, c.depth); };
     Sample sample{.name = fmt::format("{}×{} heads, {} of {}, depth {}, axes {}", c.samples, c.heads, c.queries, c.keys,
                                       c.depth, to_string(c.axes, '[', ']')),
@@ -335,11 +347,12 @@ std::vector<Sample> packed_samples(bool gradient) {
     Shape bias = {};
   };
   std::vector<Sample> samples;
-  for (const Case& c :
-       {Case{1, 1, 1, 1, 1, 1.0}, Case{2, 3, 5, 4, 1, 0.5}, Case{2, 2, 9, 8, 2, 0.35}, Case{2, 3, 50, 64, 2, 0.125},
-        Case{1, 2, 197, 64, 1, 0.125}, Case{1, 2, 70, 128, 2, 0.088}, Case{2, 3, 5, 4, 2, 0.5, {5, 5}},
-        Case{3, 2, 17, 32, 2, 0.18, {3, 1, 17, 17}}, Case{2, 3, 49, 32, 1, 0.18, {2, 3, 49, 49}},
-        Case{2, 2, 64, 64, 2, 0.125, {2, 64, 64}}, Case{128, 2, 16, 8, 2, 0.35, {2, 16, 16}}}) {
+  for (const Case& c : {Case{1, 1, 1, 1, 1, 1.0}, Case{2, 3, 5, 4, 1, 0.5}, Case{2, 2, 9, 8, 2, 0.35},
+                        Case{2, 3, 50, 64, 2, 0.125}, Case{1, 2, 197, 64, 1, 0.125}, Case{1, 2, 70, 128, 2, 0.088},
+                        Case{2, 3, 5, 4, 2, 0.5, {5, 5}}, Case{3, 2, 17, 32, 2, 0.18, {3, 1, 17, 17}},
+                        Case{2, 3, 49, 32, 1, 0.18, {2, 3, 49, 49}}, Case{2, 2, 64, 64, 2, 0.125, {2, 64, 64}},
+                        Case{128, 2, 16, 8, 2, 0.35, {2, 16, 16}}, Case{128, 3, 49, 32, 2, 0.18, {3, 49, 49}},
+                        Case{64, 3, 49, 32, 2, 0.18, {16, 3, 49, 49}}, Case{6, 2, 70, 32, 2, 0.18, {3, 2, 70, 70}}}) {
     Sample sample{.name = fmt::format("{}×{} heads of {} rows, depth {}, axis {}", c.samples, c.heads, c.rows, c.depth,
                                       c.head_axis),
                   .inputs = {noise({c.samples, c.rows, 3 * c.heads * c.depth})},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention and its gradients on CUDA: cuDNN's fused engines if operands are bfloat16, and plain kernels, a warp a row,
-// for floats and for problems that no engine supports.
+// Attention and its gradients on CUDA. If operands are bfloat16, kernels of ours take few rows and cuDNN's fused
+// engines more. Plain kernels, a warp a row, take floats, and problems that no engine supports.
 
 #include "ops/product/attention.h"
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/cudnn_attention.h"
+#include "ops/product/short_attention.h"
 
 namespace arbalest {
 
@@ -75,11 +76,11 @@ __device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) 
   }
 }
 
-// Bias of the score of a key; 0 if `bias` is null.
+// Bias of the score of a key, of which samples take turns; 0 if `bias` is null.
 template <typename T>
 __device__ inline float bias_of(const Extents& e, const T* bias, int64_t sample, int64_t head, int64_t row,
                                 int64_t key) {
-  return bias != nullptr ? widen(bias[place(e.bias, sample, head, row) + key]) : 0.0f;
+  return bias != nullptr ? widen(bias[place(e.bias, sample % e.bias_samples, head, row) + key]) : 0.0f;
 }
 
 // Writes y and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
@@ -159,11 +160,10 @@ __global__ void __launch_bounds__(kThreads)
   const Extents own{e.bias_samples, e.bias_heads};
   for_each_row(own, e.queries * e.keys, [&](int64_t bias_sample, int64_t bias_head, int64_t score, int lane) {
     const int64_t row = score / e.keys, key = score % e.keys;
-    const int64_t last_sample = e.bias_samples == 1 ? e.samples : bias_sample + 1;
     const int64_t last_head = e.bias_heads == 1 ? e.heads : bias_head + 1;
     const float added = bias_of(e, bias, bias_sample, bias_head, row, key);
     float total = 0;
-    for (int64_t sample = bias_sample; sample < last_sample; ++sample) {
+    for (int64_t sample = bias_sample; sample < e.samples; sample += e.bias_samples) {
       for (int64_t head = bias_head; head < last_head; ++head) {
         const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
         const LaneRow slope(dy + place(e.y, sample, head, row), e.depth, lane);
@@ -183,18 +183,32 @@ Extents extents_of(const AttentionProblem& p) {
           p.v,       p.y,     p.bias,    p.bias_samples, p.bias_heads, float(p.scale)};
 }
 
+// How many samples take turns with a bias, as cuDNN does not know it: their heads can be taken for those of one sample
+// if they lie like these. 1: none; 0: they lie otherwise.
+int64_t turns_as_heads(const AttentionProblem& p) {
+  if (p.bias_samples <= 1 || p.bias_samples == p.samples) return 1;
+  const HeadSteps all[] = {p.q, p.k, p.v, p.y};
+  const bool alike = p.bias_heads == p.heads &&
+                     std::all_of(std::begin(all), std::end(all),
+                                 [&](const HeadSteps& steps) { return steps.sample == p.heads * steps.head; });
+  return alike ? p.bias_samples : 0;
+}
+
 FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient,
                                     bool gradient_of_bias) {
+  const int64_t turns = turns_as_heads(p);
   const auto operand = [&](const HeadSteps& steps, int64_t rows) {
-    return AttentionOperand{{p.samples, p.heads, rows, p.depth}, {steps.sample, steps.head, steps.row, 1}};
+    return AttentionOperand{{p.samples / turns, turns * p.heads, rows, p.depth},
+                            {turns * steps.sample, steps.head, steps.row, 1}};
   };
+  const int64_t bias_samples = p.bias_samples / turns, bias_heads = turns * p.bias_heads;
   return {.gradient = gradient,
           .q = operand(p.q, p.queries),
           .k = operand(p.k, p.keys),
           .v = operand(p.v, p.keys),
           .y = operand(p.y, p.queries),
-          .bias = p.biased() ? AttentionOperand{{p.bias_samples, p.bias_heads, p.queries, p.keys},
-                                                {p.bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
+          .bias = p.biased() ? AttentionOperand{{bias_samples, bias_heads, p.queries, p.keys},
+                                                {bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
                              : AttentionOperand{},
           .gradient_of_bias = gradient_of_bias,
           .scale = float(p.scale),
@@ -219,7 +233,7 @@ void* operand_at(void* memory, const HeadSteps& steps) {
 std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request, const AttentionProblem& p,
                                                    bool gradient, bool gradient_of_bias = false) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !aligned(p)) return nullptr;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !aligned(p) || turns_as_heads(p) == 0) return nullptr;
   if (!gradient && !request.has_output(1)) return nullptr;
   return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient, gradient_of_bias));
 }
@@ -250,6 +264,7 @@ GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) 
 
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
   const AttentionProblem p = checked_problem(request, false);
+  if (takes_short_attention(request, p)) return short_attention(request, p);
   const Extents e = extents_of(p);
   if (auto plan = plan_for(request, p, false)) {
     const int64_t bytes = plan->workspace_bytes();
@@ -312,6 +327,7 @@ void launch_grad(const Extents& e, const AttentionPlaces& at, int processors, co
 
 std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
   const AttentionProblem p = checked_problem(request, true);
+  if (takes_short_attention(request, p)) return short_attention_grad(request, p);
   const GradPlan found = grad_plan_for(request, p);
   const bool own_of_bias = request.has_output(p.at.dbias) && !found.of_bias;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {

@@ -26,7 +26,8 @@ struct AttentionProblem {
   int64_t samples, heads, queries, keys, depth;
   HeadSteps q, k, v, y;
   // Steps through the bias, which is added to scores: a row of keys for each query. Steps are 0 along samples, or
-  // heads, that all have the same. bias_samples, bias_heads: how many have one of their own; 0: there is no bias.
+  // heads, that all have the same. bias_samples, bias_heads: how many have one of their own, which samples take in
+  // turn; 0: there is no bias.
   HeadSteps bias = {0, 0, 0};
   int64_t bias_samples = 0, bias_heads = 0;
   double scale;
@@ -35,14 +36,17 @@ struct AttentionProblem {
   // Takes the types of the inputs of an operator or of its gradient, with a token for one that is left out. Inputs are
   // Q (samples, heads, queries, depth), K and V (samples, heads, keys, depth), with heads and rows swapped if the
   // attribute 'head_axes' says 2. Packed inputs are (samples, rows, 3 · heads · depth): a row of Q, of K and of V after
-  // each other. A bias is (1 or samples, 1 or heads, queries, keys) and may lack the axes in front. Throws GraphError
-  // at the node if they do not fit.
+  // each other. A bias is (a divisor of samples, 1 or heads, queries, keys) and may lack the axes in front: sample i
+  // takes bias i modulo their number. Throws GraphError at the node if they do not fit.
   AttentionProblem(const Node& node, const std::vector<TensorType>& inputs, bool gradient);
   AttentionProblem(const KernelRequest& request, bool gradient)
       : AttentionProblem(request.node, request.inputs, gradient) {}
 
   bool packed() const { return at.k == 0; }
   bool biased() const { return bias_samples > 0; }
+  // Whether a block of a GPU's threads can hold all scores of a head.
+  bool is_short() const { return queries <= kShortRows && keys <= kShortRows && depth <= 128 && depth % 8 == 0; }
+  static constexpr int kShortRows = 64;
   Shape output_shape() const;
   Shape statistics_shape() const { return {samples, heads, queries, 1}; }
 

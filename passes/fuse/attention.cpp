@@ -39,8 +39,8 @@ struct Scores {
   ValueId bias = kNone;  // kNone: nothing is added
   double scale = 1;
   std::vector<NodeId> spent;  // nodes that the fused one stands for
-  int64_t windows = 1;        // of a sample, which take turns along the axis of samples
-  ValueId mask = kNone;       // of each window, for all samples and heads; the bias is for all windows then
+  int64_t windows = 1;        // that take turns along the axis of samples
+  ValueId mask = kNone;       // of each window, for all heads; the bias is for all windows then
 };
 
 class AttentionFusion {
@@ -256,14 +256,6 @@ class AttentionFusion {
            depth <= 128;
   }
 
-  // cuDNN's gradient of a bias that many short sequences have in common takes longer than the operators apart: Swin-T
-  // trained at a third of its rate with it.
-  bool is_slow(const Scores& scores) const {
-    constexpr int64_t kShort = 64, kMany = 512;
-    const Shape& made = shape(node(scores.comparison).outputs[0]);
-    return scores.bias != kNone && made[3] < kShort && made[0] * made[1] > kMany;
-  }
-
   void fuse(NodeId softmax) {
     const int64_t axis = int_attribute(node(softmax), "axis");
     ValueId weights = node(softmax).outputs[0];
@@ -275,7 +267,7 @@ class AttentionFusion {
     const NodeId product = rewriter_.only_reader(weights, "MatMul");
     if (product == kNone || node(product).inputs[0] != weights || (axis != 3 && axis != -1)) return;
     std::optional<Scores> scores = scores_of(node(softmax).inputs[0]);
-    if (!scores || is_slow(*scores)) return;
+    if (!scores) return;
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
     spent.insert(spent.end(), unchanged.begin(), unchanged.end());
@@ -285,7 +277,7 @@ class AttentionFusion {
     if (!fits(q, k, v)) return;
     const std::optional<Heads> keys = key_heads(k);
     if (!keys) return;
-    if (scores->windows > 1) return fuse_windows(product, {heads(q), *keys, heads(v)}, *scores);
+    if (scores->windows > 1) add_mask(*scores, product);
 
     NodeId last = product;
     int64_t head_axis = 1;
@@ -313,31 +305,13 @@ class AttentionFusion {
                     : replace_apart(last, operands.heads, head_axis, *scores);
   }
 
-  // Windows of a sample, each with its mask, are to attention what heads are: their masks differ, and are the same for
-  // all samples.
-  void fuse_windows(NodeId product, const std::array<Heads, 3>& heads, const Scores& scores) {
-    for (const Heads& each : heads) {
-      if (each.axis != 1) return;
-    }
-    const Shape made = shape(node(product).outputs[0]), bias = shape(node(scores.comparison).outputs[0]);
-    const int64_t all = scores.windows * made[1];
-    const std::string name = rewriter_.value(node(product).outputs[0]).name;
-    const auto reshaped = [&](ValueId value, const char* label, Shape to) {
-      return rewriter_.add_before(product, "Reshape", name + label, {value}, {{"shape", std::move(to)}});
-    };
-    for (const NodeId each : scores.spent) rewriter_.remove(each);
-    std::vector<ValueId> inputs;
-    for (const Heads& each : heads) {
-      const Shape& extents = shape(each.value);
-      inputs.push_back(reshaped(each.value, ".windows", {-1, all, extents[2], extents[3]}));
-    }
-    const ValueId sum = rewriter_.add_before(product, "Add", name + ".mask", {scores.mask, scores.bias});
-    inputs.push_back(reshaped(sum, ".bias", {1, all, bias[2], bias[3]}));
-    const ValueId y = rewriter_.add_before(product, "arbalest.Attention", name + ".attention", std::move(inputs),
-                                           {{"head_axes", Axes{1, 1, 1, 1}}, {"scale", scores.scale}});
-    rewriter_.add_output(rewriter_.value(y).producer, name + ".statistics");
-    rewriter_.become(product, "Reshape", {y}, {node(product).outputs[0]},
-                     {{"shape", Shape{-1, made[1], made[2], made[3]}}});
+  // The mask of each window and the bias that all have become a bias that samples take in turn.
+  void add_mask(Scores& scores, NodeId before) {
+    const Shape made = shape(node(scores.comparison).outputs[0]);
+    const std::string name = rewriter_.value(node(scores.comparison).outputs[0]).name;
+    const ValueId mask = rewriter_.add_before(before, "Reshape", name + ".mask", {scores.mask},
+                                              {{"shape", Shape{scores.windows, 1, made[2], made[3]}}});
+    scores.bias = rewriter_.add_before(before, "Add", name + ".bias", {mask, scores.bias});
   }
 
   void replace_packed(NodeId id, ValueId packed, int64_t heads, int64_t head_axis, const Scores& scores) {

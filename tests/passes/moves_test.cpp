@@ -303,7 +303,7 @@ TEST_CASE("attention as PyTorch exports it, rows before samples, moves nothing")
   check_same(train(program_of(body, {"fuse_attention"}), 3), train(program_of(body), 3));
 }
 
-TEST_CASE("windows of a sample are heads to attention, each with its mask") {
+TEST_CASE("windows of a sample take turns with attention's bias, each with its mask") {
   // 2 windows of 9 tokens for each of 4 samples, in 2 heads of 8; the second one's last tokens are apart.
   std::string mask = "float[2, 9, 9] mask = {";
   for (int i = 0; i < 162; ++i) mask += fmt::format("{}{}", i ? ", " : "", i / 81 == 1 && i % 9 > 5 ? "-5.0" : "0.0");
@@ -322,9 +322,12 @@ TEST_CASE("windows of a sample are heads to attention, each with its mask") {
       "a = MatMul (d, v)\nb = Transpose <perm = [0, 2, 1, 3]> (a)\ny = Reshape <shape = [-1, 288]> (b)\n" +
       kFlat + parameters;
   const Program program = program_of(body);
-  CHECK(count_ops(program.training().graph, "arbalest.Attention") == 1);
+  CHECK(count_ops(program.training().graph, "arbalest.PackedAttention") == 1);
   CHECK(count_ops(program.training().graph, "Softmax") == 0);
-  CHECK(only(program.find(LoopRole::Validate)->graph, "arbalest.Attention").inputs.size() == 4);
+  const Graph& validation = program.find(LoopRole::Validate)->graph;
+  const Node& attention = only(validation, "arbalest.PackedAttention");
+  REQUIRE(attention.inputs.size() == 2);
+  CHECK(validation.values[size_t(attention.inputs[1])].type.shape == Shape{2, 2, 9, 9});
   check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
 }
 

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Windows of an image have some fifty rows, but thousands of windows have one bias. Engines for long sequences spend
+// most of their time on the gradient of that bias. Here a block takes one head of many samples after each other. Each
+// of its warps has 16 rows of scores in registers, and the gradient of their bias with them.
+
+#include "ops/product/short_attention.h"
+
+#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/matrix_unit.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+using Element = __nv_bfloat16;
+
+constexpr int kRows = AttentionProblem::kShortRows, kWarps = kRows / 16, kBlock = kWarps * 32;
+constexpr int kTiles = kRows / 8;  // of eight keys, side by side
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+struct Extents {
+  int queries, keys, depth, heads;
+  int64_t rounds;  // samples that have one bias, or all
+  int period;      // samples until the same bias comes again
+  HeadSteps q, k, v, y, bias;
+  float scale;
+};
+
+// A warp's lane has these numbers of a tile of scores: rows `row` and `row` + 8, columns `column` and the next.
+struct Lane {
+  int id, first, row, column;  // first: row of the warp
+  __device__ Lane()
+      : id(int(threadIdx.x) % 32), first(int(threadIdx.x) / 32 * 16), row(first + id / 4), column(id % 4 * 2) {}
+};
+
+using Scores = float[kTiles][4];
+
+// Rows in shared memory, 16 bytes apart from a multiple of 128, so that matrices are read without conflicts.
+template <int kDepth>
+struct Rows {
+  static constexpr int kStride = kDepth + 8;
+  Element element[kRows * kStride];
+
+  __device__ Element* at(int row, int column) { return element + row * kStride + column; }
+
+  // Fetches rows of global memory in the background, with zeros past their ends.
+  __device__ void fetch(const Element* from, int64_t step, int rows, int depth) {
+    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kBlock) {
+      const int row = i / (kDepth / 8), column = i % (kDepth / 8) * 8;
+      const bool there = row < rows && column < depth;
+      copy_async(at(row, column), there ? from + row * step + column : from, there);
+    }
+  }
+  // Copies the warp's own rows to global memory.
+  __device__ void flush(const Lane& lane, Element* to, int64_t step, int rows, int depth) {
+    __syncwarp();
+    for (int i = lane.id; i < 16 * kDepth / 8; i += 32) {
+      const int row = lane.first + i / (kDepth / 8), column = i % (kDepth / 8) * 8;
+      if (row < rows && column < depth) store<8>(to + row * step + column, load<8>(at(row, column)));
+    }
+  }
+
+  // The warp's 16 rows from `row`, and 16 columns, as the left operand of a product.
+  __device__ void left(uint32_t (&a)[4], const Lane& lane, int row, int column) {
+    load_matrices(a, shared_address(at(row + lane.id % 16, column + lane.id / 16 * 8)));
+  }
+  // The same of the transposed matrix: its 16 rows from `row` are columns here.
+  __device__ void left_turned(uint32_t (&a)[4], const Lane& lane, int row, int column) {
+    load_matrices_transposed(a, shared_address(at(column + lane.id / 16 * 8 + lane.id % 8, row + lane.id / 8 % 2 * 8)));
+  }
+  // 16 rows as the columns of a right operand, of which 16 columns here are rows.
+  __device__ void right_turned(uint32_t (&b)[4], const Lane& lane, int row, int column) {
+    load_matrices(b, shared_address(at(row + lane.id / 16 * 8 + lane.id % 8, column + lane.id / 8 % 2 * 8)));
+  }
+  __device__ void right(uint32_t (&b)[4], const Lane& lane, int row, int column) {
+    load_matrices_transposed(b, shared_address(at(row + lane.id % 16, column + lane.id / 16 * 8)));
+  }
+};
+
+__device__ inline uint32_t pair_of(float a, float b) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// Sums over the four lanes of a row.
+__device__ inline float row_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ inline float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// The warp's 16 rows of a, times rows of b as columns.
+template <int kDepth>
+__device__ inline void compare(Scores& scores, const Lane& lane, Rows<kDepth>& a, Rows<kDepth>& b, int keys) {
+#pragma unroll
+  for (int k = 0; k < kDepth; k += 16) {
+    uint32_t left[4];
+    a.left(left, lane, lane.first, k);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; tile += 2) {
+      if (tile * 8 >= keys) break;
+      uint32_t right[4];
+      b.right_turned(right, lane, tile * 8, k);
+      multiply(scores[tile], left, right[0], right[1]);
+      multiply(scores[tile + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// out += the warp's 16 rows of weights, which lie in registers as bfloat16, times rows of b.
+template <int kDepth>
+__device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, const uint32_t (&weights)[kTiles][2],
+                               Rows<kDepth>& b, int keys) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; tile += 2) {
+    if (tile * 8 >= keys) break;
+    const uint32_t left[4] = {weights[tile][0], weights[tile][1], weights[tile + 1][0], weights[tile + 1][1]};
+#pragma unroll
+    for (int column = 0; column < kDepth; column += 16) {
+      uint32_t right[4];
+      b.right(right, lane, tile * 8, column);
+      multiply(out[column / 8], left, right[0], right[1]);
+      multiply(out[column / 8 + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// out += 16 columns of weights, from the warp's first, as rows, times rows of b.
+template <int kDepth>
+__device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& lane, Rows<kRows>& weights,
+                                      Rows<kDepth>& b, int queries) {
+#pragma unroll
+  for (int row = 0; row < kRows; row += 16) {
+    if (row >= queries) break;
+    uint32_t left[4];
+    weights.left_turned(left, lane, lane.first, row);
+#pragma unroll
+    for (int column = 0; column < kDepth; column += 16) {
+      uint32_t right[4];
+      b.right(right, lane, row, column);
+      multiply(out[column / 8], left, right[0], right[1]);
+      multiply(out[column / 8 + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// Puts 16 rows of results in place of the warp's own rows.
+template <int kDepth>
+__device__ inline void place(Rows<kDepth>& to, const Lane& lane, const float (&from)[kDepth / 8][4], float factor,
+                             float factor_below) {
+#pragma unroll
+  for (int tile = 0; tile < kDepth / 8; ++tile) {
+    const float* each = from[tile];
+    *reinterpret_cast<uint32_t*>(to.at(lane.row, tile * 8 + lane.column)) = pair_of(each[0] * factor, each[1] * factor);
+    *reinterpret_cast<uint32_t*>(to.at(lane.row + 8, tile * 8 + lane.column)) =
+        pair_of(each[2] * factor_below, each[3] * factor_below);
+  }
+}
+
+// The numbers that are added to the scores of a lane.
+struct Bias {
+  uint32_t pair[kTiles][2];
+
+  __device__ Bias(const Extents& e, const Element* bias, const Lane& lane) : pair() {
+    if (bias == nullptr) return;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane.row + i / 2 * 8, key = tile * 8 + lane.column + i % 2;
+        if (row >= e.queries || key >= e.keys) continue;
+        const auto bits = reinterpret_cast<const uint16_t*>(bias)[row * e.keys + key];
+        pair[tile][i / 2] |= uint32_t(bits) << (i % 2 * 16);
+      }
+    }
+  }
+  __device__ float at(int tile, int i) const {
+    return __uint_as_float(i % 2 == 0 ? pair[tile][i / 2] << 16 : pair[tile][i / 2] & 0xffff0000u);
+  }
+};
+
+// Scores become logarithms to the base 2. Those of keys that are not there become minus infinity.
+__device__ inline void add_bias(Scores& scores, const Extents& e, const Bias& bias, const Lane& lane) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool there = tile * 8 + lane.column + i % 2 < e.keys;
+      scores[tile][i] = there ? (scores[tile][i] * e.scale + bias.at(tile, i)) * kLog2e : -INFINITY;
+    }
+  }
+}
+
+__device__ inline int64_t first_of(const HeadSteps& steps, int64_t sample, int64_t head) {
+  return steps.first + sample * steps.sample + head * steps.head;
+}
+
+// block.x: a bias of a head; block.y: a share of the samples that have it.
+struct Group {
+  int turn, head;
+  __device__ explicit Group(const Extents& e) : turn(int(blockIdx.x) / e.heads), head(int(blockIdx.x) % e.heads) {}
+};
+
+template <int kDepth>
+__global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 4 : 2)
+    short_attention_kernel(Extents e, const Element* q, const Element* k, const Element* v, const Element* biases,
+                           Element* y, float* statistics) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& [queries, keys, values] = *reinterpret_cast<Rows<kDepth>(*)[3]>(shared);
+  const Lane lane;
+  const Group group(e);
+  wait_for_dependencies();
+  const Bias bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
+  for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
+    const int64_t sample = round * e.period + group.turn;
+    __syncthreads();  // what the round before reads is read
+    queries.fetch(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+    keys.fetch(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+    values.fetch(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+    commit_copies();
+    wait_for_copies<0>();
+    __syncthreads();
+    if (lane.first >= e.queries) continue;
+
+    Scores scores = {};
+    compare(scores, lane, queries, keys, e.keys);
+    add_bias(scores, e, bias, lane);
+    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest[i / 2] = fmaxf(largest[i / 2], scores[tile][i]);
+    }
+    largest[0] = row_max(largest[0]);
+    largest[1] = row_max(largest[1]);
+    uint32_t weights[kTiles][2];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[tile][i] = exp2f(scores[tile][i] - largest[i / 2]);
+        total[i / 2] += scores[tile][i];
+      }
+      weights[tile][0] = pair_of(scores[tile][0], scores[tile][1]);
+      weights[tile][1] = pair_of(scores[tile][2], scores[tile][3]);
+    }
+    total[0] = row_sum(total[0]);
+    total[1] = row_sum(total[1]);
+    float sums[kDepth / 8][4] = {};
+    combine(sums, lane, weights, values, e.keys);
+    place(queries, lane, sums, 1 / total[0], 1 / total[1]);
+    queries.flush(lane, y + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
+    if (statistics == nullptr || lane.id % 4 != 0) continue;
+    float* of_rows = statistics + (sample * e.heads + group.head) * e.queries;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (lane.row + i * 8 < e.queries) of_rows[lane.row + i * 8] = (largest[i] + log2f(total[i])) * kLn2;
+    }
+  }
+}
+
+struct Gradients {
+  Element *q, *k, *v;
+  float* bias;  // a matrix of scores for each block; nullptr: not wanted
+};
+
+template <int kDepth>
+struct GradientTiles {
+  Rows<kDepth> q, k, v, dy;
+  Rows<kRows> weights, slopes;
+  float means[kRows];
+};
+
+// The mean that Softmax's gradient takes off, for each of the warp's rows: the product of y and dy.
+template <int kDepth>
+__device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane, const Extents& e, const Element* y) {
+  constexpr int kParts = kDepth / 8, kAtOnce = 32 / kParts;
+#pragma unroll
+  for (int each = 0; each < 16 / kAtOnce; ++each) {
+    const int row = lane.first + each * kAtOnce + lane.id / kParts, column = lane.id % kParts * 8;
+    float sum = 0;
+    if (row < e.queries && column < e.depth) {
+      const auto a = load<8>(y + row * e.y.row + column), b = load<8>(tiles.dy.at(row, column));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum += widen(a.element[i]) * widen(b.element[i]);
+    }
+#pragma unroll
+    for (int offset = kParts / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (lane.id % kParts == 0) tiles.means[row] = sum;
+  }
+  __syncwarp();
+}
+
+template <int kDepth>
+__global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 3 : 2)
+    short_attention_grad_kernel(Extents e, const Element* q, const Element* k, const Element* v, const Element* y,
+                                const float* statistics, const Element* dy, const Element* biases, Gradients d) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& tiles = *reinterpret_cast<GradientTiles<kDepth>*>(shared);
+  const Lane lane;
+  const Group group(e);
+  wait_for_dependencies();
+  const Bias bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
+  Scores of_bias = {};
+  for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
+    const int64_t sample = round * e.period + group.turn;
+    __syncthreads();
+    tiles.q.fetch(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+    tiles.k.fetch(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+    tiles.v.fetch(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+    tiles.dy.fetch(dy + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
+    commit_copies();
+    float sum[2];  // of the rows' weights, as logarithms
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = lane.row + i * 8;
+      const float* of_rows = statistics + (sample * e.heads + group.head) * e.queries;
+      sum[i] = row < e.queries ? of_rows[row] * kLog2e : 0;
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+    const bool has_queries = lane.first < e.queries, has_keys = lane.first < e.keys;
+
+    float dq[kDepth / 8][4] = {};
+    if (has_queries) {
+      find_means(tiles, lane, e, y + first_of(e.y, sample, group.head));
+      Scores scores = {}, slopes = {};
+      compare(scores, lane, tiles.q, tiles.k, e.keys);
+      compare(slopes, lane, tiles.dy, tiles.v, e.keys);
+      add_bias(scores, e, bias, lane);
+      const float mean[2] = {tiles.means[lane.row], tiles.means[lane.row + 8]};
+      uint32_t kept[kTiles][2];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float weight = lane.row + i / 2 * 8 < e.queries ? exp2f(scores[tile][i] - sum[i / 2]) : 0.0f;
+          scores[tile][i] = weight;
+          slopes[tile][i] = weight * (slopes[tile][i] - mean[i / 2]);
+          of_bias[tile][i] += slopes[tile][i];
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          kept[tile][i] = pair_of(slopes[tile][2 * i] * e.scale, slopes[tile][2 * i + 1] * e.scale);
+          const int row = lane.row + i * 8, column = tile * 8 + lane.column;
+          *reinterpret_cast<uint32_t*>(tiles.weights.at(row, column)) =
+              pair_of(scores[tile][2 * i], scores[tile][2 * i + 1]);
+          *reinterpret_cast<uint32_t*>(tiles.slopes.at(row, column)) = kept[tile][i];
+        }
+      }
+      combine(dq, lane, kept, tiles.k, e.keys);
+    }
+    __syncthreads();
+    float dk[kDepth / 8][4] = {}, dv[kDepth / 8][4] = {};
+    if (has_keys) {
+      combine_turned(dk, lane, tiles.slopes, tiles.q, e.queries);
+      combine_turned(dv, lane, tiles.weights, tiles.dy, e.queries);
+    }
+    __syncthreads();  // rows are read: results take their place
+    if (has_queries) {
+      place(tiles.q, lane, dq, 1, 1);
+      tiles.q.flush(lane, d.q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+    }
+    if (has_keys) {
+      place(tiles.k, lane, dk, 1, 1);
+      place(tiles.v, lane, dv, 1, 1);
+      tiles.k.flush(lane, d.k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+      tiles.v.flush(lane, d.v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+    }
+  }
+  if (d.bias == nullptr) return;
+  float* own = d.bias + (int64_t(blockIdx.x) * gridDim.y + blockIdx.y) * e.queries * e.keys;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane.row + i / 2 * 8, key = tile * 8 + lane.column + i % 2;
+      if (row < e.queries && key < e.keys) own[row * e.keys + key] = of_bias[tile][i];
+    }
+  }
+}
+
+// out (matrices, scores) = Σ over parts of partials (matrices, parts, scores). block.x: 32 scores, block.y: a matrix.
+constexpr int kSumRows = 16;
+__global__ void __launch_bounds__(32 * kSumRows)
+    sum_bias_kernel(int scores, int parts, const float* partials, Element* out) {
+  __shared__ float sums[kSumRows][32];
+  wait_for_dependencies();
+  const int column = int(threadIdx.x) % 32, row = int(threadIdx.x) / 32, score = int(blockIdx.x) * 32 + column;
+  const float* from = partials + int64_t(blockIdx.y) * parts * scores;
+  float sum = 0;
+  if (score < scores) {
+#pragma unroll 4
+    for (int part = row; part < parts; part += kSumRows) sum += from[int64_t(part) * scores + score];
+  }
+  sums[row][column] = sum;
+  __syncthreads();
+  if (row > 0 || score >= scores) return;
+#pragma unroll
+  for (int i = 1; i < kSumRows; ++i) sum += sums[i][column];
+  out[int64_t(blockIdx.y) * scores + score] = narrow<Element>(sum);
+}
+
+Extents extents_of(const AttentionProblem& p) {
+  const int64_t period = p.biased() ? p.bias_samples : 1;
+  return {int(p.queries), int(p.keys),   int(p.depth), int(p.heads), p.samples / period,
+          int(period),    p.q,           p.k,          p.v,          p.y,
+          p.bias,         float(p.scale)};
+}
+
+// `blocks_each`: about how many blocks there are for each multiprocessor.
+dim3 grid_of(const Extents& e, int multiprocessors, int blocks_each) {
+  const int64_t groups = int64_t(e.period) * e.heads;
+  const int64_t chunks = (int64_t(multiprocessors) * blocks_each + groups - 1) / groups;
+  return dim3(unsigned(groups), unsigned(std::clamp<int64_t>(chunks, 1, std::min<int64_t>(e.rounds, 65535))));
+}
+
+// function(std::integral_constant<int, D>), D the least depth of tiles that holds a row.
+template <typename Function>
+auto with_depth(int64_t depth, Function function) {
+  if (depth <= 16) return function(std::integral_constant<int, 16>{});
+  if (depth <= 32) return function(std::integral_constant<int, 32>{});
+  if (depth <= 64) return function(std::integral_constant<int, 64>{});
+  return function(std::integral_constant<int, 128>{});
+}
+
+}  // namespace
+
+bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
+  const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !p.is_short()) return false;
+  const HeadSteps all[] = {p.q, p.k, p.v, p.y};
+  return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
+    return (steps.sample | steps.head | steps.row | steps.first) % 8 == 0;
+  });
+}
+
+std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
+  const Extents e = extents_of(p);
+  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32);
+  return with_depth(p.depth, [&](auto depth) {
+    const auto kernel = short_attention_kernel<depth()>;
+    constexpr int kShared = int(3 * sizeof(Rows<depth()>));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+    return make_kernel([=, at = p.at, biased = p.biased(), stored = request.has_output(1)](const KernelContext& c) {
+      launch_dependent(kernel, grid, kBlock, kShared, stream_of(c), e, input<Element>(c, 0), input<Element>(c, at.k),
+                       input<Element>(c, at.v), biased ? input<Element>(c, at.bias) : nullptr, output<Element>(c, 0),
+                       stored ? output<float>(c, 1) : nullptr);
+      check_launch("attention of few rows");
+    });
+  });
+}
+
+std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const AttentionProblem& p) {
+  const Extents e = extents_of(p);
+  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 8);
+  const bool of_bias = request.has_output(p.at.dbias);
+  const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);
+  const int64_t partials = int64_t(grid.x) * grid.y;
+  return with_depth(p.depth, [&](auto depth) {
+    const auto kernel = short_attention_grad_kernel<depth()>;
+    constexpr int kShared = int(sizeof(GradientTiles<depth()>));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+    return make_kernel(
+        [=, at = p.at, biased = p.biased()](const KernelContext& c) {
+          float* const own = of_bias ? static_cast<float*>(c.workspace) : nullptr;
+          const Gradients d{output<Element>(c, 0), output<Element>(c, at.k), output<Element>(c, at.v), own};
+          launch_dependent(kernel, grid, kBlock, kShared, stream_of(c), e, input<Element>(c, 0),
+                           input<Element>(c, at.k), input<Element>(c, at.v), input<Element>(c, at.y),
+                           input<float>(c, at.statistics), input<Element>(c, at.dy),
+                           biased ? input<Element>(c, at.bias) : nullptr, d);
+          check_launch("gradient of attention of few rows");
+          if (!of_bias) return;
+          launch_dependent(sum_bias_kernel, dim3(unsigned((scores + 31) / 32), unsigned(matrices)), 32 * kSumRows, 0,
+                           stream_of(c), scores, int(partials / matrices), own, output<Element>(c, at.dbias));
+          check_launch("gradient of attention's bias");
+        },
+        of_bias ? partials * scores * int64_t(sizeof(float)) : 0);
+  });
+}
+
+}  // namespace arbalest

@@ -41,6 +41,9 @@ void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 // make has its rows in another order then.
 void fuse_transposes(Graph& graph, const std::vector<ValueId>& asked);
 
+// A product of rows and one matrix becomes a Gemm with the bias that is added to its rows.
+void fuse_biases(Graph& graph, const std::vector<ValueId>& asked);
+
 // Chains of Slice, Concat, Split, gradients of Slice, and sums of these whose places do not overlap, become one
 // arbalest.Assemble each, which copies every element once.
 void fuse_moves(Graph& graph, const std::vector<ValueId>& asked);

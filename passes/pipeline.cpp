@@ -93,6 +93,8 @@ const std::vector<Pass> kPasses = {
      "after fold_constants, by which indices and extents are known, and before gradients, which are as simple then"},
     {"fuse_transposes", On::Loops, kOptional, always, but_for_asked<fuse_transposes>,
      "after simplify_moves, whose transpositions all move something, and before gradients, which have none then"},
+    {"fuse_biases", On::Loops, kOptional, always, but_for_asked<fuse_biases>,
+     "after fuse_transposes, which leaves products that read weights as they lie, and before gradients"},
     {"add_update", On::Training, kRequired, always, update_or_weights,
      "after all that changes the forward pass"},
     {"add_recalibration", On::Program, kRequired, always,

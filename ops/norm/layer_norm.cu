@@ -11,17 +11,25 @@ using namespace cuda;
 
 namespace {
 
-// launch(std::integral_constant<int, P>) if a warp holds rows of packs of W; false: it does not.
+// Lanes that hold a row, and packs of each.
+template <int G, int P>
+struct Held {
+  static constexpr int kGroup = G, kPacks = P;
+};
+
+// Launches with the Held that fits a row of packs of W best; false: none holds it.
 template <int W, typename Launch>
 bool with_held(const Rows& rows, const Launch& launch) {
-  if (rows.length % W != 0 || rows.length > 32 * W * kMostHeld) return false;
-  switch ((rows.length / W + 31) / 32) {
-    case 1: launch(std::integral_constant<int, 1>()); break;
-    case 2: launch(std::integral_constant<int, 2>()); break;
-    case 3: launch(std::integral_constant<int, 3>()); break;
-    default: launch(std::integral_constant<int, 4>());
-  }
-  return true;
+  if (rows.length % W != 0) return false;
+  const int64_t packs = rows.length / W;
+  const auto tried = [&](auto held) {
+    if (packs > held.kGroup * held.kPacks) return false;
+    launch(held);
+    return true;
+  };
+  return tried(Held<4, 1>()) || tried(Held<4, 2>()) || tried(Held<4, 3>()) || tried(Held<4, 4>()) ||
+         tried(Held<8, 3>()) || tried(Held<32, 1>()) || tried(Held<16, 3>()) || tried(Held<32, 2>()) ||
+         tried(Held<32, 3>()) || tried(Held<32, 4>());
 }
 
 // launch(threads of a group, elements of a pack, blocks)
@@ -57,10 +65,10 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
       float *mean = has_mean ? output<float>(c, 1) : nullptr, *inv_std = has_inv_std ? output<float>(c, 2) : nullptr;
       const bool packed = aligned(x) && aligned(y) && aligned(scale) && aligned(bias);
       constexpr int kWide = 16 / sizeof(T);
-      const auto held = [&](auto packs) {
-        launch_dependent(normalize_held_kernel<decltype(packs)::value, kWide, T>,
-                         blocks_for(rows.rows * 32, multiprocessors), kThreads, 0, stream_of(c), rows, x, scale, bias,
-                         y, mean, inv_std);
+      const auto held = [&](auto by) {
+        launch_dependent(normalize_held_kernel<by.kGroup, by.kPacks, kWide, T>,
+                         blocks_for(rows.rows * by.kGroup, multiprocessors), kThreads, 0, stream_of(c), rows, x, scale,
+                         bias, y, mean, inv_std);
         check_launch("layer_norm");
       };
       if (packed && with_held<kWide>(rows, held)) return;
@@ -102,10 +110,10 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
                       {wants_scale ? output<float>(c, 1) : nullptr, wants_bias ? output<float>(c, 2) : nullptr}, 2);
       };
       const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale);
-      const auto held = [&](auto packs) {
+      const auto held = [&](auto by) {
         const size_t shared = sums ? size_t(2 * rows.length) * sizeof(float) : 0;
-        launch_dependent(gradient_held_kernel<decltype(packs)::value, kWide, T>, unsigned(held_blocks), kThreads,
-                         shared, stream_of(c), rows, dy, x, scale, dx, partial);
+        launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(held_blocks), kThreads, shared,
+                         stream_of(c), rows, dy, x, scale, dx, partial);
         check_launch("layer_norm gradient");
       };
       if (packed && with_held<kWide>(rows, held)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows. A warp takes a row and
-// holds it in registers. Longer rows are read several times, after the first time from the nearest caches; a block
-// takes such a row if there are few.
+// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows. A warp, or as much of
+// one as a row fills, holds a row in registers. Longer rows are read several times, after the first time from the
+// nearest caches; a block takes such a row if there are few.
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"
@@ -121,10 +121,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// A row in the registers of a warp: each lane holds P packs of W elements, a warp's packs apart.
-inline constexpr int kMostHeld = 4;
+inline constexpr int kMostHeld = 4;  // packs of a lane
 
-template <int P, int W, typename T>
+// A row in the registers of G lanes: each holds P packs of W elements, G packs apart.
+template <int G, int P, int W, typename T>
 struct HeldRow {
   Pack<T, W> pack[P];
 
@@ -133,7 +133,7 @@ struct HeldRow {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       pack[p] = {};
-      if (lane + p * 32 < packs) pack[p] = load<W>(from + (lane + p * 32) * W);
+      if (lane + p * G < packs) pack[p] = load<W>(from + (lane + p * G) * W);
     }
   }
   __device__ float operator()(int p, int w) const {
@@ -141,44 +141,53 @@ struct HeldRow {
   }
 };
 
+// f(row, lane of the row's group, packs) for the rows that G lanes hold; the lanes of a warp call it together. Those
+// that are past the last row have no packs.
+template <int G, int W, typename Function>
+__device__ inline void for_each_held(const Rows& rows, Function f) {
+  const int within = int(threadIdx.x) % 32 / G, packs = int(rows.length / W);
+  for (int64_t first = thread_index() / 32 * (32 / G); first < rows.rows; first += thread_count() / G) {
+    f(first + within, int(threadIdx.x) % G, first + within < rows.rows ? packs : 0);
+  }
+}
+
 // f(p, w) for the elements of the row that the lane holds.
-template <int P, int W, typename Function>
+template <int G, int P, int W, typename Function>
 __device__ inline void for_held(int lane, int packs, Function f) {
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    if (lane + p * 32 >= packs) break;
+    if (lane + p * G >= packs) break;
 #pragma unroll
     for (int w = 0; w < W; ++w) f(p, w);
   }
 }
 
 // The same as statistics_of(), for a row in registers.
-template <int P, int W, typename T>
-__device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W, T>& x, int lane, int packs) {
-  const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0), length = float(rows.length);
+template <int G, int P, int W, typename T>
+__device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<G, P, W, T>& x, int lane, int packs) {
+  const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0, G), length = float(rows.length);
   float sum = 0, squares = 0;
-  for_held<P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
-  const float mean = origin + warp_sum(sum) / length;
-  for_held<P, W>(lane, packs, [&](int p, int w) {
+  for_held<G, P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
+  const float mean = origin + group_sum<G>(sum) / length;
+  for_held<G, P, W>(lane, packs, [&](int p, int w) {
     const float difference = x(p, w) - mean;
     squares += difference * difference;
   });
-  return {mean, 1.0f / sqrtf(warp_sum(squares) / length + rows.epsilon)};
+  return {mean, 1.0f / sqrtf(group_sum<G>(squares) / length + rows.epsilon)};
 }
 
 // The same as normalize_kernel, for rows in registers.
-template <int P, int W, typename T>
+template <int G, int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
                           float* inv_std) {
   wait_for_dependencies();
-  const int packs = int(rows.length / W);
-  for_each_row<32>(rows.rows, [&](int64_t row, int lane) {
-    const HeldRow<P, W, T> held(x + row * rows.length, lane, packs);
+  for_each_held<G, W>(rows, [&](int64_t row, int lane, int packs) {
+    const HeldRow<G, P, W, T> held(x + row * rows.length, lane, packs);
     const float2 s = statistics_of_held(rows, held, lane, packs);
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      const int k = lane + p * 32;
+      const int k = lane + p * G;
       if (k >= packs) break;
       const Pack<float, W> factor = parameters<W>(scale, k, 1), addend = parameters<W>(bias, k, 0);
       Pack<T, W> result;
@@ -188,58 +197,71 @@ __global__ void __launch_bounds__(kThreads)
       }
       store(y + row * rows.length + k * W, result);
     }
-    if (lane == 0 && mean != nullptr) mean[row] = s.x;
-    if (lane == 0 && inv_std != nullptr) inv_std[row] = s.y;
+    if (lane > 0 || packs == 0) return;
+    if (mean != nullptr) mean[row] = s.x;
+    if (inv_std != nullptr) inv_std[row] = s.y;
   });
 }
 
 // dX, and the block's sums over its rows of dY · normalised X and of dY: partial (2, blocks, length); null: dX alone.
-template <int P, int W, typename T>
-__global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
+template <int G, int P, int W, typename T>
+__global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
     gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float* partial) {
   wait_for_dependencies();
   extern __shared__ float totals[];  // (2, length)
-  const int packs = int(rows.length / W), lane = int(threadIdx.x) % 32, length = int(rows.length);
+  const int length = int(rows.length);
   float sums[2][P][W] = {};
-  for_each_row<32>(rows.rows, [&](int64_t row, int) {
-    const HeldRow<P, W, T> value(x + row * length, lane, packs), gradient(dy + row * length, lane, packs);
+  for_each_held<G, W>(rows, [&](int64_t row, int lane, int packs) {
+    const HeldRow<G, P, W, T> value(x + row * length, lane, packs), gradient(dy + row * length, lane, packs);
     const float2 s = statistics_of_held(rows, value, lane, packs);
-    float g[P][W], sum = 0, product = 0;
+    float sum = 0, product = 0;
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      if (lane + p * 32 >= packs) break;
-      const Pack<float, W> factor = parameters<W>(scale, lane + p * 32, 1);
+      if (lane + p * G >= packs) break;
+      const Pack<float, W> factor = parameters<W>(scale, lane + p * G, 1);
 #pragma unroll
       for (int w = 0; w < W; ++w) {
-        const float normal = (value(p, w) - s.x) * s.y;
+        const float normal = (value(p, w) - s.x) * s.y, g = gradient(p, w) * factor.element[w];
         sums[0][p][w] += gradient(p, w) * normal;
         sums[1][p][w] += gradient(p, w);
-        g[p][w] = gradient(p, w) * factor.element[w];
-        sum += g[p][w];
-        product += g[p][w] * normal;
+        sum += g;
+        product += g * normal;
       }
     }
-    sum = warp_sum(sum) / float(length);
-    product = warp_sum(product) / float(length);
+    sum = group_sum<G>(sum) / float(length);
+    product = group_sum<G>(product) / float(length);
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      if (lane + p * 32 >= packs) break;
+      if (lane + p * G >= packs) break;
+      const Pack<float, W> factor = parameters<W>(scale, lane + p * G, 1);
       Pack<T, W> result;
 #pragma unroll
       for (int w = 0; w < W; ++w) {
-        result.element[w] = narrow<T>(s.y * (g[p][w] - sum - (value(p, w) - s.x) * s.y * product));
+        const float g = gradient(p, w) * factor.element[w];
+        result.element[w] = narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product));
       }
-      store(dx + row * length + (lane + p * 32) * W, result);
+      store(dx + row * length + (lane + p * G) * W, result);
     }
   });
   if (partial == nullptr) return;
-  // The warps in order.
+    // The groups of a warp, then the warps in order.
+#pragma unroll
+  for (int offset = G; offset < 32; offset *= 2) {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+#pragma unroll
+      for (int i = 0; i < P * W; ++i) {
+        sums[q][i / W][i % W] += __shfl_xor_sync(0xffffffffu, sums[q][i / W][i % W], offset);
+      }
+    }
+  }
+  const int lane = int(threadIdx.x) % 32;
   for (int warp = 0; warp < kThreads / 32; ++warp) {
-    if (int(threadIdx.x) / 32 == warp) {
+    if (int(threadIdx.x) / 32 == warp && lane < G) {
 #pragma unroll
       for (int q = 0; q < 2; ++q) {
-        for_held<P, W>(lane, packs, [&](int p, int w) {
-          float& total = totals[q * length + (lane + p * 32) * W + w];
+        for_held<G, P, W>(lane, length / W, [&](int p, int w) {
+          float& total = totals[q * length + (lane + p * G) * W + w];
           total = warp == 0 ? sums[q][p][w] : total + sums[q][p][w];
         });
       }

@@ -331,6 +331,27 @@ TEST_CASE("windows of a sample take turns with attention's bias, each with its m
   check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
 }
 
+TEST_CASE("products of rows and one matrix take the bias that is added to them") {
+  const std::string weights = "#initial float[8, 8] w = {" + numbers(64) + "}, float[8] b = {" + numbers(8) + "}";
+  const auto biased = [&](const std::string& body) {
+    const std::string text = kTokens + body + kFlat + weights;
+    INFO(body);
+    const Program program = program_of(text);
+    check_same(train(program_of(text, {"fuse_biases"}), 3), train(program, 3));
+    return count_ops(program.training().graph, "Gemm") -
+           count_ops(program_of(text, {"fuse_biases"}).training().graph, "Gemm");
+  };
+  CHECK(biased("m = MatMul (tokens, w)\ny = Add (m, b)\n") == 1);
+  CHECK(biased("t = Transpose <perm = [1, 0]> (w)\nm = MatMul (tokens, t)\ny = Add (b, m)\n") == 1);
+  CHECK(biased("r = Reshape <shape = [-1, 8]> (tokens)\nm = MatMul (r, w)\na = Add (m, b)\n"
+               "y = Reshape <shape = [-1, 9, 8]> (a)\n") == 1);
+  // Others read the product, or each row has a number of its own.
+  CHECK(biased("m = MatMul (tokens, w)\na = Add (m, b)\ny = Mul (a, m)\n") == 0);
+  CHECK(biased("c = Constant <value = float[9, 1] {" + numbers(9) +
+               "}> ()\nm = MatMul (tokens, w)\na = Add (m, c)\n"
+               "y = Add (a, b)\n") == 0);
+}
+
 TEST_CASE("parts of rows that Slice takes are packed, too") {
   std::string body = kTokens + "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n";
   for (const auto& [to, begin, perm] :

@@ -55,8 +55,8 @@ const std::vector<std::string>& nets() {
       "t = Transpose <perm = [1, 0, 2]> (wide)\nr = Relu (t)\nu = Transpose <perm = [1, 0, 2]> (r)\n"
       "i = Constant <value_int = 1> ()\ng = Gather <axis = 1> (u, i)\n"
       "a = Slice <starts = [0], ends = [4], axes = [1]> (g)\nb = Slice <starts = [4], ends = [8], axes = [1]> (g)\n"
-      "h = Mul (a, b)\n" +
-          kHead,
+      "m = MatMul (b, w)\nn = Add (m, bias)\nh = Mul (a, n)\n" +
+          kHead + "#initial float[4, 4] w = {" + numbers(16) + "}, float[4] bias = {" + numbers(4) + "}",
       kShared,
   };
   return nets;
@@ -112,9 +112,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_attention, fuse_concats, simplify_moves, "
-      "fuse_transposes, fuse_gradient_sums, keep_maxima, fuse_moves, fuse_statistics, fuse_batch_norm_pairs, "
-      "fuse_regions, "
-      "delay_gradients";
+      "fuse_transposes, fuse_biases, fuse_gradient_sums, keep_maxima, fuse_moves, fuse_statistics, "
+      "fuse_batch_norm_pairs, fuse_regions, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

@@ -265,8 +265,9 @@ class Regions {
   }
   // Whether nothing writes over the value before `last` has run.
   bool is_whole_until(ValueId value, NodeId last) const {
+    const NodeId producer = rewriter_.value(value).producer;
     const std::vector<NodeId> writers = order_.writers(value);
-    return writers.empty() || writers.front() > last;
+    return std::none_of(writers.begin(), writers.end(), [&](NodeId n) { return n > producer && n <= last; });
   }
   // Whether memory holds the value whatever is computed again.
   bool is_stored(ValueId value) const {

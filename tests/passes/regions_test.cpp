@@ -78,6 +78,23 @@ TEST_CASE("regions: GELU of parts is a region forward and one backward, which co
   check_same(kGelu);
 }
 
+TEST_CASE("regions: what a view shows is read again as it is") {
+  std::string body = kGelu;
+  body.replace(body.find("flat = Flatten (x)"), 18, "flat = Reshape <shape = [0, 9, 8]> (x)");
+  body.replace(body.find("logits"), 0, "h = Flatten (g)\n");
+  body.replace(body.find("(g, v)"), 6, "(h, v)");
+  body.replace(body.find("float[72, 8] w"), 14, "float[8, 8] w");
+  body.replace(body.find(numbers(72 * 8)), numbers(72 * 8).size(), numbers(64));
+  body.replace(body.find("float[8, 3] v"), 13, "float[72, 3] v");
+  body.replace(body.rfind(numbers(24)), numbers(24).size(), numbers(72 * 3));
+  const Program program = made(body, true);
+  const Graph& graph = program.training().graph;
+  // A product takes the bias, and its rows are shown as three axes, which both regions read.
+  REQUIRE(count_ops(graph, "arbalest.Region") == 2);
+  for (const char* name : {"u", "d", "e", "i", "m"}) CHECK(graph.find_value(name) == kNone);
+  check_same(body);
+}
+
 TEST_CASE("regions: what a product lies between is not joined, and nothing is read before it is made") {
   const std::string body =
       "flat = Flatten (x)\na = Sigmoid (flat)\nb = Tanh (a)\np = MatMul (b, w)\nc = Mul (p, a)\nd = Exp (c)\n"

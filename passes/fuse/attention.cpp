@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -16,6 +17,7 @@ namespace arbalest {
 namespace {
 
 using Axes = std::vector<int64_t>;
+// Permutations of samples, heads, rows and depth. Samples may have several axes, which stay where they are.
 const Axes kHeadsBeforeRows = {0, 2, 1, 3};    // and back
 const Axes kRowsBeforeSamples = {2, 0, 1, 3};  // of what has heads before rows
 const Axes kRowsAsColumns = {0, 1, 3, 2};
@@ -38,6 +40,7 @@ struct Scores {
   NodeId comparison = kNone;
   ValueId bias = kNone;  // kNone: nothing is added
   double scale = 1;
+  ValueId factor = kNone;     // of a head's scores
   std::vector<NodeId> spent;  // nodes that the fused one stands for
   int64_t windows = 1;        // that take turns along the axis of samples
   ValueId mask = kNone;       // of each window, for all heads; the bias is for all windows then
@@ -60,10 +63,19 @@ class AttentionFusion {
   NodeId producer(ValueId value, std::string_view op) const { return rewriter_.producer(value, op); }
   bool is_read_once(ValueId value) const { return rewriter_.readers(value).size() == 1; }
 
+  // `axes` of the last axes of `rank`, with those before them where they are.
+  static Axes of_last(const Axes& axes, size_t rank) {
+    Axes all(rank);
+    std::iota(all.begin(), all.end(), int64_t{0});
+    const size_t before = rank - std::min(rank, axes.size());
+    for (size_t i = before; i < rank; ++i) all[i] = int64_t(before) + axes[i - before];
+    return all;
+  }
+
   // The Transpose by `perm` that makes the value; kNone: another node does.
   NodeId transposition(ValueId value, const Axes& perm) const {
     const NodeId id = producer(value, "Transpose");
-    return id != kNone && ints_attribute(node(id), "perm") == perm ? id : kNone;
+    return id != kNone && ints_attribute(node(id), "perm") == of_last(perm, shape(value).size()) ? id : kNone;
   }
 
   std::optional<double> factor(ValueId value) const {
@@ -93,22 +105,52 @@ class AttentionFusion {
     return value;
   }
 
+  // Whether all rows and columns of a head's scores have the number in common.
+  static bool is_of_heads(const Shape& factor, const Shape& scores) {
+    if (factor.size() > scores.size() || factor.size() < 3) return false;
+    for (size_t i = 1; i <= factor.size(); ++i) {
+      const int64_t extent = factor[factor.size() - i];
+      if (extent != 1 && (i <= 2 || extent != scores[scores.size() - i])) return false;
+    }
+    return true;
+  }
+
+  // Takes off a product with a tensor of a number for each head, such as the temperature of cosine attention.
+  ValueId without_factor_of_heads(ValueId value, Scores& found) const {
+    const NodeId id = producer(value, "Mul");
+    if (id == kNone || !is_read_once(value)) return value;
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      const ValueId factor = node(id).inputs[1 - i], other = node(id).inputs[i];
+      if (shape(other) != shape(value) || !is_of_heads(shape(factor), shape(value))) continue;
+      found.factor = factor;
+      found.spent.push_back(id);
+      return other;
+    }
+    return value;
+  }
+
   std::optional<Scores> plain_scores(ValueId value) const {
     Scores found;
-    const ValueId product = without_factors(value, found.scale, found.spent);
+    const ValueId scaled = without_factors(value, found.scale, found.spent);
+    const ValueId product = without_factors(without_factor_of_heads(scaled, found), found.scale, found.spent);
     found.comparison = producer(product, "MatMul");
     if (found.comparison == kNone || !is_read_once(product)) return std::nullopt;
     found.spent.push_back(found.comparison);
     return found;
   }
 
-  // A row of numbers for each row of scores, the same or others for each sample and each head.
+  // A row of numbers for each row of scores, the same or others for each head, and for each sample or for samples that
+  // take turns.
   static bool is_bias(const Shape& bias, const Shape& scores) {
     if (bias.size() < 2 || bias.size() > scores.size()) return false;
-    const size_t without = scores.size() - bias.size();
+    const size_t without = scores.size() - bias.size(), heads = scores.size() - 3;
+    bool differ = false;  // an axis of samples before this one has all
     for (size_t i = 0; i < bias.size(); ++i) {
-      const int64_t whole = scores[without + i];
-      if (bias[i] != whole && (without + i >= 2 || bias[i] != 1)) return false;
+      const bool whole = bias[i] == scores[without + i], may_be_one = without + i <= heads;
+      if (!whole && (!may_be_one || bias[i] != 1)) return false;
+      if (without + i >= heads) continue;
+      if (differ && !whole) return false;
+      differ = differ || bias[i] != 1;
     }
     return true;
   }
@@ -182,9 +224,13 @@ class AttentionFusion {
   }
 
   // The keys that `value` holds as columns, as Attention takes them; none if `value` is no such transposition.
-  std::optional<Heads> key_heads(ValueId value) const {
-    if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone)
-      return heads(node(turned).inputs[0]);
+  std::optional<Heads> key_heads(ValueId value, Scores& scores) const {
+    if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone) {
+      const ValueId keys = node(turned).inputs[0];
+      const ValueId plain = is_read_once(value) ? without_factors(keys, scores.scale, scores.spent) : keys;
+      if (plain != keys) scores.spent.push_back(turned);
+      return heads(plain);
+    }
     const NodeId moved = transposition(value, kHeadsBeforeColumns);
     if (moved != kNone) return Heads{node(moved).inputs[0], 2};
     return heads_turned_together(value);
@@ -232,10 +278,12 @@ class AttentionFusion {
   // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V; with `rows_first`
   // its first two axes are the other way round. It is kNone if there is none, or if nodes other than `readers` read
   // parts of it, because these parts then have to exist anyway. `extents` are Q's: samples, heads, rows and depth.
-  ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers,
-                         bool rows_first) const {
-    Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
-    if (rows_first) std::swap(whole[0], whole[1]);
+  // `samples`: the axes that the tensor has for samples.
+  ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers, Shape samples,
+                         bool rows_first = false) const {
+    Shape whole = std::move(samples);
+    whole.insert(rows_first ? whole.begin() : whole.end(), extents[2]);
+    whole.push_back(3 * extents[1] * extents[3]);
     ValueId packed = kNone;
     for (size_t i = 0; i < 3; ++i) {
       const auto view = view_in(graph_, operands.heads[i].value, whole);
@@ -246,14 +294,28 @@ class AttentionFusion {
     return read_by_no_other(operands, packed, readers) ? packed : kNone;
   }
 
-  // cuDNN's engines take these; packed, each of them begins at a multiple of 16 bytes, as they want it.
+  // Engines take these; packed, each of them begins at a multiple of 16 bytes, as they want it.
   bool fits(ValueId q, ValueId k, ValueId v) const {
-    const Shape &rows = shape(q), &columns = shape(k), &values = shape(v);
-    if (rows.size() != 4 || columns.size() != 4 || values.size() != 4) return false;
-    const int64_t depth = rows[3];
-    const Shape expected{rows[0], rows[1], columns[3], depth};
-    return values == expected && columns == Shape{rows[0], rows[1], depth, columns[3]} && depth % 8 == 0 &&
-           depth <= 128;
+    Shape rows = shape(q), columns = shape(k);
+    const size_t rank = rows.size();
+    if (rank < 4 || columns.size() != rank) return false;
+    const int64_t depth = rows[rank - 1];
+    std::swap(columns[rank - 1], columns[rank - 2]);
+    rows[rank - 2] = columns[rank - 2];
+    return rows == columns && rows == shape(v) && depth % 8 == 0 && depth <= 128;
+  }
+
+  // `from` with its axes of samples as one.
+  static Shape samples_together(const Shape& from) {
+    const int64_t samples = element_count({from.begin(), from.end() - 3});
+    return {samples, from[from.size() - 3], from[from.size() - 2], from[from.size() - 1]};
+  }
+  ValueId samples_together(NodeId before, ValueId value) {
+    if (shape(value).size() <= 4) return value;
+    Shape made = samples_together(shape(value));
+    made[0] = -1;
+    return rewriter_.add_before(before, "Reshape", rewriter_.value(value).name + ".together", {value},
+                                {{"shape", std::move(made)}});
   }
 
   void fuse(NodeId softmax) {
@@ -265,7 +327,9 @@ class AttentionFusion {
       weights = node(unchanged.back()).outputs[0];
     }
     const NodeId product = rewriter_.only_reader(weights, "MatMul");
-    if (product == kNone || node(product).inputs[0] != weights || (axis != 3 && axis != -1)) return;
+    if (product == kNone || node(product).inputs[0] != weights) return;
+    const size_t rank = shape(weights).size();
+    if (axis != -1 && axis != int64_t(rank) - 1) return;
     std::optional<Scores> scores = scores_of(node(softmax).inputs[0]);
     if (!scores) return;
     std::vector<NodeId>& spent = scores->spent;
@@ -275,27 +339,43 @@ class AttentionFusion {
     const ValueId q = without_factors(comparison.inputs[0], scores->scale, spent),
                   k = without_factors(comparison.inputs[1], scores->scale, spent), v = node(product).inputs[1];
     if (!fits(q, k, v)) return;
-    const std::optional<Heads> keys = key_heads(k);
+    const std::optional<Heads> keys = key_heads(k, *scores);
     if (!keys) return;
     if (scores->windows > 1) add_mask(*scores, product);
 
     NodeId last = product;
     int64_t head_axis = 1;
     if (const NodeId moved = rewriter_.only_reader(node(product).outputs[0], "Transpose"); moved != kNone) {
-      const Axes axes = ints_attribute(node(moved), "perm");
-      if (axes == kHeadsBeforeRows || axes == kRowsBeforeSamples) head_axis = 2;
-      if (axes == kHeadsBeforeRows) {
+      const Axes axes = ints_attribute(node(moved), "perm"), heads_first = of_last(kHeadsBeforeRows, rank);
+      if (axes == heads_first || axes == kRowsBeforeSamples) head_axis = 2;
+      if (axes == heads_first) {
         spent.push_back(product);
         last = moved;
       }
       if (axes == kRowsBeforeSamples) rewriter_.attributes(moved).set("perm", Axes{1, 0, 2, 3});
     }
-    const Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
+    Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
     std::set<NodeId> readers(spent.begin(), spent.end());
     readers.insert(last);
-    const Shape extents = shape(q);
-    ValueId packed = packed_operand(operands, extents, readers, false);
-    const ValueId turned = packed == kNone ? packed_operand(operands, extents, readers, true) : kNone;
+    if (scores->factor != kNone) {
+      const std::string name = rewriter_.value(q).name + ".scaled";
+      operands.heads[0] = {rewriter_.add_before(last, "Mul", name, {q, scores->factor}), 1};
+    }
+    for (Heads& each : operands.heads) {
+      const ValueId together = samples_together(last, each.value);
+      if (together != each.value) readers.insert(rewriter_.value(together).producer);
+      each.value = together;
+    }
+    if (scores->bias != kNone) scores->bias = samples_together(last, scores->bias);
+    const Shape extents = samples_together(shape(q));
+    const Shape together = {extents[0]}, apart(shape(q).begin(), shape(q).end() - 3);
+    ValueId packed = packed_operand(operands, extents, readers, together);
+    if (packed == kNone && apart != together) packed = packed_operand(operands, extents, readers, apart);
+    const ValueId turned = packed == kNone ? packed_operand(operands, extents, readers, together, true) : kNone;
+    if (packed != kNone && shape(packed).size() > 3) {
+      packed = rewriter_.add_before(last, "Reshape", rewriter_.value(packed).name + ".together", {packed},
+                                    {{"shape", Shape{-1, extents[2], shape(packed).back()}}});
+    }
     for (const NodeId each : spent) rewriter_.remove(each);
     if (turned != kNone) {
       packed = rewriter_.add_before(last, "Transpose", rewriter_.value(turned).name + ".samples_first", {turned},
@@ -332,10 +412,18 @@ class AttentionFusion {
   void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
                const Scores& scores) {
     const ValueId y = node(id).outputs[0];
-    const ValueId statistics = rewriter_.add_value(rewriter_.value(y).name + ".statistics", TensorType{});
+    const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
     if (scores.bias != kNone) inputs.push_back(scores.bias);
     attributes.set("scale", scores.scale);
-    rewriter_.become(id, op, std::move(inputs), {y, statistics}, std::move(attributes));
+    Shape made = shape(y);
+    if (made.size() == 4) {
+      const ValueId sums = rewriter_.add_value(statistics, TensorType{});
+      return rewriter_.become(id, op, std::move(inputs), {y, sums}, std::move(attributes));
+    }
+    made[0] = -1;
+    const ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
+    rewriter_.add_output(rewriter_.value(all).producer, statistics);
+    rewriter_.become(id, "Reshape", {all}, {y}, {{"shape", std::move(made)}});
   }
 
   const Graph& graph_;

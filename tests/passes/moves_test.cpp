@@ -331,6 +331,45 @@ TEST_CASE("windows of a sample take turns with attention's bias, each with its m
   check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
 }
 
+TEST_CASE("attention of samples that have several axes, with a factor for each head") {
+  // 3 groups of 3 tokens for each of 4 samples, in 2 heads of 8: (4, 3, 2, 3, 8).
+  const auto part = [](const char* name, int first, const char* perm) {
+    return fmt::format(
+        "{0}3 = Slice <starts = [{1}], ends = [{2}], axes = [3]> (qkv)\n{0}4 = Reshape <shape = [0, 0, 0, 2, 8]> "
+        "({0}3)\n"
+        "{0} = Transpose <perm = {3}> ({0}4)\n",
+        name, first, first + 16, perm);
+  };
+  const std::string heads = "[0, 1, 3, 2, 4]";
+  const std::string begin = kTokens + "g = Reshape <shape = [-1, 3, 3, 8]> (tokens)\n" +
+                            "qkv = arbalest.Linear <units = 48, axis = -1> (g)\n" + part("q", 0, heads.c_str()) +
+                            part("k0", 16, heads.c_str()) + part("v", 32, heads.c_str()) +
+                            constant("scale", "value_float = 0.35") +
+                            "k1 = Mul (k0, scale)\nk = Transpose <perm = [0, 1, 2, 4, 3]> (k1)\ns0 = MatMul (q, k)\n";
+  const std::string end =
+      "w = Softmax <axis = -1> (s)\na = MatMul (w, v)\nt = Transpose <perm = [0, 1, 3, 2, 4]> (a)\n"
+      "y = Reshape <shape = [0, 9, 16]> (t)\n" +
+      kFlat;
+  const auto fused = [&](const std::string& between, const std::string& parameters, const char* op) {
+    const std::string text = begin + between + end + parameters;
+    INFO(text);
+    const Program program = program_of(text);
+    CHECK(count_ops(program.training().graph, op) == 1);
+    CHECK(count_ops(program.training().graph, "Softmax") == 0);
+    check_same(train(program_of(text, {"fuse_attention"}), 3), train(program, 3));
+  };
+  const auto initial = [](const char* name, const char* shape, int count) {
+    return fmt::format("#initial float[{}] {} = {{{}}}", shape, name, numbers(count));
+  };
+  const char *packed = "arbalest.PackedAttention", *apart = "arbalest.Attention";
+  fused("s = Add (s0, b)\n", initial("b", "2, 3, 3", 18), packed);
+  fused("s = Add (b, s0)\n", initial("b", "3, 2, 3, 3", 54), packed);
+  fused("s = Add (s0, b)\n", initial("b", "1, 3, 1, 3, 3", 27), packed);
+  fused("s1 = Mul (s0, f)\ns = Add (s1, b)\n",
+        initial("f", "2, 1, 1", 2) + ", float[2, 3, 3] b = {" + numbers(18) + "}", apart);
+  fused("s = Mul (f, s0)\n", initial("f", "1, 2, 1, 1", 2), apart);
+}
+
 TEST_CASE("products of rows and one matrix take the bias that is added to them") {
   const std::string weights = "#initial float[8, 8] w = {" + numbers(64) + "}, float[8] b = {" + numbers(8) + "}";
   const auto biased = [&](const std::string& body) {

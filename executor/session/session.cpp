@@ -410,7 +410,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   const bool saves_validated =
       !options.rules.targets.empty() || options.rules.patience > 0 || prepared.program.find(LoopRole::Recalibrate);
   request.keep_validated = !options.files.save_best.empty() || (!options.files.save.empty() && saves_validated);
-  request.rate_follows_validation = options.rules.plateau > 0;
+  // A run that a validation may end keeps as close to it, so that a checkpoint of its end has no validation behind it.
+  const bool may_end = !options.rules.targets.empty() || options.rules.patience > 0;
+  request.follows_validation = may_end || options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
   fit_to_limit(prepared, 0, options);

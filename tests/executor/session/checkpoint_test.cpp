@@ -4,11 +4,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "base/files/file.h"
 #include "executor/training/checkpoint_folder.h"
+#include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"
@@ -172,6 +175,49 @@ TEST_CASE("a run that was validated at its end, out of step, goes on") {
     CHECK(at == (epochs < 3 ? std::vector<int64_t>{3, 6, 8} : std::vector<int64_t>{6, 8}));
     CHECK(validations(rest.story).back() == validations(whole.story).back());
   }
+}
+
+TEST_CASE("a run goes on with its own data only") {
+  const auto data = [](float scale, int32_t shift) {
+    std::vector<float> x(24 * 4);
+    std::vector<int32_t> label(24);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = scale * float(i % 7);
+    for (size_t i = 0; i < label.size(); ++i) label[i] = int32_t(i + size_t(shift)) % 3;
+    TensorFile file;
+    file.tensors = {{"x", DataType::Float32, {24, 4}, std::vector<uint8_t>(x.size() * 4)},
+                    {"label", DataType::Int32, {24}, std::vector<uint8_t>(label.size() * 4)}};
+    std::memcpy(file.tensors[0].bytes.data(), x.data(), x.size() * 4);
+    std::memcpy(file.tensors[1].bytes.data(), label.data(), label.size() * 4);
+    return file;
+  };
+  const TestFolder folder;
+  const auto write = [&](const TensorFile& train) {
+    write_safetensors(folder / "train.safetensors", train);
+    write_safetensors(folder / "test.safetensors", data(1, 0));
+  };
+  const Graph graph = read_graph_text(
+      fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nown () => (float loss)\n{{\n"
+                  "x, label = arbalest.Prefetch <source = \"tensors:{}\", batch = 4> ()\n"
+                  "logits = arbalest.Linear <units = 3> (x)\n"
+                  "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                  "trained = arbalest.Train <lr = 0.1> (loss)\n"
+                  "report = arbalest.Validate <batch = 24> (trained, loss)\n}}\n",
+                  folder.string()),
+      "own.onnxtxt", builtin_ops());
+  SessionOptions options = on_cpus();
+  options.checkpoints.folder = folder / "ck";
+  options.checkpoints.resume = true;
+  options.length.epochs = 1;
+  write(data(1, 0));
+  run(graph, options);
+  options.length.epochs = 2;
+  options.checkpoints.from = newest_checkpoint(options.checkpoints.folder);
+  for (const TensorFile& other : {data(2, 0), data(1, 1)}) {
+    write(other);
+    CHECK(contains(message_of([&] { run(graph, options); }), "training data's checksum: "));
+  }
+  write(data(1, 0));
+  CHECK(run(graph, options).ends.at(0).epoch == 2);
 }
 
 }  // namespace checkpoint_test

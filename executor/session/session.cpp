@@ -191,9 +191,9 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
   if (options.length.epochs) return *options.length.epochs;
   const double written = float_attribute(train, "epochs");
   if (written > 1e9) fail(train, fmt::format("attribute 'epochs' is {}, expected at most 1e9", written));
-  if (written != std::floor(written))
+  if (written != std::floor(written) && !options.length.iterations)
     fail(train, fmt::format("attribute 'epochs' is {}, expected a whole number", written));
-  return written > 0 ? int64_t(written) : 1;
+  return written > 0 ? int64_t(std::ceil(written)) : 1;
 }
 
 // About how long host nodes take for a sample, in µs of a thread.

@@ -397,6 +397,7 @@ TEST_CASE("what becomes of a loss that is not finite is checked") {
         "arbalest: --on-nan: found 'rolback'; expected stop, rollback or skip; did you mean 'rollback'?\n");
   CHECK(fault({"run", "g", "--on-nan", "rollback"}) == "arbalest: --on-nan rollback needs --checkpoint DIR\n");
   CHECK(fault({"run", "g", "--nan-rollbacks", "2"}) == "arbalest: --nan-rollbacks needs --on-nan rollback\n");
+  CHECK(fault({"run", "g", "--plateau-factor", "0.5"}) == "arbalest: --plateau-factor needs --plateau N\n");
   CHECK(fault({"run", "g", "--checkpoint", "c", "--on-nan", "rollback", "--nan-rate-factor", "2"}).find("found '2'") !=
         std::string::npos);
 }

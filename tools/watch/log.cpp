@@ -104,7 +104,11 @@ void JsonLog::write(const Line& line) {
 
 // Cuts the log after the checkpoint's line. If the log has no such line, goes on after its content with a warning.
 void JsonLog::go_on(const RunStarted& event) {
-  if (file_.empty()) return;
+  if (file_.empty()) {
+    warn(
+        fmt::format("{}: is new; what the run logged up to iteration {} is not in it", path_, event.resumed_iteration));
+    return;
+  }
   if (const int64_t end = end_of_checkpoint(path_, event); end >= 0) {
     file_.cut(end);
   } else {

@@ -262,7 +262,10 @@ bool counts_samples(const Graph& graph, ValueId value) {
   const NodeId producer = graph.values[size_t(value)].producer;
   if (producer == kNone) return false;
   const Node& node = graph.nodes[size_t(producer)];
-  if (node.op->metric) return node.op->metric->counts && node.outputs[0] == value;
+  if (node.op->metric && node.outputs[0] == value) return node.op->metric->counts;
+  const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
+  const OperandSpec* spec = node.op->output_spec(size_t(place));
+  if (spec && spec->name == "accuracy") return true;  // that a loss counts beside itself
   const bool alone = passes_number_on(node);
   if (!alone && !whole.contains(node.op->qualified_name())) return false;
   return std::all_of(node.inputs.begin(), node.inputs.begin() + (alone ? 1 : std::ptrdiff_t(node.inputs.size())),

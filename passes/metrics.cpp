@@ -265,7 +265,7 @@ bool counts_samples(const Graph& graph, ValueId value) {
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->counts;
   const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
   const OperandSpec* spec = node.op->output_spec(size_t(place));
-  if (spec && spec->name == "accuracy") return true;  // that a loss counts beside itself
+  if (spec && spec->name == "accuracy") return true;  // counted by the kernel of a loss
   const bool alone = passes_number_on(node);
   if (!alone && !whole.contains(node.op->qualified_name())) return false;
   return std::all_of(node.inputs.begin(), node.inputs.begin() + (alone ? 1 : std::ptrdiff_t(node.inputs.size())),

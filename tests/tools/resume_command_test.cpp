@@ -17,6 +17,7 @@
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 
 using namespace arbalest;
@@ -254,6 +255,22 @@ TEST_CASE("a run that is complete goes on where more epochs are asked for, and i
   CHECK(read_file(place.weights) == read_file(whole.weights));
   place.epochs = "1";
   CHECK(refused([&] { place.run({"--resume"}); }) == "the checkpoint is after iteration 36, and the run ends after 12");
+}
+
+TEST_CASE("a run that goes on says that its log is new, and that other weights are not read") {
+  Place place;
+  place.epochs = "2";
+  REQUIRE(place.run() == kDone);
+  place.epochs = "3";
+  fs::remove(place.log);
+  const test::Redirected errors(place.folder / "errors", stderr);
+  // The name is in the run's command line, as that of what it saves.
+  CHECK(place.run({"--resume", "--weights", place.weights.c_str()}) == kDone);
+  std::string all;
+  for (const std::string& line : errors.lines()) all += line + "\n";
+  CHECK(all.find("is new; what the run logged up to iteration 24 is not in it") != std::string::npos);
+  CHECK(all.find("--weights " + place.weights + ": is not read, because the run goes on with the weights of ") !=
+        std::string::npos);
 }
 
 TEST_CASE("a run that goes on has another learning rate where that is asked for, and from there on") {

@@ -39,6 +39,7 @@ struct MetricSpec {
   double least = -std::numeric_limits<double>::infinity();  // the range of the metric
   double most = std::numeric_limits<double>::infinity();
   Keeps keeps = Keeps::Mean;
+  bool counts = false;  // Mean: the share of the batch's samples of which something is so, 0 or 1 for each
 
   // For Rows. finish() returns the metric and then its parts, NaN for what the samples leave undefined. parts() names
   // these: "0" of the metric "auc" is called "auc/0". None: there are none. `inputs` are the types of the node's

@@ -19,7 +19,9 @@ std::string input_name(const InferContext& context, size_t i) {
 const TensorType& floating_input(const InferContext& context, size_t i) {
   const TensorType& type = context.input(i);
   if (!is_floating(type.dtype)) {
-    context.fail(fmt::format("{} is {}; expected float, double or bfloat16", input_name(context, i), to_string(type)));
+    const bool number = type.dtype != DataType::Token && type.dtype != DataType::String;
+    context.fail(fmt::format("{} is {}; expected float, double or bfloat16{}", input_name(context, i), to_string(type),
+                             number ? "; Cast <to = 1> makes floats of it" : ""));
   }
   return type;
 }
@@ -36,8 +38,10 @@ const TensorType& number_input(const InferContext& context, size_t i) {
 const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks) {
   const TensorType& type = floating_input(context, i);
   if (std::find(ranks.begin(), ranks.end(), type.shape.size()) == ranks.end()) {
-    context.fail(fmt::format("{} is {}, of rank {}; expected rank {}", input_name(context, i), to_string(type),
-                             type.shape.size(), fmt::join(ranks, " or ")));
+    const bool column = type.shape.size() == 1 && std::find(ranks.begin(), ranks.end(), 2) != ranks.end();
+    context.fail(fmt::format("{} is {}, of rank {}; expected rank {}{}", input_name(context, i), to_string(type),
+                             type.shape.size(), fmt::join(ranks, " or "),
+                             column ? "; Unsqueeze <axes = [1]> makes rows of one number each" : ""));
   }
   return type;
 }

@@ -126,7 +126,9 @@ void measure(Loop& loop, const std::vector<ValueId>& values, ValueId loss, const
     metric.rows = add_rows(loop.graph, value, of_device, options.validators);
   }
   size_t weight = means.size();
-  for (size_t m = 0; m < means.size(); ++m) *places[m] = {m + 1, means[m].weight == kNone ? 0 : ++weight};
+  for (size_t m = 0; m < means.size(); ++m) {
+    *places[m] = {m + 1, means[m].weight == kNone ? 0 : ++weight, counts_samples(loop.graph, means[m].value)};
+  }
   loop.sums = 1 + weight;
   loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -245,6 +247,29 @@ ValueId weight_of(Graph& graph, ValueId value) {
 
 bool is_mean(Graph& graph, ValueId value) {
   return Means(graph).weight(value).has_value();
+}
+
+bool counts_samples(const Graph& graph, ValueId value) {
+  static const std::set<std::string_view> whole = {"Neg", "Add", "Sub", "Sum", "Mul"};
+  if (value == kNone) return false;
+  const TensorType& type = graph.values[size_t(value)].type;
+  if (const auto known = content_of(graph, value)) {
+    if (type.elements() != 1 || type.dtype != DataType::Float32) return false;
+    float number = 0;
+    std::memcpy(&number, known->data(), sizeof number);
+    return number == std::round(number);
+  }
+  const NodeId producer = graph.values[size_t(value)].producer;
+  if (producer == kNone) return false;
+  const Node& node = graph.nodes[size_t(producer)];
+  if (node.op->metric && node.outputs[0] == value) return node.op->metric->counts;
+  const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
+  const OperandSpec* spec = node.op->output_spec(size_t(place));
+  if (spec && spec->name == "accuracy") return true;  // counted by the kernel of a loss
+  const bool alone = passes_number_on(node);
+  if (!alone && !whole.contains(node.op->qualified_name())) return false;
+  return std::all_of(node.inputs.begin(), node.inputs.begin() + (alone ? 1 : std::ptrdiff_t(node.inputs.size())),
+                     [&](ValueId input) { return counts_samples(graph, input); });
 }
 
 MeasuredMeans measured_means(Graph& graph, ValueId value) {

@@ -105,6 +105,10 @@ ValueId weight_of(Graph& graph, ValueId value);
 // batches is not what it is over all their samples.
 bool is_mean(Graph& graph, ValueId value);
 
+// True if the mean times its weight is a whole number: a share of samples (MetricSpec::counts), or sums, differences
+// and whole multiples of such.
+bool counts_samples(const Graph& graph, ValueId value);
+
 // True if the rows that pad a batch have a part in the value: an operator without a metric's record, which does not
 // know how many samples are valid, makes it of the batch.
 bool reads_padding(const Graph& graph, ValueId value);

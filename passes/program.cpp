@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -56,7 +57,8 @@ double mean_of(const LoopMetric& metric, const std::vector<double>& sums) {
   for (const LoopMean& mean : metric.means) {
     const double weight = sums[mean.weight];
     if (weight == 0) return std::numeric_limits<double>::quiet_NaN();
-    means.push_back(sums[mean.sum] / weight);
+    // Kernels round the share of a batch, so the count of samples is recovered, and is then divided once.
+    means.push_back((mean.counts ? std::round(sums[mean.sum]) : sums[mean.sum]) / weight);
   }
   return metric.function.nodes.empty() ? means.at(0) : value_at(metric, means);
 }

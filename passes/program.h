@@ -45,6 +45,7 @@ enum class LoopRole : uint8_t {
 // The tally's two sums whose quotient a mean is.
 struct LoopMean {
   size_t sum = 0, weight = 0;
+  bool counts = false;  // counts_samples(): the sum is a whole number but for the rounding of batches' shares
 };
 
 // A value that a loop measures. Means are in the loop's tally (add_tally()), in the order of its metrics.

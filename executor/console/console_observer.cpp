@@ -245,7 +245,12 @@ void ConsoleObserver::finished(const RunFinished& event) {
                           : event.reason == RunEnd::Until     ? "target reached"
                           : event.reason == RunEnd::Patience  ? "out of patience"
                                                               : "done";
-  print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
+  const bool by_validation = event.reason == RunEnd::Until || event.reason == RunEnd::Patience;
+  const std::string since =
+      by_validation && event.last.iteration < event.iteration
+          ? fmt::format(" in epoch {}, iteration {}; trained", event.last.epoch, event.last.iteration)
+          : " after";
+  print(fmt::format("{}{} {} iteration{} in {} ({} images/s)", how, since, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (last_.iteration > ended_ && last_.iteration <= event.iteration) {  // not what a rollback undid
     print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_, run_.trained)));
@@ -270,7 +275,12 @@ void ConsoleObserver::finished(const RunFinished& event) {
     print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)
                              : fmt::format("  {}: reached after {:.1f} s", target.target, target.seconds));
   }
-  if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
+  if (!event.weights.empty()) {
+    print(fmt::format("  weights: {}{}", event.weights,
+                      event.weights_iteration == event.iteration
+                          ? ""
+                          : fmt::format(", of epoch {}, iteration {}", event.weights_epoch, event.weights_iteration)));
+  }
   if (!event.checkpoint_error.empty()) {
     print(fmt::format("  checkpoint: not written: {}", event.checkpoint_error));
   } else if (!event.checkpoint.empty()) {

@@ -35,6 +35,17 @@ std::vector<int64_t> greatest(std::span<const float> scores, size_t count) {
   return order;
 }
 
+// The name of the value that Identity hands on as `name`, however often.
+std::string source_of(const Graph& graph, const std::string& name) {
+  ValueId value = graph.find_value(name);
+  while (value != kNone && graph.values[size_t(value)].producer != kNone) {
+    const Node& producer = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+    if (producer.op->qualified_name() != "Identity") break;
+    value = producer.inputs[0];
+  }
+  return value == kNone ? name : graph.values[size_t(value)].name;
+}
+
 }  // namespace
 
 std::vector<Head> heads_of(const Graph& graph) {
@@ -67,7 +78,7 @@ Head head_of(const Graph& graph, const std::string& scores, const std::string& i
   if (scores.empty()) return heads.front();
   std::vector<std::string> names;
   for (const Head& head : heads) {
-    if (head.scores == scores) return head;
+    if (source_of(graph, head.scores) == source_of(graph, scores)) return head;
     names.push_back(head.scores);
   }
   throw GraphError(fmt::format("no loss compares the value '{}'; expected scores: {}{}", scores,

@@ -13,6 +13,7 @@
 #include "base/plain_message.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
+#include "executor/inference/opset_forms.h"
 #include "executor/session/state.h"
 #include "graph/constants.h"
 #include "graph/op.h"
@@ -23,7 +24,6 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kOpset = 18, kOpsetWithGelu = 20;
 constexpr size_t kMostFaults = 20;  // of the weights' file that are reported at once
 
 std::vector<float> floats_of(const Value& value) {
@@ -85,7 +85,6 @@ class Exporter {
   Graph run() {
     ValueId output = chosen_output();
     const std::optional<MixingNode> mixing = find_mixing(graph_);
-    const bool labels = scores_labels(graph_, output);
     expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
     for (const Value& value : graph_.values) {
@@ -93,19 +92,19 @@ class Exporter {
       if (kept) stored_names_.push_back(value.name);
     }
     graph_ = slice_validation(graph_, {output}, "test", mixing ? mixing->batch : batch_of(graph_));
-    if (exported_.probabilities) output = add_probabilities(output, labels);
+    if (exported_.probabilities) output = add_probabilities(output);
     take_inputs(output);
     order_for(graph_, output);
     put_weights();
     restore_batch_norms();
     spell_out_swish(output);
     if (exported_.fold_batch_norm) fold_batch_norms();
+    graph_.opsets = {{"", put_in_opset(graph_)}};
     order_for(graph_, output);
     state_constant_operands();
     count_parts();
     drop_unused(output);
     check_operators();
-    graph_.opsets = {{"", graph_.find_op("Gelu") ? kOpsetWithGelu : kOpset}};
     if (!mixing) open_batch();
     return std::move(graph_);
   }
@@ -127,11 +126,13 @@ class Exporter {
 
   ValueId chosen_output() {
     output_name_ = exported_.value;
-    if (output_name_.empty()) {
-      const Head head = head_of(graph_, "", compared());
-      output_name_ = head.scores;
+    if (output_name_.empty() || exported_.probabilities) {
+      const Head head = head_of(graph_, output_name_, compared());
+      of_labels_ = head.labels;
+      const bool chosen = !output_name_.empty();
+      if (!chosen) output_name_ = head.scores;
       const std::string others = other_heads(graph_, head);
-      if (!others.empty()) warn(fmt::format("the output is '{}'; --value exports {}", head.scores, others));
+      if (!others.empty() && !chosen) warn(fmt::format("the output is '{}'; --value exports {}", head.scores, others));
     }
     const ValueId output = graph_.find_value(output_name_);
     if (output != kNone) return output;
@@ -141,8 +142,8 @@ class Exporter {
         fmt::format("graph '{}' has no value '{}'{}", graph_.name, output_name_, did_you_mean(output_name_, known)));
   }
 
-  ValueId add_probabilities(ValueId scores, bool of_labels) {
-    if (of_labels) return append(graph_, "Sigmoid", "probabilities", {scores});
+  ValueId add_probabilities(ValueId scores) {
+    if (of_labels_) return append(graph_, "Sigmoid", "probabilities", {scores});
     return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", int64_t{-1}}});
   }
 
@@ -458,6 +459,7 @@ class Exporter {
   const SessionOptions& options_;
   const ExportOptions& exported_;
   std::string output_name_;
+  bool of_labels_ = false;                 // whether the output's probabilities are its sigmoid
   std::vector<std::string> stored_names_;  // of the whole graph, of which one output is exported
 };
 

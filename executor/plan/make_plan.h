@@ -33,16 +33,16 @@ struct PlanRequest {
   BatchOrigin training_batches = BatchOrigin::Host, validation_batches = BatchOrigin::Host;
   // How long it takes to fill one sample on one thread, in µs: see Source::microseconds_per_sample().
   double training_fill_time = 0, validation_fill_time = 0;
-  bool endless = false;                  // a pass without an end, whose batches the caller fills
-  int32_t host_threads = 1;              // of host tasks: how many parts of batches are worth having at once
-  int32_t run_ahead = 2;                 // iterations that may be under way at once
-  int32_t device_slots = 2;              // batches on the device per learner
-  int64_t report_every = 0;              // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
-  bool validates = true;                 // if the program has a validation graph
-  bool keep_validated = false;           // what is validated is copied to the host as well
-  bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
-  int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
-  bool branches = true;  // on GPUs with few learners gradients of parameters and parts of updates run aside
+  bool endless = false;             // a pass without an end, whose batches the caller fills
+  int32_t host_threads = 1;         // of host tasks: how many parts of batches are worth having at once
+  int32_t run_ahead = 2;            // iterations that may be under way at once
+  int32_t device_slots = 2;         // batches on the device per learner
+  int64_t report_every = 0;         // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  bool validates = true;            // if the program has a validation graph
+  bool keep_validated = false;      // what is validated is copied to the host as well
+  bool follows_validation = false;  // reading an epoch waits for the validation of the epoch before the last
+  int64_t validation_lead = 8;      // iterations before the end of the epoch at which validation's reading begins
+  bool branches = true;             // on GPUs with few learners gradients of parameters and parts of updates run aside
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
                                        // CUDA. If a convolution of few channels is folded, its images come on top
 };

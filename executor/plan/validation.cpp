@@ -301,10 +301,10 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged) 
     evaluation.replicas.push_back(validator.replica());
   }
   if (in.request.keep_validated) keep_validated(given, validators.front(), end);
-  if (in.request.rate_follows_validation) {
+  if (in.request.follows_validation) {
     constexpr int64_t kBehind = 2;  // validations: the latest may still run while the next epoch trains
     for (const Replica& learner : plan.learners) {
-      builder.add_edge(end, learner.fills.front(), kBehind, Needs::Done, Why::Clock, "learning rate");
+      builder.add_edge(end, learner.fills.front(), kBehind, Needs::Done, Why::Clock, "validation's verdict");
     }
   }
   builder.add_edge(end, begin, 1, Needs::Done, Why::Self);

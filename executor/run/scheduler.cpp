@@ -349,6 +349,11 @@ void Scheduler::look_up(bool interrupted) {
   resting_ = true;
 }
 
+void Scheduler::rest() {
+  const Active active(*this);
+  dependencies_.pause([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+}
+
 void Scheduler::look_for_late_read() {
   const std::optional<std::string> late = options_.late_read ? options_.late_read() : std::nullopt;
   if (late) fail(std::make_exception_ptr(TaskError(*late, -1)));

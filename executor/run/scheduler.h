@@ -66,6 +66,8 @@ class Scheduler final : private CompletionSink {
 
   // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
+  // Brings the run to rest at once: no validation ends after the one whose end calls this. Only host tasks call it.
+  void rest();
 
   // Ends an instance of a deferred host task, which takes no thread while it waits. Any thread may call it, once the
   // task's function has begun.

@@ -67,13 +67,19 @@ void Segment::start_from(const SegmentSnapshot& checkpoint) {
       checkpoint.trained.size() < reports_.trained_sums() || checkpoint.validated.size() < reports_.validated_sums();
   std::optional<SegmentSnapshot> completed;
   if (older) completed = with_weights(checkpoint, prepared_.program, times.rounds, reports_.validated_sums() > 0);
+  const auto begun = [&](int64_t tick) { return times.validations ? times.validations->of(tick) : 0; };
+  const PlanPosition& at = checkpoint.at;
+  if (const int64_t more = at.validations - begun(at.iterations); times.validations && more == 1) {
+    // The run was validated at its end, where the plan of a longer run has no validation.
+    completed = without_last_validation(completed ? *completed : checkpoint);
+    clock_.add_validations_before(more);
+  }
   const SegmentSnapshot& snapshot = completed ? *completed : checkpoint;
   if (snapshot.at.iterations > times.iterations) {
     throw GraphError(fmt::format("the checkpoint is after iteration {}, and the run ends after {}",
                                  times.from.iteration + snapshot.at.iterations,
                                  times.from.iteration + times.iterations));
   }
-  const auto begun = [&](int64_t tick) { return times.validations ? times.validations->of(tick) : 0; };
   const int64_t copied = begun(std::max<int64_t>(0, snapshot.at.iterations - 1));
   const bool within = snapshot.at.iterations >= 0 && snapshot.at.validations >= copied - 1 &&
                       snapshot.at.validations >= 0 && snapshot.at.validations <= begun(snapshot.at.iterations) &&

@@ -83,7 +83,7 @@ class Segment {
   const int threads_;
   Plan plan_;
   const std::vector<int64_t> planned_;  // by device: bytes without workspaces
-  const SegmentClock clock_;
+  SegmentClock clock_;
   const std::unique_ptr<Binding> binding_;
   SegmentState state_;
   SegmentBatches batches_;

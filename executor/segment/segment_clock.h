@@ -63,6 +63,7 @@ class SegmentClock {
   explicit SegmentClock(SegmentTimes times);
 
   const SegmentTimes& times() const { return times_; }
+  void add_validations_before(int64_t more) { times_.from.validations += more; }
   int64_t epoch_of(int64_t tick) const { return times_.from.epoch + tick / times_.rounds; }
   int64_t batch_of(int64_t tick, int64_t learner) const;
   bool ends_epoch(int64_t tick) const { return (tick + 1) % times_.rounds == 0; }
@@ -90,7 +91,7 @@ class SegmentClock {
   int64_t last_restart(int64_t group) const;
   Cursor after(int64_t ticks) const;
 
-  const SegmentTimes times_;
+  SegmentTimes times_;
   const Strategy& strategy_;
   const int64_t drops_before_;  // of the rate, by the group before the first
 };

@@ -59,16 +59,14 @@ std::function<void(int64_t)> SegmentReports::report() {
 }
 
 std::function<void(int64_t)> SegmentReports::end_validation() {
-  return [this, over = false](int64_t tick) mutable {
-    if (over) return;  // what is validated until the stop takes hold counts no more
+  return [this](int64_t tick) {
     const int64_t iterations = clock_.validated_after(tick);
     Monitor::Verdict verdict;
     if (!watch([&] { verdict = judge(iterations, validated_->read(tick)); })) return;
     if (options_.on_validated) {
       options_.on_validated(verdict, state_.validated_model(), clock_.position(iterations));
     }
-    over = verdict.stop;
-    if (over) scheduler_->stop();
+    if (verdict.stop) scheduler_->rest();
   };
 }
 

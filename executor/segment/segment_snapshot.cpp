@@ -67,4 +67,11 @@ SegmentSnapshot with_weights(SegmentSnapshot snapshot, const Program& program, i
   return snapshot;
 }
 
+SegmentSnapshot without_last_validation(SegmentSnapshot snapshot) {
+  --snapshot.at.validations;
+  std::fill(snapshot.validated.begin(), snapshot.validated.end(), 0);
+  for (std::vector<double>& sums : snapshot.tallies) std::fill(sums.begin(), sums.end(), 0);
+  return snapshot;
+}
+
 }  // namespace arbalest

@@ -41,4 +41,7 @@ int64_t weight_bytes_of(const Loop& training, ValueId kept);
 // iterations of an epoch; `validates`: the plan validates.
 SegmentSnapshot with_weights(SegmentSnapshot snapshot, const Program& program, int64_t rounds, bool validates);
 
+// The snapshot as if the last validation had ended before the segment. Sums of validations begin anew with 0.
+SegmentSnapshot without_last_validation(SegmentSnapshot snapshot);
+
 }  // namespace arbalest

@@ -95,6 +95,10 @@ MeasuredMetric& Monitor::find(const std::string& name, const std::string& option
 void Monitor::check(const Target& target) {
   const std::string option = fmt::format("--until '{}'", to_string(target));
   const MeasuredMetric& metric = find(target.metric, option);
+  const bool above = target.op == Target::Op::GreaterEqual || target.op == Target::Op::Greater;
+  if (metric.better && above != (*metric.better == MetricSpec::Better::Higher)) {
+    warn(fmt::format("{}: '{}' is better when {}", option, metric.name, name_of(*metric.better)));
+  }
   if (target.met(metric.least) || target.met(metric.most)) return;
   const bool percent = target.threshold > 1 && target.threshold <= 100 && metric.least == 0 && metric.most == 1;
   throw GraphError(

@@ -176,12 +176,13 @@ struct RunFinished {
   int learners = 1;       // per device, at the end
   bool tuning = false;    // learners were still being tried
   std::vector<TargetReached> targets;
-  std::string weights, best_weights, trace;  // files written, or ""
-  std::string best_error;                    // why the best weights are not in their file, or ""
-  std::string weights_error;                 // why `weights` is another file than was asked for, or ""
-  std::string checkpoint;                    // the last of the run's checkpoints, or ""
-  std::string checkpoint_error;              // why it could not be written, or ""
-  std::string trace_error;                   // why the trace could not be written, or ""
+  std::string weights, best_weights, trace;          // files written, or ""
+  int64_t weights_epoch = 0, weights_iteration = 0;  // after which `weights` are those of the model
+  std::string best_error;                            // why the best weights are not in their file, or ""
+  std::string weights_error;                         // why `weights` is another file than was asked for, or ""
+  std::string checkpoint;                            // the last of the run's checkpoints, or ""
+  std::string checkpoint_error;                      // why it could not be written, or ""
+  std::string trace_error;                           // why the trace could not be written, or ""
 };
 
 // The run has ended with an error.

@@ -191,9 +191,9 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
   if (options.length.epochs) return *options.length.epochs;
   const double written = float_attribute(train, "epochs");
   if (written > 1e9) fail(train, fmt::format("attribute 'epochs' is {}, expected at most 1e9", written));
-  if (written != std::floor(written))
+  if (written != std::floor(written) && !options.length.iterations)
     fail(train, fmt::format("attribute 'epochs' is {}, expected a whole number", written));
-  return written > 0 ? int64_t(written) : 1;
+  return written > 0 ? int64_t(std::ceil(written)) : 1;
 }
 
 // About how long host nodes take for a sample, in µs of a thread.
@@ -410,7 +410,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   const bool saves_validated =
       !options.rules.targets.empty() || options.rules.patience > 0 || prepared.program.find(LoopRole::Recalibrate);
   request.keep_validated = !options.files.save_best.empty() || (!options.files.save.empty() && saves_validated);
-  request.rate_follows_validation = options.rules.plateau > 0;
+  // A run that a validation may end keeps as close to it, so that a checkpoint of its end has no validation behind it.
+  const bool may_end = !options.rules.targets.empty() || options.rules.patience > 0;
+  request.follows_validation = may_end || options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
   fit_to_limit(prepared, 0, options);

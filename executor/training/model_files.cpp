@@ -92,6 +92,8 @@ void ModelFiles::save_last(RunFinished& end, const std::function<ModelAt()>& las
 void ModelFiles::save_somewhere(const std::string& path, const ModelAt& last, RunFinished& end) {
   check_finite(last, path);
   end.weights = path;
+  end.weights_epoch = last.at.epoch;
+  end.weights_iteration = last.at.iteration;
   try {
     return save(path, last, end.seconds);
   } catch (const RunError& error) {

@@ -49,12 +49,12 @@ std::string schedule_note(const RunBeginning& run) {
   if (total < last) {
     return fmt::format(
         "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; --set "
-        "train.epochs={:g} shortens it",
-        total, last, LearningRate(train).rate(total, total), std::ceil(total));
+        "train.epochs={} shortens it",
+        total, last, LearningRate(train).rate(total, total), total);
   }
   return fmt::format(
-      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
-      last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
+      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={} stretches it", last,
+      total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", total);
 }
 
 // A note if an epoch leaves out more than a few of the samples; "" otherwise.
@@ -88,12 +88,31 @@ std::string learners_note(const RunBeginning& run) {
   return fmt::format("{} learners share this processor and are slower than one; --learners 1 on one device", all);
 }
 
+// Notes on options that change nothing in this run.
+std::string idle_options_note(const RunBeginning& run) {
+  const ValidationRules& rules = run.options.rules;
+  std::vector<std::string> notes;
+  if (rules.plateau > 0 && rules.patience > 0 && rules.patience <= rules.plateau) {
+    notes.push_back(fmt::format("--plateau {} never acts, because --patience {} ends the run before", rules.plateau,
+                                rules.patience));
+  }
+  const LearnerOptions& learners = run.options.learners;
+  const int64_t all = int64_t(run.prepared.request.devices.size()) * run.prepared.request.learners;
+  if (all == 1 && learners.per_device != 0) {
+    if (learners.strategy && *learners.strategy != "none") {
+      notes.push_back(fmt::format("--strategy {} changes nothing with one learner", *learners.strategy));
+    }
+    if (learners.rate_scaling != RateScaling::None) notes.emplace_back("--scale-lr changes nothing with one learner");
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
+}
+
 }  // namespace
 
 std::string notes_on(const RunBeginning& run) {
   std::vector<std::string> notes = run.prepared.notes;
   for (std::string note : {resumed_note(run), note_of_labels(run.prepared), left_out_note(run), schedule_note(run),
-                           precision_note(run), learners_note(run)}) {
+                           precision_note(run), learners_note(run), idle_options_note(run)}) {
     if (!note.empty()) notes.push_back(std::move(note));
   }
   return fmt::format("{}", fmt::join(notes, "; "));

@@ -18,6 +18,8 @@ namespace {
 
 // Settings that may change from a checkpoint to the run that goes on.
 constexpr const char *kDevices = "devices", *kLearners = "learners";
+// Source::checksum() of what is trained on and validated with.
+constexpr const char *kTrainingSum = "training data's checksum", *kValidationSum = "validation data's checksum";
 
 // Shortens long lists to their beginning, their length and a checksum.
 std::string shortened(const std::string& text) {
@@ -93,6 +95,9 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
   };
   add("training data", prepared.training->describe());
   add("validation data", prepared.validation ? prepared.validation->describe() : "none");
+  // Checkpoints of earlier versions have no such lines.
+  add(kTrainingSum, fmt::format("{:08x}", prepared.training->checksum()));
+  add(kValidationSum, prepared.validation ? fmt::format("{:08x}", prepared.validation->checksum()) : "none");
   add("batch", prepared.program.training().batch);
   add("precision", name_of(options.numerics.precision));
   add("seed", options.numerics.seed);
@@ -125,6 +130,11 @@ void check_same_run(const CheckpointFile& file, const RunIdentity& here, const G
   const RunIdentity& before = file.checkpoint.identity;
   RunIdentity now = with_others ? without_learners(here) : here;
   if (std::none_of(before.graph.begin(), before.graph.end(), is_of_constant)) std::erase_if(now.graph, is_of_constant);
+  std::erase_if(now.settings, [&](const auto& setting) {
+    const bool sum = setting.first == kTrainingSum || setting.first == kValidationSum;
+    return sum && std::none_of(before.settings.begin(), before.settings.end(),
+                               [&](const auto& other) { return other.first == setting.first; });
+  });
   const auto found = differences(with_others ? without_learners(before) : before, now);
   if (found.empty()) return;
   const std::string way = way_to_change(graph, before, here);

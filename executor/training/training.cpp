@@ -17,6 +17,18 @@
 
 namespace arbalest {
 
+namespace {
+
+// Nobody will tell of a validation that was under way.
+void leave_out_validation(HeldBack& held) {
+  std::erase_if(held.lines, [](const auto& line) { return line.second.ended && !line.second.validation; });
+  for (auto& [epoch, line] : held.lines) {
+    if (line.end) line.end->validates = line.validation.has_value();
+  }
+}
+
+}  // namespace
+
 Training::Training(Graph graph, const SessionOptions& options, EventQueue& events)
     : options_(options),
       files_(options, prepared_, events),
@@ -160,6 +172,11 @@ void Training::resume(const CheckpointFile& file) {
       make_segment(from);
       checkpoints_->layout().decode(file.tensors, checkpoint);
       segment_->start_from(checkpoint.segment);
+      const auto& validations = segment_->clock().times().validations;
+      const PlanPosition& at = checkpoint.segment.at;
+      // The end of the run before was being validated, and a longer run is not validated there.
+      const bool goes_on = validations && validations->of(at.iterations) > at.validations;
+      if (checkpoint.segment.validating && !goes_on) leave_out_validation(checkpoint.held);
     }
     observer_.hold_back(checkpoint.held);
   } catch (const RunError& error) {
@@ -185,11 +202,7 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
   const int64_t learners = segment_->clock().times().learners;
   segment_->start_from(
       with_learners(checkpoint.segment.state, 1, size_t(learners), checkpoint.strategy, prepared_.request.strategy));
-  // Nobody will tell of a validation that was under way.
-  std::erase_if(checkpoint.held.lines, [](const auto& line) { return line.second.ended && !line.second.validation; });
-  for (auto& [epoch, line] : checkpoint.held.lines) {
-    if (line.end) line.end->validates = line.validation.has_value();
-  }
+  leave_out_validation(checkpoint.held);
   warn(fmt::format(
       "the checkpoint is of {} learner{}, and the run goes on with {}: those that were there keep their weights "
       "and the optimiser's state, others start from the shared model{}",
@@ -260,7 +273,7 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
 
 // Nothing of the plan is under way. A segment whose loss is not finite ends here.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
-  if (!divergence_->is_finite(*segment_, *checkpoints_)) return std::nullopt;
+  if (!divergence_->is_finite(*segment_, *checkpoints_) || is_over()) return std::nullopt;
   if (interrupted.load() || time_is_up()) {
     stopped_ = interrupted.load() ? RunEnd::Interrupted : RunEnd::TimeLimit;
     checkpoints_->take(parts(), RunEnd::Unknown);

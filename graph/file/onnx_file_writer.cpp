@@ -174,12 +174,12 @@ bool needs_external_data(const Graph& graph, bool asked) {
 void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options) {
   check_writable(graph);
   onnx::ModelProto model;
-  model.set_ir_version(8);
   model.set_producer_name("arbalest");
   for (const auto& [domain, version] : graph.opsets) {
     auto& opset = *model.add_opset_import();
     opset.set_domain(domain);
     opset.set_version(version);
+    if (domain.empty()) model.set_ir_version(version > 20 ? 10 : version > 18 ? 9 : 8);
   }
   for (const auto& [key, value] : options.metadata) {
     auto& entry = *model.add_metadata_props();

@@ -61,6 +61,33 @@ Notes idle_dropouts(const Graph& graph) {
   return notes;
 }
 
+Notes idle_norms(const Graph& graph) {
+  Notes notes;
+  for (const Node* node : own_nodes(graph)) {
+    if (node->op->qualified_name() != "BatchNormalization" || int_attribute(*node, "training_mode") != 0) continue;
+    notes.push_back(note(*node,
+                         "trains by the running statistics, which stay as they are, as its training_mode is 0; "
+                         "arbalest.BatchNorm trains by each batch's"));
+  }
+  return notes;
+}
+
+// Metrics and losses whose attributes leave nothing of what they compare.
+Notes empty_comparisons(const Graph& graph) {
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    const std::string op = node.op->qualified_name();
+    if (op == "arbalest.Accuracy" && int_attribute(node, "top_k") == value(graph, node.inputs[0]).type.shape[1]) {
+      notes.push_back(note(
+          node, fmt::format("is 1 whatever the logits are, as top_k is all {} classes", int_attribute(node, "top_k"))));
+    }
+    if (op == "arbalest.SoftmaxCrossEntropy" && float_attribute(node, "label_smoothing") == 1) {
+      notes.push_back(note(node, "depends on no label, as label_smoothing is 1"));
+    }
+  }
+  return notes;
+}
+
 // By value: whether a node reads it, or the graph hands it out.
 std::vector<bool> read_values(const Graph& graph) {
   std::vector<bool> read(graph.values.size(), false);
@@ -254,6 +281,8 @@ struct Lint {
 // The lints, in the order in which they report.
 constexpr Lint kLints[] = {
     {"a Dropout of the graph's own that drops nothing", idle_dropouts},
+    {"a BatchNormalization of the graph's own that trains by its running statistics", idle_norms},
+    {"a metric or a loss that compares nothing", empty_comparisons},
     {"a node of the graph's own that nothing reads", unread_nodes},
     {"a field of Prefetch, such as the label, that nothing reads", unread_fields},
     {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -18,19 +19,19 @@
 namespace arbalest {
 
 // Opens a file and reads its header. Tensors are read one by one, straight to where they are wanted, so that a file
-// larger than memory can be looked at and no tensor lies in memory twice. Element types: F64, F32, F16, BF16, I64, I32,
-// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") next to
-// it, which are read as one.
+// larger than memory can be looked at and no tensor lies in memory twice. Element types: F64, F32, F16, BF16, BOOL and
+// whole numbers of any width. A path that ends with ".safetensors.index.json" is the index of a model in several files
+// ("shards") next to it, which are read as one.
 class SafetensorsReader {
  public:
   // A tensor of the file.
   struct Entry {
     std::string name;
-    DataType dtype = DataType::Float32;  // F16 is delivered as Float32
+    DataType dtype = DataType::Float32;  // F16 is delivered as Float32, other whole numbers as Int32 or Int64
     Shape shape;
-    bool half = false;            // F16 in the file
-    size_t file = 0;              // the shard's number
-    uint64_t begin = 0, end = 0;  // bytes of the file
+    std::string_view widens = {};  // the format's name for the elements' type if it is not `dtype`
+    size_t file = 0;               // the shard's number
+    uint64_t begin = 0, end = 0;   // bytes of the file
   };
 
   // Throws RunError for a file that is missing, malformed or of another kind: file, tensor, expected, found. Sizes,
@@ -46,7 +47,7 @@ class SafetensorsReader {
   // Whether read() delivers the entry's elements as `type`: they are of it, or both are floating point.
   static bool converts(const Entry& entry, DataType type);
   // The elements as `type`, rounded to nearest if it is narrower. `to` has exactly the bytes that they take. Throws
-  // RunError if the file cannot be read or has become shorter.
+  // RunError if the file cannot be read or has become shorter, or if a number is too great for 64 bits with a sign.
   void read(const Entry& entry, DataType type, std::span<std::byte> to) const;
 
  private:

@@ -17,12 +17,14 @@ inline constexpr size_t kLengthBytes = 8;  // of the header's length, which come
 struct FormatType {
   const char* name;
   DataType dtype;
-  bool half = false;  // read as Float32
+  size_t widens = 0;  // bytes of an element that is of another type and is read as `dtype`; 0: it is of that type
 };
-inline constexpr FormatType kFormatTypes[] = {{"F64", DataType::Float64},       {"F32", DataType::Float32},
-                                              {"F16", DataType::Float32, true}, {"BF16", DataType::Bfloat16},
-                                              {"I64", DataType::Int64},         {"I32", DataType::Int32},
-                                              {"U8", DataType::Uint8},          {"BOOL", DataType::Bool}};
+inline constexpr FormatType kFormatTypes[] = {
+    {"F64", DataType::Float64},   {"F32", DataType::Float32},  {"F16", DataType::Float32, 2},
+    {"BF16", DataType::Bfloat16}, {"I64", DataType::Int64},    {"I32", DataType::Int32},
+    {"I16", DataType::Int32, 2},  {"I8", DataType::Int32, 1},  {"U64", DataType::Int64, 8},
+    {"U32", DataType::Int64, 4},  {"U16", DataType::Int32, 2}, {"U8", DataType::Uint8},
+    {"BOOL", DataType::Bool}};
 
 // Throws errors that begin with the file and the tensor. A tensor's name may be anything, so it is quoted as JSON and
 // cut if it is long.

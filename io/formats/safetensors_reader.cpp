@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -52,7 +53,9 @@ std::vector<int64_t> parse_numbers(const Json& value, const char* what, const Re
 }
 
 uint64_t stored_size(const Entry& entry) {
-  return entry.half ? sizeof(uint16_t) : size_of(entry.dtype);
+  const auto type = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes),
+                                 [&](const FormatType& known) { return entry.widens == known.name; });
+  return entry.widens.empty() ? size_of(entry.dtype) : type->widens;
 }
 
 Entry parse_entry(const std::filesystem::path& path, const std::string& name, const Json& value, uint64_t data_bytes) {
@@ -61,7 +64,8 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
   for (const char* key : {"dtype", "shape", "data_offsets"})
     if (!value.contains(key)) report.fail("entry", fmt::format("the key '{}'", key), shown(value));
   const FormatType& type = parse_type(value["dtype"], report);
-  Entry entry{.name = name, .dtype = type.dtype, .shape = {}, .half = type.half};
+  Entry entry{.name = name, .dtype = type.dtype, .shape = {}};
+  if (type.widens > 0) entry.widens = type.name;
   entry.shape = parse_numbers(value["shape"], "shape", report);
   const std::vector<int64_t> offsets = parse_numbers(value["data_offsets"], "data_offsets", report);
   if (offsets.size() != 2 || offsets[0] > offsets[1] || uint64_t(offsets[1]) > data_bytes)
@@ -213,9 +217,29 @@ void convert_to(DataType type, const std::byte* from, size_t count, std::byte* t
   }
 }
 
-// Between floating-point types; SafetensorsReader::converts() has said that both are.
-void convert_elements(const Entry& entry, DataType type, const std::byte* from, size_t count, std::byte* to) {
-  if (entry.half) return convert_to<uint16_t>(type, from, count, to);
+template <typename From, typename To>
+void widen(const std::string& file, const Entry& entry, const std::byte* from, size_t count, std::byte* to) {
+  for (size_t i = 0; i < count; ++i) {
+    From element;
+    std::memcpy(&element, from + i * sizeof element, sizeof element);
+    if (!std::in_range<To>(element)) {
+      throw RunError(
+          fmt::format("{}: tensor '{}' holds {}; expected numbers below 2^63", file, printable(entry.name), element));
+    }
+    const To wide = static_cast<To>(element);
+    std::memcpy(to + i * sizeof wide, &wide, sizeof wide);
+  }
+}
+
+// Between floating-point types, or from whole numbers to wider ones; SafetensorsReader::converts() has said so.
+void convert_elements(const std::string& file, const Entry& entry, DataType type, const std::byte* from, size_t count,
+                      std::byte* to) {
+  if (entry.widens == "I8") return widen<int8_t, int32_t>(file, entry, from, count, to);
+  if (entry.widens == "I16") return widen<int16_t, int32_t>(file, entry, from, count, to);
+  if (entry.widens == "U16") return widen<uint16_t, int32_t>(file, entry, from, count, to);
+  if (entry.widens == "U32") return widen<uint32_t, int64_t>(file, entry, from, count, to);
+  if (entry.widens == "U64") return widen<uint64_t, int64_t>(file, entry, from, count, to);
+  if (entry.widens == "F16") return convert_to<uint16_t>(type, from, count, to);
   switch (entry.dtype) {
     case DataType::Float64: return convert_to<double>(type, from, count, to);
     case DataType::Bfloat16: return convert_to<bfloat16>(type, from, count, to);
@@ -324,14 +348,14 @@ bool SafetensorsReader::converts(const Entry& entry, DataType type) {
 void SafetensorsReader::read(const Entry& entry, DataType type, std::span<std::byte> to) const {
   constexpr size_t kStep = 1 << 18;  // elements converted at a time
   const RandomAccessFile& file = *files_[entry.file];
-  if (entry.dtype == type && !entry.half) return file.read(entry.begin, to);
+  if (entry.dtype == type && entry.widens.empty()) return file.read(entry.begin, to);
   const size_t from_size = size_t(stored_size(entry)), to_size = size_of(type);
   const size_t count = size_t(entry.end - entry.begin) / from_size;
   std::vector<std::byte> stored(std::min(count, kStep) * from_size);
   for (size_t i = 0; i < count; i += kStep) {
     const size_t step = std::min(kStep, count - i);
     file.read(entry.begin + i * from_size, std::span(stored).first(step * from_size));
-    convert_elements(entry, type, stored.data(), step, to.data() + i * to_size);
+    convert_elements(file.path(), entry, type, stored.data(), step, to.data() + i * to_size);
   }
 }
 

@@ -33,8 +33,9 @@ std::string utf8_json(const Json& value) {
 // Throws RunError if the format has no such tensor.
 const FormatType& type_of(const NamedTensor& tensor, const Reporter& report) {
   if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
-  const auto type = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes),
-                                 [&](const FormatType& known) { return known.dtype == tensor.dtype && !known.half; });
+  const auto type = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes), [&](const FormatType& known) {
+    return known.dtype == tensor.dtype && known.widens == 0;
+  });
   if (type == std::end(kFormatTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
   if (const uint64_t bytes = byte_count(size_of(tensor.dtype), tensor.shape, report); bytes != tensor.bytes.size())
     report.fail("bytes", fmt::format("{} for {} of shape {}", bytes, name_of(tensor.dtype), to_string(tensor.shape)),

@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/plain_message.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {
@@ -54,10 +58,23 @@ class NameTable {
   std::vector<std::string> names_;
 };
 
-std::optional<int64_t> whole_number(const std::string& text) {
+// The number that "1" is, or "1.0", as programs write columns that once had a gap.
+std::optional<int64_t> whole_number(std::string_view text) {
+  if (const size_t point = text.find('.'); point != text.npos && point + 1 < text.size()) {
+    if (text.find_first_not_of('0', point + 1) == text.npos) text = text.substr(0, point);
+  }
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || std::to_string(number) != text) return std::nullopt;
+  return number;
+}
+
+// A number in any spelling, such as 01 or +1.
+std::optional<double> any_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return std::nullopt;
   return number;
 }
 
@@ -98,10 +115,11 @@ class ClassLabels final : public CsvLabels {
     }
     std::vector<int32_t> moved;
     if (numbers.size() == table_.names().size()) {
-      check_numbers(numbers);
       moved.assign(numbers.begin(), numbers.end());
+      check_numbers(numbers);
     } else {
       check_names();
+      tell_of_equal_numbers();
       moved = table_.sort();
       names_ = table_.names();
       classes_ = int64_t(names_.size());
@@ -123,9 +141,25 @@ class ClassLabels final : public CsvLabels {
                                lines_[size_t(name - table_.names().begin())]));
   }
 
-  // Without the option each class has to be there: a number that is missing may be a mistake.
+  // Names are other classes if they are written otherwise, as '1' and '01' are.
+  void tell_of_equal_numbers() const {
+    std::map<double, size_t> seen;
+    for (size_t i = 0; i < table_.names().size(); ++i) {
+      const std::optional<double> number = any_number(table_.names()[i]);
+      if (!number) continue;
+      const auto [first, added] = seen.emplace(*number, i);
+      if (added) continue;
+      warn(fmt::format("{} has '{}' (line {}) and '{}' (line {}), which are one number and two classes", place_,
+                       table_.names()[first->second], lines_[first->second], table_.names()[i], lines_[i]));
+      return;
+    }
+  }
+
+  // Without the option each class has to be there: a number that is missing may be a mistake. The same number may be
+  // there in two spellings.
   void check_numbers(const std::vector<int64_t>& numbers) {
-    const int64_t count = int64_t(numbers.size()), most = classes_ > 0 ? classes_ : count;
+    const auto count = int64_t(std::set<int64_t>(numbers.begin(), numbers.end()).size());
+    const int64_t most = classes_ > 0 ? classes_ : count;
     const auto [least, greatest] = std::minmax_element(numbers.begin(), numbers.end());
     if (count > 1 && *least == 1 && *greatest == count && most <= count) {
       throw RunError(fmt::format(

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,23 @@
 #include "base/in_threads.h"
 
 namespace arbalest {
+
+uint32_t FileSource::checksum() const {
+  const std::vector<Field> stated = fields();
+  std::vector<std::byte> label(stated.size() > 1 ? size_t(stated[1].sample().bytes()) : 0);
+  uLong sum = crc32_z(0, nullptr, 0);
+  const auto add = [&](const void* bytes, size_t size) { sum = crc32_z(sum, static_cast<const Bytef*>(bytes), size); };
+  for (int64_t i = 0; i < size(); ++i) {
+    const std::string file = name(i);
+    add(file.c_str(), file.size() + 1);
+    if (label.empty()) continue;
+    const SampleRef sample{i, 0, 0};
+    std::byte* const places[] = {nullptr, label.data()};
+    fill({&sample, 1}, places);
+    add(label.data(), label.size());
+  }
+  return uint32_t(sum);
+}
 
 void FileSource::check_files() const {
   check_files(size(), [](int64_t i) { return i; });

@@ -15,6 +15,7 @@ class FileSource : public Source, public FileChecks {
  public:
   explicit FileSource(std::string label) : label_(std::move(label)) {}
 
+  uint32_t checksum() const final;  // of names, and of labels
   void check_files() const final;
   void check_files(int64_t count, const std::function<int64_t(int64_t)>& sample) const final;
 

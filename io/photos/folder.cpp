@@ -261,7 +261,7 @@ DescribedScheme folder_scheme() {
                "validation, val or valid of DIR, in letters of any case, with the classes of train; test and "
                "validation stand for what is there. Without them all of DIR is divided: at least one photo "
                "of two is held out, by the seed and the names of files. A link that leads nowhere is an "
-               "image that is missing.",
+               "image that is missing, and one to a folder above is not followed.",
        .options = {held_out_part_option(), held_out_seed_option()},
        .example = "folder:data/photos?test=0.1"});
 }

@@ -88,6 +88,11 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images) 
 void list_images(const std::string& folder, const std::string& prefix, PathList& images,
                  std::set<std::string, std::less<>>& missing, PassedOver& others) {
   std::set<std::pair<dev_t, ino_t>> walked;
+  // A link to a folder above would bring the images of other classes.
+  struct stat status = {};
+  for (std::string above = folder + "/.."; stat(above.c_str(), &status) == 0; above += "/..") {
+    if (!walked.emplace(status.st_dev, status.st_ino).second) break;
+  }
   std::vector<std::string> waiting = {""};  // relative to the folder
   while (!waiting.empty()) {
     const std::string inside = std::move(waiting.back());

@@ -49,6 +49,7 @@ class LimitedSource final : public Source {
   }
   double microseconds_per_sample() const override { return source_->microseconds_per_sample(); }
   bool resident() const override { return source_->resident(); }
+  uint32_t checksum() const override { return source_->checksum(); }
   std::string describe() const override {
     return fmt::format("{}; limited to {} of these", source_->describe(), size());
   }

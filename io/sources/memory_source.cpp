@@ -2,7 +2,9 @@
 #include "io/sources/memory_source.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -32,6 +34,16 @@ class MemorySource final : public Source {
                           name_of(array.field.dtype));
     }
     return text;
+  }
+
+  uint32_t checksum() const override {
+    constexpr size_t kMost = size_t{1} << 26;  // bytes of a field
+    uLong sum = crc32_z(0, nullptr, 0);
+    for (const FieldArray& array : arrays_) {
+      const auto* bytes = reinterpret_cast<const Bytef*>(array.bytes.data());
+      sum = crc32_z(sum, bytes, std::min(kMost, array.bytes.size()));
+    }
+    return uint32_t(sum);
   }
 
   static std::vector<Field> fields_of_arrays(const std::vector<FieldArray>& arrays) {

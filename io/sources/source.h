@@ -87,6 +87,10 @@ class Source {
   // and the batch then stays on the device.
   virtual bool resident() const { return false; }
 
+  // A checksum of what distinguishes this data from other of the same shape and can be had without reading files:
+  // arrays in memory, labels, names of files. 0: nothing can.
+  virtual uint32_t checksum() const { return 0; }
+
   virtual std::string describe() const = 0;  // one line: "mnist:DIR train: 60000 samples of image uint8[1,28,28], …"
 };
 

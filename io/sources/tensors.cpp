@@ -23,6 +23,7 @@ std::unique_ptr<Source> open_tensors(const SourceSpec& spec) {
     StoredArray array{file.path(), entry.name, entry.dtype, entry.shape, {}};
     array.bytes.resize(size_t(TensorType{entry.dtype, entry.shape}.bytes()));
     file.read(entry, entry.dtype, array.bytes);
+    if (entry.dtype == DataType::Bool) array.dtype = DataType::Uint8, array.stored_as = "bool";
     arrays.push_back(sample_array(std::move(array), classes));
   }
   return memory_source(std::move(arrays), spec.label());
@@ -37,7 +38,8 @@ DescribedScheme tensors_scheme() {
        .text = "tensors of any kind, a safetensors file for each split",
        .more = "The files are DIR/train.safetensors, test.safetensors and validation.safetensors. Each tensor "
                "is a field of its name, with samples along its first dimension; floats of any type "
-               "are read as float. Images are uint8 (N, C, H, W), classes whole numbers (N) or (N, 1). Python writes "
+               "are read as float, and several booleans a sample as well. Images are uint8 (N, C, H, W), classes whole "
+               "numbers (N) or (N, 1). Python writes "
                "such a file by "
                "safetensors.numpy.save_file({\"image\": images, \"label\": labels}, FILE).",
        .options = {classes_option()},

@@ -26,6 +26,9 @@ void infer_prefetch(InferContext& context) {
   if (fields.empty() && string_attribute(node, "source").empty()) {
     context.fail("attribute 'source' is empty; expected KIND:PATH, such as \"mnist:data/mnist\"");
   }
+  if (context.graph().find_op("arbalest.Prefetch") != &node) {
+    context.fail("the graph has a second arbalest.Prefetch; expected one, with an output for each field");
+  }
   if (fields.empty()) context.fail("the source's fields are not known");
   const std::vector<int> chosen = fields_of_outputs(context.graph(), node, fields);
   for (size_t output = 0; output < chosen.size(); ++output) {

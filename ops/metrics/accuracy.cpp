@@ -107,7 +107,7 @@ void register_metrics_accuracy(OpRegistry& registry) {
                       return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
                     },
                 .samples = accuracy_samples,
-                .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1},
+                .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1, .counts = true},
                 .compares = Comparison{Comparison::Target::Classes},
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});
 }

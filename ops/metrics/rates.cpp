@@ -21,20 +21,22 @@ struct Counts {
   double right = 0, predicted = 0, positives = 0;  // right: predicted positives that are positives
 };
 
-using Rate = double (*)(const Counts&);
+// Whole numbers until they are divided; NaN if there is nothing to divide by.
+struct Fraction {
+  double part = 0, whole = 0;
+  double value() const { return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN(); }
+};
 
-// part / whole; NaN if there is nothing to divide by.
-double fraction(double part, double whole) {
-  return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
+using Rate = Fraction (*)(const Counts&);
+
+Fraction precision(const Counts& c) {
+  return {c.right, c.predicted};
 }
-double precision(const Counts& c) {
-  return fraction(c.right, c.predicted);
+Fraction recall(const Counts& c) {
+  return {c.right, c.positives};
 }
-double recall(const Counts& c) {
-  return fraction(c.right, c.positives);
-}
-double f1(const Counts& c) {
-  return fraction(2 * c.right, c.predicted + c.positives);
+Fraction f1(const Counts& c) {
+  return {2 * c.right, c.predicted + c.positives};
 }
 
 // Class with the greatest score, the first among equals.
@@ -76,22 +78,23 @@ double average_of(const std::string& average, const std::vector<Counts>& counts,
     all.right += one.right;
     all.predicted += one.predicted;
     all.positives += one.positives;
-    if (std::isnan(rate(one))) continue;
+    const Fraction of = rate(one);
+    if (of.whole == 0) continue;
     const double weight = average == "weighted" ? one.positives : 1;
-    sum += weight * rate(one);
+    sum += weight * of.part / of.whole;
     weights += weight;
   }
-  return average == "micro" ? rate(all) : fraction(sum, weights);
+  return average == "micro" ? rate(all).value() : Fraction{sum, weights}.value();
 }
 
 std::vector<double> finish_rate(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& kept,
                                 Rate rate) {
   const ScoredRows rows(node, inputs, kept);
   const auto scores = size_t(rows.columns().scores);
-  if (!rows.are_sound()) return std::vector<double>(scores > 1 ? 1 + scores : 1, fraction(0, 0));
+  if (!rows.are_sound()) return std::vector<double>(scores > 1 ? 1 + scores : 1, Fraction().value());
   const std::vector<Counts> counts = count_all(node, rows);
   std::vector<double> all = {average_of(string_attribute(node, "average"), counts, rate)};
-  for (size_t c = 0; scores > 1 && c < scores; ++c) all.push_back(rate(counts[c]));
+  for (size_t c = 0; scores > 1 && c < scores; ++c) all.push_back(rate(counts[c]).value());
   return all;
 }
 

@@ -39,6 +39,9 @@ void infer_onnx_norm(InferContext& context) {
   positive_float(context.node(), "epsilon");
   check_momentum(context);
   flag_attribute(context.node(), "correction");
+  if (int_attribute(context.node(), "spatial") != 1) {
+    context.fail("attribute 'spatial' is not 1; expected statistics of a channel, as opset 9 and later have them");
+  }
   const bool training = flag_attribute(context.node(), "training_mode");
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) {
@@ -68,6 +71,7 @@ void onnx_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   node.attributes.set("training_mode", int64_t{0});
   node.attributes.erase("correction");
+  node.attributes.erase("spatial");
   node.outputs.resize(1);
 }
 
@@ -385,8 +389,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
                                "1: by the batch's statistics, whose variance goes into the running one; 0: by the "
                                "running ones"),
                       int_spec("correction", 0,
-                               "what the divisor of the running variance lacks of the batch's rows: 0 as in ONNX, 1 as "
-                               "in PyTorch, whose models get it when they are called")},
+                               "rows that the divisor of the running variance lacks: 1 in PyTorch's models, else 0"),
+                      int_spec("spatial", 1, "of opsets before 9: 1")},
        .layout = Layout::ChannelsLast,
        .infer = infer_onnx_norm,
        .expand = expand_onnx_norm,

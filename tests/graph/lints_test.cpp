@@ -70,6 +70,20 @@ TEST_CASE("lints: one file that is called twice is two models") {
         std::string::npos);
 }
 
+TEST_CASE("lints: a BatchNormalization that trains by its running statistics is reported") {
+  const auto found = [](const std::string& attributes) {
+    return notes("y = BatchNormalization " + attributes + "(x, ones, ones, ones, ones)\n" +
+                 "logits = arbalest.Linear <units = 3> (y)\n" + std::string(kLoss) + "#initial float[2] ones = {1, 1}");
+  };
+  const Notes expected = {
+      "node 'y' (BatchNormalization): trains by the running statistics, which stay as they are, as its training_mode "
+      "is 0; arbalest.BatchNorm trains by each batch's"};
+  CHECK(found("") == expected);
+  CHECK(found("<training_mode = 0> ") == expected);
+  CHECK(found("<spatial = 1> ") == expected);  // of opsets before 9
+  CHECK(found("<training_mode = 1> ") == Notes{});
+}
+
 TEST_CASE("lints: a Dropout that drops nothing is reported, with what drops") {
   const std::string rest = "logits = arbalest.Linear <units = 3> (d)\n" + std::string(kLoss);
   const Notes found = {
@@ -210,6 +224,33 @@ TEST_CASE("lints: a warm-up as long as the run") {
         Notes{"node 'trained' (arbalest.Train): warms up for 5 epochs, and epochs = 5: the rate never reaches lr"});
   CHECK(trained("warmup = 5.0, epochs = 6.0") == Notes{});
   CHECK(trained("warmup = 5.0") == Notes{});
+}
+
+TEST_CASE("lints: metrics and losses that compare nothing are reported") {
+  const std::string logits = "logits = arbalest.Linear <units = 3> (x)\n";
+  CHECK(notes(logits +
+              "all = arbalest.Accuracy <top_k = 3> (logits, label)\nfirst = arbalest.Accuracy <top_k = 2> "
+              "(logits, label)\n" +
+              std::string(kLoss))
+            .front() == "node 'all' (arbalest.Accuracy): is 1 whatever the logits are, as top_k is all 3 classes");
+}
+
+TEST_CASE("errors name what helps: a second Prefetch, whole numbers, one number a sample") {
+  const auto error = [](const std::string& nodes, const char* fields) {
+    return message_of<GraphError>([&] {
+      verify(
+          read_graph_text("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss) {\n"
+                          "x, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"x " +
+                              std::string(fields) + "\", \"label int32[]\"]> ()\n" + nodes + "}\n",
+                          "net.onnxtxt", builtin_ops()));
+    });
+  };
+  check_parts(error("other = arbalest.Prefetch <source = \"synthetic:\", batch = 4> ()\n", "float[3]"),
+              {"node 'other' (arbalest.Prefetch): the graph has a second arbalest.Prefetch; expected one"});
+  check_parts(error("y = arbalest.Linear <units = 3> (x)\n", "int64[3]"),
+              {"is int64[4,3]; expected float, double or bfloat16; Cast <to = 1> makes floats of it"});
+  check_parts(error("y = arbalest.Linear <units = 3> (x)\n", "float[]"),
+              {"is float[4], of rank 1", "; Unsqueeze <axes = [1]> makes rows of one number each"});
 }
 
 }  // namespace lints_test

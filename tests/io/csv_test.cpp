@@ -151,6 +151,26 @@ TEST_CASE("csv: classes that are whole numbers stay as they are") {
               {"line 3, column 'label': expected a class of at most 1000 bytes, found ''"});
 }
 
+TEST_CASE("csv: whole numbers written as floats are classes in their order, other spellings are told") {
+  std::string table = "path,label\n";
+  for (int i = 0; i < 12; ++i) {
+    table += std::to_string(i % 10) + ".jpg," + std::to_string((i + 5) % 12) + (i % 2 ? ".0\n" : "\n");
+  }
+  const auto numbers = TestTable(table).open("?test=0.001");
+  CHECK(numbers->class_names().empty());
+  CHECK(numbers->fields()[1].classes == 12);
+  const std::vector<int32_t> found = labels<int32_t>(*numbers);
+  CHECK(std::set<int32_t>(found.begin(), found.end()).size() == found.size());
+  // A number twice is one class, whatever its spelling.
+  CHECK(TestTable("path,label\n0.jpg,0\n1.jpg,0.0\n2.jpg,1\n3.jpg,1.00\n").open()->fields()[1].classes == 2);
+  const TestFolder folder;
+  const Redirected told(folder / "told", stderr);
+  CHECK(TestTable("path,label\n0.jpg,1\n1.jpg,01\n2.jpg,x\n").open()->class_names() == Strings{"01", "1", "x"});
+  std::string all;
+  for (const std::string& line : told.lines()) all += line;
+  check_parts(all, {"has '1' (line 2) and '01' (line 3), which are one number and two classes"});
+}
+
 TEST_CASE("csv: a class that is missing is none") {
   for (const char* nan : {"nan", "NaN", " NAN "}) {
     check_parts(TestTable(std::string("path,label\n0.jpg,cat\n1.jpg,") + nan + "\n").run_error(),

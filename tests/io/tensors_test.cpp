@@ -106,4 +106,43 @@ TEST_CASE("tensors: what is wrong with a file is reported") {
   check_parts(message_of<GraphError>([&] { open(folder); }), {"train.safetensors", "a label"});
 }
 
+TEST_CASE("tensors: whole numbers of any width, and booleans, are read as npy: reads them") {
+  const TestFolder folder;
+  // A file of one tensor "label" of a type that write_safetensors() has not.
+  const auto write = [&](const std::string& dtype, const std::string& shape, const auto& values) {
+    const size_t size = values.size() * sizeof values[0];
+    const std::string header = R"({"label":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[0,)" +
+                               std::to_string(size) + "]}}";
+    const uint64_t length = header.size();
+    std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+    bytes += header;
+    bytes.append(reinterpret_cast<const char*>(values.data()), size);
+    folder.write("train.safetensors", bytes);
+  };
+  const auto labels = [&](const std::string& dtype, const auto& values) {
+    write(dtype, "[2]", values);
+    const auto source = open(folder);
+    CHECK(to_string(source->fields()) == "label int32[]");
+    std::vector<int32_t> read(2);
+    const std::vector<SampleRef> samples = {{0, 0, 0}, {1, 0, 1}};
+    std::byte* const fields[] = {reinterpret_cast<std::byte*>(read.data())};
+    source->fill(samples, fields);
+    return read;
+  };
+  using Labels = std::vector<int32_t>;
+  CHECK(labels("I8", std::vector<int8_t>{-1, 5}) == Labels{-1, 5});
+  CHECK(labels("I16", std::vector<int16_t>{-300, 5}) == Labels{-300, 5});
+  CHECK(labels("U16", std::vector<uint16_t>{65535, 5}) == Labels{65535, 5});
+  CHECK(labels("U32", std::vector<uint32_t>{2147483647, 5}) == Labels{2147483647, 5});
+  CHECK(labels("U64", std::vector<uint64_t>{7, 5}) == Labels{7, 5});
+  CHECK(labels("BOOL", std::vector<uint8_t>{1, 0}) == Labels{1, 0});
+  write("U32", "[2]", std::vector<uint32_t>{4294967295u, 5});
+  check_parts(message_of<RunError>([&] { open(folder); }), {"'label' is 4294967295, which an int32 does not hold"});
+  write("U64", "[2]", std::vector<uint64_t>{uint64_t{1} << 63, 5});
+  check_parts(message_of<RunError>([&] { open(folder); }),
+              {"tensor 'label' holds 9223372036854775808; expected numbers below 2^63"});
+  write("BOOL", "[2, 2]", std::vector<uint8_t>{1, 0, 0, 1});
+  CHECK(to_string(open(folder)->fields()) == "label float[2]");
+}
+
 }  // namespace tensors_test

@@ -191,10 +191,17 @@ TEST_CASE("data: what is passed over, other kinds of images, and files that two 
   CHECK(report["splits"][1]["passed_over"].dump() == "{}");
   CHECK(report["splits"][0]["images"]["tiff"] == 1);
   CHECK(report["splits"][0]["images"]["several"] == 1);
-  REQUIRE(report["shared"].size() == 1);
-  CHECK(report["shared"][0]["splits"].dump() == R"(["train","test"])");
-  CHECK(report["shared"][0]["files"] == 2);
-  CHECK(report["shared"][0]["names"].size() == 2);
+  REQUIRE(report["shared"].size() == 2);
+  CHECK(report["shared"][0]["splits"].dump() == R"(["test","test"])");  // f.png and g.png are black alike
+  CHECK(report["shared"][0]["files"] == 1);
+  CHECK(report["shared"][1]["splits"].dump() == R"(["train","test"])");
+  CHECK(report["shared"][1]["files"] == 2);
+  CHECK(report["shared"][1]["names"].size() == 2);
+
+  photos.folder.write("set/train/dog/other.bmp", shared);
+  std::tie(status, text) = photos.look({});
+  check_parts(text,
+              {"1 file of train is in another class as well: ", "set/train/dog/other.bmp as ", "set/train/cat/h.bmp"});
 }
 
 TEST_CASE("data: arrays, several labels, and sources without images or without a split") {

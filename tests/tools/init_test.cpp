@@ -71,6 +71,12 @@ struct Desk {
       folder.write("two/" + split + "/image.npy", npy("<f4", "(24, 1, 28, 28)", std::vector<float>(24 * 784, 0.5f)));
       folder.write("two/" + split + "/label.npy", npy("<f4", "(24, 4)", one_hot));
     }
+    for (const std::string split : {"train", "test"}) {
+      std::vector<float> rows(24 * 5);
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] = float(i % 7 + i / 5 % 4);
+      folder.write("rows/" + split + "/features.npy", npy("<f4", "(24, 5)", rows));
+      folder.write("rows/" + split + "/label.npy", npy("<i8", "(24,)", labels));
+    }
     folder.write("last/train/image.npy", npy("|u1", "(2, 28, 28, 3)", std::vector<uint8_t>(2 * 3 * 784)));
     folder.write("last/train/label.npy", npy("<i8", "(2,)", std::vector<int64_t>{0, 1}));
     folder.write("grey/train/image.npy", npy("|u1", "(2, 28, 28)", std::vector<uint8_t>(2 * 784)));
@@ -208,6 +214,17 @@ TEST_CASE("init: the batch for photos leaves out the fewest samples of an epoch"
   CHECK(batch(96) == 32);
   CHECK(batch(100) == 25);
   CHECK(batch(47) == 23);
+}
+
+TEST_CASE("init: vectors takes arrays of them, under their own name") {
+  const Desk desk;
+  const std::string file = desk.init("vectors", {"--data", "npy:" + desk.path("rows")});
+  check_parts(content(file),
+              {"features, label = arbalest.Prefetch", "arbalest.BatchNorm (features)", "batch = 24>", "units = 4>"});
+  desk.train(file);
+  check_parts(desk.refusal("vectors", {}), {"init vectors: found no --data"});
+  check_parts(desk.refusal("vectors", {"--data", "npy:" + desk.path("bytes")}), {"expected one vector of floats"});
+  check_parts(desk.refusal("cnn", {"--data", "npy:" + desk.path("rows")}), {"'arbalest init vectors' takes vectors"});
 }
 
 TEST_CASE("init: photos takes files, and arrays in their own size") {

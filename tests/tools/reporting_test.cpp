@@ -308,6 +308,16 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   CHECK_FALSE(contains(whole, "training, by"));
   CHECK_FALSE(contains(whole, kNothing));
   CHECK(contains(whole, "\n  best loss: 0.2500, epoch 2\n"));
+  const std::string reached = told([](ConsoleObserver&, RunFinished& end) {
+    end.reason = RunEnd::Until;
+    end.iteration = 49;
+    end.validated = true;
+    end.last.epoch = end.weights_epoch = 4;
+    end.last.iteration = end.weights_iteration = 40;
+    end.weights = "u.safetensors";
+  });
+  CHECK(contains(reached, "target reached in epoch 4, iteration 40; trained 49 iterations in "));
+  CHECK(contains(reached, "\n  weights: u.safetensors, of epoch 4, iteration 40\n"));
   // A rollback undoes an epoch's end and the reports after it.
   for (const int64_t iteration : {200, 260}) {
     const std::string back = told([&](ConsoleObserver& line, RunFinished& end) {

@@ -17,6 +17,7 @@
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 
 using namespace arbalest;
@@ -256,6 +257,22 @@ TEST_CASE("a run that is complete goes on where more epochs are asked for, and i
   CHECK(refused([&] { place.run({"--resume"}); }) == "the checkpoint is after iteration 36, and the run ends after 12");
 }
 
+TEST_CASE("a run that goes on says that its log is new, and that other weights are not read") {
+  Place place;
+  place.epochs = "2";
+  REQUIRE(place.run() == kDone);
+  place.epochs = "3";
+  fs::remove(place.log);
+  const test::Redirected errors(place.folder / "errors", stderr);
+  // The name is in the run's command line, as that of what it saves.
+  CHECK(place.run({"--resume", "--weights", place.weights.c_str()}) == kDone);
+  std::string all;
+  for (const std::string& line : errors.lines()) all += line + "\n";
+  CHECK(all.find("is new; what the run logged up to iteration 24 is not in it") != std::string::npos);
+  CHECK(all.find("--weights " + place.weights + ": is not read, because the run goes on with the weights of ") !=
+        std::string::npos);
+}
+
 TEST_CASE("a run that goes on has another learning rate where that is asked for, and from there on") {
   Place place, whole;
   place.learners = whole.learners = "1";
@@ -397,6 +414,7 @@ TEST_CASE("what becomes of a loss that is not finite is checked") {
         "arbalest: --on-nan: found 'rolback'; expected stop, rollback or skip; did you mean 'rollback'?\n");
   CHECK(fault({"run", "g", "--on-nan", "rollback"}) == "arbalest: --on-nan rollback needs --checkpoint DIR\n");
   CHECK(fault({"run", "g", "--nan-rollbacks", "2"}) == "arbalest: --nan-rollbacks needs --on-nan rollback\n");
+  CHECK(fault({"run", "g", "--plateau-factor", "0.5"}) == "arbalest: --plateau-factor needs --plateau N\n");
   CHECK(fault({"run", "g", "--checkpoint", "c", "--on-nan", "rollback", "--nan-rate-factor", "2"}).find("found '2'") !=
         std::string::npos);
 }

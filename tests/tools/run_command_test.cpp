@@ -601,6 +601,15 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
                                "--set train.epochs=3: changes nothing, because --epochs counts"}) {
     CHECK(told.find(expected) != std::string::npos);
   }
+  std::ofstream(graph) << text.insert(text.rfind('}'),
+                                      "  report = arbalest.Validate <split = \"train\"> (trained, loss)\n");
+  const std::string idle =
+      printed({"run", "--patience", "2", "--plateau", "3", "--strategy", "sma", "--scale-lr", "linear"}, stderr);
+  for (const char* expected :
+       {"--plateau 3 never acts, because --patience 2 ends the run before",
+        "--strategy sma changes nothing with one learner", "--scale-lr changes nothing with one learner"}) {
+    CHECK(idle.find(expected) != std::string::npos);
+  }
   // A schedule that ends is as long as the graph's epochs, whatever the run is.
   const std::string scheduled =
       printed({"check", "--set", "train.schedule=cosine", "--set", "train.epochs=10", "--epochs", "10"}, stderr);

@@ -140,6 +140,14 @@ TEST_CASE("a pipe that nobody reads is no log, one that is read soon is") {
   CHECK(read.find("{\"event\":\"end\"") != std::string::npos);
 }
 
+TEST_CASE("a log is not the file of standard error") {
+  Place place;
+  place.options.log = place.at("both");
+  const Redirected errors(place.at("both"), stderr);
+  check_parts(message_of<RunError>([&] { command_run(place.options); }),
+              {"both: standard error goes to that file", "expected a file of its own"});
+}
+
 TEST_CASE("a log that is write-protected stays as it is") {
   Place place;
   const std::string log = place.at("kept.jsonl"), line = "{\"event\":\"start\"}\n";

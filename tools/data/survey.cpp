@@ -316,14 +316,30 @@ std::vector<int32_t> classes_of(const Source& source, int field) {
   return all;
 }
 
+constexpr size_t kMostShared = 5;  // that are named
+
 SharedFiles shared_files(const SplitSurvey& one, const Source& first, const SplitSurvey& other, const Source& second) {
-  constexpr size_t kNamed = 5;
   SharedFiles shared{one.split, other.split, 0, {}};
   for (const auto& [print, index] : other.prints) {
     const auto same = std::lower_bound(one.prints.begin(), one.prints.end(), std::pair(print, int64_t{0}));
     if (same == one.prints.end() || same->first != print) continue;
     ++shared.files;
-    if (shared.named.size() < kNamed) shared.named.emplace_back(first.name(same->second), second.name(index));
+    if (shared.named.size() < kMostShared) shared.named.emplace_back(first.name(same->second), second.name(index));
+  }
+  return shared;
+}
+
+SharedFiles files_of_two_classes(const SplitSurvey& split, const Source& source) {
+  SharedFiles shared{split.split, split.split, 0, {}};
+  const int field = class_field(split.fields);
+  if (field < 0) return shared;
+  const std::vector<int32_t> classes = classes_of(source, field);
+  for (size_t i = 1; i < split.prints.size(); ++i) {
+    const auto& [before, first] = split.prints[i - 1];
+    const auto& [print, second] = split.prints[i];
+    if (before != print || classes[size_t(first)] == classes[size_t(second)]) continue;
+    ++shared.files;
+    if (shared.named.size() < kMostShared) shared.named.emplace_back(source.name(first), source.name(second));
   }
   return shared;
 }

@@ -86,15 +86,16 @@ int class_field(const std::vector<Field>& fields);
 // The classes of all samples of the split; `field` is one that class_field() found.
 std::vector<int32_t> classes_of(const Source& source, int field);
 
-// Files with the same content in two splits, under any name.
+// Files with the same content in two splits, or in two classes of one, under any name.
 struct SharedFiles {
-  std::string first, second;                               // the splits
+  std::string first, second;                               // the splits; the same one: of two classes
   int64_t files = 0;                                       // of the second
   std::vector<std::pair<std::string, std::string>> named;  // some of them, by their names in both
 };
 
 // `one`, `other`: the surveys of the splits that the sources read.
 SharedFiles shared_files(const SplitSurvey& one, const Source& first, const SplitSurvey& other, const Source& second);
+SharedFiles files_of_two_classes(const SplitSurvey& split, const Source& source);
 
 // Progress of a survey: samples done, and the total. Called now and then, by the calling thread.
 using SurveyProgress = std::function<void(int64_t done, int64_t total)>;

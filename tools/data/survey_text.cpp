@@ -210,7 +210,8 @@ std::string shared_text(const SharedFiles& shared) {
   }
   const int64_t more = shared.files - int64_t(named.size());
   return fmt::format("{} file{} of {} {} in {} as well: {}{}\n", shared.files, shared.files == 1 ? "" : "s",
-                     shared.second, shared.files == 1 ? "is" : "are", shared.first, fmt::join(named, ", "),
+                     shared.second, shared.files == 1 ? "is" : "are",
+                     shared.first == shared.second ? "another class" : shared.first, fmt::join(named, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 

@@ -66,7 +66,8 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
     throw GraphError(
         fmt::format("{}: found field {}, expected images: files, or [channels, height, width] of uint8 or "
                     "float32{}",
-                    what, to_string(image), turned(image)));
+                    what, to_string(image),
+                    floats && image.shape.size() == 1 ? "; 'arbalest init vectors' takes vectors" : turned(image)));
   }
   if (files && !prepared) {
     graph.uncomment("pixels");
@@ -87,6 +88,28 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
     graph.comment_out("x");
     graph.replace("(x)\n", "(image)\n");
   }
+}
+
+// The name of the only vector of floats besides the label.
+std::string vector_of(const std::vector<Field>& fields, const std::string& what) {
+  const auto is_vector = [](const Field& field) {
+    return field.name != "label" && field.dtype == DataType::Float32 && field.shape.size() == 1;
+  };
+  const auto found = std::find_if(fields.begin(), fields.end(), is_vector);
+  if (found == fields.end() || std::count_if(fields.begin(), fields.end(), is_vector) > 1) {
+    throw GraphError(
+        fmt::format("{}: found {}, expected one vector of floats a sample, and a label; in NumPy: "
+                    "numpy.stack(columns, 1).astype('float32')",
+                    what, to_string(fields)));
+  }
+  return found->name;
+}
+
+// The graph's value is called as the field is.
+void take_vectors(GraphText& graph, const std::vector<Field>& fields, const std::string& what) {
+  const std::string name = vector_of(fields, what);
+  graph.replace("  x, label = ", fmt::format("  {}, label = ", name));
+  graph.replace("(x)\n", fmt::format("({})\n", name));
 }
 
 // One more than the greatest label, if the source does not say how many classes there are.
@@ -203,14 +226,16 @@ void take_data(GraphText& graph, const StartOptions& options) {
   const std::unique_ptr<Source> source = open_source(options.data, "train", kSourceSeed);
   const std::vector<Field> fields = source->fields();
   const std::string what = source->describe();
-  graph.set("image", "source", to_string(Attribute(options.data)));
+  const bool vectors = options.name == "vectors";
+  graph.set(vectors ? "x" : "image", "source", to_string(Attribute(options.data)));
   const size_t begin = graph.text().find("# Data: "), end = graph.text().find(" 'arbalest sources'", begin);
   graph.replace(graph.text().substr(begin, end - begin), "# Data, as --data named it.");
-  take_images(graph, field_of(fields, "image", 0, what), what);
+  vectors ? take_vectors(graph, fields, what) : take_images(graph, field_of(fields, "image", 0, what), what);
   take_labels(graph, *source, field_of(fields, "label", 1, what), options.classes);
-  const bool photos = field_of(fields, "image", 0, what).dtype == DataType::String;
-  const int64_t batch = training_batch(graph.number("image", "batch"), source->size(), photos);
-  take_batch(graph, "image", batch, source->size());
+  const bool photos = !vectors && field_of(fields, "image", 0, what).dtype == DataType::String;
+  const std::string prefetch = vectors ? vector_of(fields, what) : "image";
+  const int64_t batch = training_batch(graph.number(prefetch, "batch"), source->size(), photos);
+  take_batch(graph, prefetch, batch, source->size());
   take_validation(graph, options.data, graph.number("report", "batch"));
 }
 
@@ -265,6 +290,9 @@ std::string start_graph(const StartOptions& options) {
   }
   if (!calls_model && !options.model.empty()) {
     throw GraphError(fmt::format("init {}: --model goes with a graph that calls one: init finetune", options.name));
+  }
+  if (graph.has("\n  x, label = ") && options.data.empty()) {
+    throw GraphError(fmt::format("init {}: found no --data, expected --data SOURCE", options.name));
   }
   if (calls_model) take_model(graph, options);
   if (!options.data.empty()) {

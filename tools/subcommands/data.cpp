@@ -69,10 +69,12 @@ OpenSplits open_splits(const std::string& text, const std::vector<std::string>& 
   return splits;
 }
 
-// The files that two splits share, for all pairs of splits.
+// The files that two classes of a split share, or two splits, for all pairs of splits.
 std::vector<SharedFiles> find_shared(const std::vector<OpenSplit>& splits, const std::vector<SplitSurvey>& found) {
   std::vector<SharedFiles> all;
-  for (size_t other = 1; other < found.size(); ++other) {
+  for (size_t other = 0; other < found.size(); ++other) {
+    all.push_back(files_of_two_classes(found[other], *splits[other].source));
+    if (all.back().files == 0) all.pop_back();
     for (size_t one = 0; one < other; ++one) {
       all.push_back(shared_files(found[one], *splits[one].source, found[other], *splits[other].source));
       if (all.back().files == 0) all.pop_back();

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/weights/weights_file.h"
 #include "graph/file/onnx_file.h"
+#include "graph/op.h"
 #include "tools/answers/class_names.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_setup.h"
@@ -39,6 +41,24 @@ void add_class_names(const ExportCommandOptions& options, const Graph& graph, co
                                 nlohmann::json(names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// How the host makes the model's images of files, as an entry of the metadata: nodes with their attributes.
+void add_preprocessing(const Graph& graph, const Graph& model, OnnxFileOptions& written) {
+  std::string text;
+  for (const Node& node : graph.nodes) {
+    if (!node.op->prepare) continue;
+    const std::string& made = graph.values[size_t(node.outputs[0])].name;
+    const bool input = std::any_of(model.inputs.begin(), model.inputs.end(),
+                                   [&](ValueId id) { return model.values[size_t(id)].name == made; });
+    if (!input) continue;
+    text += fmt::format("{}{} = {} <", text.empty() ? "" : "\n", made, node.op->qualified_name());
+    for (const NamedAttribute& attribute : node.attributes) {
+      text += fmt::format("{}{} = {}", text.ends_with('<') ? "" : ", ", attribute.name, to_string(attribute.value));
+    }
+    text += "> (file)";
+  }
+  if (!text.empty()) written.metadata.emplace_back("preprocessing", text);
+}
+
 }  // namespace
 
 int command_export(const ExportCommandOptions& options) {
@@ -57,6 +77,7 @@ int command_export(const ExportCommandOptions& options) {
   const Graph model = export_model(graph, session_options(options), exported);
   OnnxFileOptions written = options.written;
   add_class_names(options, graph, model, written);
+  add_preprocessing(graph, model, written);
   write_onnx(model, options.file, written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;
@@ -97,8 +118,8 @@ void declare_export(Subcommands& commands) {
   app.add_flag("--external-data", options.written.external_data,
                "weights in a second file, FILE.data, as they are for models above 2 GiB");
   app.footer(
-      "The model has ONNX's own operators of opset 18 (20 where it has Gelu) and takes any number of samples at "
-      "once.");
+      "The model has ONNX's own operators of opset 18, or of the least later one that has the forms of all its nodes,\n"
+      "and takes any number of samples at once.");
   command.check = [&app, &options] { require(options.file, "FILE", app); };
 }
 

@@ -27,7 +27,7 @@ void declare_init(Subcommands& commands) {
   const auto command = commands.add<StartOptions>("init", "write a commented graph file to start from", command_init);
   CLI::App& app = command.app;
   StartOptions& options = command.options;
-  app.add_option("NAME", options.name, "lenet, cnn, photos or finetune")->type_name("");
+  app.add_option("NAME", options.name, "lenet, cnn, photos, vectors or finetune")->type_name("");
   app.add_option("FILE", options.file, "the graph file, which is not there yet; otherwise NAME.onnxtxt")
       ->type_name("")
       ->check(not_empty());

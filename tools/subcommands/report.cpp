@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +29,17 @@ std::string run_name(const std::string& log) {
   return name_without(log, {".jsonl", ".json", ".log"});
 }
 
+// The page of a log is called like it, that of several after the folder that they are all in, or "report".
+std::string page_name(const std::vector<std::string>& logs, const char* ending) {
+  if (logs.size() == 1) return run_name(logs[0]) + ending;
+  const std::string folder = std::filesystem::path(logs[0]).parent_path().filename().string();
+  const bool one = std::all_of(logs.begin(), logs.end(), [&](const std::string& log) {
+    return std::filesystem::path(log).parent_path() == std::filesystem::path(logs[0]).parent_path();
+  });
+  const bool named = one && folder.find_first_not_of('.') != folder.npos;
+  return named ? folder + ending : "report" + std::string(ending == std::string_view(".svg") ? ending : ".html");
+}
+
 int write(const std::string& file, const LinePlot& plot) {
   AtomicFile written(file);
   written.write(svg_of(plot));
@@ -40,7 +54,7 @@ int command_report(const ReportOptions& options) {
   using Plot = ReportOptions::Plot;
   const bool page = options.plot == Plot::None;
   const std::string file =
-      options.file.empty() ? run_name(options.logs[0]) + (page ? ".report.html" : ".svg") : options.file;
+      options.file.empty() ? page_name(options.logs, page ? ".report.html" : ".svg") : options.file;
   NamedPaths logs;
   for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
   check_inputs_kept(logs, {{"--output", file}});
@@ -75,7 +89,8 @@ void declare_report(Subcommands& commands) {
       ->type_name("")
       ->check(not_empty());
   app.add_option("-o,--output", options.file,
-                 "the page, or the plot; otherwise LOG's name with .report.html, or .svg, here")
+                 "the page, or the plot; otherwise LOG's name with .report.html, or .svg, here; of several logs their "
+                 "folder's name, or report.html")
       ->type_name("FILE")
       ->check(not_empty());
   app.add_option_function<std::string>(

@@ -67,8 +67,9 @@ void check_paths(const RunOptions& options) {
 void tell_of_idle_weights(const CheckpointOptions& checkpoints, const std::string& weights) {
   if (!checkpoints.from || weights.empty()) return;
   const std::vector<std::string>& words = checkpoints.from->checkpoint.command;
-  const auto has = [&](const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); };
-  if (has(weights) || has("--weights=" + weights)) return;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--weights=" + weights || (i > 0 && words[i - 1] == "--weights" && words[i] == weights)) return;
+  }
   warn(fmt::format("--weights {}: is not read, because the run goes on with the weights of {}", weights,
                    checkpoints.from->path));
 }
@@ -183,6 +184,9 @@ void declare_run(Subcommands& commands) {
       if (options.session.divergence.then == OnDivergence::Rollback) {
         throw GraphError("--on-nan rollback needs --checkpoint DIR");
       }
+    }
+    if (app.count("--plateau-factor") > 0 && options.session.rules.plateau == 0) {
+      throw GraphError("--plateau-factor needs --plateau N");
     }
     if (!options.session.checkpoints.changes.empty() && !options.session.checkpoints.resume) {
       throw GraphError("--change needs --resume; a run that starts takes --set");

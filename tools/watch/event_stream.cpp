@@ -48,6 +48,15 @@ EventStream::EventStream(const std::string& path, std::string what)
   }
   struct stat status = {};
   regular_ = fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
+  struct stat console = {};
+  if (regular_ && fstat(STDERR_FILENO, &console) == 0 && console.st_dev == status.st_dev &&
+      console.st_ino == status.st_ino) {
+    close(descriptor_);
+    throw RunError(
+        fmt::format("{}: standard error goes to that file, and its lines would come into the {}; expected "
+                    "a file of its own",
+                    path, what_));
+  }
   if (!regular_ || lock_at_once(descriptor_)) return;
   const std::string holder = holder_of_lock(descriptor_);
   close(descriptor_);

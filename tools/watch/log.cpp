@@ -75,13 +75,13 @@ int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
 
 const std::vector<std::string>& JsonLog::keys() {
   static const std::vector<std::string> all = {
-      "event",        "epoch",         "epochs",          "iteration",      "seconds",
-      "samples",      "left_out",      "rate_factor",     "learning_rate",  "images_per_second",
-      "late_batches", "missed",        "skipped_updates", "images",         "sample_microseconds",
-      "reason",       "setup_seconds", "learners",        "interrupted_by", "best",
-      "best_epoch",   "best_metric",   "best_value",      "targets",        "weights",
-      "best_weights", "weights_error", "best_error",      "checkpoint",     "checkpoint_error",
-      "trace",        "trace_error"};
+      "event",        "epoch",         "epochs",          "iteration",        "seconds",
+      "samples",      "left_out",      "rate_factor",     "learning_rate",    "images_per_second",
+      "late_batches", "missed",        "skipped_updates", "images",           "sample_microseconds",
+      "reason",       "setup_seconds", "learners",        "interrupted_by",   "best",
+      "best_epoch",   "best_metric",   "best_value",      "targets",          "weights",
+      "best_weights", "weights_error", "best_error",      "checkpoint",       "checkpoint_error",
+      "trace",        "trace_error",   "weights_epoch",   "weights_iteration"};
   return all;
 }
 
@@ -104,7 +104,11 @@ void JsonLog::write(const Line& line) {
 
 // Cuts the log after the checkpoint's line. If the log has no such line, goes on after its content with a warning.
 void JsonLog::go_on(const RunStarted& event) {
-  if (file_.empty()) return;
+  if (file_.empty()) {
+    warn(
+        fmt::format("{}: is new; what the run logged up to iteration {} is not in it", path_, event.resumed_iteration));
+    return;
+  }
   if (const int64_t end = end_of_checkpoint(path_, event); end >= 0) {
     file_.cut(end);
   } else {
@@ -277,7 +281,11 @@ void JsonLog::finished(const RunFinished& event) {
       line["targets"].push_back(Json{{"target", target.target}, {"seconds", seconds}});
     }
   }
-  if (!event.weights.empty()) line["weights"] = event.weights;
+  if (!event.weights.empty()) {
+    line["weights"] = event.weights;
+    line["weights_epoch"] = event.weights_epoch;
+    line["weights_iteration"] = event.weights_iteration;
+  }
   if (!event.weights_error.empty()) line["weights_error"] = event.weights_error;
   if (!event.best_weights.empty()) line["best_weights"] = event.best_weights;
   if (!event.best_error.empty()) line["best_error"] = event.best_error;

@@ -29,6 +29,9 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   add_learners(plan, cut, report, learners);
   const std::vector<TaskId> averaged = strategy.add_tasks(plan, cut);
   if (clocks.validations > 0) add_validation(plan, averaged);
+  for (LoopPlan& loop : builder.plan.handles.loops) {
+    for (Replica& replica : loop.replicas) replica.place = loop.everywhere++;
+  }
   verify(builder.plan);
   return std::move(builder.plan);
 }

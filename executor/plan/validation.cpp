@@ -286,8 +286,14 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged) 
       builder.add_task(Task::Kind::ValidationBegin, "validation begins", plan.lanes.host, clocks.validation);
   const TaskId end = builder.add_task(Task::Kind::ValidationEnd, "validation ends", plan.lanes.host, clocks.validation);
   const int64_t lead = std::min(in.request.validation_lead, clocks.validation_every - 1);
-  builder.add_edge(plan.learners.front().update(), begin, lead, Needs::Done, Why::Clock,
-                   fmt::format("{} iterations before the end", lead));
+  int32_t told = kNone;
+  for (const Replica& learner : plan.learners) {  // the first of each process
+    const int32_t rank = in.request.devices[size_t(learner.device)].rank;
+    if (rank <= told) continue;
+    told = rank;
+    builder.add_edge(learner.update(), begin, lead, Needs::Done, Why::Clock,
+                     fmt::format("{} iterations before the end", lead));
+  }
   const GatheredStatistics gathered = gather_statistics(given);
   std::vector<Validator> validators;
   for (int32_t d = 0; d < int32_t(validator_count(in.request)); ++d) {

@@ -61,6 +61,7 @@ Ranks::Ranks(int rank, Met met)
 
 Ranks::~Ranks() {
   forget();
+  listen({});  // a loss that is being passed on goes out before the sign that this rank ends
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
@@ -248,6 +249,7 @@ void Ranks::call(int64_t number) {
 
 // Only the first loss is reported: others follow from it, as ranks end.
 void Ranks::lose(const std::string& message, int from) {
+  const std::scoped_lock listening(listening_);
   {
     const std::scoped_lock lock(mutex_);
     if (lost_) return;
@@ -257,7 +259,6 @@ void Ranks::lose(const std::string& message, int from) {
   for (size_t rank = 1; rank_ == 0 && rank < connections_.size(); ++rank) {
     if (int(rank) != from) send(*connections_[rank], Frame::Kind::Failed, {}, message);
   }
-  const std::scoped_lock listening(listening_);
   if (listener_) listener_(message);
 }
 

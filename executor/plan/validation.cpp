@@ -67,8 +67,8 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
     }
     tasks.push_back(task);
   }
-  gathered.after =
-      add_all_reduce(builder, given.lanes, "all-reduce statistics", given.clocks.validation, gathered.sums, false);
+  gathered.after = add_all_reduce(builder, given.lanes.validation_collectives, "all-reduce statistics",
+                                  given.clocks.validation, gathered.sums, false);
   for (const TaskId task : tasks) {
     builder.add_edge(task, gathered.after, 0, Needs::Issued, Why::Data, "sum of statistics");
   }
@@ -211,7 +211,8 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
   }
   TaskId all = kNone;
   if (validators.size() > 1) {
-    all = add_all_reduce(builder, given.lanes, "all-reduce recalibration", given.clocks.validation, averages, true);
+    all = add_all_reduce(builder, given.lanes.validation_collectives, "all-reduce recalibration",
+                         given.clocks.validation, averages, true);
     // Once they are done: issued before, it would delay the averaging after it.
     for (const Replica& replica : replicas) {
       builder.add_edge(replica.update(), all, 0, Needs::Done, Why::Data, "statistics");

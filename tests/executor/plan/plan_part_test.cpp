@@ -41,7 +41,7 @@ std::map<std::string, const Task*> by_name(const Plan& plan) {
   return tasks;
 }
 
-// What a launch reads and writes, by the names of buffers.
+// The buffers that a task's launches read and write, by their names.
 std::vector<std::string> operands_of(const Plan& plan, const Task& task) {
   std::vector<std::string> names;
   for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {

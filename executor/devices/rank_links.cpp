@@ -14,7 +14,7 @@
 namespace arbalest {
 namespace {
 
-constexpr auto kConnecting = std::chrono::seconds(20);
+constexpr auto kConnecting = std::chrono::seconds(4);  // Gloo waits five times as long for each rank
 // Ranks may be as far apart as one of them writes a file or makes kernels. Whether a rank is still there is for Ranks
 // to say, which aborts what waits for it.
 constexpr auto kUnlimited = std::chrono::hours(24 * 7);

@@ -234,6 +234,36 @@ TEST_CASE("a killed rank ends all, and the same command goes on to the same bits
   }
 }
 
+TEST_CASE("a rank that stands still is lost after a while, and ends by itself when it goes on") {
+  const Place place;
+  auto ranks = place.start(3, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0", "--checkpoint",
+                               place.path("c"), "--checkpoint-every", "20it"});
+  await_checkpoints(place.path("c"), 1);
+  ranks[1]->send(SIGSTOP);
+  const auto began = WallTime::now();
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    CHECK(ranks[rank]->wait() == kFailed);
+    has(ranks[rank]->errors(), fmt::format("rank 1 on {} is lost: nothing was heard of it for 15 s", host_name()));
+  }
+  CHECK(WallTime::now() - began < std::chrono::seconds(30));
+  ranks[1]->send(SIGCONT);
+  CHECK(ranks[1]->wait() == kFailed);
+  has(ranks[1]->errors(), fmt::format("rank 0 on {} is lost", host_name()));
+}
+
+TEST_CASE("a process that says it is one of several and is alone does not wait for ever") {
+  const Place place;
+  const std::string port = "127.0.0.1:" + std::to_string(free_port());
+  for (const auto& [rank, message] : {std::pair{"0", "ranks 1, 2 of 3 did not come to rank 0, on "},
+                                      {"1", "rank 1 of 3 finds no rank 0 at 127.0.0.1:"}}) {
+    const Words words =
+        place.command({"--rank", rank, "--world-size", "3", "--rendezvous", port, "--rendezvous-timeout", "0.5"});
+    Rank alone(words, place.path("errors"));
+    CHECK(alone.wait() == kFailed);
+    has(alone.errors(), message);
+  }
+}
+
 TEST_CASE("a signal to any rank ends all with a checkpoint after the same iteration") {
   const Words more = {"--strategy", "sma", "--set", "train.epochs=40"};
   const std::vector<uint8_t> expected = alone(more);

@@ -193,6 +193,7 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
   for (auto& [epoch, line] : checkpoint.held.lines) {
     if (line.end) line.end->validates = line.validation.has_value();
   }
+  if (!writes()) return;
   warn(fmt::format(
       "the checkpoint is of {} learner{}, and the run goes on with {}: those that were there keep their weights "
       "and the optimiser's state, others start from the shared model{}",

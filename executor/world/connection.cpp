@@ -136,7 +136,8 @@ std::string Connection::local_address() const {
       0) {
     return {};
   }
-  return text.data();
+  const std::string found = text.data(), mapped = "::ffff:";  // of a socket that takes both kinds of addresses
+  return found.starts_with(mapped) ? found.substr(mapped.size()) : found;
 }
 
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until) {

@@ -13,6 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <sstream>
@@ -107,14 +108,25 @@ class RankZero {
       }
       if (auto connection = listener_.accept(std::chrono::milliseconds(200))) receive(std::move(connection));
     }
+    met_.own_address = address();
+    std::vector<std::string> lines = met_.hosts;
+    lines.push_back(met_.own_address);
     for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
-      met_.connections[rank]->send(Frame::Kind::Begin, {}, as_lines(met_.hosts));
+      met_.connections[rank]->send(Frame::Kind::Begin, {}, as_lines(lines));
     }
-    met_.own_address = met_.connections[1]->local_address();
     return std::move(met_);
   }
 
  private:
+  // The address of this host by which a rank of another host has come, if there is one: names of hosts may be loopback
+  // addresses on the hosts themselves.
+  std::string address() const {
+    const auto elsewhere = std::find_if(met_.hosts.begin(), met_.hosts.end(),
+                                        [&](const std::string& host) { return host != met_.hosts[0]; });
+    const size_t rank = elsewhere == met_.hosts.end() ? 1 : size_t(elsewhere - met_.hosts.begin());
+    return met_.connections[rank]->local_address();
+  }
+
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 1; rank < settings_.size; ++rank) {
@@ -246,8 +258,11 @@ Met visit(const WorldSettings& settings) {
     if (!what.starts_with("it")) throw;
     throw RunError(fmt::format("rank 0 at {}:{}: {}", settings.host, settings.port, what));
   }
-  if (int(met.hosts.size()) != settings.size) throw RunError("rank 0 names other hosts than there are ranks");
-  met.own_address = connection->local_address();
+  if (int(met.hosts.size()) != settings.size + 1) throw RunError("rank 0 names other hosts than there are ranks");
+  const std::string of_rank_zero = met.hosts.back();
+  met.hosts.pop_back();
+  const bool same_host = met.hosts[size_t(settings.rank)] == met.hosts[0];
+  met.own_address = same_host ? of_rank_zero : connection->local_address();
   met.connections.push_back(std::move(connection));
   return met;
 }

@@ -14,7 +14,7 @@ struct Met {
   // At rank 0: by rank, nullptr for itself. Elsewhere: the one to rank 0.
   std::vector<std::unique_ptr<Connection>> connections;
   std::vector<std::string> hosts;  // by rank
-  std::string own_address;         // by which rank 0 is reached, or which reached rank 0
+  std::string own_address;         // of this host, as ranks of other hosts reach it
 };
 
 // Returns once all ranks are there and have shown that they know the secret. Throws RunError, naming ranks and hosts,

@@ -142,8 +142,9 @@ void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& o
       const auto value = [](const std::string& line) {
         return line.substr(std::min(line.find('\t') + 1, line.size()));
       };
-      throw GraphError(fmt::format("{} differs from {}: {}: {}; expected as on {}: {}", ranks.name(rank), ranks.name(0),
-                                   b.substr(0, b.find('\t')), value(b), ranks.name(0), value(a)));
+      throw GraphError(fmt::format(
+          "{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 trains with each process alone",
+          ranks.name(rank), ranks.name(0), b.substr(0, b.find('\t')), value(b), ranks.name(0), value(a)));
     }
     if (parts[0] != parts[size_t(rank)]) {
       throw GraphError(fmt::format("{} differs from {} in what it trains", ranks.name(rank), ranks.name(0)));

@@ -17,7 +17,7 @@ struct WorldOptions {
   std::optional<int> rank, size;
   std::string rendezvous;   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
   std::string secret_file;  // holds what ranks prove to know; "": the variable kSecretVariable
-  double patience = 30;     // seconds after which a rank that has not come is missing
+  double patience = 25;     // seconds after which a rank that has not come is missing
 };
 
 inline constexpr const char* kSecretVariable = "ARBALEST_SECRET";
@@ -29,7 +29,7 @@ struct WorldSettings {
   int port = 0;         // the same
   std::string told_by;  // "srun (SLURM_PROCID, SLURM_NTASKS)", for messages
   std::string secret;   // "": none
-  double patience = 30;
+  double patience = 25;
 };
 
 // The world that the options say or, without any, the innermost launcher's: torchrun, mpirun, srun. Size 1 if there is

@@ -7,9 +7,8 @@
 
 #include "examples/convnext.h"
 #include "examples/densenet.h"
+#include "examples/digits.h"
 #include "examples/efficientnet.h"
-#include "examples/lenet.h"
-#include "examples/mlp.h"
 #include "examples/mobilenet_v3.h"
 #include "examples/resnet.h"
 #include "examples/resnet_cifar.h"

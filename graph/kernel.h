@@ -47,6 +47,7 @@ enum class MathMode : uint8_t { Fp32, Tf32 };
 // Handles that kernels of a device share; on CUDA a CudaContext (ops/cuda/cuda_context.h), for collectives a
 // CollectiveContext (ops/replicas/collective_context.h), else nullptr.
 struct DeviceContext;
+class RankExchange;  // ops/replicas/rank_exchange.h
 
 // The node that a kernel is made for, with the types and limits.
 struct KernelRequest {
@@ -58,6 +59,7 @@ struct KernelRequest {
   int concurrent = 1;                   // on a GPU: how many learners' kernels run at the same time
   int64_t workspace_limit = 256 << 20;  // bytes
   DeviceContext* device = nullptr;
+  RankExchange* ranks = nullptr;  // of a collective whose arrays are on devices of several processes
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].dtype != DataType::Token; }     // or left out
   bool has_output(size_t i) const { return i < outputs.size() && outputs[i].dtype != DataType::Token; }  // or not made

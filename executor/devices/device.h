@@ -126,8 +126,9 @@ class Queues {
 
   // An in-order queue; `lane` numbers the plan's lanes.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
-  virtual DeviceContext* context() = 0;   // for making kernels
-  virtual void* stream(LaneId lane) = 0;  // cudaStream_t; nullptr on CPUs
+  virtual DeviceContext* context() = 0;                    // for making kernels
+  virtual RankExchange* ranks(LaneId) { return nullptr; }  // the same, for collectives of several processes
+  virtual void* stream(LaneId lane) = 0;                   // cudaStream_t; nullptr on CPUs
   // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over. On GPUs
   // several threads may call it at the same time.
   virtual void run_there(const std::function<void()>& function) = 0;
@@ -185,6 +186,11 @@ inline std::vector<int64_t> medians(std::vector<std::vector<int64_t>> times) {
 struct CpuProgress;
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
 std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
+// Collectives over CPU devices of several processes. `ranks_of_devices`: of all of them, in the plan's order. Throws
+// RunError if the ranks cannot be connected.
+class Ranks;
+std::unique_ptr<Queues> make_rank_collectives(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_devices,
+                                              std::shared_ptr<CpuProgress> progress);
 
 // State that successive plans on the same devices share: kernels already found, connections between GPUs.
 struct DeviceCache;

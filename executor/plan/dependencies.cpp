@@ -171,19 +171,39 @@ int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
 bool Dependencies::restrict_to_iterations(bool pauses) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return false;
-  std::vector<int64_t> before(plan_.tasks.size());
-  for (TaskId task = 0; task < tasks_; ++task) before[size_t(task)] = states_[task].limit.exchange(0);
+  const int64_t iterations = take_limits();
+  const int64_t held = std::max(validations_ended(), validations_copied(iterations) - 1);
+  const std::vector<int64_t> limits = limits_for(iterations, pauses ? held : kAll);
+  for (TaskId task = 0; task < tasks_; ++task) {
+    states_[task].limit.store(std::min(limits[size_t(task)], held_[size_t(task)]));
+  }
+  return true;
+}
+
+// Lets nothing fire, and returns the iterations that are left to run then.
+int64_t Dependencies::take_limits() {
+  held_.resize(plan_.tasks.size());
+  for (TaskId task = 0; task < tasks_; ++task) held_[size_t(task)] = states_[task].limit.exchange(0);
   int64_t iterations = 0, most = 0;
   for (TaskId task = 0; task < tasks_; ++task) {
     if (plan_.tasks[size_t(task)].clock != 0) continue;
     iterations = std::max(iterations, states_[task].fired.load() + 1);
-    most = std::max(most, before[size_t(task)]);
+    most = std::max(most, held_[size_t(task)]);
   }
-  iterations = std::min(iterations, most);
-  const int64_t held = std::max(validations_ended(), validations_copied(iterations) - 1);
-  const std::vector<int64_t> limits = limits_for(iterations, pauses ? held : kAll);
+  return std::min(iterations, most);
+}
+
+int64_t Dependencies::hold() {
+  const std::lock_guard lock(ending_);
+  return cancelled_.load() ? 0 : take_limits();
+}
+
+bool Dependencies::put_limits(int64_t iterations) {
+  const std::lock_guard lock(ending_);
+  if (cancelled_.load()) return false;
+  const std::vector<int64_t> limits = limits_for(iterations, kAll);
   for (TaskId task = 0; task < tasks_; ++task) {
-    states_[task].limit.store(std::min(limits[size_t(task)], before[size_t(task)]));
+    states_[task].limit.store(std::min(limits[size_t(task)], held_[size_t(task)]));
   }
   return true;
 }

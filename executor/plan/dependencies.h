@@ -71,6 +71,13 @@ class Dependencies {
   template <class Ready>
   bool pause(Ready&& ready);
 
+  // As pause(), for a plan of which other processes run other parts. hold() lets nothing fire any more, and returns the
+  // iterations that clock 0 cannot but run. pause_at() comes to rest after at least as many, once it is known what the
+  // others cannot but run; a validation that they include ends first. Nothing is at rest in between, even if idle.
+  int64_t hold();
+  template <class Ready>
+  bool pause_at(int64_t iterations, Ready&& ready);
+
   // Only at rest, before start(): clock 0 runs `iterations` ticks in all, and other clocks what is complete by then,
   // except for a validation that only begins there. From clock 0's number of ticks on, everything runs to its end.
   void rest_at(int64_t iterations);
@@ -171,6 +178,8 @@ class Dependencies {
   void lay_out_edges();
   std::vector<char> redundant_edges() const;
   bool restrict_to_iterations(bool pauses);
+  int64_t take_limits();
+  bool put_limits(int64_t iterations);
   int64_t validations_ended() const;
   int64_t validations_copied(int64_t iterations) const;
   std::vector<int64_t> limits_for(int64_t iterations, int64_t validations) const;
@@ -185,6 +194,7 @@ class Dependencies {
   alignas(kLine) std::atomic<int64_t> outstanding_{0};  // endings of fired instances to come, and calls under way
   alignas(kLine) std::mutex ending_;                    // stop() and cancel()
   std::atomic<bool> cancelled_{false};
+  std::vector<int64_t> held_;  // by task: the limits that take_limits() took
 };
 
 inline bool Dependencies::lacks_edge(State& state, int64_t instance) const {
@@ -262,6 +272,16 @@ bool Dependencies::stop(Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
   if (restrict_to_iterations(false)) {
+    for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+  }
+  return firing.finish();
+}
+
+template <class Ready>
+bool Dependencies::pause_at(int64_t iterations, Ready&& ready) {
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  Firing<Ready> firing(*this, ready);
+  if (put_limits(iterations)) {
     for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
   }
   return firing.finish();

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/checked.h"
+#include "executor/plan/plan_part.h"
 #include "executor/plan/strategy.h"
 #include "io/sources/data_order.h"
 
@@ -29,6 +30,9 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   add_learners(plan, cut, report, learners);
   const std::vector<TaskId> averaged = strategy.add_tasks(plan, cut);
   if (clocks.validations > 0) add_validation(plan, averaged);
+  for (LoopPlan& loop : builder.plan.handles.loops) {
+    for (Replica& replica : loop.replicas) replica.place = loop.everywhere++;
+  }
   verify(builder.plan);
   return std::move(builder.plan);
 }
@@ -166,6 +170,11 @@ Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in) {
   }
   if (in.synchronised() && in.devices() > 1) {
     lanes.collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "collectives");
+    lanes.validation_collectives = lanes.collectives;
+    // No edge orders training's collectives and validation's, and several processes may come to them in other orders.
+    if (rank_count(builder.plan) > 1) {
+      lanes.validation_collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "validation collectives");
+    }
   }
   return lanes;
 }

@@ -48,6 +48,7 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in);
 struct Lanes {
   LaneId host = kNone;
   LaneId collectives = kNone;                        // over all devices, if several synchronise
+  LaneId validation_collectives = kNone;             // the same for validation
   std::vector<LaneId> copy_in, copy_out, averaging;  // by device
 };
 Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in);
@@ -125,8 +126,8 @@ std::vector<View> shared_storage(const Graph& graph);
 // Pinned slots of each copy to the host: one is written while the other is read.
 inline constexpr int32_t kReadBackSlots = 2;
 
-// Sums or averages operands, one per device, in place: a task on the collectives' lane. The caller adds its edges.
-TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::string& name, ClockId clock,
+// Sums or averages operands, one per device, in place: a task on a lane of collectives. The caller adds its edges.
+TaskId add_all_reduce(PlanBuilder& builder, LaneId lane, const std::string& name, ClockId clock,
                       const std::vector<Term>& operands, bool mean);
 // Adds the moving average's memory on each device that validates, if the program asks for a moving average.
 std::vector<MovingAverageBuffers> add_moving_average_memory(PlanBuilder& builder, const PlanInputs& in);

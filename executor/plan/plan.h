@@ -65,9 +65,11 @@ struct PlanDevice {
   enum class Kind : uint8_t { Cpu, Cuda };
   Kind kind = Kind::Cpu;
   int index = 0;
+  int32_t rank = 0;  // of the process that binds it
+  std::string host;  // how plans of several processes name that process; "" otherwise
   bool operator==(const PlanDevice&) const = default;
 };
-std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3"
+std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3", "node07/cuda:3"
 
 // A queue of tasks. Host tasks run on threads of the process, several at once; a device lane executes its tasks in
 // order.
@@ -171,6 +173,7 @@ struct Placement {
 struct Replica {
   int32_t device = 0;
   int32_t learner = kNone;  // global number; kNone unless the loop trains
+  int32_t place = 0;        // among the loop's replicas in the plan of all processes
   LaneId lane = kNone;
   std::vector<TaskId> fills;  // a batch from its source to a pinned slot, part by part
   TaskId copy = kNone;        // from there to a device slot
@@ -192,6 +195,7 @@ struct LoopPlan {
   int32_t graph = 0;              // index into Plan::graphs
   ClockId clock = kNone;          // ticks with each batch
   std::vector<Replica> replicas;  // Train: by learner; otherwise by device
+  int32_t everywhere = 0;         // number of replicas in the plan of all processes
 };
 
 // The samples of a split in a device's memory, one after the other: what batches are made of there
@@ -224,6 +228,8 @@ struct PlanHandles {
 
 struct Plan {
   std::vector<PlanDevice> devices;
+  // The rank of each device of the whole plan, if this is a process's part of one (plan_part.h); otherwise empty.
+  std::vector<int> ranks_of_devices;
   std::vector<Clock> clocks;
   std::vector<ClockRelation> relations;
   std::vector<Lane> lanes;

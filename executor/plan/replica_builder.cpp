@@ -226,9 +226,9 @@ std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int3
   return found;
 }
 
-TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::string& name, ClockId clock,
+TaskId add_all_reduce(PlanBuilder& builder, LaneId lane, const std::string& name, ClockId clock,
                       const std::vector<Term>& operands, bool mean) {
-  const TaskId task = builder.add_task(Task::Kind::Collective, name, lanes.collectives, clock);
+  const TaskId task = builder.add_task(Task::Kind::Collective, name, lane, clock);
   builder.add_node(task, "arbalest.AllReduce", name, operands, operands, {{"mean", int64_t{mean}}});
   builder.add_lane_order(task);
   return task;

@@ -67,8 +67,8 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
     }
     tasks.push_back(task);
   }
-  gathered.after =
-      add_all_reduce(builder, given.lanes, "all-reduce statistics", given.clocks.validation, gathered.sums, false);
+  gathered.after = add_all_reduce(builder, given.lanes.validation_collectives, "all-reduce statistics",
+                                  given.clocks.validation, gathered.sums, false);
   for (const TaskId task : tasks) {
     builder.add_edge(task, gathered.after, 0, Needs::Issued, Why::Data, "sum of statistics");
   }
@@ -211,7 +211,8 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
   }
   TaskId all = kNone;
   if (validators.size() > 1) {
-    all = add_all_reduce(builder, given.lanes, "all-reduce recalibration", given.clocks.validation, averages, true);
+    all = add_all_reduce(builder, given.lanes.validation_collectives, "all-reduce recalibration",
+                         given.clocks.validation, averages, true);
     // Once they are done: issued before, it would delay the averaging after it.
     for (const Replica& replica : replicas) {
       builder.add_edge(replica.update(), all, 0, Needs::Done, Why::Data, "statistics");
@@ -286,8 +287,14 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged) 
       builder.add_task(Task::Kind::ValidationBegin, "validation begins", plan.lanes.host, clocks.validation);
   const TaskId end = builder.add_task(Task::Kind::ValidationEnd, "validation ends", plan.lanes.host, clocks.validation);
   const int64_t lead = std::min(in.request.validation_lead, clocks.validation_every - 1);
-  builder.add_edge(plan.learners.front().update(), begin, lead, Needs::Done, Why::Clock,
-                   fmt::format("{} iterations before the end", lead));
+  int32_t told = kNone;
+  for (const Replica& learner : plan.learners) {  // the first of each process
+    const int32_t rank = in.request.devices[size_t(learner.device)].rank;
+    if (rank <= told) continue;
+    told = rank;
+    builder.add_edge(learner.update(), begin, lead, Needs::Done, Why::Clock,
+                     fmt::format("{} iterations before the end", lead));
+  }
   const GatheredStatistics gathered = gather_statistics(given);
   std::vector<Validator> validators;
   for (int32_t d = 0; d < int32_t(validator_count(in.request)); ++d) {

@@ -206,7 +206,8 @@ const LoopPlan* PlanHandles::find(LoopRole role) const {
 }
 
 std::string to_string(const PlanDevice& device) {
-  return fmt::format("{}:{}", device.kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda", device.index);
+  return fmt::format("{}{}{}:{}", device.host, device.host.empty() ? "" : "/",
+                     device.kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda", device.index);
 }
 
 int64_t allowed_instances(const Plan& plan, const Edge& edge, int64_t completed) {

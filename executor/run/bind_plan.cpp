@@ -21,8 +21,13 @@ std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double device_timeou
   const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(),
                                  [](const Lane& lane) { return lane.kind == Lane::Kind::Collectives; });
   std::unique_ptr<Queues> collectives;
-  if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
+  const bool apart = !plan.ranks_of_devices.empty();
+  if (spans && cpus > 0) {
+    collectives = apart ? make_rank_collectives(options.ranks, plan.ranks_of_devices, progress)
+                        : make_cpu_device(int(plan.devices.size()), 1, progress);
+  }
   if (spans && cpus == 0) {
+    if (apart) throw RunError("collectives of several processes on GPUs are not there yet; expected CPU devices");
     collectives = make_cuda_collectives(plan.devices, events, *calls, cache);
   }
   return std::make_unique<Binding>(plan, std::move(calls), std::move(devices), std::move(collectives), options);

@@ -27,7 +27,7 @@ std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>&
 }
 
 std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, PlanDevice::Kind kind,
-                                        const BindOptions& options, DeviceContext* context, int concurrent) {
+                                        const BindOptions& options, Queues& queues, LaneId lane, int concurrent) {
   const KernelFactory& factory = kind == PlanDevice::Kind::Cuda ? node.op->cuda : node.op->cpu;
   if (!factory) {
     fail(node, fmt::format("the operator has no {} kernel", kind == PlanDevice::Kind::Cuda ? "CUDA" : "CPU"));
@@ -36,7 +36,8 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   request.math = options.math;
   request.deterministic = options.deterministic;
   request.workspace_limit = options.workspace_limit;
-  request.device = context;
+  request.device = queues.context();
+  request.ranks = queues.ranks(lane);
   request.concurrent = concurrent;
   try {
     return factory(request);
@@ -216,7 +217,7 @@ void Binding::make_kernels(const BindOptions& options) {
     });
     Queues& queues = queues_of(task->lane);
     queues.run_there([&] {
-      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(),
+      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues, task->lane,
                                             std::max(1, int(learners)));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
     });

@@ -15,6 +15,8 @@
 
 namespace arbalest {
 
+class Ranks;  // executor/world/ranks.h
+
 // Memory of arenas whose content is of use to the plans that follow (Arena::kept), by their names. It outlives the
 // plan's devices, and the next plan with such an arena of as many bytes has it as it is.
 struct KeptArena {
@@ -32,6 +34,7 @@ struct BindOptions {
   bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
   bool capture = true;                 // record steps and replay them, if the device can
   std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();
+  std::shared_ptr<Ranks> ranks;  // nullptr: this process has all devices
 };
 
 // Throws RunError if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by

@@ -100,39 +100,41 @@ TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t su
   }
 }
 
-std::vector<double> TallyReader::since_last(const std::vector<double>& sums) {
-  std::vector<double> since(sums.size());
-  for (size_t i = 0; i < sums.size(); ++i) since[i] = sums[i] - last_[i];
-  last_ = sums;
-  return since;
-}
-
-void TallyReader::add(size_t replica, const double* tally, std::vector<double>& sums) {
-  if (replica == 0) not_finite_.clear();
-  if (sums.size() > 1 && !std::isfinite(tally[1])) not_finite_.push_back(replica);
-  for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
-}
-
-std::vector<double> TallyReader::advance(int64_t tick) {
-  std::vector<double> sums(last_.size(), 0);
-  for (size_t r = 0; r < buffers_.size(); ++r) {
-    add(r, reinterpret_cast<const double*>(binding_.address(buffers_[r], tick)), sums);
+std::vector<double> TallyReader::read(int64_t tick) const {
+  std::vector<double> tallies;
+  for (const BufferId buffer : buffers_) {
+    const auto* tally = reinterpret_cast<const double*>(binding_.address(buffer, tick));
+    tallies.insert(tallies.end(), tally, tally + last_.size());
   }
-  return since_last(sums);
+  return tallies;
 }
 
-std::vector<double> TallyReader::advance_to_end() {
-  std::vector<double> sums(last_.size(), 0), tally(last_.size());
+std::vector<double> TallyReader::read_end() const {
+  const size_t count = last_.size();
+  std::vector<double> tallies(sums_.size() * count);
   const Plan& plan = binding_.plan();
   for (size_t r = 0; r < sums_.size(); ++r) {
     const Operand& operand = sums_[r];
     const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
     binding_.device(arena.device)
-        .download(tally.data(), binding_.address(operand.buffer, 0) + operand.offset,
-                  int64_t(tally.size() * sizeof(double)));
-    add(r, tally.data(), sums);
+        .download(tallies.data() + r * count, binding_.address(operand.buffer, 0) + operand.offset,
+                  int64_t(count * sizeof(double)));
   }
-  return since_last(sums);
+  return tallies;
+}
+
+std::vector<double> TallyReader::advance(const std::vector<double>& tallies) {
+  const size_t count = last_.size();
+  std::vector<double> sums(count, 0), since(count);
+  not_finite_.clear();
+  for (size_t replica = 0; count > 0 && replica < tallies.size() / count; ++replica) {
+    const double* tally = tallies.data() + replica * count;
+    if (count > 1 && !std::isfinite(tally[1])) not_finite_.push_back(replica);
+    for (size_t i = 0; i < count; ++i) sums[i] += tally[i];
+  }
+  for (size_t i = 0; i < count; ++i) since[i] = sums[i] - last_[i];
+  last_ = std::move(sums);
+  return since;
 }
 
 }  // namespace arbalest

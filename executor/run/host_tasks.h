@@ -52,20 +52,20 @@ class TallyReader {
  public:
   // The sums of all replicas of the loop; `sums` is their number in its tally.
   TallyReader(const Binding& binding, const LoopPlan& loop, size_t sums);
-  // The sums (add_tally() in passes/passes.h) over all replicas, at a tick of the clock that reads them back.
-  std::vector<double> advance(int64_t tick);
+  // The sums of each replica of this process (add_tally() in passes/passes.h), one after the other, at a tick of the
+  // clock that reads them back.
+  std::vector<double> read(int64_t tick) const;
   // The same once the run has ended, from the sums as the devices hold them.
-  std::vector<double> advance_to_end();
+  std::vector<double> read_end() const;
+  // The sums over all replicas of all processes, of which these are the sums, since the last look.
+  std::vector<double> advance(const std::vector<double>& tallies);
   // The sums at the last look, and a reader that goes on from such.
   const std::vector<double>& last() const { return last_; }
   void go_on_from(const std::vector<double>& last) { last_ = last; }
-  // Replicas, by their place in the loop, whose first metric was not finite when the sums were read last.
+  // Replicas, by their place in the loop of all processes, whose first metric was not finite in the sums read last.
   const std::vector<size_t>& not_finite() const { return not_finite_; }
 
  private:
-  void add(size_t replica, const double* tally, std::vector<double>& sums);
-  std::vector<double> since_last(const std::vector<double>& sums);
-
   const Binding& binding_;
   std::vector<Operand> sums_;      // on the devices
   std::vector<BufferId> buffers_;  // what they are copied into

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 namespace {
@@ -28,6 +30,12 @@ std::chrono::microseconds patience(const Plan& plan) {
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
   const bool gpus = std::any_of(plan.devices.begin(), plan.devices.end(), gpu);
   return gpus ? kPatience : std::chrono::microseconds{0};
+}
+
+int64_t number_of(const std::string& text) {
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
 }
 
 }  // namespace
@@ -87,10 +95,25 @@ void Scheduler::start_host_threads() {
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   const Listening listening(*this);
+  if (Ranks* ranks = options_.ranks.get()) {
+    const auto most = [](const Ranks::Parts& parts) {
+      int64_t number = 0;
+      for (const std::string& part : parts) number = std::max(number, number_of(part));
+      return number;
+    };
+    phase_.stretch = most(ranks->exchange("calls before a run", std::to_string(ranks->called()))) + 1;
+    ranks->listen([this](const std::string& message) { fail(std::make_exception_ptr(TaskError(message, -1))); });
+  }
   // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
   const struct Guard {
     Scheduler& scheduler;
-    ~Guard() { scheduler.come_to_rest(); }
+    ~Guard() {
+      scheduler.come_to_rest();
+      if (Ranks* ranks = scheduler.options_.ranks.get()) {
+        ranks->listen({});
+        ranks->forget();
+      }
+    }
   } guard{*this};
   const std::vector<int64_t> before = dependencies_.instances_before(options_.from);
   for (Queues* queues : binding_.all_queues()) {
@@ -121,9 +144,10 @@ Scheduler::Listening::Listening(Scheduler& scheduler)
 
 // Once nothing is under way: whether the run was only at rest.
 bool Scheduler::goes_on() {
-  if (!options_.rest || stopping_ || failed_.load() || !dependencies_.complete() || dependencies_.at_end())
+  if (options_.ranks && !failed_.load()) end_stretch();
+  if (!options_.rest || phase_.stopping || failed_.load() || !dependencies_.complete() || dependencies_.at_end())
     return false;
-  resting_ = false;
+  phase_.resting = false;
   const std::optional<int64_t> next = options_.rest();
   if (!next) return false;
   dependencies_.rest_at(*next);
@@ -162,7 +186,7 @@ void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
 
 // Called after a run, and again by its guard, which is there for exceptions: only the first call has an effect.
 void Scheduler::come_to_rest() {
-  if (std::exchange(at_rest_, true)) return;
+  if (std::exchange(phase_.at_rest, true)) return;
   if (!dependencies_.idle()) dependencies_.cancel();
   // Under the mutex, as the last one to leave may still hold it: see leave().
   const auto busy = [this] {
@@ -330,23 +354,59 @@ void Scheduler::leave() {
   changed_.notify_all();
 }
 
+// Asks all processes to come to rest if that is due here, and answers if one has asked.
+void Scheduler::look_up_with_others(bool interrupted) {
+  if (!phase_.asked && (interrupted || (options_.rest_due && options_.rest_due()))) {
+    phase_.asked = true;
+    options_.ranks->call(phase_.stretch);
+  }
+  if (!phase_.answered && options_.ranks->called() >= phase_.stretch) agree_on_rest(true);
+}
+
+// Gives this process's answer. If it `holds`, the iteration to rest after is the largest of all answers; otherwise it
+// has run as far as the plan lets it, which is as far for all.
+void Scheduler::agree_on_rest(bool holds) {
+  phase_.answered = true;
+  Ranks::Then then;
+  int64_t iterations = dependencies_.limit(0);
+  if (holds) {
+    phase_.holding.store(true);
+    iterations = dependencies_.hold();
+    then = [this](const Ranks::Parts& parts) {
+      int64_t most = 0;
+      for (const std::string& part : parts) most = std::max(most, number_of(part));
+      const Active active(*this);
+      dependencies_.pause_at(most, [this](TaskId task, int64_t instance) { dispatch(task, instance); });
+      phase_.holding.store(false);
+    };
+  }
+  options_.ranks->exchange(fmt::format("rest {}", phase_.stretch), std::to_string(iterations), std::move(then));
+}
+
+void Scheduler::end_stretch() {
+  if (!phase_.answered) agree_on_rest(false);
+  phase_.asked = phase_.answered = false;
+  ++phase_.stretch;
+}
+
 // Called now and then by the waiting thread: ends the run, or brings it to rest, if that is due.
 void Scheduler::look_up(bool interrupted) {
+  if (options_.ranks) return look_up_with_others(interrupted);
   const auto ready = [this](TaskId task, int64_t instance) { dispatch(task, instance); };
   const bool rests = bool(options_.rest);
-  if (!stopping_ && (stop_requested_.load() || (interrupted && !rests))) {
+  if (!phase_.stopping && (stop_requested_.load() || (interrupted && !rests))) {
     const Active active(*this);
     dependencies_.stop(ready);
-    stopping_ = true;
+    phase_.stopping = true;
   }
-  if (!rests || stopping_ || resting_) return;
+  if (!rests || phase_.stopping || phase_.resting) return;
   // True if training has run up to the next rest. Then only a validation may be under way, and the rest does not wait
   // for its end.
   const bool there = dependencies_.limit(0) < plan_.clocks[0].ticks && dependencies_.trained();
   if (!there && !interrupted && !(options_.rest_due && options_.rest_due())) return;
   const Active active(*this);
   dependencies_.pause(ready);
-  resting_ = true;
+  phase_.resting = true;
 }
 
 void Scheduler::rest() {
@@ -377,7 +437,9 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   auto since = std::chrono::steady_clock::now();
   bool reported = false;
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
-  const auto at_rest = [&] { return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle()); };
+  const auto at_rest = [&] {
+    return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle() && !phase_.holding.load());
+  };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();

@@ -23,6 +23,7 @@
 
 namespace arbalest {
 
+class Ranks;  // executor/world/ranks.h
 class TraceRecorder;
 
 struct SchedulerOptions {
@@ -49,6 +50,9 @@ struct SchedulerOptions {
   // GPU cannot be ended. If one of them does not end although the run is over, this is called first, then the message
   // goes to standard error, and the process ends with status 1.
   std::function<void(const std::string&)> process_ends;
+  // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
+  // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.
+  std::shared_ptr<Ranks> ranks;
 };
 
 class Scheduler final : private CompletionSink {
@@ -72,6 +76,11 @@ class Scheduler final : private CompletionSink {
   // Ends an instance of a deferred host task, which takes no thread while it waits. Any thread may call it, once the
   // task's function has begun.
   void finish(TaskId task, int64_t instance) { completed(task, instance, -1, -1); }
+  // The same if it fails: the run ends with the error.
+  void fail(TaskId task, int64_t instance, std::exception_ptr error) {
+    const Active active(*this);
+    failed(task, instance, std::move(error));
+  }
 
   // Ends the run with an error, which run() throws. Any thread may call it.
   void fail(std::exception_ptr error) {
@@ -124,6 +133,9 @@ class Scheduler final : private CompletionSink {
   Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
   void wait(const std::atomic<bool>& interrupted);
   void look_up(bool interrupted);
+  void look_up_with_others(bool interrupted);
+  void agree_on_rest(bool holds);
+  void end_stretch();
   bool goes_on();
   void check();
   void look_for_late_read();
@@ -149,9 +161,16 @@ class Scheduler final : private CompletionSink {
   std::mutex mutex_, ending_;
   std::condition_variable changed_;
   std::exception_ptr error_;
-  bool at_rest_ = false;    // come_to_rest() has been
-  bool stopping_ = false;   // the run ends; what follows is of the thread of run() alone
-  bool resting_ = false;    // it rests at the next opportunity
+  struct Phase {
+    bool at_rest = false;   // come_to_rest() has been
+    bool stopping = false;  // the run ends; what follows is of the thread of run() alone
+    bool resting = false;   // it rests at the next opportunity
+    // With other processes, from one rest to the next. Each gives one answer: how far it cannot but run.
+    int64_t stretch = 0;
+    bool asked = false, answered = false;
+    std::atomic<bool> holding{false};  // nothing fires until all answers are there
+  };
+  Phase phase_;
   IssuingThreads issuing_;  // the last: its threads use what is above
 };
 

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/plain_message.h"
+#include "executor/plan/plan_part.h"
 #include "executor/run/bind_plan.h"
 #include "executor/run/first_not_finite.h"
+#include "executor/segment/whole_state.h"
 #include "executor/trace/trace_recorder.h"
 
 namespace arbalest {
@@ -36,7 +38,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& session, const 
       session_(session),
       options_(std::move(options)),
       threads_(thread_count(session)),
-      plan_(make_plan(prepared.program, prepared.request)),
+      plan_(part_of(make_plan(prepared.program, prepared.request), session.ranks ? session.ranks->rank() : 0)),
       planned_(planned_by_device(plan_)),
       clock_(times_of(prepared, session, plan_, from, monitor)),
       binding_(bind_plan(plan_, threads_, session.execution.device_timeout, bind_options(prepared, session), cache)),
@@ -129,6 +131,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, Se
   };
   scheduling.late_read = [this] { return prepared_.watch->late(); };
   scheduling.process_ends = options_.on_process_ends;
+  scheduling.ranks = session_.ranks;
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   reports_.go_on_with(*scheduler_);
   scheduler_->run(interrupted);
@@ -142,8 +145,15 @@ bool Segment::at_end() const {
   return at.iterations == clock_.times().iterations && (!validations || at.validations == validations->complete);
 }
 
+RunState Segment::state() const {
+  RunState mine = state_.read(iterations());
+  return session_.ranks ? exchanged(*session_.ranks, std::move(mine)) : mine;
+}
+
 ModelState Segment::model() const {
-  const RunState now = state();
+  RunState now = state_.read(iterations());
+  if (session_.ranks) now = gathered(*session_.ranks, std::move(now));
+  if (session_.ranks && !session_.ranks->first()) return {};
   ModelState model = shared_model(now, prepared_.request.strategy);
   if (now.moving_average.decay > 0) model.weights = caught_up(now, model.weights).weights;
   return model;
@@ -154,7 +164,7 @@ SegmentSnapshot Segment::snapshot() const {
   snapshot.at = where();
   state_.read(snapshot);
   reports_.add_to(snapshot);
-  return snapshot;
+  return session_.ranks ? gathered(*session_.ranks, std::move(snapshot)) : snapshot;
 }
 
 void Segment::time_alone(TraceRecorder& trace) {

@@ -63,9 +63,10 @@ class Segment {
   bool at_end() const;                                           // true if nothing of the plan is left to run
   Cursor cursor() const { return clock_.cursor(iterations()); }  // where the next segment begins
   RunPosition position() const { return clock_.position(iterations()); }
-  RunState state() const { return state_.read(iterations()); }
-  ModelState model() const;          // the model to be saved at this point
-  SegmentSnapshot snapshot() const;  // at rest, or after run()
+  // The next three are of all processes, which call them at the same point.
+  RunState state() const;
+  ModelState model() const;          // the model to be saved at this point; at rank 0 alone
+  SegmentSnapshot snapshot() const;  // at rest, or after run(); whole at rank 0 alone
   // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none.
   // Optimiser slots are not checked.
   std::string not_finite(const SegmentSnapshot& snapshot) const { return state_.not_finite(snapshot); }

@@ -75,8 +75,8 @@ std::function<void(int64_t)> SegmentBatches::fill(LoopRole role, const Replica& 
                                                     batch_layout(loop, origin), reader_of(loop));
   switch (role) {
     case LoopRole::Train: return fill_training(filler, replica.learner);
-    case LoopRole::Validate: return fill_validation(filler, replica.device);
-    case LoopRole::Recalibrate: return fill_recalibration(filler, replica.device);
+    case LoopRole::Validate: return fill_validation(filler, replica.place);
+    case LoopRole::Recalibrate: return fill_recalibration(filler, replica.place);
   }
   return {};
 }
@@ -99,7 +99,7 @@ StepScalars SegmentBatches::scalars_of(int64_t tick) const {
   return scalars;
 }
 
-std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& filler, int64_t device) const {
+std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& filler, int64_t place) const {
   const Loop& loop = loop_of(LoopRole::Validate);
   const DataOrder order(clock_.times().seed, prepared_.validation->size(), false, prepared_.validation->block());
   const int64_t validators = validator_count(prepared_.request);
@@ -109,11 +109,11 @@ std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& fille
   const bool recalibrates = prepared_.program.find(LoopRole::Recalibrate) != nullptr;
   const int64_t depth = int_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "depth");
   const int64_t ahead = recalibrates ? 2 * depth : 0;
-  return [this, filler, order, batches, validators, ahead, device](int64_t tick) {
-    const int64_t batch = tick % batches * validators + device;
+  return [this, filler, order, batches, validators, ahead, place](int64_t tick) {
+    const int64_t batch = tick % batches * validators + place;
     if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars_of(tick));
     filler->fill(tick, order, tick / batches, batch);
-    if (device != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
+    if (place != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
     if (tick % batches < ahead) return;
     monitor_.validating(clock_.position(clock_.validated_after(tick / batches)).epoch,
                         double(tick % batches + 1) / double(batches));
@@ -122,19 +122,19 @@ std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& fille
 
 // Fills recalibration's batches: the first of the epoch that follows the validation, and, if that has too few, of
 // the epochs after it.
-std::function<void(int64_t)> SegmentBatches::fill_recalibration(const Filler& filler, int64_t device) const {
+std::function<void(int64_t)> SegmentBatches::fill_recalibration(const Filler& filler, int64_t place) const {
   const Loop& loop = loop_of(LoopRole::Recalibrate);
   const int64_t batches = loop.batches, in_epoch = prepared_.training->size() / loop.batch,
                 validators = validator_count(prepared_.request);
-  return [this, filler, batches, in_epoch, validators, device](int64_t tick) {
+  return [this, filler, batches, in_epoch, validators, place](int64_t tick) {
     StepScalars scalars = scalars_of(tick);
     scalars.accumulated = int32_t(tick % batches);
     const int64_t validated = clock_.validated_after(tick / batches);
-    const int64_t batch = tick % batches * validators + device;
+    const int64_t batch = tick % batches * validators + place;
     const int64_t epoch = clock_.epoch_of(validated - 1) + 1 + batch / in_epoch;
     if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch % in_epoch, scalars);
     filler->fill(tick, order_, epoch, batch % in_epoch);
-    if (device != 0 || !filler->has_scalars()) return;  // as with validation's
+    if (place != 0 || !filler->has_scalars()) return;  // as with validation's
     monitor_.validating(clock_.position(validated).epoch, double(tick % batches + 1) / double(batches), true);
   };
 }

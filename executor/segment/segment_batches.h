@@ -35,8 +35,8 @@ class SegmentBatches {
   const Loop& loop_of(LoopRole role) const { return *prepared_.program.find(role); }
   bool bring_split(bool validation, int threads, const SegmentOptions& options, const std::atomic<bool>& interrupted);
   std::function<void(int64_t)> fill_training(const Filler& filler, int64_t learner) const;
-  std::function<void(int64_t)> fill_validation(const Filler& filler, int64_t device) const;
-  std::function<void(int64_t)> fill_recalibration(const Filler& filler, int64_t device) const;
+  std::function<void(int64_t)> fill_validation(const Filler& filler, int64_t place) const;
+  std::function<void(int64_t)> fill_recalibration(const Filler& filler, int64_t place) const;
   StepScalars scalars_of(int64_t tick) const;
 
   const Prepared& prepared_;

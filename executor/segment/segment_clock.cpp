@@ -32,7 +32,7 @@ std::optional<IterationGroups> groups_of(const Plan& plan, int32_t relation) {
 SegmentTimes times_of(const Prepared& prepared, const SessionOptions& options, const Plan& plan, const Cursor& from,
                       const Monitor& monitor) {
   const PlanRequest& request = prepared.request;
-  const int64_t learners = int64_t(plan.devices.size()) * request.learners;
+  const int64_t learners = int64_t(request.devices.size()) * request.learners;
   return {.from = from,
           .learners = learners,
           .iterations = plan.clocks[0].ticks,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@ namespace arbalest {
 
 // Any function may be empty.
 struct SegmentOptions {
+  std::shared_ptr<Ranks> ranks;  // nullptr: this process has all devices
   // False: a loss that is not finite ends the run with an error. True: diverged() returns the first one found, and
   // nothing more is reported. The caller then has to bring the segment to rest.
   bool outlives_divergence = false;

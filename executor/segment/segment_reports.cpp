@@ -5,9 +5,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 namespace arbalest {
+namespace {
+
+std::string bytes_of(const std::vector<double>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
+}
+
+// The numbers of all parts, one after the other.
+std::vector<double> joined(const Ranks::Parts& parts) {
+  std::vector<double> numbers;
+  for (const std::string& part : parts) {
+    const size_t before = numbers.size();
+    numbers.resize(before + part.size() / sizeof(double));
+    std::memcpy(numbers.data() + before, part.data(), (numbers.size() - before) * sizeof(double));
+  }
+  return numbers;
+}
+
+}  // namespace
 
 InputReport InputMeter::since_last(const Look& now, int64_t learners) {
   const Look before = std::exchange(latest_, now);
@@ -51,23 +70,52 @@ SegmentReports::SegmentReports(const Prepared& prepared, const Binding& binding,
 
 std::function<void(int64_t)> SegmentReports::report() {
   return [this, relation = *binding_.plan().relation(binding_.plan().handles.by_report)](int64_t tick) {
-    const int64_t last = relation.last_of(tick);
-    const int64_t before = std::exchange(reported_, last + 1);
-    const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(tick));
-    if (finite && options_.on_report) options_.on_report(clock_.position(last + 1));
+    with_all(binding_.plan().handles.report, tick, bytes_of(trained_.read(tick)), [=, this](const Ranks::Parts& parts) {
+      const int64_t last = relation.last_of(tick);
+      const int64_t before = std::exchange(reported_, last + 1);
+      const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(joined(parts)));
+      if (finite && options_.on_report) options_.on_report(clock_.position(last + 1));
+    });
   };
 }
 
-std::function<void(int64_t)> SegmentReports::end_validation() {
-  return [this](int64_t tick) {
-    const int64_t iterations = clock_.validated_after(tick);
-    Monitor::Verdict verdict;
-    if (!watch([&] { verdict = judge(iterations, validated_->read(tick)); })) return;
-    if (options_.on_validated) {
-      options_.on_validated(verdict, state_.validated_model(), clock_.position(iterations));
+// Calls `then` with the parts of all processes, by rank. If there are several, that is once all are there, and ends the
+// task's instance, which is deferred.
+void SegmentReports::with_all(TaskId task, int64_t tick, std::string part,
+                              std::function<void(const Ranks::Parts&)> then) {
+  if (!options_.ranks) return then({std::move(part)});
+  const std::string key = fmt::format("{} {}", binding_.plan().tasks[size_t(task)].name, tick);
+  options_.ranks->exchange(key, std::move(part), [this, task, tick, then = std::move(then)](const Ranks::Parts& parts) {
+    try {
+      then(parts);
+      scheduler_->finish(task, tick);
+    } catch (...) {
+      scheduler_->fail(task, tick, std::current_exception());
     }
-    if (verdict.stop) scheduler_->rest();
+  });
+}
+
+std::function<void(int64_t)> SegmentReports::end_validation() {
+  return [this, over = std::make_shared<bool>(false)](int64_t tick) {
+    // A validation that ends before the stop takes hold counts no more.
+    std::string part = *over ? std::string() : validated_->part(tick);
+    with_all(binding_.plan().handles.validation_end, tick, std::move(part), [this, over, tick](const auto& parts) {
+      if (*over) return;
+      *over = end_validation(tick, parts).stop;
+      // Several processes come to rest together, which the segment's caller asks for.
+      if (*over && !options_.ranks) scheduler_->rest();
+    });
   };
+}
+
+Monitor::Verdict SegmentReports::end_validation(int64_t tick, const Ranks::Parts& parts) {
+  const int64_t iterations = clock_.validated_after(tick);
+  Monitor::Verdict verdict;
+  if (!watch([&] { verdict = judge(iterations, validated_->read(tick, parts)); })) return {};
+  if (options_.on_validated) {
+    options_.on_validated(verdict, state_.validated_model(), clock_.position(iterations));
+  }
+  return verdict;
 }
 
 // Removes the counts of updates, which are the last two sums, and returns them; nothing if the program skips no
@@ -152,7 +200,9 @@ void SegmentReports::report_rest() {
   const int64_t done = scheduler_->iterations();
   if (done <= reported_) return;
   const int64_t before = std::exchange(reported_, done);
-  report_trained(before, done, false, trained_.advance_to_end());
+  const std::string part = bytes_of(trained_.read_end());
+  const auto parts = options_.ranks ? options_.ranks->exchange("last report", part) : Ranks::Parts{part};
+  report_trained(before, done, false, trained_.advance(joined(parts)));
 }
 
 // The learners whose loss was not finite when it was read last; "" if there is one learner only.
@@ -163,7 +213,9 @@ std::string SegmentReports::diverged_learners() const {
   const std::vector<Replica>& learners = binding_.plan().handles.loops.front().replicas;
   std::string told;
   for (size_t i = 0; i < std::min(which.size(), kMostTold); ++i) {
-    told += (told.empty() ? "" : ", ") + state_.name_of(learners[which[i]]);
+    const bool here = !options_.ranks;  // otherwise some are other processes'
+    told +=
+        (told.empty() ? "" : ", ") + (here ? state_.name_of(learners[which[i]]) : fmt::format("learner {}", which[i]));
   }
   return told + (which.size() > kMostTold ? fmt::format(" and {} more", which.size() - kMostTold) : "");
 }
@@ -171,7 +223,7 @@ std::string SegmentReports::diverged_learners() const {
 void SegmentReports::check(const SegmentSnapshot& snapshot) const {
   const LoopPlan* planned = binding_.plan().handles.find(LoopRole::Validate);
   if (!planned) return;
-  if (snapshot.tallies.size() != planned->replicas.size()) {
+  if (snapshot.tallies.size() != size_t(planned->everywhere)) {
     throw RunError("the checkpoint's validation is not one of such a run");
   }
   const bool same = std::all_of(snapshot.tallies.begin(), snapshot.tallies.end(), [&](const auto& sums) {

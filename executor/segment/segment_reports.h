@@ -12,6 +12,7 @@
 #include "executor/segment/segment_batches.h"
 #include "executor/segment/segment_faults.h"
 #include "executor/segment/validation_reader.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 
@@ -65,6 +66,8 @@ class SegmentReports {
 
  private:
   const Loop& training() const { return prepared_.program.training(); }
+  void with_all(TaskId task, int64_t tick, std::string part, std::function<void(const Ranks::Parts&)> then);
+  Monitor::Verdict end_validation(int64_t tick, const Ranks::Parts& parts);
   bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);
   std::optional<UpdateCount> take_updates(std::vector<double>& sums) const;
   std::string diverged_learners() const;

@@ -112,9 +112,8 @@ void SegmentState::put_validation(const SegmentSnapshot& snapshot) const {
   const LoopPlan* planned = plan_.handles.find(LoopRole::Validate);
   if (!planned) return;
   const ArenaValues& arenas = prepared_.program.find(LoopRole::Validate)->arenas;
-  for (size_t d = 0; d < planned->replicas.size(); ++d) {
-    const Replica& replica = planned->replicas[d];
-    const std::vector<double>& sums = snapshot.tallies[d];
+  for (const Replica& replica : planned->replicas) {
+    const std::vector<double>& sums = snapshot.tallies[size_t(replica.place)];
     std::vector<std::byte> bytes(sums.size() * sizeof(double));
     std::memcpy(bytes.data(), sums.data(), bytes.size());
     binding_.put(replica.placement.of[size_t(arenas.tally)], 0, bytes);

@@ -14,24 +14,67 @@ ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, con
   for (const Replica& replica : planned.replicas) rows_.push_back(replica.rows);
 }
 
+std::string ValidationReader::part(int64_t tick) const {
+  std::string bytes;
+  const auto put = [&](const void* from, size_t count) { bytes.append(static_cast<const char*>(from), count); };
+  const std::vector<double> tallies = tally_.read(tick);
+  put(tallies.data(), tallies.size() * sizeof(double));
+  const Plan& plan = binding_.plan();
+  for (const std::vector<BufferId>& replica : rows_) {
+    for (const BufferId rows : replica) put(binding_.address(rows, tick), size_t(plan.buffers[size_t(rows)].bytes));
+  }
+  return bytes;
+}
+
+// A part has the sums of its replicas, then their rows; replicas are all alike.
+ValidationReader::Parts ValidationReader::take_apart(const std::vector<std::string>& parts) const {
+  const size_t sums = loop_.sums;
+  std::vector<size_t> sizes;  // of a replica's rows, by metric, in bytes
+  size_t of_replica = sums * sizeof(double);
+  for (const BufferId rows : rows_.front()) {
+    sizes.push_back(size_t(binding_.plan().buffers[size_t(rows)].bytes));
+    of_replica += sizes.back();
+  }
+  Parts apart;
+  for (const std::string& part : parts) {
+    if (part.size() % of_replica != 0) throw RunError("a rank measures other things than this one");
+    const size_t replicas = part.size() / of_replica;
+    const auto* tallies = reinterpret_cast<const double*>(part.data());
+    apart.tallies.insert(apart.tallies.end(), tallies, tallies + replicas * sums);
+    const char* at = part.data() + replicas * sums * sizeof(double);
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      auto& rows = apart.rows.emplace_back();
+      for (const size_t bytes : sizes) {
+        rows.push_back(reinterpret_cast<const float*>(at));
+        at += bytes;
+      }
+    }
+  }
+  return apart;
+}
+
+int64_t ValidationReader::columns_of(const LoopMetric& metric) const {
+  return loop_.graph.values[size_t(metric.rows)].type.shape[1];
+}
+
 // Batch b of the split is batch b / devices of device b mod devices. What is left out of a batch has no row.
-std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int64_t tick) const {
-  const auto devices = int64_t(rows_.size());
+std::vector<float> ValidationReader::rows_of(const Parts& parts, size_t index, int64_t columns, int64_t tick) const {
+  const auto devices = int64_t(parts.rows.size());
   std::vector<float> rows;
   rows.reserve(size_t(samples_ * columns));
   for (int64_t first = 0; first < samples_; first += loop_.batch) {
     const int64_t batch = first / loop_.batch,
                   left_out = int64_t(left_out_.among(uint64_t(tick), first, loop_.batch).size());
     const int64_t valid = std::min(loop_.batch, samples_ - first) - left_out;
-    const auto* from = reinterpret_cast<const float*>(binding_.address(rows_[size_t(batch % devices)][index], tick));
-    from += batch / devices * loop_.batch * columns;
+    const float* from = parts.rows[size_t(batch % devices)][index] + batch / devices * loop_.batch * columns;
     rows.insert(rows.end(), from, from + valid * columns);
   }
   return rows;
 }
 
-Measurement ValidationReader::read(int64_t tick) {
-  const std::vector<double> sums = tally_.advance(tick);
+Measurement ValidationReader::read(int64_t tick, const std::vector<std::string>& parts) {
+  const Parts apart = take_apart(parts);
+  const std::vector<double> sums = tally_.advance(apart.tallies);
   // The sums that the validation began with may come from a checkpoint, so the count of samples is checked.
   if (!(sums[0] >= 0 && sums[0] < double(samples_) + 0.5)) {
     throw RunError(fmt::format("a validation of {} samples has counted {}: what it began with is not of such a run",
@@ -48,8 +91,8 @@ Measurement ValidationReader::read(int64_t tick) {
       result.weightless.back() = is_weightless(metric, sums);
       continue;
     }
-    const int64_t columns = loop_.graph.values[size_t(metric.rows)].type.shape[1];
-    const std::vector<float> rows = rows_of(row++, columns, tick);
+    const int64_t columns = columns_of(metric);
+    const std::vector<float> rows = rows_of(apart, row++, columns, tick);
     const std::vector<double> values = metric.spec.finish(metric.node, metric.inputs, {rows, columns});
     const size_t expected = 1 + (metric.spec.parts ? metric.spec.parts(metric.node, metric.inputs).size() : 0);
     if (values.size() != expected) {

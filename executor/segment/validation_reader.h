@@ -3,6 +3,7 @@
 // From what devices have summed and kept to the numbers of a validation.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "executor/run/host_tasks.h"
@@ -16,11 +17,21 @@ class ValidationReader {
   // `samples` are the split's. Keeps the references.
   ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
                    LeftOut& left_out);
-  Measurement read(int64_t tick);
+  // The measurements of this process's replicas, as bytes: their sums, then the rows that each keeps of each metric.
+  std::string part(int64_t tick) const;
+  // The measurement over the replicas of all processes, of which these are the parts, by rank.
+  Measurement read(int64_t tick, const std::vector<std::string>& parts);
+  Measurement read(int64_t tick) { return read(tick, {part(tick)}); }  // the only process's
   TallyReader& tally() { return tally_; }
 
  private:
-  std::vector<float> rows_of(size_t index, int64_t columns, int64_t tick) const;
+  struct Parts {
+    std::vector<double> tallies;
+    std::vector<std::vector<const float*>> rows;  // by replica of all processes, by metric that keeps rows
+  };
+  Parts take_apart(const std::vector<std::string>& parts) const;
+  int64_t columns_of(const LoopMetric& metric) const;
+  std::vector<float> rows_of(const Parts& parts, size_t index, int64_t columns, int64_t tick) const;
 
   const Binding& binding_;
   const Loop& loop_;

@@ -364,6 +364,7 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   bind.workspace_limit = prepared.request.workspace_limit;
   bind.threads = thread_count(options);
   if (prepared.kept_arenas) bind.kept = prepared.kept_arenas;
+  bind.ranks = options.ranks;
   return bind;
 }
 

@@ -23,6 +23,7 @@ namespace arbalest {
 
 struct BindOptions;      // executor/run/binding.h
 class BadSamples;        // io/sources/bad_samples.h
+class Ranks;             // executor/world/ranks.h
 class SampleCache;       // executor/run/sample_cache.h
 struct KeptArena;        // executor/run/binding.h
 struct KeptSamples;      // executor/run/sample_reader.h
@@ -145,6 +146,8 @@ struct CheckpointOptions {
 // The settings of a run that its graph does not state; each has a default.
 struct SessionOptions {
   DataSources sources;  // none: the graph's
+  // The processes that train together, whose devices LearnerOptions::devices names; nullptr: this one alone.
+  std::shared_ptr<Ranks> ranks;
   LearnerOptions learners;
   NumericsOptions numerics;
   LengthOptions length;

@@ -147,8 +147,9 @@ std::vector<TaskId> Ssgd::add_tasks(const PlanSoFar& plan, const StepCut& cut) c
       ready.push_back(task);
     }
     if (given.in.devices() > 1) {
-      const TaskId all = add_all_reduce(given.builder, given.lanes, fmt::format("all-reduce gradients {}", b),
-                                        given.clocks.batch, reduced, given.in.request.learners == 1);
+      const TaskId all =
+          add_all_reduce(given.builder, given.lanes.collectives, fmt::format("all-reduce gradients {}", b),
+                         given.clocks.batch, reduced, given.in.request.learners == 1);
       given.builder.task(all).every = batches_averaged(given);
       for (const TaskId task : ready)
         given.builder.add_edge(task, all, 0, Edge::Needs::Issued, Edge::Why::Data, "gradients");

@@ -34,7 +34,8 @@ SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double s
     reads.push_back(task);
   }
   if (alone) return {reads, reads};
-  const TaskId all = add_all_reduce(plan.builder, plan.lanes, "all-reduce models", plan.clocks.sync, sums, false);
+  const TaskId all =
+      add_all_reduce(plan.builder, plan.lanes.collectives, "all-reduce models", plan.clocks.sync, sums, false);
   std::vector<TaskId> writes;
   for (int32_t d = 0; d < plan.in.devices(); ++d) {
     const TaskId task = plan.builder.add_task(Task::Kind::Average, plan.in.device_name(d) + "/" + name,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "executor/training/changes.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 namespace {
@@ -31,8 +32,9 @@ Checkpoints::Checkpoints(const SessionOptions& options, const Prepared& prepared
                          EventQueue& events, std::chrono::steady_clock::time_point started)
     : options_(options), events_(events), started_(started), changes_(changes_of(options.checkpoints)) {
   const CheckpointOptions& wanted = options.checkpoints;
-  if (!wanted.folder.empty() || wanted.from) identity_ = identity_of(prepared, options, monitor.best_metric());
-  if (wanted.folder.empty()) return;
+  if (!wanted.folder.empty() || wanted.from || options.ranks)
+    identity_ = identity_of(prepared, options, monitor.best_metric());
+  if (wanted.folder.empty() || (options.ranks && !options.ranks->first())) return;
   if (!wanted.resume) check_has_none(wanted.folder);
   writer_ = std::make_unique<CheckpointWriter>(
       wanted.held ? wanted.held : std::make_shared<const CheckpointFolder>(wanted.folder), wanted.keep,
@@ -45,8 +47,8 @@ double Checkpoints::seconds() const {
 
 int64_t Checkpoints::plan_next(const Segment& segment) {
   next_ = kNoRest;
-  if (!writer_) return next_;
   const CheckpointOptions& wanted = options_.checkpoints;
+  if (wanted.folder.empty()) return next_;
   const SegmentTimes& times = segment.clock().times();
   const int64_t done = segment.iterations();
   if (wanted.iterations > 0) {
@@ -65,18 +67,19 @@ bool Checkpoints::due() const {
   return overdue_ || (timed && seconds() - last_ >= wanted.seconds);
 }
 
-void Checkpoints::rest(const RunParts& run) {
-  if (!due() && run.segment.iterations() < next_) return;
+bool Checkpoints::wants(int64_t iterations) {
+  if (!writer_ || (!due() && iterations < next_)) return false;
   overdue_ = writer_->busy();
-  if (!overdue_) take(run, RunEnd::Unknown);
-  plan_next(run.segment);
+  return !overdue_;
 }
 
 void Checkpoints::take(const RunParts& run, RunEnd ended) {
-  if (!writer_) return;
+  if (options_.checkpoints.folder.empty()) return;
   const double began = seconds();
   const RunPosition at = run.segment.position();
   Checkpoint taken;
+  taken.segment = run.segment.snapshot();  // of all processes, one of which writes it
+  if (!writer_) return;
   taken.identity = identity_;
   taken.changes = changes_;
   taken.command = options_.command;
@@ -86,7 +89,6 @@ void Checkpoints::take(const RunParts& run, RunEnd ended) {
   taken.total_epochs = run.prepared.total_epochs;
   taken.position = at;
   taken.ended = ended;
-  taken.segment = run.segment.snapshot();
   taken.monitor = run.monitor.state();
   taken.held = events_.held_back();
   if (run.search) taken.tuner = run.search->state();
@@ -106,8 +108,8 @@ void Checkpoints::take(const RunParts& run, RunEnd ended) {
 }
 
 void Checkpoints::finish(const RunParts& run, RunFinished& end, bool takes) {
-  if (!writer_) return;
   if (takes) take(run, end.reason);
+  if (!writer_) return;
   writer_->wait();
   end.checkpoint = latest_;
   end.checkpoint_error = writer_->error();

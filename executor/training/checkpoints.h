@@ -46,8 +46,9 @@ class Checkpoints {
   int64_t next() const { return next_; }
   // Whether a rest for one is wanted, and the disk has time for it.
   bool wants_rest() const { return due() && !writer_->busy(); }
-  // At a rest: takes one if it is time. If the disk is still busy with the one before, this one comes later.
-  void rest(const RunParts& run);
+  // At a rest after so many iterations: whether one is to be taken. If the disk is still busy with the one before, this
+  // one comes later.
+  bool wants(int64_t iterations);
   // Takes one now. `ended`: why the run came to its end; Unknown: it goes on.
   void take(const RunParts& run, RunEnd ended);
   // The end of the run is one more, if it `takes` it, so that a run that is asked to go on knows that nothing is left.

@@ -8,6 +8,7 @@
 #include "base/plain_message.h"
 #include "executor/session/state.h"
 #include "executor/weights/class_names.h"
+#include "executor/world/ranks.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {
@@ -41,7 +42,10 @@ void check_finite(const ModelAt& saved, const std::string& path) {
 }  // namespace
 
 ModelFiles::ModelFiles(const SessionOptions& options, const Prepared& prepared, RunObserver& events)
-    : options_(options), held_(hold_files(options.files)), prepared_(prepared), events_(events) {}
+    : options_(options),
+      held_(options.ranks && !options.ranks->first() ? std::vector<OutputLock>() : hold_files(options.files)),
+      prepared_(prepared),
+      events_(events) {}
 
 void ModelFiles::check_names() const {
   for (const Value& value : prepared_.program.training().graph.values) {

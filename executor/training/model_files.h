@@ -21,7 +21,8 @@ struct ModelAt {
 class ModelFiles {
  public:
   // Keeps the references; `prepared` is made later. Refuses outputs of the run that cannot be written, and those that
-  // would destroy each other or what is read. Weights may be saved over those that the run starts from.
+  // would destroy each other or what is read. Weights may be saved over those that the run starts from. One of several
+  // processes has files: rank 0.
   ModelFiles(const SessionOptions& options, const Prepared& prepared, RunObserver& events);
 
   // Refuses names that no file of weights can hold, before anything is trained.

@@ -11,6 +11,7 @@
 #include "executor/devices/device.h"
 #include "executor/session/reading.h"
 #include "executor/training/checkpoint.h"
+#include "executor/world/ranks.h"
 #include "ops/optim/train.h"
 
 namespace arbalest {
@@ -81,7 +82,11 @@ std::string precision_note(const RunBeginning& run) {
 // A note if several learners, or several devices, are one processor; "" otherwise.
 std::string learners_note(const RunBeginning& run) {
   const std::vector<PlanDevice>& devices = run.prepared.request.devices;
-  const int64_t all = int64_t(devices.size()) * run.prepared.request.learners;
+  const Ranks* ranks = run.options.ranks.get();
+  const auto here = std::count_if(devices.begin(), devices.end(), [&](const PlanDevice& device) {
+    return !ranks || ranks->host(device.rank) == ranks->host(ranks->rank());
+  });
+  const int64_t all = here * run.prepared.request.learners;
   const bool cpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
   if (!cpus || all == 1 || run.options.learners.per_device == 0) return "";

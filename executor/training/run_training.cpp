@@ -10,6 +10,7 @@
 #include "executor/run/task_error.h"
 #include "executor/session/event_queue.h"
 #include "executor/training/training.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 namespace {
@@ -27,9 +28,11 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
     const double setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const RunFinished end = training->run(interrupted, setup_seconds);
     if (then) then(*training);
+    if (options.ranks) options.ranks->end();
     events.drain();
     return end;
   } catch (const std::exception& error) {
+    if (options.ranks) options.ranks->fail(plain_message(error));
     const auto* task = dynamic_cast<const TaskError*>(&error);
     events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
                    training ? training->trace_written() : ""});

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"
+#include "executor/training/world_checks.h"
 #include "executor/weights/class_names.h"
 #include "graph/measures.h"
 
@@ -49,6 +50,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   });
   checkpoints_.emplace(options, prepared_, monitor_, events, started_);
   change_rate();
+  if (options.ranks) check_world(*options.ranks, prepared_, options, checkpoints_->identity());
   whole_ = prepared_.request;
   if (options.checkpoints.from) {
     resume(*options.checkpoints.from);
@@ -85,6 +87,7 @@ void Training::check_rules() const {
 
 SegmentOptions Training::segment_options() {
   SegmentOptions options;
+  options.ranks = options_.ranks;
   options.outlives_divergence = divergence_->outlives();
   options.on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
   if (search_ && !search_->done()) {
@@ -97,7 +100,7 @@ SegmentOptions Training::segment_options() {
     observer_.failed({message, -1, segment_ ? segment_->iterations() : 0, seconds()});
     observer_.wait_for(observer_.handed_on(), kLongest);
   };
-  if (!prepared_.request.keep_validated) return options;
+  if (!prepared_.request.keep_validated || !writes()) return options;
   options.on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
     files_.keep(verdict, {model, at}, monitor_);
   };
@@ -203,6 +206,7 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
   segment_->start_from(
       with_learners(checkpoint.segment.state, 1, size_t(learners), checkpoint.strategy, prepared_.request.strategy));
   leave_out_validation(checkpoint.held);
+  if (!writes()) return;
   warn(fmt::format(
       "the checkpoint is of {} learner{}, and the run goes on with {}: those that were there keep their weights "
       "and the optimiser's state, others start from the shared model{}",
@@ -223,7 +227,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
       setup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       monitor_.begin();  // anew: nothing has been trained so far
     }
-    const bool trains = !interrupted.load() && !over && !complete_;  // otherwise nothing is left
+    const bool trains = !anywhere(interrupted.load()) && !over && !complete_;  // otherwise nothing is left
     if (trains) run_segments(interrupted);
     end = monitor_.finish(segment_->position(), monitor_.seconds(), why_ended());
     const auto& by = options_.execution.interrupted_by;
@@ -235,7 +239,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     end.learners = prepared_.request.learners;
     end.tuning = search_ && !search_->done();
     checkpoints_->finish(parts(), end, trains && !stopped_);
-    files_.save_last(end, [this] { return ModelAt{segment_->model(), segment_->position()}; });
+    save_last(end);
   } catch (...) {
     trace_.write_failed();
     throw;
@@ -243,6 +247,23 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   trace_.finish(*segment_, end);
   observer_.finished(end);
   return end;
+}
+
+// Whether something holds at any of the processes.
+bool Training::anywhere(bool here) const {
+  if (!options_.ranks) return here;
+  const Ranks::Parts parts = options_.ranks->exchange("flag", here ? "1" : "0");
+  return std::find(parts.begin(), parts.end(), "1") != parts.end();
+}
+
+// One of several processes saves, and all have a part of the model.
+void Training::save_last(RunFinished& end) {
+  if (!options_.ranks) {
+    files_.save_last(end, [this] { return ModelAt{segment_->model(), segment_->position()}; });
+    return;
+  }
+  const ModelAt last{segment_->model(), segment_->position()};
+  if (writes()) files_.save_last(end, [&last] { return last; });
 }
 
 bool Training::is_over() const {
@@ -267,19 +288,21 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
           .due =
               [this] {
                 return time_is_up() || checkpoints_->wants_rest() || segment_->reports().diverged() ||
-                       checkpoints_->found_not_finite();
+                       checkpoints_->found_not_finite() || (options_.ranks && is_over());
               }};
 }
 
 // Nothing of the plan is under way. A segment whose loss is not finite ends here.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
   if (!divergence_->is_finite(*segment_, *checkpoints_) || is_over()) return std::nullopt;
-  if (interrupted.load() || time_is_up()) {
-    stopped_ = interrupted.load() ? RunEnd::Interrupted : RunEnd::TimeLimit;
+  const bool stops = anywhere(interrupted.load());
+  if (stops || anywhere(time_is_up())) {
+    stopped_ = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
     checkpoints_->take(parts(), RunEnd::Unknown);
     return std::nullopt;
   }
-  checkpoints_->rest(parts());
+  if (anywhere(checkpoints_->wants(segment_->iterations()))) checkpoints_->take(parts(), RunEnd::Unknown);
+  checkpoints_->plan_next(*segment_);
   const int64_t next = checkpoints_->next();
   return divergence_->finds() ? std::min(segment_->iterations() + 1, next) : next;
 }

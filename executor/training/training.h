@@ -10,6 +10,7 @@
 
 #include "executor/training/divergence.h"
 #include "executor/training/run_trace.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 
@@ -25,7 +26,9 @@ class Training {
 
  private:
   RunParts parts() const { return {prepared_, *segment_, monitor_, search_.get(), files_}; }
-  bool is_over() const;  // by what validations have found
+  bool is_over() const;                                                       // by what validations have found
+  bool writes() const { return !options_.ranks || options_.ranks->first(); }  // the run's files
+  bool anywhere(bool here) const;
   RunEnd why_ended() const;
   bool time_is_up() const;
   void change_rate();
@@ -34,6 +37,7 @@ class Training {
   void resume(const CheckpointFile& file);
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void announce(double setup_seconds);
+  void save_last(RunFinished& end);
   // Segments.
   SegmentOptions segment_options();
   void make_segment(const Cursor& from);

@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/cpu.h"
 #include "ops/replicas/combine.h"
+#include "ops/replicas/rank_exchange.h"
 
 namespace arbalest {
 namespace {
@@ -28,7 +31,96 @@ std::unique_ptr<Kernel> all_reduce_kernel(const KernelRequest& request) {
   return make_kernel([=](const KernelContext& context) { combine<T>(context, count, shares, shares.size(), 0); });
 }
 
+// The sum over arrays of several processes. Each rank sums one range of all arrays, in the order of devices, so that
+// the bits do not depend on how the devices are shared out among processes. Pieces of that range come to it from every
+// array, and its sums go to all ranks.
+template <typename T>
+class RankSum {
+ public:
+  RankSum(RankExchange& ranks, int64_t count, std::vector<T> shares)
+      : ranks_(ranks), count_(count), shares_(std::move(shares)), of_(ranks.ranks_of_arrays()) {
+    if (of_.size() != shares_.size()) throw RunError("all_reduce: there is not one array for each device of the ranks");
+    size_ = *std::max_element(of_.begin(), of_.end()) + 1;
+    const auto elsewhere = std::count_if(of_.begin(), of_.end(), [&](int rank) { return rank != ranks.rank(); });
+    pieces_.resize(size_t(elsewhere) * size_t(end(ranks.rank()) - begin(ranks.rank())));
+  }
+
+  void run(const KernelContext& context) {
+    const int here = ranks_.rank();
+    const int64_t own = begin(here), length = end(here) - own;
+    std::vector<const void*> inputs;
+    std::vector<void*> outputs;
+    std::vector<RankExchange::Piece> sent, received;
+    T* piece = pieces_.data();
+    for (size_t i = 0; i < of_.size(); ++i) {
+      if (of_[i] == here) {
+        T* const array = static_cast<T*>(const_cast<void*>(context.inputs[i]));
+        inputs.push_back(array + own);
+        outputs.push_back(static_cast<T*>(context.outputs[i]) + own);
+        for (int rank = 0; rank < size_; ++rank) add(sent, rank, array);
+      } else {
+        inputs.push_back(piece);
+        received.push_back({of_[i], piece, length * int64_t(sizeof(T))});
+        piece += length;
+      }
+    }
+    ranks_.exchange(sent, received);
+    KernelContext range = context;
+    range.inputs = inputs.data();
+    range.outputs = outputs.data();
+    combine<T>(range, length, shares_, outputs.size(), 0);
+    spread(context);
+  }
+
+ private:
+  int64_t begin(int rank) const { return count_ * rank / size_; }
+  int64_t end(int rank) const { return begin(rank + 1); }
+  void add(std::vector<RankExchange::Piece>& pieces, int rank, T* array) const {
+    if (rank == ranks_.rank()) return;
+    pieces.push_back({rank, array + begin(rank), (end(rank) - begin(rank)) * int64_t(sizeof(T))});
+  }
+
+  // The sums of this rank's range to the others, and theirs to all arrays here.
+  void spread(const KernelContext& context) {
+    const int here = ranks_.rank();
+    std::vector<T*> arrays;
+    for (size_t i = 0; i < of_.size(); ++i) {
+      if (of_[i] == here) arrays.push_back(static_cast<T*>(context.outputs[i]));
+    }
+    std::vector<RankExchange::Piece> sent, received;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == here) continue;
+      sent.push_back({rank, arrays.front() + begin(here), (end(here) - begin(here)) * int64_t(sizeof(T))});
+      add(received, rank, arrays.front());
+    }
+    ranks_.exchange(sent, received);
+    for (size_t i = 1; i < arrays.size(); ++i) {
+      std::copy_n(arrays.front(), begin(here), arrays[i]);
+      std::copy(arrays.front() + end(here), arrays.front() + count_, arrays[i] + end(here));
+    }
+  }
+
+  RankExchange& ranks_;
+  const int64_t count_;
+  const std::vector<T> shares_;
+  const std::vector<int>& of_;
+  int size_ = 1;
+  std::vector<T> pieces_;  // of arrays elsewhere: this rank's range
+};
+
+template <typename T>
+std::unique_ptr<Kernel> rank_sum_kernel(const KernelRequest& request) {
+  const bool mean = int_attribute(request.node, "mean") != 0;
+  const std::vector<T> shares(request.inputs.size(), mean ? T(1) / T(request.inputs.size()) : T(1));
+  const auto sum = std::make_shared<RankSum<T>>(*request.ranks, request.inputs[0].elements(), shares);
+  return make_kernel([sum](const KernelContext& context) { sum->run(context); });
+}
+
 std::unique_ptr<Kernel> all_reduce_cpu(const KernelRequest& request) {
+  if (request.ranks) {
+    return request.inputs[0].dtype == DataType::Float64 ? rank_sum_kernel<double>(request)
+                                                        : rank_sum_kernel<float>(request);
+  }
   return request.inputs[0].dtype == DataType::Float64 ? all_reduce_kernel<double>(request)
                                                       : all_reduce_kernel<float>(request);
 }

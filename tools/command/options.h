@@ -14,6 +14,7 @@
 #include "executor/session/session.h"
 #include "executor/session/target.h"
 #include "executor/trace/what_if.h"
+#include "executor/world/world.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 #include "tools/answers/prediction_lines.h"
@@ -43,6 +44,7 @@ struct OptionValue {
 struct RunOptions : GraphOptions {
   std::string log;          // JSON lines
   std::string tensorboard;  // a folder for event files
+  WorldOptions world;
   // The command line and its options, for readers of either output.
   std::vector<std::string> command_line;
   std::vector<OptionValue> given;
@@ -60,6 +62,7 @@ struct CheckOptions : GraphOptions {
 
 struct PlanCommandOptions : GraphOptions {
   std::string after;  // a pass: print the graph as it leaves it
+  std::string world;  // "2x4": for so many hosts with so many devices each
   bool json = false;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "executor/plan/plan_part.h"
 #include "executor/trace/trace_plan.h"
 #include "graph/op.h"
 #include "tools/command/commands.h"
@@ -15,6 +16,7 @@
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
+#include "tools/command/world_setup.h"
 #include "tools/watch/fitted_text.h"
 
 namespace arbalest {
@@ -74,10 +76,14 @@ std::string json_text(const nlohmann::json& record) {
 }  // namespace
 
 int command_plan(const PlanCommandOptions& options) {
-  const SessionOptions session = session_options(options);
+  SessionOptions session = session_options(options);
+  if (!options.world.empty()) {
+    session.learners.devices = devices_of_world(options.world, session.learners.devices.front().kind);
+  }
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
+    for (int32_t rank = 0; rank < rank_count(plan); ++rank) part_of(plan, rank);  // proven, as the whole is
     const Recomputation& again = prepared.recomputation;
     if (options.json) {
       json record = full_record(plan);
@@ -109,6 +115,9 @@ void declare_plan(Subcommands& commands) {
   bind_plan(app, options.session);
   app.add_option("--after", options.after, "print the graph as this pass leaves it")
       ->type_name("PASS")
+      ->check(not_empty());
+  app.add_option("--world", options.world, "for so many hosts with so many devices each, none of which need be there")
+      ->type_name("HOSTSxDEVICES")
       ->check(not_empty());
   app.add_flag("--json", options.json, "as JSON");
 }

@@ -22,6 +22,7 @@
 #include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
+#include "tools/command/world_setup.h"
 #include "tools/watch/log.h"
 #include "tools/watch/tensorboard_log.h"
 
@@ -89,24 +90,37 @@ void take_up(CheckpointOptions& checkpoints) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
-}  // namespace
+// Rank 0 looks for the checkpoint, and the others go on from the same file.
+void take_up_with_others(Ranks& ranks, CheckpointOptions& checkpoints) {
+  if (ranks.first()) take_up(checkpoints);
+  const std::string found = checkpoints.from ? checkpoints.from->path : std::string();
+  const std::string path = ranks.exchange("checkpoint", found).front();
+  if (!ranks.first() && !path.empty()) {
+    checkpoints.from = std::make_shared<const CheckpointFile>(read_checkpoint(path));
+  }
+}
 
-int command_run(const RunOptions& options) {
+int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const FileOptions& files = options.session.files;
-  check_paths(options);
   std::vector<std::string> graph_files;
   Graph graph = load_with_overrides(options, &graph_files);
   check_graph_kept(
       graph_files, files,
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
-  check_kind_kept("--log", options.log, OutputKind::Log);
+  const bool writes = !ranks || ranks->first();
+  if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
   if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
   SessionOptions session = session_options(options);
   session.execution.interrupted_by = InterruptHandler::signal_name;
   session.files.overrides = options.set;
   session.command = options.command_line;
-  take_up(session.checkpoints);
-  tell_of_idle_weights(session.checkpoints, files.weights);
+  if (ranks) {
+    share_session(ranks, options.devices, session);
+    take_up_with_others(*ranks, session.checkpoints);
+  } else {
+    take_up(session.checkpoints);
+  }
+  if (writes) tell_of_idle_weights(session.checkpoints, files.weights);
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained
   apply_changes(changed, changes_of(session.checkpoints));
@@ -114,16 +128,17 @@ int command_run(const RunOptions& options) {
 
   std::optional<JsonLog> log;
   std::optional<TensorBoardLog> tensorboard;
-  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, settings, goes_on);
-  if (!options.log.empty()) log.emplace(options.log, settings, goes_on);
+  if (writes && !options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, settings, goes_on);
+  if (writes && !options.log.empty()) log.emplace(options.log, settings, goes_on);
   ConsoleObserver progress;
-  std::vector<RunObserver*> watching = {&progress};
+  std::vector<RunObserver*> watching;
+  if (writes) watching.push_back(&progress);
   if (log) watching.push_back(&*log);
   if (tensorboard) watching.push_back(&*tensorboard);
   Observers observers(std::move(watching));
 
   let_pipes_fail();
-  const InterruptHandler interrupt;
+  const InterruptHandler interrupt(writes ? InterruptHandler::kOfBatches : "");
   const RunFinished end = run_training(std::move(graph), session, observers, interrupt.token());
   const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
   const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
@@ -133,7 +148,34 @@ int command_run(const RunOptions& options) {
   return !session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
 }
 
+}  // namespace
+
+int command_run(const RunOptions& options) {
+  check_paths(options);
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return run(options, ranks); });
+}
+
 namespace {
+
+void bind_world(CLI::App& app, WorldOptions& world) {
+  app.add_option("--rank", world.rank, "of this process among those that train together; a launcher's otherwise")
+      ->type_name("N");
+  app.add_option("--world-size", world.size,
+                 "how many processes train together; 1: this one alone, whatever started it")
+      ->type_name("N");
+  app.add_option("--rendezvous", world.rendezvous, "where rank 0 waits for the others")
+      ->type_name("HOST:PORT")
+      ->check(not_empty());
+  app.add_option("--secret-file", world.secret_file,
+                 "holds the secret that the processes share; otherwise the variable ARBALEST_SECRET")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--rendezvous-timeout", world.patience, "seconds after which a process that has not come is missing")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(real(0.1, 86400));
+}
 
 // The options as given, or their defaults.
 std::vector<OptionValue> values_of(const CLI::App& command) {
@@ -162,6 +204,7 @@ void declare_run(Subcommands& commands) {
   bind_run(app, options.session);
   bind_checkpoints(app, options.session);
   bind_divergence(app, options.session.divergence);
+  bind_world(app, options.world);
   app.add_option("--log", options.log, "write events as JSON lines, for arbalest report")
       ->type_name("FILE")
       ->check(not_empty());

@@ -9,6 +9,7 @@
 
 #include "executor/plan/dependencies.h"
 #include "executor/plan/make_plan.h"
+#include "executor/plan/plan_part.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;
@@ -132,6 +133,59 @@ TEST_CASE("a plan comes to rest at any moment, and runs to its end from there") 
     }
   }
   CHECK(validating > random / 20);
+}
+
+TEST_CASE("parts of a plan on several processes come to rest after the same iteration, however far apart they are") {
+  int64_t moved = 0;
+  for (const char* strategy : {"ssgd", "sma"}) {
+    TinyNet net;
+    net.source = "glyphs:?train=100&test=60&size=16";
+    net.train = "lr = 0.1, accumulate = 2";
+    net.synchronize = fmt::format("strategy = \"{}\"", strategy);
+    net.validate = "batch = 5, recalibrate = 2";
+    net.layers = "c = arbalest.ConvBnRelu <filters = 2, kernel_shape = [3, 3]> (x)\nh = Flatten (c)\n";
+    SessionOptions options = on_cpus(3, 1);
+    for (int32_t rank = 0; rank < 3; ++rank) options.learners.devices[size_t(rank)].rank = rank;
+    options.length.epochs = 4;
+    const Prepared prepared = prepare(tiny(net), options);
+    const Plan whole = make_plan(prepared.program, prepared.request);
+    std::vector<Plan> parts;
+    for (int32_t rank = 0; rank < 3; ++rank) parts.push_back(part_of(whole, rank));
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+      CAPTURE(strategy);
+      CAPTURE(seed);
+      PlanPosition from;
+      for (int rests = 0; rests < 3; ++rests) {
+        std::vector<std::unique_ptr<Walk>> walks;
+        int64_t most = 0, least = INT64_MAX;
+        for (uint32_t rank = 0; rank < 3; ++rank) {
+          Walk& walk = *walks.emplace_back(std::make_unique<Walk>(parts[rank], from, seed * 31 + rank));
+          walk.dependencies().rest_at(INT64_MAX);
+          walk.dependencies().start(walk.ready());
+          const uint32_t steps = (seed * 7919 + rank * 104729 + uint32_t(rests) * 31) % 300;
+          for (uint32_t step = 0; step < steps && walk.advance(); ++step) {
+          }
+          const int64_t cannot_but_run = walk.dependencies().hold();
+          most = std::max(most, cannot_but_run);
+          least = std::min(least, cannot_but_run);
+          for (uint32_t step = 0; step < seed && walk.advance(); ++step) {  // nothing new begins meanwhile
+          }
+        }
+        moved += most > least;
+        for (const auto& walk : walks) {
+          walk->dependencies().pause_at(most, walk->ready());
+          while (walk->advance()) {
+          }
+          REQUIRE(walk->dependencies().complete());
+          const PlanPosition at = walk->dependencies().position();
+          CHECK(at.iterations == most);
+          CHECK(at.validations == whole.relation(whole.handles.by_validation)->coarse_of(most));
+        }
+        from = walks.front()->dependencies().position();
+      }
+    }
+  }
+  CHECK(moved > 50);
 }
 
 }  // namespace rest_test

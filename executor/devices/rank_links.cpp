@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/devices/rank_links.h"
+
+#include "base/error.h"
+
+#ifdef ARBALEST_GLOO
+#include <fmt/format.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <chrono>
+#include <map>
+
+namespace arbalest {
+namespace {
+
+constexpr auto kConnecting = std::chrono::seconds(4);  // Gloo waits five times as long for each rank
+// Ranks may be as far apart as one of them writes a file or makes kernels. Whether a rank is still there is for Ranks
+// to say, which aborts what waits for it.
+constexpr auto kUnlimited = std::chrono::hours(24 * 7);
+
+// Gloo's store, for addresses: every rank sets the same keys in the same order.
+class AddressStore final : public gloo::rendezvous::Store {
+ public:
+  explicit AddressStore(Ranks& ranks) : ranks_(ranks) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    const Ranks::Parts parts = ranks_.exchange("addresses", key + '\n' + std::string(data.begin(), data.end()));
+    for (const std::string& part : parts) {
+      const size_t end = std::min(part.find('\n'), part.size());
+      const std::string value = part.substr(std::min(end + 1, part.size()));
+      values_[part.substr(0, end)].assign(value.begin(), value.end());
+    }
+  }
+  std::vector<char> get(const std::string& key) override { return values_[key]; }
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+
+ private:
+  Ranks& ranks_;
+  std::map<std::string, std::vector<char>> values_;
+};
+
+using RankBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+}  // namespace
+
+struct RankLinks::Transport {
+  explicit Transport(Ranks& ranks) : sent(size_t(ranks.size())), received(size_t(ranks.size())) {
+    std::shared_ptr<gloo::transport::Device> device =
+        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(ranks.own_address().c_str()));
+    context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.size());
+    context->setTimeout(kConnecting);
+    AddressStore store(ranks);
+    context->connectFullMesh(store, device);
+  }
+
+  std::shared_ptr<gloo::rendezvous::Context> context;
+  std::vector<uint64_t> sent, received;  // pieces so far, by rank: Gloo's number for the next
+  std::mutex mutex;
+  std::vector<RankBuffer> under_way;
+  bool aborted = false;
+};
+
+RankLinks::RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
+    : ranks_(std::move(ranks)), ranks_of_arrays_(std::move(ranks_of_arrays)) {
+  try {
+    transport_ = std::make_unique<Transport>(*ranks_);
+  } catch (const gloo::Exception& error) {
+    throw RunError(ranks_->find_out().value_or(
+        fmt::format("the ranks cannot be connected by Gloo, from {}: {}", ranks_->own_address(), error.what())));
+  }
+}
+
+RankLinks::~RankLinks() = default;
+
+void RankLinks::exchange(const std::vector<Piece>& sent, const std::vector<Piece>& received) {
+  Transport& transport = *transport_;
+  const auto begin = [&](const Piece& piece) -> gloo::transport::UnboundBuffer* {
+    if (piece.bytes == 0) return nullptr;
+    transport.under_way.push_back(transport.context->createUnboundBuffer(piece.data, size_t(piece.bytes)));
+    return transport.under_way.back().get();
+  };
+  const auto fail = [&](const std::string& what) { throw RunError(ranks_->find_out().value_or(what)); };
+  try {
+    std::vector<gloo::transport::UnboundBuffer*> receiving, sending;
+    {
+      const std::scoped_lock lock(transport.mutex);
+      if (transport.aborted) throw RunError("the ranks' connections were aborted");
+      for (const Piece& piece : received) {
+        auto* const buffer = receiving.emplace_back(begin(piece));
+        if (buffer) buffer->recv(piece.rank, transport.received[size_t(piece.rank)]++);
+      }
+      for (const Piece& piece : sent) {
+        auto* const buffer = sending.emplace_back(begin(piece));
+        if (buffer) buffer->send(piece.rank, transport.sent[size_t(piece.rank)]++);
+      }
+    }
+    bool whole = true;
+    for (auto* buffer : sending) whole = whole && (!buffer || buffer->waitSend(kUnlimited));
+    for (auto* buffer : receiving) whole = whole && (!buffer || buffer->waitRecv(kUnlimited));
+    const std::scoped_lock lock(transport.mutex);
+    transport.under_way.clear();
+    if (!whole) throw RunError("the ranks' connections were aborted");
+  } catch (const gloo::Exception& error) {
+    fail(fmt::format("Gloo: {}", error.what()));
+  }
+}
+
+void RankLinks::abort() {
+  const std::scoped_lock lock(transport_->mutex);
+  transport_->aborted = true;
+  for (const RankBuffer& buffer : transport_->under_way) {
+    buffer->abortWaitSend();
+    buffer->abortWaitRecv();
+  }
+}
+
+}  // namespace arbalest
+#else
+
+namespace arbalest {
+
+struct RankLinks::Transport {};
+
+RankLinks::RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
+    : ranks_(std::move(ranks)), ranks_of_arrays_(std::move(ranks_of_arrays)) {
+  throw RunError(
+      "collectives of several processes on CPUs: this build has no Gloo; expected one with -Dgloo=enabled, which needs "
+      "libgloo-dev");
+}
+RankLinks::~RankLinks() = default;
+void RankLinks::exchange(const std::vector<Piece>&, const std::vector<Piece>&) {}
+void RankLinks::abort() {}
+
+}  // namespace arbalest
+#endif

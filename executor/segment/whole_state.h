@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The state of a run of several processes, from what each of them has of it.
+
+#include "executor/segment/segment_snapshot.h"
+#include "executor/world/ranks.h"
+
+namespace arbalest {
+
+// Each rank calls these at the same point with the learners, and the validating devices' sums, of its own. Rank 0 gets
+// those of all in their order; elsewhere the result is what the rank has itself.
+RunState gathered(Ranks& ranks, RunState mine);
+SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine);
+// The same for every rank.
+RunState exchanged(Ranks& ranks, RunState mine);
+
+}  // namespace arbalest

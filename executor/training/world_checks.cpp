@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/training/world_checks.h"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <link.h>
+
+#include <sstream>
+
+#include "base/version.h"
+#include "executor/devices/device.h"
+
+namespace arbalest {
+namespace {
+
+// FNV-1a: tells apart what differs by mistake.
+class Sum {
+ public:
+  void add(const void* from, size_t bytes) {
+    const auto* at = static_cast<const unsigned char*>(from);
+    for (size_t i = 0; i < bytes; ++i) sum_ = (sum_ ^ at[i]) * 1099511628211u;
+  }
+  void add(const std::string& text) { add(text.data(), text.size() + 1); }
+  std::string text() const { return fmt::format("{:016x}", sum_); }
+
+ private:
+  uint64_t sum_ = 14695981039346656037u;
+};
+
+// The linker's identification of a loaded object, if it is the program or the library.
+int add_build_id(dl_phdr_info* info, size_t /*bytes*/, void* to) {
+  const std::string name = info->dlpi_name ? info->dlpi_name : "";
+  if (!name.empty() && name.find("arbalest") == std::string::npos) return 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_NOTE) continue;
+    const auto* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+    for (const char* const end = at + header.p_memsz; at + sizeof(ElfW(Nhdr)) <= end;) {
+      const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(at);
+      const char* const id = at + sizeof note + (note.n_namesz + 3) / 4 * 4;
+      if (note.n_type == NT_GNU_BUILD_ID) static_cast<Sum*>(to)->add(id, note.n_descsz);
+      at = id + (note.n_descsz + 3) / 4 * 4;
+    }
+  }
+  return 0;
+}
+
+std::string build() {
+  Sum sum;
+  dl_iterate_phdr(add_build_id, &sum);
+  std::string text = fmt::format("arbalest {} ({})", ARBALEST_VERSION, sum.text());
+  for (const auto& [name, version] : library_versions()) text += fmt::format(", {} {}", name, version);
+  return text;
+}
+
+// The sum of a few samples spread over the split.
+std::string samples_of(const Source& source) {
+  constexpr int64_t kSamples = 8;
+  const std::vector<Field> fields = source.fields();
+  Sum sum;
+  for (int64_t i = 0; i < std::min(kSamples, source.size()); ++i) {
+    const int64_t index = i * (source.size() - 1) / std::max<int64_t>(1, kSamples - 1);
+    std::vector<std::vector<std::byte>> contents(fields.size());
+    std::vector<std::byte*> places;
+    for (size_t f = 0; f < fields.size(); ++f) {
+      const bool is_file = fields[f].dtype == DataType::String;
+      if (is_file) source.read(index, f, contents[f]);
+      if (!is_file) contents[f].resize(size_t(fields[f].sample().bytes()));
+      places.push_back(is_file ? nullptr : contents[f].data());
+    }
+    const SampleRef sample{index, 0, uint64_t(index)};
+    source.fill({&sample, 1}, places);
+    for (const auto& content : contents) sum.add(content.data(), content.size());
+  }
+  return fmt::format("{} samples with the sum {}", source.size(), sum.text());
+}
+
+// Facts that have to be the same everywhere: name, value.
+std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepared, const SessionOptions& options,
+                                                          const RunIdentity& identity) {
+  std::vector<std::pair<std::string, std::string>> facts = {{"build", build()}};
+  const auto add = [&](const char* name, auto value) { facts.emplace_back(name, fmt::format("{}", value)); };
+  facts.insert(facts.end(), identity.settings.begin(), identity.settings.end());
+  add("training samples", samples_of(*prepared.training));
+  if (prepared.validation) add("validation samples", samples_of(*prepared.validation));
+  Sum graph;
+  for (const std::string& line : identity.graph) graph.add(line);
+  add("graph", graph.text());
+  const PlanRequest& request = prepared.request;
+  add("epochs", request.epochs);
+  add("iterations", request.iterations);
+  std::vector<std::string> targets;
+  for (const Target& target : options.rules.targets) targets.push_back(to_string(target));
+  add("--until", fmt::format("{}", fmt::join(targets, " ")));
+  add("--patience", options.rules.patience);
+  const CheckpointOptions& checkpoints = options.checkpoints;
+  add("--checkpoint", checkpoints.folder.empty() ? "none" : "given");
+  add("--checkpoint-every", fmt::format("{} iterations, {} epochs", checkpoints.iterations, checkpoints.epochs));
+  const CheckpointFile* from = checkpoints.from.get();
+  add("checkpoint to go on from",
+      from ? fmt::format("{} after iteration {}", std::filesystem::path(from->path).filename().string(),
+                         from->checkpoint.position.iteration)
+           : "none");
+  add("--change", fmt::format("{}", fmt::join(checkpoints.changes, " ")));
+  Sum plan;
+  plan.add(print_plan(make_plan(prepared.program, request)));
+  add("plan", plan.text());
+  return facts;
+}
+
+}  // namespace
+
+void check_options_of_world(const Prepared& prepared, const SessionOptions& options) {
+  const auto refuse = [](const std::string& what) {
+    throw GraphError(fmt::format("{} is for one process; several that train together do not have it yet", what));
+  };
+  if (options.learners.per_device == 0) refuse("--learners auto");
+  if (options.divergence.find) refuse("--find-nan");
+  if (options.divergence.then == OnDivergence::Rollback) refuse("--on-nan rollback");
+  if (options.execution.memory_limit > 0) refuse("--memory-limit");
+  if (options.execution.skip_bad > 0) refuse("--skip-bad");
+  if (!options.files.trace.empty()) refuse("--trace");
+  const std::string& strategy = prepared.request.strategy.name;
+  if (strategy_spec(strategy).alone)
+    refuse(fmt::format("the strategy '{}', by which learners do not agree,", strategy));
+  for (const PlanDevice& device : prepared.request.devices) {
+    if (device.kind == PlanDevice::Kind::Cuda) refuse(fmt::format("{} (a GPU)", to_string(device)));
+  }
+}
+
+void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
+  check_options_of_world(prepared, options);
+  const auto mine = facts_of(prepared, options, identity);
+  std::string text;
+  for (const auto& [name, value] : mine) text += fmt::format("{}\t{}\n", name, printable(value));
+  const Ranks::Parts parts = ranks.exchange("facts", text);
+  for (int rank = 1; rank < ranks.size(); ++rank) {
+    std::istringstream first(parts[0]), other(parts[size_t(rank)]);
+    for (std::string a, b; std::getline(first, a) && std::getline(other, b);) {
+      if (a == b) continue;
+      const auto value = [](const std::string& line) {
+        return line.substr(std::min(line.find('\t') + 1, line.size()));
+      };
+      throw GraphError(fmt::format(
+          "{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 trains with each process alone",
+          ranks.name(rank), ranks.name(0), b.substr(0, b.find('\t')), value(b), ranks.name(0), value(a)));
+    }
+    if (parts[0] != parts[size_t(rank)]) {
+      throw GraphError(fmt::format("{} differs from {} in what it trains", ranks.name(rank), ranks.name(0)));
+    }
+  }
+}
+
+}  // namespace arbalest

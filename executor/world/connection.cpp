@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/world/connection.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "executor/world/world.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kHeader = 16, kLongestKey = 256, kStep = 1 << 20;
+constexpr uint16_t kMark = 0xA6B5;  // of a frame: another program's bytes are recognised by it
+
+struct Addresses {
+  Addresses(const std::string& host, int port, bool passive) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = passive ? AI_PASSIVE : 0;
+    const int status = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &first);
+    if (status != 0) throw RunError(fmt::format("{}: {}", host, gai_strerror(status)));
+  }
+  ~Addresses() { freeaddrinfo(first); }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+  addrinfo* first = nullptr;
+};
+
+int open_socket(const addrinfo& address) {
+  return socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
+}
+
+}  // namespace
+
+Connection::Connection(int descriptor) : descriptor_(descriptor) {
+  const int on = 1;
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+Connection::~Connection() {
+  close(descriptor_);
+}
+
+void Connection::set_patience(std::chrono::milliseconds longest) {
+  patience_ = longest;
+  const timeval time{longest.count() / 1000, longest.count() % 1000 * 1000};
+  setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+  setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+}
+
+void Connection::write_all(const char* from, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = ::send(descriptor_, from, bytes, MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) throw RunError("it takes no bytes any more");
+    if (written < 0) throw RunError(fmt::format("its connection has ended: {}", std::strerror(errno)));
+    from += written;
+    bytes -= size_t(written);
+  }
+}
+
+void Connection::read_all(char* to, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t read = recv(descriptor_, to, bytes, 0);
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      throw RunError(fmt::format("nothing was heard of it for {:g} s", double(patience_.count()) / 1000));
+    }
+    if (read < 0) throw RunError(fmt::format("its connection has ended: {}", std::strerror(errno)));
+    if (read == 0) throw RunError("its connection has ended");
+    to += read;
+    bytes -= size_t(read);
+  }
+}
+
+// Header: mark, kind, bytes of the key (16 bits each, one unused), bytes (64 bits); in this machine's byte order.
+void Connection::send(Frame::Kind kind, std::string_view key, std::string_view bytes) {
+  std::array<char, kHeader> header{};
+  const auto number = uint16_t(kind), key_bytes = uint16_t(std::min(key.size(), kLongestKey));
+  const uint64_t size = bytes.size();
+  std::memcpy(header.data(), &kMark, sizeof kMark);
+  std::memcpy(header.data() + 2, &number, sizeof number);
+  std::memcpy(header.data() + 4, &key_bytes, sizeof key_bytes);
+  std::memcpy(header.data() + 8, &size, sizeof size);
+  const std::scoped_lock lock(sending_);
+  write_all(header.data(), header.size());
+  write_all(key.data(), key_bytes);
+  write_all(bytes.data(), bytes.size());
+}
+
+Frame Connection::receive(uint64_t most) {
+  std::array<char, kHeader> header{};
+  read_all(header.data(), header.size());
+  uint16_t mark = 0, number = 0, key_bytes = 0;
+  uint64_t size = 0;
+  std::memcpy(&mark, header.data(), sizeof mark);
+  std::memcpy(&number, header.data() + 2, sizeof number);
+  std::memcpy(&key_bytes, header.data() + 4, sizeof key_bytes);
+  std::memcpy(&size, header.data() + 8, sizeof size);
+  if (mark != kMark || number > uint16_t(Frame::Kind::Bye) || key_bytes > kLongestKey || size > most) {
+    throw RunError("it sent bytes that are no frame of ours");
+  }
+  Frame frame{Frame::Kind(number), std::string(key_bytes, 0), {}};
+  read_all(frame.key.data(), key_bytes);
+  while (frame.bytes.size() < size) {
+    const size_t before = frame.bytes.size(), step = std::min<uint64_t>(kStep, size - before);
+    frame.bytes.resize(before + step);
+    read_all(frame.bytes.data() + before, step);
+  }
+  return frame;
+}
+
+void Connection::shut_down() {
+  shutdown(descriptor_, SHUT_RDWR);
+}
+
+std::string Connection::local_address() const {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  if (getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
+  if (getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) !=
+      0) {
+    return {};
+  }
+  const std::string found = text.data(), mapped = "::ffff:";  // of a socket that takes both kinds of addresses
+  return found.starts_with(mapped) ? found.substr(mapped.size()) : found;
+}
+
+std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until) {
+  constexpr auto kPause = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(3000);
+  for (;;) {
+    std::string reason = "no address";
+    try {
+      const Addresses addresses(host, port, false);
+      for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+        const int descriptor = open_socket(*address);
+        if (descriptor < 0) continue;
+        auto connection = std::make_unique<Connection>(descriptor);
+        connection->set_patience(kLongest);  // of connect() as well
+        if (connect(descriptor, address->ai_addr, address->ai_addrlen) == 0) return connection;
+        reason = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+      }
+    } catch (const RunError& error) {  // a name that is not known yet
+      reason = error.what();
+    }
+    if (std::chrono::steady_clock::now() >= until) throw RunError(reason);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Listener::Listener(const std::string& host, int port) {
+  constexpr int kWaiting = 1024;
+  const bool here = is_loopback(host);
+  std::string reason;
+  const Addresses addresses(here ? host : "", port, !here);
+  for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+    descriptor_ = open_socket(*address);
+    if (descriptor_ < 0) continue;
+    const int on = 1;
+    setsockopt(descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(descriptor_, address->ai_addr, address->ai_addrlen) == 0 && listen(descriptor_, kWaiting) == 0) return;
+    reason = std::strerror(errno);
+    close(descriptor_);
+    descriptor_ = -1;
+  }
+  throw RunError(fmt::format("rank 0 cannot wait for the others at {}:{}: {}", host, port, reason));
+}
+
+Listener::~Listener() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::unique_ptr<Connection> Listener::accept(std::chrono::milliseconds longest) {
+  pollfd waiting{descriptor_, POLLIN, 0};
+  if (poll(&waiting, 1, int(longest.count())) <= 0) return nullptr;
+  const int descriptor = accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
+  return descriptor < 0 ? nullptr : std::make_unique<Connection>(descriptor);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace arbalest

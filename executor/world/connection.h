@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A TCP connection between two ranks, which carries frames: a kind, a key and bytes.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace arbalest {
+
+struct Frame {
+  enum class Kind : uint8_t { Challenge, Hello, Welcome, Refused, Begin, Alive, Part, Whole, Call, Failed, Bye };
+  Kind kind = Kind::Alive;
+  std::string key, bytes;
+};
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+class Connection {
+ public:
+  explicit Connection(int descriptor);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Reads and writes that take longer than this without a byte fail.
+  void set_patience(std::chrono::milliseconds longest);
+  // Any thread may send; one at a time receives. Throws RunError, which says how the connection ended. A frame with
+  // more than `most` bytes is an error, and its memory grows only as the bytes come.
+  void send(Frame::Kind kind, std::string_view key = {}, std::string_view bytes = {});
+  Frame receive(uint64_t most);
+  void shut_down();                   // ends calls that wait on other threads
+  std::string local_address() const;  // of this end, without the port
+
+ private:
+  void write_all(const char* from, size_t bytes);
+  void read_all(char* to, size_t bytes);
+
+  const int descriptor_;
+  std::chrono::milliseconds patience_{0};
+  std::mutex sending_;
+};
+
+// Connects to a host's port, trying again until the deadline. Throws RunError with the reason of the last failure.
+std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until);
+
+// A port that waits for connections.
+class Listener {
+ public:
+  // Only of this host if `host` is a loopback address; of all interfaces otherwise. Throws RunError if the port is in
+  // use.
+  Listener(const std::string& host, int port);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  std::unique_ptr<Connection> accept(std::chrono::milliseconds longest);  // nullptr: nobody came
+
+ private:
+  int descriptor_ = -1;
+};
+
+std::string host_name();
+
+}  // namespace arbalest

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/world/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr auto kSilence = std::chrono::seconds(15);  // without a byte of a rank, after which it is lost
+constexpr auto kAlive = std::chrono::seconds(2);     // from one sign of life to the next
+constexpr uint64_t kMostBytes = uint64_t{1} << 38;   // of a frame
+constexpr const char* kEnd = "end";
+
+std::string packed(const Ranks::Parts& parts) {
+  std::string bytes;
+  for (const std::string& part : parts) {
+    const uint64_t size = part.size();
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
+    bytes += part;
+  }
+  return bytes;
+}
+
+Ranks::Parts unpacked(const std::string& bytes, size_t count) {
+  Ranks::Parts parts;
+  size_t at = 0;
+  while (at + sizeof(uint64_t) <= bytes.size() && parts.size() < count) {
+    uint64_t size = 0;
+    std::memcpy(&size, bytes.data() + at, sizeof size);
+    at += sizeof size;
+    if (size > bytes.size() - at) break;
+    parts.push_back(bytes.substr(at, size));
+    at += size;
+  }
+  if (parts.size() != count || at != bytes.size()) throw RunError("it sent parts that are not one of each rank");
+  return parts;
+}
+
+}  // namespace
+
+Ranks::Ranks(const WorldSettings& settings) : Ranks(settings.rank, meet(settings)) {}
+
+Ranks::Ranks(int rank, Met met)
+    : rank_(rank),
+      connections_(std::move(met.connections)),
+      hosts_(std::move(met.hosts)),
+      own_address_(std::move(met.own_address)) {
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (!connections_[i]) continue;
+    connections_[i]->set_patience(kSilence);
+    threads_.emplace_back([this, i] { receive(i); });
+  }
+  threads_.emplace_back([this] { stay_alive(); });
+}
+
+Ranks::~Ranks() {
+  forget();
+  listen({});  // a loss that is being passed on goes out before the sign that this rank ends
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  for (const auto& connection : connections_) {
+    if (connection) send(*connection, Frame::Kind::Bye, {}, {});
+  }
+  for (const auto& connection : connections_) {
+    if (connection) connection->shut_down();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::string Ranks::name(int rank) const {
+  return fmt::format("rank {} on {}", rank, printable(hosts_[size_t(rank)]));
+}
+
+int Ranks::on_this_host() const {
+  return int(std::count(hosts_.begin(), hosts_.end(), hosts_[size_t(rank_)]));
+}
+
+// A failure is found by the thread that receives.
+void Ranks::send(Connection& connection, Frame::Kind kind, std::string_view key, std::string_view bytes) {
+  try {
+    connection.send(kind, key, bytes);
+  } catch (const RunError&) {
+    connection.shut_down();
+  }
+}
+
+void Ranks::stay_alive() {
+  std::unique_lock lock(mutex_);
+  while (!closing_.load()) {
+    lock.unlock();
+    for (const auto& connection : connections_) {
+      if (connection) send(*connection, Frame::Kind::Alive, {}, {});
+    }
+    lock.lock();
+    changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
+  }
+}
+
+void Ranks::receive(size_t connection) {
+  const int from = rank_ == 0 ? int(connection) : 0;
+  try {
+    for (;;) {
+      Frame frame = connections_[connection]->receive(kMostBytes);
+      if (frame.kind == Frame::Kind::Bye) throw RunError("it has ended");
+      handle(from, std::move(frame));
+    }
+  } catch (const std::exception& error) {
+    if (closing_.load() || ended_.load()) return;
+    lose(fmt::format("{} is lost: {}", name(from), error.what()), from);
+  }
+}
+
+void Ranks::handle(int from, Frame frame) {
+  switch (frame.kind) {
+    case Frame::Kind::Part: {
+      const bool whole = !frame.bytes.empty() && frame.bytes.back() == 'w';
+      if (frame.bytes.empty()) throw RunError("it sent an empty part");
+      frame.bytes.pop_back();
+      return take_part(from, frame.key, std::move(frame.bytes), whole, {});
+    }
+    case Frame::Kind::Whole: {
+      if (frame.key == kEnd) ended_ = true;
+      const std::scoped_lock calling(calling_);
+      Then then;
+      {
+        const std::scoped_lock lock(mutex_);
+        const auto found = waiting_.find(frame.key);
+        if (found == waiting_.end()) return;
+        then = std::move(found->second.front().then);
+        waiting_.erase(found);
+      }
+      if (then) then(unpacked(frame.bytes, hosts_.size()));
+      return;
+    }
+    case Frame::Kind::Call: {
+      int64_t number = 0;
+      std::memcpy(&number, frame.bytes.data(), std::min(sizeof number, frame.bytes.size()));
+      if (rank_ == 0) return call(number);
+      called_ = std::max(called_.load(), number);
+      return;
+    }
+    case Frame::Kind::Failed: return lose(printable(frame.bytes, true), from);
+    default: return;  // a sign of life
+  }
+}
+
+// At rank 0.
+void Ranks::take_part(int from, const std::string& key, std::string part, bool whole, Then then) {
+  Waiting done;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::deque<Waiting>& all = waiting_[key];
+    auto waiting = std::find_if(all.begin(), all.end(), [&](const Waiting& each) { return !each.here[size_t(from)]; });
+    if (waiting == all.end()) {
+      waiting =
+          all.insert(all.end(), {Parts(hosts_.size()), std::vector<bool>(hosts_.size()), hosts_.size(), whole, {}});
+    }
+    waiting->here[size_t(from)] = true;
+    waiting->parts[size_t(from)] = std::move(part);
+    if (from == rank_) waiting->then = std::move(then);
+    if (--waiting->missing > 0) return;
+    done = std::move(*waiting);
+    all.pop_front();  // no rank's parts overtake each other
+    if (all.empty()) waiting_.erase(key);
+  }
+  finish(key, std::move(done));
+}
+
+void Ranks::finish(const std::string& key, Waiting waiting) {
+  if (key == kEnd) ended_ = true;
+  if (waiting.whole) {
+    const std::string bytes = packed(waiting.parts);
+    for (const auto& connection : connections_) {
+      if (connection) send(*connection, Frame::Kind::Whole, key, bytes);
+    }
+  }
+  const std::scoped_lock calling(calling_);
+  if (waiting.then) waiting.then(waiting.parts);
+}
+
+void Ranks::exchange(const std::string& key, std::string part, Then then) {
+  if (rank_ == 0) return take_part(0, key, std::move(part), true, std::move(then));
+  {
+    const std::scoped_lock lock(mutex_);
+    waiting_[key].resize(1);
+    waiting_[key].front().then = std::move(then);
+  }
+  send(*connections_[0], Frame::Kind::Part, key, part + 'w');
+}
+
+Ranks::Parts Ranks::wait_for(const std::string& key, std::string part, bool whole) {
+  const auto found = std::make_shared<std::optional<Parts>>();
+  const Then then = [this, found](const Parts& parts) {
+    const std::scoped_lock lock(mutex_);
+    *found = parts;
+    changed_.notify_all();
+  };
+  if (rank_ == 0) {
+    take_part(0, key, std::move(part), whole, then);
+  } else {
+    exchange(key, std::move(part), then);
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return found->has_value() || lost_; });
+  if (!*found) throw RunError(*lost_);
+  return std::move(**found);
+}
+
+Ranks::Parts Ranks::exchange(const std::string& key, std::string part) {
+  return wait_for(key, std::move(part), true);
+}
+
+Ranks::Parts Ranks::gather(const std::string& key, std::string part) {
+  if (rank_ == 0) return wait_for(key, std::move(part), false);
+  if (const std::optional<std::string> why = lost()) throw RunError(*why);
+  send(*connections_[0], Frame::Kind::Part, key, part + 'g');
+  return {};
+}
+
+void Ranks::forget() {
+  const std::scoped_lock calling(calling_);
+  const std::scoped_lock lock(mutex_);
+  for (auto& [key, all] : waiting_) {
+    for (Waiting& waiting : all) waiting.then = {};
+  }
+}
+
+void Ranks::call(int64_t number) {
+  const std::string bytes(reinterpret_cast<const char*>(&number), sizeof number);
+  if (rank_ != 0) return send(*connections_[0], Frame::Kind::Call, {}, bytes);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (number <= called_.load()) return;
+    called_ = number;
+  }
+  for (const auto& connection : connections_) {
+    if (connection) send(*connection, Frame::Kind::Call, {}, bytes);
+  }
+}
+
+// Only the first loss is reported: others follow from it, as ranks end.
+void Ranks::lose(const std::string& message, int from) {
+  const std::scoped_lock listening(listening_);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (lost_) return;
+    lost_ = message;
+    changed_.notify_all();
+  }
+  for (size_t rank = 1; rank_ == 0 && rank < connections_.size(); ++rank) {
+    if (int(rank) != from) send(*connections_[rank], Frame::Kind::Failed, {}, message);
+  }
+  if (listener_) listener_(message);
+}
+
+void Ranks::listen(std::function<void(const std::string&)> lost) {
+  const std::scoped_lock listening(listening_);
+  listener_ = std::move(lost);
+  if (const std::optional<std::string> why = this->lost(); why && listener_) listener_(*why);
+}
+
+std::optional<std::string> Ranks::lost() const {
+  const std::scoped_lock lock(mutex_);
+  return lost_;
+}
+
+std::optional<std::string> Ranks::find_out() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kSilence + kAlive, [&] { return lost_ || closing_.load(); });
+  return lost_;
+}
+
+void Ranks::fail(const std::string& message) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (lost_ || ended_.load()) return;
+    lost_ = message;
+    changed_.notify_all();
+  }
+  for (const auto& connection : connections_) {
+    if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name(rank_), message));
+  }
+}
+
+void Ranks::end() {
+  exchange(kEnd, {});
+}
+
+}  // namespace arbalest

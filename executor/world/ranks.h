@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A world that has met: ranks hand each other small amounts of bytes, through rank 0, and learn when one of them is
+// lost. Arrays of devices travel by other ways (executor/devices/rank_links.h).
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "executor/world/rendezvous.h"
+
+namespace arbalest {
+
+class Ranks {
+ public:
+  using Parts = std::vector<std::string>;  // by rank
+  using Then = std::function<void(const Parts&)>;
+
+  // Waits for all ranks: see meet().
+  explicit Ranks(const WorldSettings& settings);
+  ~Ranks();  // the others learn that this rank is gone; it counts as lost unless end() came before
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return int(hosts_.size()); }
+  bool first() const { return rank_ == 0; }
+  const std::string& host(int rank) const { return hosts_[size_t(rank)]; }
+  const std::string& own_address() const { return own_address_; }  // an interface that other ranks reach
+  std::string name(int rank) const;                                // "rank 2 on node07"
+  int on_this_host() const;                                        // ranks, this one included
+
+  // Each rank gives a part under the same key, and gets those of all. Throws RunError if a rank is lost.
+  Parts exchange(const std::string& key, std::string part);
+  // Does not wait: `then` is called once all parts are there, on any thread, one such call after the other. It must not
+  // throw and is not called after forget(), or if a rank is lost.
+  void exchange(const std::string& key, std::string part, Then then);
+  // As the first, but only rank 0 gets the parts; elsewhere nothing is returned, and nothing waited for.
+  Parts gather(const std::string& key, std::string part);
+  void forget();  // what exchanges still wait for; waits for a call of `then` under way
+
+  // Raises a number that all ranks see; only the largest counts.
+  void call(int64_t number);
+  int64_t called() const { return called_.load(); }
+
+  // `lost` is called once, on any thread, when a rank is lost or has failed; at once if that is known already. {}: no
+  // more; waits for a call under way.
+  void listen(std::function<void(const std::string& message)> lost);
+  std::optional<std::string> lost() const;
+  // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
+  std::optional<std::string> find_out() const;
+
+  void fail(const std::string& message);  // this rank ends with an error, which the others hear
+  void end();                             // waits until all ranks have come to their ends
+
+ private:
+  Ranks(int rank, Met met);
+
+  struct Waiting {
+    Parts parts;
+    std::vector<bool> here;
+    size_t missing = 0;
+    bool whole = true;  // all ranks get the parts
+    Then then;
+  };
+
+  void receive(size_t connection);
+  void handle(int from, Frame frame);
+  void take_part(int from, const std::string& key, std::string part, bool whole, Then then);
+  void finish(const std::string& key, Waiting waiting);
+  void lose(const std::string& message, int from);
+  void stay_alive();
+  void send(Connection& connection, Frame::Kind kind, std::string_view key, std::string_view bytes);
+  std::vector<std::string> wait_for(const std::string& key, std::string part, bool whole);
+
+  const int rank_;
+  std::vector<std::unique_ptr<Connection>> connections_;  // as Met has them
+  const std::vector<std::string> hosts_;
+  const std::string own_address_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  // By key, the first one first: a rank may be ahead with gather(). Elsewhere than at rank 0 there is only `then`.
+  std::map<std::string, std::deque<Waiting>> waiting_;
+  std::optional<std::string> lost_;
+  std::function<void(const std::string&)> listener_;
+  std::mutex calling_, listening_;
+  std::atomic<int64_t> called_{0};
+  std::atomic<bool> ended_{false}, closing_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace arbalest

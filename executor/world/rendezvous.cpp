@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Rank 0 sends a challenge. A rank that comes answers with its number, its host, a challenge of its own, and a slow
+// hash of secret and challenge (crypt(3), SHA-256). Rank 0 answers the rank's challenge in the same way. The secret
+// itself is never sent. A process that does not know it is sent away, and the error names it if a rank is missing in
+// the end. Frames are small until then.
+
+#include "executor/world/rendezvous.h"
+
+#include <crypt.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/plain_message.h"
+
+namespace arbalest {
+namespace {
+
+constexpr uint64_t kSmall = 1 << 20;  // bytes of a frame: the hosts of 65536 ranks
+constexpr const char* kProtocol = "arbalest world 1";
+constexpr auto kAnswer = std::chrono::milliseconds(3000);  // time for an answer
+constexpr auto kTellAfter = std::chrono::milliseconds(2000);
+
+std::string challenge() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) throw RunError("no random numbers");
+  std::string text;
+  for (const unsigned char byte : bytes) text += kLetters[byte % kLetters.size()];
+  return text;
+}
+
+// `role` keeps an answer from being used as another.
+std::string proof(const std::string& secret, const std::string& role, const std::string& challenge) {
+  const bool plain = challenge.size() == 16 && challenge.find_first_of(":$\n") == std::string::npos;
+  if (!plain) throw RunError("it sent a challenge that is none");
+  auto data = std::make_unique<crypt_data>();
+  const std::string words = secret + "|" + role, salt = "$5$rounds=1000$" + challenge;
+  const char* made = crypt_r(words.c_str(), salt.c_str(), data.get());
+  if (!made || made[0] == '*') throw RunError("crypt(3) has no SHA-256");
+  return made;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string as_lines(const std::vector<std::string>& lines) {
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+struct Hello {
+  int rank = -1, size = 0;
+  std::string host, process;
+  std::string proof, challenge;
+};
+
+Hello parse_hello(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
+  Hello hello;
+  const auto number = [](const std::string& word, int& value) {
+    return std::from_chars(word.data(), word.data() + word.size(), value).ec == std::errc{};
+  };
+  if (lines.size() != 7 || lines[0] != kProtocol || !number(lines[1], hello.rank) || !number(lines[2], hello.size)) {
+    throw RunError("it speaks another protocol");
+  }
+  hello.host = lines[3];
+  hello.process = lines[4];
+  hello.proof = lines[5];
+  hello.challenge = lines[6];
+  return hello;
+}
+
+// Rank 0.
+class RankZero {
+ public:
+  explicit RankZero(const WorldSettings& settings)
+      : settings_(settings), listener_(settings.host, settings.port), began_(std::chrono::steady_clock::now()) {
+    met_.connections.resize(size_t(settings.size));
+    met_.hosts.resize(size_t(settings.size));
+    processes_.resize(size_t(settings.size));
+    met_.hosts[0] = host_name();
+    processes_[0] = std::to_string(getpid());
+  }
+
+  Met wait() {
+    const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
+                                    std::chrono::duration<double>(settings_.patience));
+    bool told = false;
+    while (missing().size() > 0) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= until) give_up();
+      if (!told && now - began_ >= kTellAfter) {
+        told = true;
+        warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, named(missing()),
+                         settings_.told_by));
+      }
+      if (auto connection = listener_.accept(std::chrono::milliseconds(200))) receive(std::move(connection));
+    }
+    met_.own_address = address();
+    std::vector<std::string> lines = met_.hosts;
+    lines.push_back(met_.own_address);
+    for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
+      met_.connections[rank]->send(Frame::Kind::Begin, {}, as_lines(lines));
+    }
+    return std::move(met_);
+  }
+
+ private:
+  // The address of this host by which a rank of another host has come, if there is one: names of hosts may be loopback
+  // addresses on the hosts themselves.
+  std::string address() const {
+    const auto elsewhere = std::find_if(met_.hosts.begin(), met_.hosts.end(),
+                                        [&](const std::string& host) { return host != met_.hosts[0]; });
+    const size_t rank = elsewhere == met_.hosts.end() ? 1 : size_t(elsewhere - met_.hosts.begin());
+    return met_.connections[rank]->local_address();
+  }
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < settings_.size; ++rank) {
+      if (!met_.connections[size_t(rank)]) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  std::string named(const std::vector<int>& ranks) const {
+    constexpr size_t kMost = 16;
+    const bool many = ranks.size() > kMost;
+    const std::vector<int> some(ranks.begin(), ranks.begin() + int64_t(many ? kMost : ranks.size()));
+    return fmt::format("rank{} {}{} of {}", ranks.size() == 1 ? "" : "s", fmt::join(some, ", "),
+                       many ? fmt::format(" and {} more", ranks.size() - kMost) : "", settings_.size);
+  }
+
+  [[noreturn]] void fail_all(const std::string& message) {
+    for (const auto& connection : met_.connections) {
+      try {
+        if (connection) connection->send(Frame::Kind::Failed, {}, message);
+      } catch (const RunError&) {  // it is gone, too
+      }
+    }
+    throw RunError(message);
+  }
+
+  [[noreturn]] void give_up() {
+    fail_all(
+        fmt::format("{} did not come to rank 0, on {}, at {}:{} within {:g} s; the number is from {}{}; were all "
+                    "of them started? --world-size 1 trains with one process alone",
+                    named(missing()), met_.hosts[0], settings_.host, settings_.port, settings_.patience,
+                    settings_.told_by, strangers_));
+  }
+
+  void receive(std::unique_ptr<Connection> connection) {
+    Hello hello;
+    const std::string ours = challenge();
+    try {
+      connection->set_patience(kAnswer);
+      connection->send(Frame::Kind::Challenge, {}, ours);
+      hello = parse_hello(connection->receive(kSmall).bytes);
+      if (hello.proof != proof(settings_.secret, fmt::format("rank {}", hello.rank), ours)) {
+        strangers_ = fmt::format("; a process on {} that says it is rank {} has another secret ({} or --secret-file)",
+                                 printable(hello.host), hello.rank, kSecretVariable);
+        connection->send(
+            Frame::Kind::Refused, {},
+            fmt::format("rank 0, on {}, has another secret ({} or --secret-file)", met_.hosts[0], kSecretVariable));
+        return;
+      }
+      connection->send(Frame::Kind::Welcome, {}, proof(settings_.secret, "rank 0", hello.challenge));
+    } catch (const RunError&) {  // not one of ours, or gone already
+      return;
+    }
+    take(hello, std::move(connection));
+  }
+
+  void take(const Hello& hello, std::unique_ptr<Connection> connection) {
+    const std::string who =
+        fmt::format("rank {} on {} (process {})", hello.rank, printable(hello.host), printable(hello.process));
+    const auto fail = [&](const std::string& message) {
+      try {
+        connection->send(Frame::Kind::Failed, {}, message);
+      } catch (const RunError&) {  // it is gone
+      }
+      fail_all(message);
+    };
+    if (hello.size != settings_.size) {
+      fail(fmt::format("{} is of a world of {} ranks, and rank 0 on {} of one of {}", who, hello.size, met_.hosts[0],
+                       settings_.size));
+    }
+    if (hello.rank < 0 || hello.rank >= settings_.size) fail(fmt::format("{}: there is no such rank", who));
+    if (hello.rank == 0 || met_.connections[size_t(hello.rank)]) {
+      fail(fmt::format("rank {} was started twice: on {} (process {}) and on {} (process {})", hello.rank,
+                       printable(met_.hosts[size_t(hello.rank)]), processes_[size_t(hello.rank)], printable(hello.host),
+                       printable(hello.process)));
+    }
+    met_.connections[size_t(hello.rank)] = std::move(connection);
+    met_.hosts[size_t(hello.rank)] = hello.host;
+    processes_[size_t(hello.rank)] = printable(hello.process);
+  }
+
+  const WorldSettings& settings_;
+  Listener listener_;
+  const SteadyTime began_;
+  Met met_;
+  std::vector<std::string> processes_;  // by rank: their numbers
+  std::string strangers_;               // for the error
+};
+
+// Throws the message that rank 0 sent instead of what was expected.
+[[noreturn]] void fail_as_told(const WorldSettings& settings, const Frame& frame) {
+  if (frame.kind == Frame::Kind::Failed || frame.kind == Frame::Kind::Refused) throw RunError(printable(frame.bytes));
+  throw RunError(fmt::format("what waits at {}:{} is no rank 0 of this version", settings.host, settings.port));
+}
+
+Met visit(const WorldSettings& settings) {
+  const auto patience =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(settings.patience));
+  const auto until = std::chrono::steady_clock::now() + patience;
+  Met met;
+  std::unique_ptr<Connection> connection;
+  try {
+    connection = connect_to(settings.host, settings.port, until);
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}", settings.rank, settings.size,
+                               settings.host, settings.port, settings.patience, error.what()));
+  }
+  try {
+    const Frame asked = connection->receive(kSmall);
+    if (asked.kind != Frame::Kind::Challenge) fail_as_told(settings, asked);
+    const std::string ours = challenge();
+    const std::string mine = proof(settings.secret, fmt::format("rank {}", settings.rank), asked.bytes);
+    connection->send(Frame::Kind::Hello, {},
+                     as_lines({kProtocol, std::to_string(settings.rank), std::to_string(settings.size), host_name(),
+                               std::to_string(getpid()), mine, ours}));
+    const Frame answer = connection->receive(kSmall);
+    if (answer.kind != Frame::Kind::Welcome) fail_as_told(settings, answer);
+    if (answer.bytes != proof(settings.secret, "rank 0", ours)) {
+      throw RunError(fmt::format("rank 0 at {}:{} has another secret ({} or --secret-file)", settings.host,
+                                 settings.port, kSecretVariable));
+    }
+    // Rank 0 gives up first, unless it is gone.
+    connection->set_patience(patience + kAnswer);
+    const Frame begin = connection->receive(kSmall);
+    if (begin.kind != Frame::Kind::Begin) fail_as_told(settings, begin);
+    met.hosts = lines_of(begin.bytes);
+  } catch (const RunError& error) {
+    const std::string what = error.what();
+    if (!what.starts_with("it")) throw;
+    throw RunError(fmt::format("rank 0 at {}:{}: {}", settings.host, settings.port, what));
+  }
+  if (int(met.hosts.size()) != settings.size + 1) throw RunError("rank 0 names other hosts than there are ranks");
+  const std::string of_rank_zero = met.hosts.back();
+  met.hosts.pop_back();
+  const bool same_host = met.hosts[size_t(settings.rank)] == met.hosts[0];
+  met.own_address = same_host ? of_rank_zero : connection->local_address();
+  met.connections.push_back(std::move(connection));
+  return met;
+}
+
+}  // namespace
+
+Met meet(const WorldSettings& settings) {
+  if (settings.rank == 0) return RankZero(settings).wait();
+  return visit(settings);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/world/world.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int kFirstPort = 20000, kPorts = 20000;  // ports that a job's number chooses among
+constexpr int kMostPort = 65535;
+constexpr size_t kLongestSecret = 256;
+
+// The variables of one launcher.
+struct Launcher {
+  const char* name;
+  const char *rank, *size;
+  const char* step;  // a variable that only processes of its own have; nullptr: the rank's is one
+};
+
+constexpr Launcher kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", nullptr},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", nullptr},
+    {"mpirun", "PMIX_RANK", "PMIX_SIZE", nullptr},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
+};
+
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) : environment_(environment) {}
+
+  const std::string* find(const std::string& name) const {
+    const auto found = environment_.find(name);
+    return found == environment_.end() || found->second.empty() ? nullptr : &found->second;
+  }
+
+  std::string text(const std::string& name, const std::string& expected) const {
+    if (const std::string* value = find(name)) return *value;
+    throw GraphError(fmt::format("{} is not set; expected {}", name, expected));
+  }
+
+  int number(const std::string& name, int least, int most, const std::string& expected) const {
+    return parse(name, text(name, expected), least, most, expected);
+  }
+
+  static int parse(const std::string& name, const std::string& text, int least, int most, const std::string& expected) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
+      throw GraphError(fmt::format("{} is '{}'; expected {}", name, text, expected));
+    }
+    return value;
+  }
+
+ private:
+  const Environment& environment_;
+};
+
+void check_rank(const std::string& rank_name, int rank, const std::string& size_name, int size) {
+  if (rank < size) return;
+  throw GraphError(
+      fmt::format("{} is {}, and {} is {}; expected a rank from 0 to {}", rank_name, rank, size_name, size, size - 1));
+}
+
+void put_place(WorldSettings& settings, const std::string& name, const std::string& text) {
+  const std::string expected = "HOST:PORT, such as node01:29400 or [::1]:29400";
+  const size_t colon = text.rfind(':');
+  std::string host = colon == std::string::npos ? std::string() : text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.empty()) throw GraphError(fmt::format("{} is '{}'; expected {}", name, text, expected));
+  settings.host = host;
+  settings.port = Variables::parse(name + "'s port", text.substr(colon + 1), 1, kMostPort,
+                                   fmt::format("a number from 1 to {}", kMostPort));
+}
+
+// A port that all ranks of a job work out alike.
+int port_of(const std::string& job) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : job) hash = (hash ^ uint8_t(c)) * 1099511628211u;
+  return kFirstPort + int(hash % kPorts);
+}
+
+// The place at which rank 0 waits, as the launcher's variables say.
+void find_place(WorldSettings& settings, const Launcher& launcher, const Variables& variables) {
+  const std::string name = launcher.name;
+  if (name == "torchrun") {
+    settings.host = variables.text("MASTER_ADDR", "the host of rank 0, because RANK is set");
+    settings.port = variables.number("MASTER_PORT", 1, kMostPort - 1, "a port, because RANK is set");
+    // torchrun's own store listens there then.
+    if (const std::string* used = variables.find("TORCHELASTIC_USE_AGENT_STORE"); used && *used == "True") {
+      ++settings.port;
+    }
+  } else if (name == "srun") {
+    const std::string nodes = variables.text("SLURM_STEP_NODELIST", "the hosts of the step, because SLURM_PROCID is");
+    const std::string* job = variables.find("SLURM_JOB_ID");
+    const bool one = nodes.find_first_of(",[") == std::string::npos;
+    settings.host = one ? "127.0.0.1" : first_of_hosts(nodes);
+    settings.port = port_of((job ? *job : "") + "." + *variables.find("SLURM_STEP_ID"));
+  } else {
+    const char* local_size = std::string(launcher.rank).starts_with("OMPI") ? "OMPI_COMM_WORLD_LOCAL_SIZE"
+                             : std::string(launcher.rank) == "PMI_RANK"     ? "MPI_LOCALNRANKS"
+                                                                            : "PMIX_LOCAL_SIZE";
+    const std::string* here = variables.find(local_size);
+    if (!here || *here != std::to_string(settings.size)) {
+      throw GraphError(fmt::format(
+          "{} is {}, and {} is {}: the ranks are on several hosts, and {} does not say where rank 0 is; expected "
+          "--rendezvous HOST:PORT, with the host of rank 0",
+          launcher.size, settings.size, local_size, here ? *here : "not set", name));
+    }
+    const std::string* job = variables.find("PMIX_NAMESPACE");
+    if (!job) job = variables.find("OMPI_MCA_ess_base_jobid");
+    if (!job) job = variables.find("OMPI_MCA_orte_hnp_uri");
+    settings.host = "127.0.0.1";
+    settings.port = port_of(job ? *job : std::to_string(getppid()));
+  }
+}
+
+// Whether the process is one of this launcher's; throws if half of what that takes is set.
+bool started_by(const Launcher& launcher, const Variables& variables) {
+  if (launcher.step && !variables.find(launcher.step)) return false;  // of a job, and not of a step of it
+  const bool rank = variables.find(launcher.rank) != nullptr, size = variables.find(launcher.size) != nullptr;
+  if (std::string(launcher.rank) == "PMIX_RANK" && !size) return false;  // PMIx itself has no such variable
+  // WORLD_SIZE by itself is a name that scripts use as they like.
+  if (!rank && std::string(launcher.size) == "WORLD_SIZE") return false;
+  if (rank == size) return rank;
+  if (rank && std::string(launcher.name) == "srun") return true;  // SLURM_NTASKS is looked for
+  throw GraphError(
+      fmt::format("{} is set, and {} is not; expected both, as {} sets them, or neither; --world-size 1 "
+                  "trains with this process alone",
+                  rank ? launcher.rank : launcher.size, rank ? launcher.size : launcher.rank, launcher.name));
+}
+
+WorldSettings from_launcher(const Launcher& launcher, const Variables& variables) {
+  WorldSettings settings;
+  std::string size_name = launcher.size;
+  if (!variables.find(size_name)) size_name = "SLURM_NTASKS";
+  settings.size = variables.number(size_name, 1, kMostRanks, fmt::format("a number from 1 to {}", kMostRanks));
+  settings.rank = variables.number(launcher.rank, 0, kMostRanks, "a number from 0 on");
+  check_rank(launcher.rank, settings.rank, size_name, settings.size);
+  settings.told_by =
+      fmt::format("{} ({}={}, {}={})", launcher.name, launcher.rank, settings.rank, size_name, settings.size);
+  return settings;
+}
+
+WorldSettings by_hand(const WorldOptions& options) {
+  if (!options.size) throw GraphError("--rank is given, and --world-size is not; expected both");
+  WorldSettings settings;
+  settings.size = *options.size;
+  settings.told_by = fmt::format("--world-size {}", settings.size);
+  if (settings.size < 1 || settings.size > kMostRanks) {
+    throw GraphError(fmt::format("--world-size is {}; expected a number from 1 to {}", settings.size, kMostRanks));
+  }
+  if (settings.size == 1 && !options.rank) return settings;
+  if (!options.rank) {
+    throw GraphError(fmt::format("--world-size is {}, and --rank is not given; expected one from 0 to {}",
+                                 settings.size, settings.size - 1));
+  }
+  settings.rank = *options.rank;
+  if (settings.rank < 0) throw GraphError(fmt::format("--rank is {}; expected a number from 0 on", settings.rank));
+  check_rank("--rank", settings.rank, "--world-size", settings.size);
+  if (settings.size > 1 && options.rendezvous.empty()) {
+    throw GraphError(
+        "--rank and --world-size are given, and --rendezvous is not; expected --rendezvous HOST:PORT, with "
+        "the host of rank 0");
+  }
+  return settings;
+}
+
+std::string secret_of(const Variables& variables, const std::string& file) {
+  std::string secret, from = kSecretVariable;
+  if (const std::string* value = variables.find(kSecretVariable)) secret = *value;
+  if (!file.empty()) {
+    std::ifstream in(file, std::ios::binary);
+    secret.assign(std::istreambuf_iterator<char>(in), {});
+    if (!in) throw RunError(fmt::format("--secret-file {}: cannot be read", file));
+    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+    if (secret.empty()) throw GraphError(fmt::format("--secret-file {}: is empty; expected a secret in it", file));
+    from = "--secret-file " + file;
+  }
+  if (secret.size() > kLongestSecret) {
+    throw GraphError(fmt::format("{}: has {} bytes; expected at most {}", from, secret.size(), kLongestSecret));
+  }
+  return secret;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Environment process_environment() {
+  Environment environment;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return environment;
+}
+
+std::string first_of_hosts(const std::string& list) {
+  const size_t bracket = list.find('['), comma = list.find(',');
+  if (comma < bracket || bracket == std::string::npos) return list.substr(0, comma);
+  const size_t end = list.find_first_of(",-]", bracket), close = list.find(']', bracket);
+  if (end == std::string::npos || close == std::string::npos || end == bracket + 1) {
+    throw GraphError(fmt::format("SLURM_STEP_NODELIST is '{}'; expected a list such as node[01-04]", list));
+  }
+  const size_t after = list.find(',', close);
+  const std::string rest = list.substr(close + 1, after == std::string::npos ? after : after - close - 1);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) + rest;
+}
+
+WorldSettings detect_world(const Environment& environment, const WorldOptions& options) {
+  const Variables variables(environment);
+  WorldSettings settings;
+  const Launcher* launcher = nullptr;
+  if (options.rank || options.size) {
+    settings = by_hand(options);
+  } else {
+    for (const Launcher& each : kLaunchers) {
+      if (!launcher && started_by(each, variables)) launcher = &each;
+    }
+    if (launcher) settings = from_launcher(*launcher, variables);
+  }
+  if (settings.size == 1) return settings;
+  if (!options.rendezvous.empty()) {
+    put_place(settings, "--rendezvous", options.rendezvous);
+  } else {
+    find_place(settings, *launcher, variables);
+  }
+  settings.patience = options.patience;
+  settings.secret = secret_of(variables, options.secret_file);
+  if (settings.secret.empty() && !is_loopback(settings.host)) {
+    throw GraphError(
+        fmt::format("rank 0 waits at {}:{}, which other hosts can reach, and {} is not set; expected a "
+                    "secret there, or in --secret-file, the same for all ranks",
+                    settings.host, settings.port, kSecretVariable));
+  }
+  return settings;
+}
+
+}  // namespace arbalest

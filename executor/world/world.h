@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A world: the processes (ranks) that train together. Here is only what a process knows of it by itself, from the
+// program that started it or from options; executor/world/ranks.h is the world that has met.
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace arbalest {
+
+using Environment = std::map<std::string, std::string>;
+Environment process_environment();
+
+// Options by hand. Any of the first two says that there is a world; all three are needed then.
+struct WorldOptions {
+  std::optional<int> rank, size;
+  std::string rendezvous;   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
+  std::string secret_file;  // holds what ranks prove to know; "": the variable kSecretVariable
+  double patience = 25;     // seconds after which a rank that has not come is missing
+};
+
+inline constexpr const char* kSecretVariable = "ARBALEST_SECRET";
+inline constexpr int kMostRanks = 65536;
+
+struct WorldSettings {
+  int rank = 0, size = 1;
+  std::string host;     // where rank 0 waits
+  int port = 0;         // the same
+  std::string told_by;  // "srun (SLURM_PROCID, SLURM_NTASKS)", for messages
+  std::string secret;   // "": none
+  double patience = 25;
+};
+
+// The world that the options say or, without any, the innermost launcher's: torchrun, mpirun, srun. Size 1 if there is
+// none. Throws GraphError, which names the variable or option, what was found and what was expected, if a launcher's
+// variables are incomplete or contradict each other.
+WorldSettings detect_world(const Environment& environment, const WorldOptions& options);
+
+// The first host of a list as SLURM writes it: "node07" of "node[07-09,12],other1". Throws GraphError.
+std::string first_of_hosts(const std::string& list);
+bool is_loopback(const std::string& host);
+
+}  // namespace arbalest

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks that meet, hand each other bytes and get lost; each is a thread here.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "executor/world/ranks.h"
+#include "tests/executor/world/free_port.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace ranks_test {
+namespace {
+
+WorldSettings settings(int rank, int size, int port) {
+  WorldSettings world;
+  world.rank = rank;
+  world.size = size;
+  world.host = "127.0.0.1";
+  world.port = port;
+  world.told_by = "SIZE=" + std::to_string(size);
+  world.secret = "a secret";
+  world.patience = 20;
+  return world;
+}
+
+// Runs each function in a thread and returns their errors: "": none.
+std::vector<std::string> faults(const std::vector<std::function<void()>>& functions) {
+  std::vector<std::future<std::string>> running;
+  for (const auto& function : functions) {
+    running.push_back(std::async(std::launch::async, [&function]() -> std::string {
+      try {
+        function();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "";
+    }));
+  }
+  std::vector<std::string> found;
+  for (auto& each : running) found.push_back(each.get());
+  return found;
+}
+
+// The errors of a world in which each rank does this.
+std::vector<std::string> world(int size, const std::function<void(Ranks&)>& each) {
+  const int port = free_port();
+  std::vector<std::function<void()>> functions;
+  for (int rank = 0; rank < size; ++rank) {
+    functions.emplace_back([=] {
+      Ranks ranks(settings(rank, size, port));
+      each(ranks);
+    });
+  }
+  return faults(functions);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  CHECK_MESSAGE(found, "'", text, "' has no '", part, "'");
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("ranks exchange parts, and rank 0 gathers them, also from ranks that are ahead") {
+  std::atomic<int> calls{0};
+  const auto found = world(3, [&](Ranks& ranks) {
+    const std::string mine = std::string(size_t(ranks.rank()), 'x');
+    const Ranks::Parts expected = {"", "x", "xx"};
+    for (int i = 0; i < 50; ++i) {
+      const Ranks::Parts parts = ranks.gather("g", mine + std::to_string(i));
+      if (ranks.first()) CHECK(parts[2] == "xx" + std::to_string(i));
+    }
+    CHECK(ranks.exchange("e", mine) == expected);
+    ranks.exchange("later", mine, [&](const Ranks::Parts& parts) { calls += parts == expected; });
+    const std::string large(9 << 20, char('a' + ranks.rank()));
+    CHECK(ranks.exchange("large", large)[1] == std::string(9 << 20, 'b'));
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(3));
+  CHECK(calls == 3);
+}
+
+TEST_CASE("a number that one rank raises is seen by all") {
+  const auto found = world(3, [&](Ranks& ranks) {
+    if (ranks.rank() == 2) ranks.call(7);
+    while (ranks.called() < 7) std::this_thread::yield();
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(3));
+}
+
+TEST_CASE("a rank that ends before the others is lost, and one that fails says why") {
+  const auto lost = world(3, [&](Ranks& ranks) {
+    ranks.exchange("all are there", "");
+    if (ranks.rank() == 1) return;
+    ranks.exchange("never", "");
+  });
+  CHECK(lost[1].empty());
+  for (const size_t rank : {size_t{0}, size_t{2}}) has(lost[rank], "rank 1 on " + host_name() + " is lost");
+
+  const auto failed = world(3, [&](Ranks& ranks) {
+    std::atomic<int> heard{0};
+    ranks.listen([&](const std::string&) { ++heard; });
+    if (ranks.rank() == 2) ranks.fail("no disk");
+    if (ranks.rank() != 2) {
+      try {
+        ranks.exchange("never", "");
+      } catch (const RunError&) {
+        while (heard == 0) std::this_thread::yield();
+        ranks.listen({});
+        throw;
+      }
+    }
+  });
+  CHECK(failed[2].empty());
+  for (const size_t rank : {size_t{0}, size_t{1}}) has(failed[rank], "rank 2 on " + host_name() + " failed: no disk");
+}
+
+TEST_CASE("ranks that do not come are named, with the variable that counts them") {
+  const int port = free_port();
+  const auto found = faults({[&] {
+                               WorldSettings first = settings(0, 4, port);
+                               first.patience = 1;
+                               Ranks ranks(first);
+                             },
+                             [&] { Ranks ranks(settings(2, 4, port)); }});
+  for (const std::string& message : found) {
+    has(message, "ranks 1, 3 of 4 did not come to rank 0, on " + host_name());
+    has(message, "SIZE=4");
+  }
+}
+
+TEST_CASE("without rank 0 the others say where they looked") {
+  const int port = free_port();
+  const auto found = faults({[&] {
+    WorldSettings other = settings(1, 2, port);
+    other.patience = 0.5;
+    Ranks ranks(other);
+  }});
+  has(found[0], "rank 1 of 2 finds no rank 0 at 127.0.0.1:" + std::to_string(port));
+}
+
+TEST_CASE("a rank that was started twice, or is of another world, ends all") {
+  const int port = free_port();
+  auto found = faults({[&] { Ranks ranks(settings(0, 3, port)); }, [&] { Ranks ranks(settings(1, 3, port)); },
+                       [&] { Ranks ranks(settings(1, 3, port)); }});
+  for (const std::string& message : found) {
+    has(message, "rank 1 was started twice: on " + host_name());
+    has(message, "process " + std::to_string(getpid()));
+  }
+  const int other = free_port();
+  found = faults({[&] { Ranks ranks(settings(0, 2, other)); }, [&] { Ranks ranks(settings(1, 3, other)); }});
+  for (const std::string& message : found) has(message, "is of a world of 3 ranks, and rank 0 on");
+  const int taken = free_port();
+  const Listener listener("127.0.0.1", taken);
+  found = faults({[&] { Ranks ranks(settings(0, 2, taken)); }});
+  has(found[0], "rank 0 cannot wait for the others at 127.0.0.1:" + std::to_string(taken));
+  has(found[0], "Address already in use");
+}
+
+TEST_CASE("a rank with another secret is sent away, and named where a rank is missing") {
+  const int port = free_port();
+  const auto found = faults({[&] {
+                               WorldSettings first = settings(0, 2, port);
+                               first.patience = 1;
+                               Ranks ranks(first);
+                             },
+                             [&] {
+                               WorldSettings other = settings(1, 2, port);
+                               other.secret = "another";
+                               Ranks ranks(other);
+                             }});
+  has(found[0], "a process on " + host_name() + " that says it is rank 1 has another secret");
+  has(found[1], "rank 0, on " + host_name() + ", has another secret (ARBALEST_SECRET or --secret-file)");
+}
+
+TEST_CASE("strangers that say nothing, or anything, keep nobody from meeting") {
+  const int port = free_port();
+  std::promise<void> visited;
+  const std::future<void> after = visited.get_future();
+  const auto found = faults({[&] {
+                               Ranks ranks(settings(0, 2, port));
+                               ranks.end();
+                             },
+                             [&] {
+                               const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+                               const auto silent = connect_to("127.0.0.1", port, until);
+                               const auto loud = connect_to("127.0.0.1", port, until);
+                               loud->send(Frame::Kind::Hello, "k", std::string(1000, '\xff'));
+                               const auto large = connect_to("127.0.0.1", port, until);
+                               try {
+                                 large->send(Frame::Kind::Hello, "k", std::string(8 << 20, 'x'));
+                               } catch (const RunError&) {  // rank 0 reads no more of it
+                               }
+                               visited.set_value();
+                             },
+                             [&] {
+                               after.wait();
+                               Ranks ranks(settings(1, 2, port));
+                               ranks.end();
+                             }});
+  CHECK(found == std::vector<std::string>(3));
+}
+
+}  // namespace ranks_test

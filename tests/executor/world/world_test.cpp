@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// How a process finds out from its environment, or from options, that it is one of several.
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "executor/world/world.h"
+
+using namespace arbalest;
+
+namespace world_test {
+namespace {
+
+std::string fault(const Environment& environment, const WorldOptions& options = {}) {
+  try {
+    detect_world(environment, options);
+  } catch (const GraphError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Environment slurm() {
+  return {{"SLURM_PROCID", "3"},
+          {"SLURM_NTASKS", "8"},
+          {"SLURM_STEP_NUM_TASKS", "4"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_STEP_NODELIST", "node[07-08]"},
+          {"SLURM_JOB_ID", "123"},
+          {"ARBALEST_SECRET", "x"}};
+}
+
+}  // namespace
+
+TEST_CASE("without a launcher, and with --world-size 1, a process is alone") {
+  CHECK(detect_world({}, {}).size == 1);
+  CHECK(detect_world({{"WORLD_SIZE", "8"}}, {}).size == 1);  // a name that scripts use as they like
+  CHECK(detect_world(slurm(), {.size = 1}).size == 1);
+  Environment batch = slurm();  // the script itself, which is no step of the job
+  batch.erase("SLURM_STEP_ID");
+  CHECK(detect_world(batch, {}).size == 1);
+  Environment single = slurm();
+  single["SLURM_STEP_NUM_TASKS"] = "1";
+  single["SLURM_PROCID"] = "0";
+  CHECK(detect_world(single, {}).size == 1);
+}
+
+TEST_CASE("srun's variables are of a step, and rank 0 waits on its first host") {
+  const WorldSettings world = detect_world(slurm(), {});
+  CHECK(world.rank == 3);
+  CHECK(world.size == 4);
+  CHECK(world.host == "node07");
+  CHECK(world.secret == "x");
+  CHECK(has(world.told_by, "srun (SLURM_PROCID=3, SLURM_STEP_NUM_TASKS=4)"));
+  Environment other = slurm();
+  other["SLURM_PROCID"] = "0";
+  CHECK(detect_world(other, {}).port == world.port);
+  other["SLURM_STEP_ID"] = "1";
+  CHECK(detect_world(other, {}).port != world.port);
+  other.erase("SLURM_STEP_NUM_TASKS");
+  CHECK(detect_world(other, {}).size == 8);
+  Environment one = slurm();
+  one["SLURM_STEP_NODELIST"] = "node07";
+  one.erase("ARBALEST_SECRET");
+  CHECK(detect_world(one, {}).host == "127.0.0.1");
+}
+
+TEST_CASE("torchrun's store listens at its port, so ranks meet at the next one") {
+  Environment torch = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
+  CHECK(detect_world(torch, {}).port == 29500);
+  torch["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  CHECK(detect_world(torch, {}).port == 29501);
+  CHECK(detect_world(torch, {.rendezvous = "[::1]:7"}).port == 7);
+  CHECK(detect_world(torch, {.rendezvous = "[::1]:7"}).host == "::1");
+}
+
+TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variables") {
+  Environment mpi = slurm();
+  mpi.insert({{"OMPI_COMM_WORLD_RANK", "1"},
+              {"OMPI_COMM_WORLD_SIZE", "2"},
+              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+              {"PMIX_NAMESPACE", "prterun-1"},
+              {"PMIX_RANK", "1"}});
+  const WorldSettings world = detect_world(mpi, {});
+  CHECK(world.size == 2);
+  CHECK(world.host == "127.0.0.1");
+  mpi["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+  CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
+  CHECK(detect_world({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}, {}).size == 3);
+}
+
+TEST_CASE("by hand all three are needed, and go before what a launcher says") {
+  const WorldSettings world = detect_world(slurm(), {.rank = 1, .size = 2, .rendezvous = "localhost:99"});
+  CHECK(world.rank == 1);
+  CHECK(world.size == 2);
+  CHECK(world.port == 99);
+  CHECK(has(fault({}, {.rank = 0}), "--world-size is not"));
+  CHECK(has(fault({}, {.size = 2}), "--rank is not given; expected one from 0 to 1"));
+  CHECK(has(fault({}, {.rank = 0, .size = 2}), "expected --rendezvous HOST:PORT"));
+  CHECK(has(fault({}, {.rank = 2, .size = 2, .rendezvous = "h:1"}), "--rank is 2, and --world-size is 2"));
+  CHECK(has(fault({}, {.rank = -1, .size = 2, .rendezvous = "h:1"}), "--rank is -1"));
+  CHECK(has(fault({}, {.rank = 0, .size = 0}), "--world-size is 0; expected a number from 1"));
+  CHECK(has(fault({}, {.rank = 0, .size = 2, .rendezvous = "h:0"}), "--rendezvous's port is '0'"));
+  CHECK(has(fault({}, {.rank = 0, .size = 2, .rendezvous = "29400"}), "expected HOST:PORT"));
+}
+
+TEST_CASE("variables that are incomplete or contradict each other are named, with what was found and expected") {
+  CHECK(has(fault({{"RANK", "0"}}), "RANK is set, and WORLD_SIZE is not"));
+  CHECK(has(fault({{"OMPI_COMM_WORLD_SIZE", "2"}}), "OMPI_COMM_WORLD_SIZE is set, and OMPI_COMM_WORLD_RANK is not"));
+  CHECK(has(fault({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR is not set"));
+  CHECK(
+      has(fault({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK is 2, and WORLD_SIZE is 2; expected a rank from 0 to 1"));
+  CHECK(has(fault({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), "RANK is 'one'; expected a number"));
+  CHECK(has(fault({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE is '99999999999'"));
+  Environment without = slurm();
+  without.erase("SLURM_STEP_NUM_TASKS");
+  without.erase("SLURM_NTASKS");
+  CHECK(has(fault(without), "SLURM_NTASKS is not set"));
+  Environment open = slurm();
+  open.erase("ARBALEST_SECRET");
+  CHECK(has(fault(open), "other hosts can reach, and ARBALEST_SECRET is not set"));
+  open["ARBALEST_SECRET"] = std::string(257, 'x');
+  CHECK(has(fault(open), "expected at most 256"));
+}
+
+TEST_CASE("the first host of a list") {
+  CHECK(first_of_hosts("node07") == "node07");
+  CHECK(first_of_hosts("a,b[1-2]") == "a");
+  CHECK(first_of_hosts("node[07-09,12],x1") == "node07");
+  CHECK(first_of_hosts("node[3]") == "node3");
+  CHECK(first_of_hosts("rack[1,4]-n") == "rack1-n");
+  CHECK_THROWS_AS(first_of_hosts("node["), GraphError);
+  CHECK_THROWS_AS(first_of_hosts("node[]"), GraphError);
+}
+
+}  // namespace world_test

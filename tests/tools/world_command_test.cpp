@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// `arbalest run` as several processes: each rank is one, started as another copy of this program.
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/plain_message.h"
+#include "executor/training/checkpoint_folder.h"
+#include "executor/world/connection.h"
+#include "tests/executor/world/free_port.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+
+#ifdef ARBALEST_GLOO
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+using WallTime = std::chrono::steady_clock;
+
+namespace world_command_test {
+namespace {
+
+constexpr const char* kWords = "ARBALEST_TEST_WORDS";  // of a rank's command line, a line each
+constexpr const char* kGraph =
+    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+    "g () => () {\n"
+    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=512&test=100&size=16\", batch = 8> ()\n"
+    "  x = arbalest.Augment <pad = 1> (image)\n"
+    "  c = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n"
+    "  h = Flatten (c)\n"
+    "  logits = arbalest.Linear <units = 10> (h)\n"
+    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+    "  accuracy = arbalest.Accuracy (logits, label)\n"
+    "  auc = arbalest.AUC (logits, label)\n"
+    "  trained = arbalest.Train <lr = 0.02, momentum = 0.9, epochs = 4.0> (loss)\n"
+    "  report = arbalest.Validate <batch = 20> (trained, loss, accuracy, auc)\n"
+    "}\n";
+
+// A process that runs a command line.
+class Rank {
+ public:
+  Rank(const Words& words, const std::string& errors) : errors_(errors) {
+    std::string text = std::string(kWords) + "=";
+    for (const std::string& word : words) text += word + "\n";
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
+    environment.push_back(text.data());
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world";
+    std::vector<char*> arguments = {program.data(), filter.data(), nullptr};
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    REQUIRE(posix_spawn(&process_, program.c_str(), &files, nullptr, arguments.data(), environment.data()) == 0);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  ~Rank() {
+    if (process_ == 0) return;
+    send(SIGKILL);
+    wait();
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  void send(int signal) const { kill(process_, signal); }
+  // The exit status, or minus the signal that ended it. Kills a rank that hangs.
+  int wait() {
+    int status = 0;
+    for (const auto until = WallTime::now() + std::chrono::seconds(60); waitpid(process_, &status, WNOHANG) == 0;) {
+      if (WallTime::now() > until) send(SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    process_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string errors() const {
+    const std::vector<uint8_t> bytes = read_file(errors_);
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  const std::string errors_;
+  pid_t process_ = 0;
+};
+
+struct Place {
+  const TestFolder folder;
+  std::string graph = folder.write("g.onnxtxt", std::string(kGraph)).string();
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+
+  Words command(const Words& more) const {
+    Words words = {"run", graph, "--deterministic", "--threads", "1", "--save", path("w")};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // The ranks of a world, of which rank `r` has words of its own as well.
+  std::vector<std::unique_ptr<Rank>> start(int size, const Words& more,
+                                           const std::vector<Words>& own = std::vector<Words>(4)) const {
+    const std::string port = "127.0.0.1:" + std::to_string(free_port());
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      Words words = command(more);
+      words.insert(words.end(), {"--world-size", std::to_string(size), "--rank", std::to_string(rank)});
+      words.insert(words.end(), {"--rendezvous", port});
+      words.insert(words.end(), own[size_t(rank)].begin(), own[size_t(rank)].end());
+      ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank))));
+    }
+    return ranks;
+  }
+  std::vector<uint8_t> weights() const { return read_file(path("w")); }
+};
+
+// Checks the exit status of each rank.
+void expect(int status, std::vector<std::unique_ptr<Rank>>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int found = ranks[rank]->wait();
+    CHECK_MESSAGE(found == status, "rank ", rank, ": ", found, "\n", ranks[rank]->errors());
+  }
+}
+
+// The weights of so many learners of one process.
+std::vector<uint8_t> alone(const Words& more) {
+  const Place place;
+  Words words = place.command(more);
+  words.insert(words.end(), {"--devices", "cpu:0-3"});
+  Rank process(words, place.path("errors"));
+  CHECK(process.wait() == kDone);
+  return place.weights();
+}
+
+// Waits until the run has so many checkpoints.
+void await_checkpoints(const std::string& folder, size_t count) {
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (checkpoints_in(folder).size() < count && WallTime::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  REQUIRE(checkpoints_in(folder).size() >= count);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  CHECK_MESSAGE(found, "'", text, "' has no '", part, "'");
+  return found;
+}
+
+}  // namespace
+
+// Not a test by itself.
+TEST_CASE("one rank of a world") {
+  const char* const given = std::getenv(kWords);
+  if (!given) return;
+  std::istringstream lines{std::string(given)};
+  Words words;
+  for (std::string line; std::getline(lines, line);) words.push_back(line);
+  std::vector<const char*> pointers;
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  int status = kFailed;
+  try {
+    status = parse(pointers).run();
+  } catch (const Error& error) {
+    warn(plain_message(error));
+    status = int(error.code());
+  }
+  std::_Exit(status);
+}
+
+TEST_CASE("four learners have the same weights, to the bit, as one, two and four processes") {
+  for (const Words& more : {Words{"--strategy", "ssgd"}, Words{"--strategy", "sma"}, Words{"--strategy", "local"},
+                            Words{"--strategy", "sma", "--recalibrate", "3", "--plateau", "1", "--metric", "auc"}}) {
+    CAPTURE(more);
+    const std::vector<uint8_t> expected = alone(more);
+    for (const auto& [size, devices] : {std::pair{2, "cpu:0-1"}, {4, "cpu:0"}}) {
+      CAPTURE(size);
+      const Place place;
+      Words words = more;
+      words.insert(words.end(), {"--devices", devices, "--log", place.path("log")});
+      auto ranks = place.start(size, words);
+      expect(kDone, ranks);
+      CHECK(place.weights() == expected);
+      has(ranks[0]->errors(), "as --world-size " + std::to_string(size) + " says");
+      for (int rank = 1; rank < size; ++rank) CHECK(ranks[size_t(rank)]->errors() == "");
+      std::ifstream log(place.path("log"));
+      int epochs = 0;
+      for (std::string line; std::getline(log, line);) epochs += nlohmann::json::parse(line)["event"] == "epoch";
+      CHECK(epochs == 4);
+    }
+  }
+}
+
+TEST_CASE("a killed rank ends all, and the same command goes on to the same bits") {
+  for (const char* strategy : {"ssgd", "sma"}) {
+    CAPTURE(strategy);
+    const Words more = {"--strategy", strategy, "--set", "train.epochs=40"};
+    const std::vector<uint8_t> expected = alone(more);
+    const Place place;
+    Words words = more;
+    words.insert(words.end(), {"--devices", "cpu:0", "--checkpoint", place.path("c"), "--checkpoint-every", "7it"});
+    words.insert(words.end(), {"--resume"});
+    size_t checkpoints = 0;
+    for (const size_t killed : {size_t{1}, size_t{0}, size_t{3}}) {
+      CAPTURE(killed);
+      auto ranks = place.start(4, words);
+      await_checkpoints(place.path("c"), std::min<size_t>(3, ++checkpoints));
+      ranks[killed]->send(SIGKILL);
+      const auto began = WallTime::now();
+      for (size_t rank = 0; rank < 4; ++rank) CHECK(ranks[rank]->wait() == (rank == killed ? -SIGKILL : kFailed));
+      CHECK(WallTime::now() - began < std::chrono::seconds(30));
+      for (size_t rank = 0; rank < 4; ++rank) {
+        if (rank != killed) has(ranks[rank]->errors(), fmt::format("rank {} on {} is lost", killed, host_name()));
+        if (rank != killed && rank > 0) has(ranks[rank]->errors(), fmt::format("arbalest: rank {} on", rank));
+      }
+    }
+    auto ranks = place.start(4, words);
+    expect(kDone, ranks);
+    CHECK(place.weights() == expected);
+  }
+}
+
+TEST_CASE("a rank that stands still is lost after a while, and ends by itself when it goes on") {
+  const Place place;
+  auto ranks = place.start(3, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0", "--checkpoint",
+                               place.path("c"), "--checkpoint-every", "20it"});
+  await_checkpoints(place.path("c"), 1);
+  ranks[1]->send(SIGSTOP);
+  const auto began = WallTime::now();
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    CHECK(ranks[rank]->wait() == kFailed);
+    has(ranks[rank]->errors(), fmt::format("rank 1 on {} is lost: nothing was heard of it for 15 s", host_name()));
+  }
+  CHECK(WallTime::now() - began < std::chrono::seconds(30));
+  ranks[1]->send(SIGCONT);
+  CHECK(ranks[1]->wait() == kFailed);
+  has(ranks[1]->errors(), fmt::format("rank 0 on {} is lost", host_name()));
+}
+
+TEST_CASE("a process that says it is one of several and is alone does not wait for ever") {
+  const Place place;
+  const std::string port = "127.0.0.1:" + std::to_string(free_port());
+  for (const auto& [rank, message] : {std::pair{"0", "ranks 1, 2 of 3 did not come to rank 0, on "},
+                                      {"1", "rank 1 of 3 finds no rank 0 at 127.0.0.1:"}}) {
+    const Words words =
+        place.command({"--rank", rank, "--world-size", "3", "--rendezvous", port, "--rendezvous-timeout", "0.5"});
+    Rank alone(words, place.path("errors"));
+    CHECK(alone.wait() == kFailed);
+    has(alone.errors(), message);
+  }
+}
+
+TEST_CASE("a signal to any rank ends all with a checkpoint after the same iteration") {
+  const Words more = {"--strategy", "sma", "--set", "train.epochs=40"};
+  const std::vector<uint8_t> expected = alone(more);
+  const Place place;
+  Words words = more;
+  words.insert(words.end(), {"--devices", "cpu:0-1", "--checkpoint", place.path("c"), "--checkpoint-every", "9it"});
+  words.insert(words.end(), {"--resume"});
+  for (const auto& [rank, signal] : {std::pair{size_t{1}, SIGTERM}, {size_t{0}, SIGUSR1}, {size_t{1}, SIGINT}}) {
+    const auto before = checkpoints_in(place.path("c"));
+    auto ranks = place.start(2, words);
+    const auto until = WallTime::now() + std::chrono::seconds(60);
+    while (checkpoints_in(place.path("c")) == before && WallTime::now() < until) std::this_thread::yield();
+    ranks[rank]->send(signal);
+    expect(kInterrupted, ranks);
+    has(ranks[0]->errors(), "interrupted ");
+  }
+  auto ranks = place.start(2, words);
+  expect(kDone, ranks);
+  CHECK(place.weights() == expected);
+}
+
+TEST_CASE("time limits and reached targets end all ranks alike") {
+  const Place place;
+  const Words more = {"--strategy", "ssgd", "--set", "train.epochs=4000", "--devices", "cpu:0"};
+  Words timed = more;
+  timed.insert(timed.end(), {"--time-limit", "1", "--checkpoint", place.path("c")});
+  auto ranks = place.start(2, timed);
+  expect(kInterrupted, ranks);
+  CHECK(checkpoints_in(place.path("c")).size() == 1);
+  Words until = more;
+  until.insert(until.end(), {"--until", "accuracy>=0.05"});
+  ranks = place.start(2, until);
+  expect(kDone, ranks);
+}
+
+TEST_CASE("ranks that differ are refused everywhere, with both values") {
+  const Place place;
+  const std::string other = place.folder.write("other.onnxtxt", std::string(kGraph) + "\n").string();
+  const auto refused = [&](const Words& own, const std::string& what) {
+    auto ranks = place.start(2, {"--strategy", "ssgd", "--devices", "cpu:0"}, {{}, own});
+    expect(kWrong, ranks);
+    for (const auto& rank : ranks) {
+      has(rank->errors(), fmt::format("rank 1 on {} differs from rank 0 on {}: {}", host_name(), host_name(), what));
+    }
+  };
+  refused({"--seed", "5"}, "seed: 5; expected as on rank 0");
+  refused({"--set", "train.lr=0.5"}, "graph: ");
+  refused({"--epochs", "9"}, "epochs: 9;");
+  refused({"--set", "prefetch.source=\"glyphs:?train=513&test=100&size=16\""}, "training data: ");
+  refused({"--until", "accuracy>=0.5"}, "--until: ");
+}
+
+TEST_CASE("what several processes cannot do yet is refused before anything runs") {
+  const Place place;
+  for (const Words& more : {Words{"--strategy", "none"}, Words{"--strategy", "ssgd", "--memory-limit", "1GiB"},
+                            Words{"--strategy", "ssgd", "--trace", place.path("t")}}) {
+    auto ranks = place.start(2, more);
+    expect(kWrong, ranks);
+    has(ranks[0]->errors(), "is for one process; several that train together do not have it yet");
+  }
+}
+
+}  // namespace world_command_test
+#endif

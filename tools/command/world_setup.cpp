@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/command/world_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/plain_message.h"
+#include "executor/devices/device.h"
+#include "executor/plan/device_list.h"
+
+namespace arbalest {
+namespace {
+
+// How the plan names the devices of a rank: by its host, and by its number where a host has several.
+std::string name_in_plan(const Ranks& ranks, int rank) {
+  int here = 0;
+  for (int other = 0; other < ranks.size(); ++other) here += ranks.host(other) == ranks.host(rank);
+  const std::string host = printable(ranks.host(rank));
+  return here == 1 ? host : fmt::format("{}.{}", host, rank);
+}
+
+// The place of this rank among those of its host.
+int place_on_host(const Ranks& ranks) {
+  int place = 0;
+  for (int other = 0; other < ranks.rank(); ++other) place += ranks.host(other) == ranks.host(ranks.rank());
+  return place;
+}
+
+std::vector<PlanDevice> own_devices(const Ranks& ranks, const std::string& devices) {
+  return parse_devices(devices, [&] {
+    const int gpus = cuda_device_count(), place = place_on_host(ranks);
+    if (gpus == 0 || ranks.on_this_host() == 1) return default_devices();
+    if (gpus >= ranks.on_this_host()) return std::vector<PlanDevice>{{PlanDevice::Kind::Cuda, place}};
+    if (gpus == 1) return default_devices();  // the launcher gives each rank its own
+    throw GraphError(fmt::format("{} ranks on {}, which has {} GPUs; expected as many ranks, or --devices",
+                                 ranks.on_this_host(), ranks.host(ranks.rank()), gpus));
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<Ranks> join_world(const WorldOptions& options) {
+  const WorldSettings settings = detect_world(process_environment(), options);
+  if (settings.size == 1) return nullptr;
+  auto ranks = std::make_shared<Ranks>(settings);
+  if (!ranks->first()) return ranks;
+  std::set<std::string> hosts;
+  for (int rank = 0; rank < ranks->size(); ++rank) hosts.insert(ranks->host(rank));
+  warn(fmt::format("{} ranks on {} host{}, as {} says", ranks->size(), hosts.size(), hosts.size() == 1 ? "" : "s",
+                   settings.told_by));
+  return ranks;
+}
+
+void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session) {
+  session.ranks = ranks;
+  const int asked = session.execution.threads;
+  const int threads = asked > 0 ? asked : std::max(1, thread_count(0) / ranks->on_this_host());
+  std::vector<std::string> names;
+  for (const PlanDevice& device : own_devices(*ranks, devices)) names.push_back(to_string(device));
+  const Ranks::Parts parts = ranks->exchange("devices", fmt::format("{} {}", threads, fmt::join(names, ",")));
+  session.learners.devices.clear();
+  session.execution.threads = threads;
+  for (int rank = 0; rank < ranks->size(); ++rank) {
+    const std::string& part = parts[size_t(rank)];
+    const size_t blank = std::min(part.find(' '), part.size() - 1);
+    int theirs = threads;
+    std::from_chars(part.data(), part.data() + blank, theirs);
+    session.execution.threads = std::min(session.execution.threads, std::max(1, theirs));
+    for (PlanDevice device : parse_devices(part.substr(blank + 1), default_devices)) {
+      device.rank = rank;
+      device.host = name_in_plan(*ranks, rank);
+      session.learners.devices.push_back(device);
+    }
+  }
+}
+
+std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
+  constexpr int kMostHosts = 4096, kMostEach = 64;
+  const auto fail = [&] {
+    throw GraphError(fmt::format("--world '{}': expected hosts x devices of each, such as 2x4; at most {}x{}", text,
+                                 kMostHosts, kMostEach));
+  };
+  const size_t by = std::min(text.find('x'), text.size());
+  const auto number = [&](size_t from, size_t to, int most) {
+    int value = 0;
+    const char* const end = text.data() + to;
+    const auto [stopped, error] = std::from_chars(text.data() + from, end, value);
+    if (error != std::errc{} || stopped != end || value < 1 || value > most) fail();
+    return value;
+  };
+  if (by == text.size()) fail();
+  const int hosts = number(0, by, kMostHosts), each = number(by + 1, text.size(), kMostEach);
+  std::vector<PlanDevice> devices;
+  for (int host = 0; host < hosts; ++host) {
+    for (int index = 0; index < each; ++index) devices.push_back({kind, index, host, fmt::format("host{}", host)});
+  }
+  return devices;
+}
+
+int run_as_rank(Ranks* ranks, const std::function<int()>& run) {
+  if (!ranks) return run();
+  const auto tell = [&](const std::exception& error) {
+    const std::string message = plain_message(error);
+    ranks->fail(message);
+    return ranks->first() ? message : fmt::format("{}: {}", ranks->name(ranks->rank()), message);
+  };
+  try {
+    return run();
+  } catch (const GraphError& error) {
+    throw GraphError(tell(error));
+  } catch (const std::exception& error) {
+    throw RunError(tell(error));
+  }
+}
+
+}  // namespace arbalest

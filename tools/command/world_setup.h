@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A command that several processes carry out together.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/session/session.h"
+#include "executor/world/ranks.h"
+#include "tools/command/options.h"
+
+namespace arbalest {
+
+// The world that this process is started in, once all its ranks have met; nullptr: it is alone. Rank 0 says on standard
+// error how many they are. Throws as detect_world() and meet() do.
+std::shared_ptr<Ranks> join_world(const WorldOptions& options);
+
+// Makes the session one of all ranks: their devices in the order of ranks, and as many threads for each as the rank
+// with the fewest has. Only rank 0 writes files. `devices`: as --devices has them; with "auto" ranks of one host take a
+// GPU each. Every rank calls it.
+void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session);
+
+// Devices of so many hosts with so many each, for plans: "2x4". `kind`: a device of that kind. Throws GraphError.
+std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind);
+
+// Returns what `run` does. If there are other ranks, they hear of an error, and the error says which rank it is of.
+int run_as_rank(Ranks* ranks, const std::function<int()>& run);
+
+}  // namespace arbalest

@@ -95,9 +95,6 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
   };
   add("training data", prepared.training->describe());
   add("validation data", prepared.validation ? prepared.validation->describe() : "none");
-  // Checkpoints of earlier versions have no such lines.
-  add(kTrainingSum, fmt::format("{:08x}", prepared.training->checksum()));
-  add(kValidationSum, prepared.validation ? fmt::format("{:08x}", prepared.validation->checksum()) : "none");
   add("batch", prepared.program.training().batch);
   add("precision", name_of(options.numerics.precision));
   add("seed", options.numerics.seed);
@@ -113,6 +110,9 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
   if (prepared.program.skips) add("on-nan", "skip");
   const std::set<std::string>& without = options.numerics.without;
   if (!without.empty()) add("without", fmt::format("{}", fmt::join(without, ",")));
+  // After the seed, which generated samples follow. Checkpoints of earlier versions have no such lines.
+  add(kTrainingSum, fmt::format("{:08x}", prepared.training->checksum()));
+  add(kValidationSum, prepared.validation ? fmt::format("{:08x}", prepared.validation->checksum()) : "none");
   identity.class_names = prepared.training->class_names();
   const Graph& graph = prepared.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));

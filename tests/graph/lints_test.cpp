@@ -238,11 +238,12 @@ TEST_CASE("lints: metrics and losses that compare nothing are reported") {
 TEST_CASE("errors name what helps: a second Prefetch, whole numbers, one number a sample") {
   const auto error = [](const std::string& nodes, const char* fields) {
     return message_of<GraphError>([&] {
-      verify(
-          read_graph_text("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss) {\n"
-                          "x, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"x " +
-                              std::string(fields) + "\", \"label int32[]\"]> ()\n" + nodes + "}\n",
-                          "net.onnxtxt", builtin_ops()));
+      Graph graph = read_graph_text(
+          "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss) {\n"
+          "x, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"x " +
+              std::string(fields) + "\", \"label int32[]\"]> ()\n" + nodes + "loss = ReduceMean (x)\n}\n",
+          "net.onnxtxt", builtin_ops());
+      verify(graph);
     });
   };
   check_parts(error("other = arbalest.Prefetch <source = \"synthetic:\", batch = 4> ()\n", "float[3]"),

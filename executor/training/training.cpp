@@ -322,7 +322,8 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
     const bool one_of_several = search_ || segment_->clock().times().from.iteration > 0;
     complete_ = one_of_several ? !take_rest(rest, from, prepared_.program) : segment_->complete();
     const bool changes = search_ && search_->learners() != prepared_.request.learners;
-    if (complete_ || interrupted.load() || (!changes && !segment_->complete())) return;
+    const bool stops = anywhere(interrupted.load());
+    if (complete_ || stops || (!changes && !segment_->complete())) return;
     next_segment();
   }
 }

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "executor/world/world.h"
@@ -38,6 +39,20 @@ struct Addresses {
   Addresses& operator=(const Addresses&) = delete;
   addrinfo* first = nullptr;
 };
+
+// The header of a frame: mark, kind, bytes of the key (16 bits each, one unused), bytes (64 bits); in this machine's
+// byte order.
+using Header = std::array<char, kHeader>;
+
+Header header_of(Frame::Kind kind, uint16_t key_bytes, uint64_t bytes) {
+  Header header{};
+  const auto number = uint16_t(kind);
+  std::memcpy(header.data(), &kMark, sizeof kMark);
+  std::memcpy(header.data() + 2, &number, sizeof number);
+  std::memcpy(header.data() + 4, &key_bytes, sizeof key_bytes);
+  std::memcpy(header.data() + 8, &bytes, sizeof bytes);
+  return header;
+}
 
 int open_socket(const addrinfo& address) {
   return socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
@@ -74,6 +89,7 @@ void Connection::write_all(const char* from, size_t bytes) {
 
 void Connection::read_all(char* to, size_t bytes) {
   while (bytes > 0) {
+    if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) throw RunError("its bytes come too slowly");
     const ssize_t read = recv(descriptor_, to, bytes, 0);
     if (read < 0 && errno == EINTR) continue;
     if (read < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -86,19 +102,29 @@ void Connection::read_all(char* to, size_t bytes) {
   }
 }
 
-// Header: mark, kind, bytes of the key (16 bits each, one unused), bytes (64 bits); in this machine's byte order.
 void Connection::send(Frame::Kind kind, std::string_view key, std::string_view bytes) {
-  std::array<char, kHeader> header{};
-  const auto number = uint16_t(kind), key_bytes = uint16_t(std::min(key.size(), kLongestKey));
-  const uint64_t size = bytes.size();
-  std::memcpy(header.data(), &kMark, sizeof kMark);
-  std::memcpy(header.data() + 2, &number, sizeof number);
-  std::memcpy(header.data() + 4, &key_bytes, sizeof key_bytes);
-  std::memcpy(header.data() + 8, &size, sizeof size);
+  const std::string_view name = key.substr(0, kLongestKey);
+  const Header header = header_of(kind, uint16_t(name.size()), bytes.size());
   const std::scoped_lock lock(sending_);
   write_all(header.data(), header.size());
-  write_all(key.data(), key_bytes);
+  write_all(name.data(), name.size());
   write_all(bytes.data(), bytes.size());
+}
+
+void Connection::show_life() {
+  const std::unique_lock lock(sending_, std::try_to_lock);
+  if (!lock) return;
+  const Header header = header_of(Frame::Kind::Alive, 0, 0);
+  const ssize_t written = ::send(descriptor_, header.data(), header.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (written < 0) throw RunError(fmt::format("its connection has ended: {}", std::strerror(errno)));
+  write_all(header.data() + written, header.size() - size_t(written));
+}
+
+bool Connection::ended() const {
+  char byte = 0;
+  const ssize_t read = recv(descriptor_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return read == 0 || (read < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 Frame Connection::receive(uint64_t most) {
@@ -167,11 +193,16 @@ Listener::Listener(const std::string& host, int port) {
   const bool here = is_loopback(host);
   std::string reason;
   const Addresses addresses(here ? host : "", port, !here);
-  for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+  std::vector<const addrinfo*> all;
+  for (const addrinfo* address = addresses.first; address; address = address->ai_next) all.push_back(address);
+  // A socket of IPv6 takes addresses of both kinds.
+  std::stable_partition(all.begin(), all.end(), [](const addrinfo* each) { return each->ai_family == AF_INET6; });
+  for (const addrinfo* address : all) {
     descriptor_ = open_socket(*address);
     if (descriptor_ < 0) continue;
-    const int on = 1;
+    const int on = 1, off = 0;
     setsockopt(descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address->ai_family == AF_INET6) setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(descriptor_, address->ai_addr, address->ai_addrlen) == 0 && listen(descriptor_, kWaiting) == 0) return;
     reason = std::strerror(errno);
     close(descriptor_);

@@ -33,6 +33,11 @@ class Connection {
   // more than `most` bytes is an error, and its memory grows only as the bytes come.
   void send(Frame::Kind kind, std::string_view key = {}, std::string_view bytes = {});
   Frame receive(uint64_t most);
+  // Sends a frame of the kind Alive if that takes no time: bytes that are under way are a sign of life as well.
+  void show_life();
+  // A frame that has not come by then is an error, however its bytes come.
+  void set_deadline(std::optional<SteadyTime> until) { deadline_ = until; }
+  bool ended() const;                 // the other end has closed it, and nothing is left to read
   void shut_down();                   // ends calls that wait on other threads
   std::string local_address() const;  // of this end, without the port
 
@@ -42,6 +47,7 @@ class Connection {
 
   const int descriptor_;
   std::chrono::milliseconds patience_{0};
+  std::optional<SteadyTime> deadline_;
   std::mutex sending_;
 };
 

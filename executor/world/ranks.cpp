@@ -98,7 +98,12 @@ void Ranks::stay_alive() {
   while (!closing_.load()) {
     lock.unlock();
     for (const auto& connection : connections_) {
-      if (connection) send(*connection, Frame::Kind::Alive, {}, {});
+      if (!connection) continue;
+      try {
+        connection->show_life();
+      } catch (const RunError&) {
+        connection->shut_down();
+      }
     }
     lock.lock();
     changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
@@ -129,7 +134,7 @@ void Ranks::handle(int from, Frame frame) {
     }
     case Frame::Kind::Whole: {
       if (frame.key == kEnd) ended_ = true;
-      const std::scoped_lock calling(calling_);
+      const std::scoped_lock calling(calls_.under_way);
       Then then;
       {
         const std::scoped_lock lock(mutex_);
@@ -162,11 +167,14 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
     auto waiting = std::find_if(all.begin(), all.end(), [&](const Waiting& each) { return !each.here[size_t(from)]; });
     if (waiting == all.end()) {
       waiting =
-          all.insert(all.end(), {Parts(hosts_.size()), std::vector<bool>(hosts_.size()), hosts_.size(), whole, {}});
+          all.insert(all.end(), {Parts(hosts_.size()), std::vector<bool>(hosts_.size()), hosts_.size(), whole, {}, 0});
     }
     waiting->here[size_t(from)] = true;
     waiting->parts[size_t(from)] = std::move(part);
-    if (from == rank_) waiting->then = std::move(then);
+    if (from == rank_) {
+      waiting->then = std::move(then);
+      waiting->forgotten = calls_.forgotten;
+    }
     if (--waiting->missing > 0) return;
     done = std::move(*waiting);
     all.pop_front();  // no rank's parts overtake each other
@@ -183,8 +191,8 @@ void Ranks::finish(const std::string& key, Waiting waiting) {
       if (connection) send(*connection, Frame::Kind::Whole, key, bytes);
     }
   }
-  const std::scoped_lock calling(calling_);
-  if (waiting.then) waiting.then(waiting.parts);
+  const std::scoped_lock calling(calls_.under_way);
+  if (waiting.then && waiting.forgotten == calls_.forgotten) waiting.then(waiting.parts);
 }
 
 void Ranks::exchange(const std::string& key, std::string part, Then then) {
@@ -227,8 +235,9 @@ Ranks::Parts Ranks::gather(const std::string& key, std::string part) {
 }
 
 void Ranks::forget() {
-  const std::scoped_lock calling(calling_);
+  const std::scoped_lock calling(calls_.under_way);
   const std::scoped_lock lock(mutex_);
+  ++calls_.forgotten;  // for what finish() has taken out already
   for (auto& [key, all] : waiting_) {
     for (Waiting& waiting : all) waiting.then = {};
   }

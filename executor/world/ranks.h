@@ -70,6 +70,7 @@ class Ranks {
     size_t missing = 0;
     bool whole = true;  // all ranks get the parts
     Then then;
+    int64_t forgotten = 0;  // how often forget() had been called before
   };
 
   void receive(size_t connection);
@@ -91,7 +92,11 @@ class Ranks {
   std::map<std::string, std::deque<Waiting>> waiting_;
   std::optional<std::string> lost_;
   std::function<void(const std::string&)> listener_;
-  std::mutex calling_, listening_;
+  struct Calls {
+    std::mutex under_way;   // of a Then
+    int64_t forgotten = 0;  // calls of forget(); changed under both mutexes
+  } calls_;
+  std::mutex listening_;
   std::atomic<int64_t> called_{0};
   std::atomic<bool> ended_{false}, closing_{false};
   std::vector<std::thread> threads_;

@@ -99,6 +99,10 @@ class RankZero {
                                     std::chrono::duration<double>(settings_.patience));
     bool told = false;
     while (missing().size() > 0) {
+      // A rank that is gone already may be started again.
+      for (auto& connection : met_.connections) {
+        if (connection && connection->ended()) connection.reset();
+      }
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) give_up();
       if (!told && now - began_ >= kTellAfter) {
@@ -166,8 +170,10 @@ class RankZero {
     const std::string ours = challenge();
     try {
       connection->set_patience(kAnswer);
+      connection->set_deadline(std::chrono::steady_clock::now() + kAnswer);
       connection->send(Frame::Kind::Challenge, {}, ours);
       hello = parse_hello(connection->receive(kSmall).bytes);
+      connection->set_deadline(std::nullopt);
       if (hello.proof != proof(settings_.secret, fmt::format("rank {}", hello.rank), ours)) {
         strangers_ = fmt::format("; a process on {} that says it is rank {} has another secret ({} or --secret-file)",
                                  printable(hello.host), hello.rank, kSecretVariable);
@@ -235,6 +241,7 @@ Met visit(const WorldSettings& settings) {
                                settings.host, settings.port, settings.patience, error.what()));
   }
   try {
+    connection->set_patience(patience + kAnswer);  // rank 0 may have others to hear before
     const Frame asked = connection->receive(kSmall);
     if (asked.kind != Frame::Kind::Challenge) fail_as_told(settings, asked);
     const std::string ours = challenge();
@@ -249,7 +256,6 @@ Met visit(const WorldSettings& settings) {
                                  settings.port, kSecretVariable));
     }
     // Rank 0 gives up first, unless it is gone.
-    connection->set_patience(patience + kAnswer);
     const Frame begin = connection->receive(kSmall);
     if (begin.kind != Frame::Kind::Begin) fail_as_told(settings, begin);
     met.hosts = lines_of(begin.bytes);

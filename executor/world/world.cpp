@@ -184,6 +184,9 @@ std::string secret_of(const Variables& variables, const std::string& file) {
     if (secret.empty()) throw GraphError(fmt::format("--secret-file {}: is empty; expected a secret in it", file));
     from = "--secret-file " + file;
   }
+  if (secret.find('\0') != secret.npos) {
+    throw GraphError(fmt::format("{}: found a byte of value 0; expected a secret of text", from));
+  }
   if (secret.size() > kLongestSecret) {
     throw GraphError(fmt::format("{}: has {} bytes; expected at most {}", from, secret.size(), kLongestSecret));
   }

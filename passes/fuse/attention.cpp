@@ -341,7 +341,7 @@ class AttentionFusion {
     if (!fits(q, k, v)) return;
     const std::optional<Heads> keys = key_heads(k, *scores);
     if (!keys) return;
-    if (scores->windows > 1) add_mask(*scores, product);
+    if (scores->mask != kNone) add_mask(*scores, product);
 
     NodeId last = product;
     int64_t head_axis = 1;

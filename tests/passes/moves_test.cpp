@@ -304,31 +304,39 @@ TEST_CASE("attention as PyTorch exports it, rows before samples, moves nothing")
 }
 
 TEST_CASE("windows of a sample take turns with attention's bias, each with its mask") {
-  // 2 windows of 9 tokens for each of 4 samples, in 2 heads of 8; the second one's last tokens are apart.
-  std::string mask = "float[2, 9, 9] mask = {";
-  for (int i = 0; i < 162; ++i) mask += fmt::format("{}{}", i ? ", " : "", i / 81 == 1 && i % 9 > 5 ? "-5.0" : "0.0");
-  const std::string parameters = "#initial float[2, 9, 9] table = {" + numbers(162) + "}, " + mask + "}";
-  std::string body =
-      kTokens + "t = Concat <axis = 1> (tokens, tokens)\nu = Reshape <shape = [-1, 9, 8]> (t)\n" +
-      "qkv = arbalest.Linear <units = 48, axis = -1> (u)\nfive = Reshape <shape = [-1, 9, 3, 2, 8]> (qkv)\n"
-      "moved = Transpose <perm = [2, 0, 3, 1, 4]> (five)\n";
-  for (const auto& [to, index] : {std::pair("q", 0), {"k", 1}, {"v", 2}})
-    body += constant(fmt::format("{}i", to), fmt::format("value_int = {}", index)) +
-            fmt::format("{0} = Gather (moved, {0}i)\n", to);
-  body +=
-      "kt = Transpose <perm = [0, 1, 3, 2]> (k)\ns0 = MatMul (q, kt)\ns1 = Add (s0, table)\n"
-      "s2 = Reshape <shape = [-1, 2, 2, 9, 9]> (s1)\nm = Unsqueeze <axes = [0, 2]> (mask)\ns3 = Add (s2, m)\n"
-      "s4 = Reshape <shape = [-1, 2, 9, 9]> (s3)\np = Softmax (s4)\nd = arbalest.Dropout <ratio = 0.0> (p)\n"
-      "a = MatMul (d, v)\nb = Transpose <perm = [0, 2, 1, 3]> (a)\ny = Reshape <shape = [-1, 288]> (b)\n" +
-      kFlat + parameters;
-  const Program program = program_of(body);
-  CHECK(count_ops(program.training().graph, "arbalest.PackedAttention") == 1);
-  CHECK(count_ops(program.training().graph, "Softmax") == 0);
-  const Graph& validation = program.find(LoopRole::Validate)->graph;
-  const Node& attention = only(validation, "arbalest.PackedAttention");
-  REQUIRE(attention.inputs.size() == 2);
-  CHECK(validation.values[size_t(attention.inputs[1])].type.shape == Shape{2, 2, 9, 9});
-  check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
+  for (const int windows : {2, 1}) {
+    // Windows of 9 tokens for each of 4 samples, in 2 heads of 8; the last one's last tokens are apart.
+    INFO(windows);
+    const int numbers_of_mask = 81 * windows;
+    std::string mask = fmt::format("float[{}, 9, 9] mask = {{", windows);
+    for (int i = 0; i < numbers_of_mask; ++i)
+      mask += fmt::format("{}{}", i ? ", " : "", i / 81 == windows - 1 && i % 9 > 5 ? "-5.0" : "0.0");
+    const std::string parameters = "#initial float[2, 9, 9] table = {" + numbers(162) + "}, " + mask + "}";
+    std::string body =
+        kTokens + "t = Concat <axis = 1> (tokens" + (windows == 2 ? ", tokens" : "") +
+        ")\nu = Reshape <shape = [-1, 9, 8]> (t)\n" +
+        "qkv = arbalest.Linear <units = 48, axis = -1> (u)\nfive = Reshape <shape = [-1, 9, 3, 2, 8]> (qkv)\n"
+        "moved = Transpose <perm = [2, 0, 3, 1, 4]> (five)\n";
+    for (const auto& [to, index] : {std::pair("q", 0), {"k", 1}, {"v", 2}})
+      body += constant(fmt::format("{}i", to), fmt::format("value_int = {}", index)) +
+              fmt::format("{0} = Gather (moved, {0}i)\n", to);
+    body += fmt::format(
+                "kt = Transpose <perm = [0, 1, 3, 2]> (k)\ns0 = MatMul (q, kt)\ns1 = Add (s0, table)\n"
+                "s2 = Reshape <shape = [-1, {0}, 2, 9, 9]> (s1)\nm = Unsqueeze <axes = [0, 2]> (mask)\n"
+                "s3 = Add (s2, m)\n"
+                "s4 = Reshape <shape = [-1, 2, 9, 9]> (s3)\np = Softmax (s4)\nd = arbalest.Dropout <ratio = 0.0> (p)\n"
+                "a = MatMul (d, v)\nb = Transpose <perm = [0, 2, 1, 3]> (a)\ny = Reshape <shape = [-1, {1}]> (b)\n",
+                windows, 144 * windows) +
+            kFlat + parameters;
+    const Program program = program_of(body);
+    CHECK(count_ops(program.training().graph, "arbalest.PackedAttention") == 1);
+    CHECK(count_ops(program.training().graph, "Softmax") == 0);
+    const Graph& validation = program.find(LoopRole::Validate)->graph;
+    const Node& attention = only(validation, "arbalest.PackedAttention");
+    REQUIRE(attention.inputs.size() == 2);
+    CHECK(validation.values[size_t(attention.inputs[1])].type.shape == Shape{windows, 2, 9, 9});
+    check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
+  }
 }
 
 TEST_CASE("attention of samples that have several axes, with a factor for each head") {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -188,8 +189,10 @@ TEST_CASE("strangers that say nothing, or anything, keep nobody from meeting") {
   const int port = free_port();
   std::promise<void> visited;
   const std::future<void> after = visited.get_future();
+  std::atomic<bool> met{false};
   const auto found = faults({[&] {
                                Ranks ranks(settings(0, 2, port));
+                               met = true;
                                ranks.end();
                              },
                              [&] {
@@ -202,7 +205,16 @@ TEST_CASE("strangers that say nothing, or anything, keep nobody from meeting") {
                                  large->send(Frame::Kind::Hello, "k", std::string(8 << 20, 'x'));
                                } catch (const RunError&) {  // rank 0 reads no more of it
                                }
+                               const auto slow = connect_to("127.0.0.1", port, until);
                                visited.set_value();
+                               try {  // a sign every half second, of a challenge that is never answered
+                                 while (!met) {
+                                   slow->show_life();
+                                   std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                                 }
+                               } catch (const RunError&) {  // rank 0 has sent it away
+                                 while (!met) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                               }
                              },
                              [&] {
                                after.wait();

@@ -437,7 +437,7 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   auto since = std::chrono::steady_clock::now();
   bool reported = false;
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
-  // What is held goes on before it counts as held no more, so that is looked at first.
+  // A held run goes on before it counts as held no more, so that is looked at first.
   const auto at_rest = [&] {
     return error_ || (!phase_.holding.load() && active_.load(std::memory_order_acquire) == 0 && dependencies_.idle());
   };

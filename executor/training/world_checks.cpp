@@ -7,26 +7,19 @@
 #include <link.h>
 
 #include <sstream>
+#include <string_view>
 
+#include "base/random.h"
 #include "base/version.h"
 #include "executor/devices/device.h"
 
 namespace arbalest {
 namespace {
 
-// FNV-1a: tells apart what differs by mistake.
-class Sum {
- public:
-  void add(const void* from, size_t bytes) {
-    const auto* at = static_cast<const unsigned char*>(from);
-    for (size_t i = 0; i < bytes; ++i) sum_ = (sum_ ^ at[i]) * 1099511628211u;
-  }
-  void add(const std::string& text) { add(text.data(), text.size() + 1); }
-  std::string text() const { return fmt::format("{:016x}", sum_); }
-
- private:
-  uint64_t sum_ = 14695981039346656037u;
-};
+// Tells apart what differs by mistake.
+std::string sum_of(std::string_view content) {
+  return fmt::format("{:016x}", hash_name(content));
+}
 
 // The linker's identification of a loaded object, if it is the program or the library.
 int add_build_id(dl_phdr_info* info, size_t /*bytes*/, void* to) {
@@ -39,7 +32,7 @@ int add_build_id(dl_phdr_info* info, size_t /*bytes*/, void* to) {
     for (const char* const end = at + header.p_memsz; at + sizeof(ElfW(Nhdr)) <= end;) {
       const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(at);
       const char* const id = at + sizeof note + (note.n_namesz + 3) / 4 * 4;
-      if (note.n_type == NT_GNU_BUILD_ID) static_cast<Sum*>(to)->add(id, note.n_descsz);
+      if (note.n_type == NT_GNU_BUILD_ID) static_cast<std::string*>(to)->append(id, note.n_descsz);
       at = id + (note.n_descsz + 3) / 4 * 4;
     }
   }
@@ -47,9 +40,9 @@ int add_build_id(dl_phdr_info* info, size_t /*bytes*/, void* to) {
 }
 
 std::string build() {
-  Sum sum;
-  dl_iterate_phdr(add_build_id, &sum);
-  std::string text = fmt::format("arbalest {} ({})", ARBALEST_VERSION, sum.text());
+  std::string ids;
+  dl_iterate_phdr(add_build_id, &ids);
+  std::string text = fmt::format("arbalest {} ({})", ARBALEST_VERSION, sum_of(ids));
   for (const auto& [name, version] : library_versions()) text += fmt::format(", {} {}", name, version);
   return text;
 }
@@ -58,7 +51,7 @@ std::string build() {
 std::string samples_of(const Source& source) {
   constexpr int64_t kSamples = 8;
   const std::vector<Field> fields = source.fields();
-  Sum sum;
+  std::string all;
   for (int64_t i = 0; i < std::min(kSamples, source.size()); ++i) {
     const int64_t index = i * (source.size() - 1) / std::max<int64_t>(1, kSamples - 1);
     std::vector<std::vector<std::byte>> contents(fields.size());
@@ -71,9 +64,9 @@ std::string samples_of(const Source& source) {
     }
     const SampleRef sample{index, 0, uint64_t(index)};
     source.fill({&sample, 1}, places);
-    for (const auto& content : contents) sum.add(content.data(), content.size());
+    for (const auto& content : contents) all.append(reinterpret_cast<const char*>(content.data()), content.size());
   }
-  return fmt::format("{} samples with the sum {}", source.size(), sum.text());
+  return fmt::format("{} samples with the sum {}", source.size(), sum_of(all));
 }
 
 // Facts that have to be the same everywhere: name, value.
@@ -84,9 +77,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
   facts.insert(facts.end(), identity.settings.begin(), identity.settings.end());
   add("training samples", samples_of(*prepared.training));
   if (prepared.validation) add("validation samples", samples_of(*prepared.validation));
-  Sum graph;
-  for (const std::string& line : identity.graph) graph.add(line);
-  add("graph", graph.text());
+  add("graph", sum_of(fmt::format("{}", fmt::join(identity.graph, "\n"))));
   const PlanRequest& request = prepared.request;
   add("epochs", request.epochs);
   add("iterations", request.iterations);
@@ -103,9 +94,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
                          from->checkpoint.position.iteration)
            : "none");
   add("--change", fmt::format("{}", fmt::join(checkpoints.changes, " ")));
-  Sum plan;
-  plan.add(print_plan(make_plan(prepared.program, request)));
-  add("plan", plan.text());
+  add("plan", sum_of(print_plan(make_plan(prepared.program, request))));
   return facts;
 }
 

@@ -99,10 +99,7 @@ class RankZero {
                                     std::chrono::duration<double>(settings_.patience));
     bool told = false;
     while (missing().size() > 0) {
-      // A rank that is gone already may be started again.
-      for (auto& connection : met_.connections) {
-        if (connection && connection->ended()) connection.reset();
-      }
+      forget_ended();
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) give_up();
       if (!told && now - began_ >= kTellAfter) {
@@ -189,7 +186,15 @@ class RankZero {
     take(hello, std::move(connection));
   }
 
+  // A rank that is gone already is missing again, and may be started anew.
+  void forget_ended() {
+    for (auto& connection : met_.connections) {
+      if (connection && connection->ended()) connection.reset();
+    }
+  }
+
   void take(const Hello& hello, std::unique_ptr<Connection> connection) {
+    forget_ended();
     const std::string who =
         fmt::format("rank {} on {} (process {})", hello.rank, printable(hello.host), printable(hello.process));
     const auto fail = [&](const std::string& message) {

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace arbalest {
 namespace {
@@ -82,9 +83,7 @@ void put_place(WorldSettings& settings, const std::string& name, const std::stri
 
 // A port that all ranks of a job work out alike.
 int port_of(const std::string& job) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : job) hash = (hash ^ uint8_t(c)) * 1099511628211u;
-  return kFirstPort + int(hash % kPorts);
+  return kFirstPort + int(hash_name(job) % kPorts);
 }
 
 // The place at which rank 0 waits, as the launcher's variables say.

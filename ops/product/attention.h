@@ -44,9 +44,6 @@ struct AttentionProblem {
 
   bool packed() const { return at.k == 0; }
   bool biased() const { return bias_samples > 0; }
-  // Whether a block of a GPU's threads can hold all scores of a head.
-  bool is_short() const { return queries <= kShortRows && keys <= kShortRows && depth <= 128 && depth % 8 == 0; }
-  static constexpr int kShortRows = 64;
   Shape output_shape() const;
   Shape statistics_shape() const { return {samples, heads, queries, 1}; }
 

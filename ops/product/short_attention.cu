@@ -17,7 +17,7 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kRows = AttentionProblem::kShortRows, kWarps = kRows / 16, kBlock = kWarps * 32;
+constexpr int kRows = 64, kMostDepth = 128, kWarps = kRows / 16, kBlock = kWarps * 32;
 constexpr int kTiles = kRows / 8;  // of eight keys, side by side
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -427,14 +427,15 @@ auto with_depth(int64_t depth, Function function) {
   if (depth <= 16) return function(std::integral_constant<int, 16>{});
   if (depth <= 32) return function(std::integral_constant<int, 32>{});
   if (depth <= 64) return function(std::integral_constant<int, 64>{});
-  return function(std::integral_constant<int, 128>{});
+  return function(std::integral_constant<int, kMostDepth>{});
 }
 
 }  // namespace
 
 bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !p.is_short()) return false;
+  const bool fits = p.queries <= kRows && p.keys <= kRows && p.depth <= kMostDepth && p.depth % 8 == 0;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !fits) return false;
   const HeadSteps all[] = {p.q, p.k, p.v, p.y};
   return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
     return (steps.sample | steps.head | steps.row | steps.first) % 8 == 0;

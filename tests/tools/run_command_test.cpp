@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -27,6 +28,7 @@
 #include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
+#include "tools/watch/log.h"
 
 using namespace arbalest;
 
@@ -244,6 +246,36 @@ TEST_CASE("a run's own checkpoints, and keys of its log, are no names for other 
   check_parts(message_of<GraphError>([&] { command_run(options); }),
               {"metric 'epoch' has the name of another key of what --log writes"});
   CHECK_FALSE(std::filesystem::exists(options.log));
+}
+
+TEST_CASE("lines of the log that hold metrics have no keys but those that are refused for names") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  options.devices = "cpu:0";
+  options.log = folder / "log";
+  options.session.length.epochs = 1;
+  options.session.checkpoints.folder = folder / "c";
+  options.session.files.save = folder / "w.safetensors";
+  std::string text = kSmallGraph;
+  text.insert(text.find("  trained = "), "  right = arbalest.Accuracy (logits, label)\n");
+  text.insert(text.find("\n}") + 1, "  report = arbalest.Validate (trained, loss, right)\n");
+  std::ofstream(options.graph) << text;
+  CHECK(command_run(options) == 0);
+  const std::vector<std::string>& known = JsonLog::keys();
+  std::set<std::string> events;
+  std::ifstream log(options.log);
+  for (std::string line; std::getline(log, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (!json.contains("right")) continue;
+    events.insert(json["event"]);
+    for (const auto& [key, value] : json.items()) {
+      CAPTURE(key);
+      CHECK((key == "loss" || key == "right" || std::find(known.begin(), known.end(), key) != known.end()));
+    }
+  }
+  CHECK(events.contains("validation"));
+  CHECK(events.contains("end"));
 }
 
 TEST_CASE("a value that is trained beside a metric called loss has its own name") {

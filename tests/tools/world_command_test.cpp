@@ -264,6 +264,30 @@ TEST_CASE("a process that says it is one of several and is alone does not wait f
   }
 }
 
+TEST_CASE("a rank that died while others were missing may be started again") {
+  const Place place;
+  const std::string port = "127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::unique_ptr<Rank>> ranks(3);
+  const auto start = [&](int rank) {
+    ranks[size_t(rank)] =
+        std::make_unique<Rank>(place.command({"--strategy", "sma", "--devices", "cpu:0", "--rank", std::to_string(rank),
+                                              "--world-size", "3", "--rendezvous", port}),
+                               place.path("errors " + std::to_string(rank)));
+  };
+  start(0);
+  start(1);
+  const auto until = WallTime::now() + std::chrono::seconds(20);
+  while (ranks[0]->errors().find(" for rank 2 of 3") == std::string::npos && WallTime::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  REQUIRE(has(ranks[0]->errors(), " for rank 2 of 3"));
+  ranks[1]->send(SIGKILL);
+  CHECK(ranks[1]->wait() == -SIGKILL);
+  start(1);
+  start(2);
+  expect(kDone, ranks);
+}
+
 TEST_CASE("a signal to any rank ends all with a checkpoint after the same iteration") {
   const Words more = {"--strategy", "sma", "--set", "train.epochs=40"};
   const std::vector<uint8_t> expected = alone(more);

@@ -291,7 +291,7 @@ std::string start_graph(const StartOptions& options) {
   if (!calls_model && !options.model.empty()) {
     throw GraphError(fmt::format("init {}: --model goes with a graph that calls one: init finetune", options.name));
   }
-  if (graph.has("\n  x, label = ") && options.data.empty()) {
+  if (options.name == "vectors" && options.data.empty()) {
     throw GraphError(fmt::format("init {}: found no --data, expected --data SOURCE", options.name));
   }
   if (calls_model) take_model(graph, options);

@@ -128,6 +128,8 @@ TEST_CASE("variables that are incomplete or contradict each other are named, wit
   CHECK(has(fault(open), "other hosts can reach, and ARBALEST_SECRET is not set"));
   open["ARBALEST_SECRET"] = std::string(257, 'x');
   CHECK(has(fault(open), "expected at most 256"));
+  open["ARBALEST_SECRET"] = std::string("a\0b", 3);
+  CHECK(has(fault(open), "ARBALEST_SECRET: found a byte of value 0; expected a secret of text"));
 }
 
 TEST_CASE("the first host of a list") {

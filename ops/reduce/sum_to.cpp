@@ -46,7 +46,9 @@ std::vector<Sample> sum_to_samples() {
                         {{3, 5, 9, 7}, {3, 1, 9, 1}},
                         {{2, 5, 3, 2, 2, 4}, {2, 1, 3, 1, 2, 1}},
                         {{32, 8, 24, 24}, {8, 1, 1}},
-                        {{40, 30, 50}, {1}}}) {
+                        {{40, 30, 50}, {1}},
+                        {{400, 3, 64, 8}, {3, 1, 1}},
+                        {{5000, 2, 33}, {2, 1}}}) {
     samples.push_back({.name = to_string(c.x) + " to " + to_string(c.like),
                        .inputs = {{{DataType::Float32, c.x}}, {{DataType::Float32, c.like}}},
                        .tolerance = 1e-5});

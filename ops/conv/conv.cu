@@ -8,6 +8,7 @@
 #include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
+#include "ops/conv/conv_groups.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_solution.h"
@@ -126,11 +127,13 @@ class ConvolutionKernel final : public Kernel {
     if (!uneven || problem_.kind != Kind::GradWeight) {
       solution_ = solve(context_, problem_);
       try_folded();
+      if (folding_.wide == 0) try_joined();
     }
     if (!solution_.found() && uneven) solve_padded();
     if (!solution_.found()) return;
     workspace_bytes_ = padded_bytes_ + solution_.workspace_bytes(problem_, context_.multiprocessors);
-    if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + folded_w_bytes();
+    if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + changed_w_bytes();
+    if (joined_.by > 1) workspace_bytes_ += changed_w_bytes();
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -138,6 +141,7 @@ class ConvolutionKernel final : public Kernel {
   std::string engine() const override {
     if (depthwise_) return "depthwise";
     if (!solution_.found()) return "plain loops";
+    if (joined_.by > 1) return solution_.engine() + ", " + std::to_string(joined_.by) + " groups as one";
     if (folding_.wide == 0) return solution_.engine();
     const std::string folded = folding_.fold > 1 ? ", folded by " + std::to_string(folding_.fold) : "";
     return solution_.engine() + folded + ", " + std::to_string(folding_.wide) + " channels";
@@ -174,13 +178,22 @@ class ConvolutionKernel final : public Kernel {
       }
     }
     if (folding_.wide > 0) {
-      char *const x = take(folded_x_bytes()), *const w = take(folded_w_bytes());
+      char *const x = take(folded_x_bytes()), *const w = take(changed_w_bytes());
       fold_image(stream, context_.multiprocessors, folding_, problem_.type, a, x);
       a = x;
       if (problem_.kind == Kind::GradWeight) {
         result = w;
       } else {
         fold_filter(stream, context_.multiprocessors, folding_, problem_.type, b, w);
+        b = w;
+      }
+    }
+    if (joined_.by > 1) {
+      char* const w = take(changed_w_bytes());
+      if (problem_.kind == Kind::GradWeight) {
+        result = w;
+      } else {
+        join_filter(stream, context_.multiprocessors, joined_, problem_.type, b, w);
         b = w;
       }
     }
@@ -216,6 +229,9 @@ class ConvolutionKernel final : public Kernel {
     } else if (folding_.wide > 0 && problem_.kind == Kind::GradWeight) {
       const DataType made = solution_.lowered_bytes > 0 ? problem_.type : problem_.output_type;
       unfold_filter(stream, context_.multiprocessors, folding_, made, result, problem_.output_type, c.outputs[0]);
+    } else if (joined_.by > 1 && problem_.kind == Kind::GradWeight) {
+      const DataType made = solution_.lowered_bytes > 0 ? problem_.type : problem_.output_type;
+      part_filter(stream, context_.multiprocessors, joined_, made, result, problem_.output_type, c.outputs[0]);
     } else if (solution_.lowered_bytes > 0) {
       launch_elementwise("conv gradient cast", stream, context_.multiprocessors, element_count(problem_.w), Widened{},
                          output<float>(c, 0), static_cast<const __nv_bfloat16*>(result));
@@ -266,6 +282,24 @@ class ConvolutionKernel final : public Kernel {
     if (stride > 1 && folded <= kMost) attempt(int(stride), folded);
   }
 
+  // A choice that is to be the same each time cannot rest on timings: groups stay apart then.
+  void try_joined() {
+    if (problem_.deterministic) return;
+    const ConvolutionProblem asked = problem_;
+    for (const int by : ways_to_join(asked)) {
+      ConvolutionProblem problem = asked;
+      const JoinedGroups joined = join_groups(problem, by);
+      const int64_t bytes = aligned_bytes(problem.w, DataType::Float32);
+      problem.workspace_limit = std::max<int64_t>(0, asked.workspace_limit - bytes);
+      Solution solution = solve(context_, problem);
+      solution.microseconds += pass_microseconds(bytes);
+      if (!solution.better_than(solution_)) continue;
+      solution_ = solution;
+      problem_ = problem;
+      joined_ = joined;
+    }
+  }
+
   // cuDNN has few engines for images padded more on one side than on the other: the padded image is in the workspace.
   void solve_padded() {
     unpadded_ = problem_;
@@ -291,7 +325,7 @@ class ConvolutionKernel final : public Kernel {
   }
 
   int64_t folded_x_bytes() const { return aligned_bytes(problem_.x, problem_.type); }
-  int64_t folded_w_bytes() const {
+  int64_t changed_w_bytes() const {
     return aligned_bytes(problem_.w, problem_.kind == Kind::GradWeight ? problem_.output_type : problem_.type);
   }
 
@@ -303,6 +337,7 @@ class ConvolutionKernel final : public Kernel {
   int64_t workspace_bytes_ = 0;
   int64_t padded_bytes_ = 0;  // in the workspace, of the padded image of X or dX; 0: there is none
   Folding folding_;           // if `problem_` is folded
+  JoinedGroups joined_;       // if groups of `problem_` are joined
   bool depthwise_ = false;
 };
 

@@ -6,6 +6,8 @@
 
 #include "ops/product/short_attention.h"
 
+#include <cfloat>
+
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/matrix_unit.cuh"
 
@@ -192,9 +194,16 @@ __device__ inline void add_bias(Scores& scores, const Extents& e, const Bias& bi
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool there = tile * 8 + lane.column + i % 2 < e.keys;
-      scores[tile][i] = there ? (scores[tile][i] * e.scale + bias.at(tile, i)) * kLog2e : -INFINITY;
+      const float added = bias.at(tile, i), score = (scores[tile][i] * e.scale + added) * kLog2e;
+      // Where a bias is not infinite, neither is the score: a row of the least numbers has equal weights.
+      scores[tile][i] = !there ? -INFINITY : score < -FLT_MAX && added != -INFINITY ? -FLT_MAX : score;
     }
   }
+}
+
+// The weight of a score less the logarithm of the sum of all, which rounding may bring above 0.
+__device__ inline float weight_of(float logarithm) {
+  return exp2f(logarithm > 0 ? 0.0f : logarithm);
 }
 
 __device__ inline int64_t first_of(const HeadSteps& steps, int64_t sample, int64_t head) {
@@ -340,7 +349,7 @@ __global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 3 : 2)
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float weight = lane.row + i / 2 * 8 < e.queries ? exp2f(scores[tile][i] - sum[i / 2]) : 0.0f;
+          const float weight = lane.row + i / 2 * 8 < e.queries ? weight_of(scores[tile][i] - sum[i / 2]) : 0.0f;
           scores[tile][i] = weight;
           slopes[tile][i] = weight * (slopes[tile][i] - mean[i / 2]);
           of_bias[tile][i] += slopes[tile][i];
@@ -386,14 +395,14 @@ __global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 3 : 2)
   }
 }
 
-// out (matrices, scores) = Σ over parts of partials (matrices, parts, scores). block.x: 32 scores, block.y: a matrix.
+// out (matrices, scores) = Σ over parts of partials (matrices, parts, scores). block.x: a matrix, block.y: 32 scores.
 constexpr int kSumRows = 16;
 __global__ void __launch_bounds__(32 * kSumRows)
     sum_bias_kernel(int scores, int parts, const float* partials, Element* out) {
   __shared__ float sums[kSumRows][32];
   wait_for_dependencies();
-  const int column = int(threadIdx.x) % 32, row = int(threadIdx.x) / 32, score = int(blockIdx.x) * 32 + column;
-  const float* from = partials + int64_t(blockIdx.y) * parts * scores;
+  const int column = int(threadIdx.x) % 32, row = int(threadIdx.x) / 32, score = int(blockIdx.y) * 32 + column;
+  const float* from = partials + int64_t(blockIdx.x) * parts * scores;
   float sum = 0;
   if (score < scores) {
 #pragma unroll 4
@@ -404,7 +413,7 @@ __global__ void __launch_bounds__(32 * kSumRows)
   if (row > 0 || score >= scores) return;
 #pragma unroll
   for (int i = 1; i < kSumRows; ++i) sum += sums[i][column];
-  out[int64_t(blockIdx.y) * scores + score] = narrow<Element>(sum);
+  out[int64_t(blockIdx.x) * scores + score] = narrow<Element>(sum);
 }
 
 Extents extents_of(const AttentionProblem& p) {
@@ -478,7 +487,7 @@ std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const
                            biased ? input<Element>(c, at.bias) : nullptr, d);
           check_launch("gradient of attention of few rows");
           if (!of_bias) return;
-          launch_dependent(sum_bias_kernel, dim3(unsigned((scores + 31) / 32), unsigned(matrices)), 32 * kSumRows, 0,
+          launch_dependent(sum_bias_kernel, dim3(unsigned(matrices), unsigned((scores + 31) / 32)), 32 * kSumRows, 0,
                            stream_of(c), scores, int(partials / matrices), own, output<Element>(c, at.dbias));
           check_launch("gradient of attention's bias");
         },

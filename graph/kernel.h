@@ -44,10 +44,10 @@ struct KernelContext {
 // fp32: IEEE single throughout. tf32: matrix units may round operands to 10 bits of mantissa (CUDA only).
 enum class MathMode : uint8_t { Fp32, Tf32 };
 
-// Handles that kernels of a device share; on CUDA a CudaContext (ops/cuda/cuda_context.h), for collectives a
-// CollectiveContext (ops/replicas/collective_context.h), else nullptr.
-struct DeviceContext;
-class RankExchange;  // ops/replicas/rank_exchange.h
+// What kernels of a device share: on CUDA a CudaContext (ops/cuda/cuda_context.h). Kernels of collectives share a
+// CollectiveContext there (ops/replicas/collective_context.h) and, on CPUs of several processes, a RankExchange
+// (ops/replicas/rank_exchange.h).
+struct DeviceContext {};
 
 // The node that a kernel is made for, with the types and limits.
 struct KernelRequest {
@@ -58,8 +58,7 @@ struct KernelRequest {
   bool deterministic = false;           // the same bits each time
   int concurrent = 1;                   // on a GPU: how many learners' kernels run at the same time
   int64_t workspace_limit = 256 << 20;  // bytes
-  DeviceContext* device = nullptr;
-  RankExchange* ranks = nullptr;  // of a collective whose arrays are on devices of several processes
+  DeviceContext* device = nullptr;      // nullptr: CPUs of one process
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].dtype != DataType::Token; }     // or left out
   bool has_output(size_t i) const { return i < outputs.size() && outputs[i].dtype != DataType::Token; }  // or not made

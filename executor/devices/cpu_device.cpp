@@ -109,7 +109,7 @@ class CpuDevice final : public Device {
     queues_.push_back(std::make_unique<Queue>());
     queue_of_lane_[size_t(lane)] = queues_.back().get();
   }
-  DeviceContext* context() override { return nullptr; }
+  DeviceContext* context(LaneId) override { return nullptr; }
   void* stream(LaneId) override { return nullptr; }
 
   void run_there(const std::function<void()>& function) override {

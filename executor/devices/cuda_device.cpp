@@ -199,7 +199,7 @@ class CudaDevice final : public Device {
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
     streams_[size_t(lane)] = std::move(stream);
   }
-  DeviceContext* context() override { return context_.get(); }
+  DeviceContext* context(LaneId) override { return context_.get(); }
   void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
   void run_there(const std::function<void()>& function) override {
     enter();

@@ -126,9 +126,8 @@ class Queues {
 
   // An in-order queue; `lane` numbers the plan's lanes.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
-  virtual DeviceContext* context() = 0;                    // for making kernels
-  virtual RankExchange* ranks(LaneId) { return nullptr; }  // the same, for collectives of several processes
-  virtual void* stream(LaneId lane) = 0;                   // cudaStream_t; nullptr on CPUs
+  virtual DeviceContext* context(LaneId lane) = 0;  // for making kernels
+  virtual void* stream(LaneId lane) = 0;            // cudaStream_t; nullptr on CPUs
   // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over. On GPUs
   // several threads may call it at the same time.
   virtual void run_there(const std::function<void()>& function) = 0;

@@ -25,8 +25,7 @@ class RankCollectives final : public Queues {
     lanes_[lane] = {links, make_cpu_device(index, 1, progress_)};
     lanes_[lane].device->make_queue(lane, kind);
   }
-  DeviceContext* context() override { return nullptr; }
-  RankExchange* ranks(LaneId lane) override { return lanes_.at(lane).links.get(); }
+  DeviceContext* context(LaneId lane) override { return lanes_.at(lane).links.get(); }
   void* stream(LaneId) override { return nullptr; }
   void run_there(const std::function<void()>& function) override { lanes_.begin()->second.device->run_there(function); }
 

@@ -36,8 +36,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   request.math = options.math;
   request.deterministic = options.deterministic;
   request.workspace_limit = options.workspace_limit;
-  request.device = queues.context();
-  request.ranks = queues.ranks(lane);
+  request.device = queues.context(lane);
   request.concurrent = concurrent;
   try {
     return factory(request);

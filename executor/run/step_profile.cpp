@@ -21,7 +21,7 @@ class Alone {
     KernelRequest request{node_, std::vector<TensorType>(size_t(inputs), type), {type}};
     request.math = options.math;
     request.workspace_limit = options.workspace_limit;
-    request.device = device.context();
+    request.device = device.context(lane);
     const bool cpu = request.device == nullptr;
     device.run_there([&] { kernel_ = (cpu ? node_.op->cpu : node_.op->cuda)(request); });
     for (int i = 0; i < inputs; ++i) launch_.inputs.push_back(noise(type));
@@ -72,7 +72,7 @@ bool is_view(const BoundLaunch& launch, const Cost& cost) {
 // A limit stays 0 if the device has no memory left for finding it.
 DeviceLimits find_limits(Device& device, LaneId lane, const Graph& graph, const BindOptions& options,
                          DataType precision) {
-  const bool cpu = device.context() == nullptr;
+  const bool cpu = device.context(lane) == nullptr;
   const int64_t side = cpu ? 1024 : 8192, elements = int64_t{1} << (cpu ? 24 : 27);
   DeviceLimits limits;
   try {

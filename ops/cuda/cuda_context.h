@@ -67,9 +67,6 @@ class ConvolutionPlan;     // ops/cuda/cudnn_graph.h
 class FusedAttentionPlan;  // ops/cuda/cudnn_attention.h
 class CompiledKernel;      // ops/cuda/compiled_kernel.h
 
-// The opaque type of graph/kernel.h: what it is on CUDA.
-struct DeviceContext {};
-
 // Handles of the libraries, for one thread at a time.
 struct LibraryHandles {
   LibraryHandles();

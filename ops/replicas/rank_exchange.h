@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/kernel.h"
+
 namespace arbalest {
 
-class RankExchange {
+// The context of operators that span devices (Op::collective), if those are CPUs of several processes.
+class RankExchange : public DeviceContext {
  public:
   virtual ~RankExchange() = default;
   virtual int rank() const = 0;

@@ -15,7 +15,7 @@ struct PassingDevice : Device {
   explicit PassingDevice(std::unique_ptr<Device> inner) : inner(std::move(inner)) {}
 
   void make_queue(LaneId lane, Lane::Kind kind) override { inner->make_queue(lane, kind); }
-  DeviceContext* context() override { return inner->context(); }
+  DeviceContext* context(LaneId lane) override { return inner->context(lane); }
   void* stream(LaneId lane) override { return inner->stream(lane); }
   void run_there(const std::function<void()>& function) override { inner->run_there(function); }
   void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,

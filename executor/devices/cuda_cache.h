@@ -14,9 +14,10 @@
 namespace arbalest {
 
 struct DeviceCache {
-  std::map<int, int64_t> free_bytes;                                           // by ordinal, before all else
-  std::map<int, std::shared_ptr<CudaContext>> contexts;                        // by ordinal
-  std::map<std::vector<int>, std::shared_ptr<CollectiveContext>> collectives;  // by ordinals, in a plan's order
+  std::map<int, int64_t> free_bytes;                     // by ordinal, before all else
+  std::map<int, std::shared_ptr<CudaContext>> contexts;  // by ordinal
+  // By ordinals, in a plan's order, and by the number of the lane among those of collectives.
+  std::map<std::pair<std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;
 };
 
 }  // namespace arbalest

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Collectives over GPUs: one queue over all of them, an NCCL group for each instance, with a stream and an event on
-// every device. Instances are issued one at a time, so that all devices see them in the same order.
+// every device. Instances are issued one at a time, so that all devices see them in the same order. Several processes
+// have the same order only within a lane, so each lane has communicators of its own there.
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -20,12 +22,16 @@
 #include "executor/devices/cuda_poller.h"
 #include "executor/devices/hang_watch.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/world/ranks.h"
 #include "ops/replicas/collective_context.h"
 
 namespace arbalest {
 namespace {
 
 constexpr auto kEndBound = std::chrono::seconds(2);  // for collectives under way, before they are aborted
+// Time for a collective of several processes, whose inputs elsewhere may not be ready: others may read slowly. That
+// one of them is lost is for Ranks to say, much sooner.
+constexpr double kOthersBound = 600;  // s
 
 std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
   std::vector<int> ordinals;
@@ -33,29 +39,77 @@ std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
   return ordinals;
 }
 
-std::shared_ptr<CollectiveContext> connected(const std::vector<int>& ordinals, DeviceCache& cache) {
-  std::shared_ptr<CollectiveContext>& known = cache.collectives[ordinals];
-  if (!known || known->aborted()) known = std::make_shared<CollectiveContext>(ordinals);
-  return known;
+// The devices' places among those of all ranks.
+std::vector<int> places_of(int rank, const std::vector<int>& ranks_of_devices) {
+  std::vector<int> places;
+  for (size_t i = 0; i < ranks_of_devices.size(); ++i) {
+    if (ranks_of_devices[i] == rank) places.push_back(int(i));
+  }
+  return places;
+}
+
+// Every rank calls it at the same time.
+std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinals, Ranks& ranks,
+                                                 const std::vector<int>& ranks_of_devices) {
+  std::string own;
+  if (ranks.first()) {
+    const ncclUniqueId made = make_collective_id();
+    own.assign(made.internal, sizeof made.internal);
+  }
+  const std::string given = ranks.exchange("collectives", own).front();
+  ncclUniqueId id;
+  if (given.size() != sizeof id.internal) throw RunError("rank 0 sent no name for the collectives");
+  std::copy(given.begin(), given.end(), id.internal);
+  return std::make_shared<CollectiveContext>(ordinals, places_of(ranks.rank(), ranks_of_devices),
+                                             int(ranks_of_devices.size()), id, [&] {
+                                               const std::optional<std::string> lost = ranks.lost();
+                                               if (lost) throw RunError(*lost);
+                                               return false;
+                                             });
 }
 
 class CudaCollectives final : public Queues {
   using Instance = CudaPoller::Pending::Instance;
 
+  // What some lanes share: communicators, and what is under way on them.
+  struct Link {
+    std::shared_ptr<CollectiveContext> context;
+    HangWatch watch;  // of the oldest that is under way; the polling thread's own
+    CudaPoller::Pending pending;
+    std::atomic<bool> progress{false};  // something has completed since the watch last looked
+
+    Link(std::shared_ptr<CollectiveContext> context, double limit)
+        : context(std::move(context)), watch(HangWatch::Seconds(limit)) {}
+  };
+
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, CallWatch& calls,
-                  DeviceCache& cache)
-      : context_(connected(ordinals_of(devices), cache)),
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
+                  const std::vector<int>& ranks_of_devices, std::shared_ptr<CudaEvents> events, CallWatch& calls,
+                  std::shared_ptr<DeviceCache> cache)
+      : ranks_(std::move(ranks)),
+        ranks_of_devices_(ranks_of_devices),
+        devices_(ordinals_of(devices)),
+        cache_(std::move(cache)),
+        limit_(ranks_ ? std::max(calls.limit(), kOthersBound) : calls.limit()),
         events_(std::move(events)),
         issuing_(calls.add(device_names())),
         looking_(calls.add(device_names())),
         ending_(calls.add(device_names())),
-        watch_(HangWatch::Seconds(calls.limit())),
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
-  void make_queue(LaneId, Lane::Kind) override {}
-  DeviceContext* context() override { return context_.get(); }
+  void make_queue(LaneId lane, Lane::Kind) override {
+    if (ranks_ || links_.empty()) {
+      std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, links_.size()}];
+      if (!known || known->aborted()) {
+        known = ranks_ ? connect_ranks(devices_, *ranks_, ranks_of_devices_)
+                       : std::make_shared<CollectiveContext>(devices_);
+      }
+      links_.push_back(std::make_unique<Link>(known, limit_));
+    }
+    by_lane_[lane] = links_.back().get();
+  }
+  DeviceContext* context(LaneId lane) override { return by_lane_.at(lane)->context.get(); }
   void* stream(LaneId) override { return nullptr; }  // the context has one a device
   void run_there(const std::function<void()>& function) override {
     enter(0);
@@ -72,7 +126,7 @@ class CudaCollectives final : public Queues {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
       ran_[size_t(task.id)].resize(task.variants.size());
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
-      ring.per_instance = context_->devices.size();
+      ring.per_instance = devices_.size();
       ring.events.resize(size_t(task.events) * ring.per_instance);
       for (size_t e = 0; e < ring.events.size(); ++e) {
         const size_t device = e % ring.per_instance;
@@ -80,34 +134,41 @@ class CudaCollectives final : public Queues {
         ring.events[e] = event_lists_[device].add(trace != nullptr && device == 0);
       }
     }
-    poller_ = std::make_unique<CudaPoller>(device_names(), context_->devices[0], std::vector{&pending_}, sink, trace,
-                                           looking_, [this](size_t, const Instance& oldest, bool) { check(oldest); });
+    std::vector<CudaPoller::Pending*> pending;
+    for (const auto& link : links_) pending.push_back(&link->pending);
+    poller_ = std::make_unique<CudaPoller>(
+        device_names(), devices_[0], std::move(pending), sink, trace, looking_,
+        [this](size_t link, const Instance& oldest, bool) { check(*links_[link], oldest); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
     const std::scoped_lock lock(mutex_);
+    Link& link = *by_lane_.at(plan_->tasks[size_t(task.id)].lane);
+    const std::vector<cudaStream_t>& streams = link.context->streams;
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
     events_->issue_one_more(ring);
     const CallWatch::Call call(issuing_, task.id, instance);
-    for (size_t d = 0; d < context_->devices.size(); ++d) {
+    for (size_t d = 0; d < devices_.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
-        CUDA_CHECK(cudaStreamWaitEvent(context_->streams[d], event, 0));
+        CUDA_CHECK(cudaStreamWaitEvent(streams[d], event, 0));
         return true;
       });
     }
     run(task, task.variant_of(instance));
-    for (size_t d = 0; d < context_->devices.size(); ++d) {
+    for (size_t d = 0; d < devices_.size(); ++d) {
       enter(d);
-      CUDA_CHECK(cudaEventRecord(ended[d], context_->streams[d]));
+      CUDA_CHECK(cudaEventRecord(ended[d], streams[d]));
     }
-    poller_->push(pending_, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
+    poller_->push(link.pending, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
   }
 
   // Called for everything that completes.
   void wake() override {
-    if (!progress_.load(std::memory_order_relaxed)) progress_.store(true, std::memory_order_relaxed);
+    for (const auto& link : links_) {
+      if (!link->progress.load(std::memory_order_relaxed)) link->progress.store(true, std::memory_order_relaxed);
+    }
   }
 
   // Collectives that can end shall: aborting takes away memory that they use.
@@ -120,7 +181,7 @@ class CudaCollectives final : public Queues {
     while (!issuing && !hangs_ && streams_busy() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    context_->abort();
+    for (const auto& link : links_) link->context->abort();
   }
 
   void stop(Deadline until) override {
@@ -129,17 +190,32 @@ class CudaCollectives final : public Queues {
   bool under_way() const override { return poller_ && poller_->under_way(); }
 
  private:
-  void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_->devices[device])); }
+  void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(devices_[device])); }
 
   void run(const BoundTask& task, size_t variant) {
     std::optional<CallWatch::Loading> loading;
     if (!std::exchange(ran_[size_t(task.id)][variant], 1)) loading.emplace(issuing_);
-    for (const BoundLaunch& launch : task.variants[variant].launches) launch.run();
+    telling_who_is_lost([&] {
+      for (const BoundLaunch& launch : task.variants[variant].launches) launch.run();
+    });
+  }
+
+  // What NCCL says of a connection says little of why it ended.
+  template <typename Call>
+  void telling_who_is_lost(const Call& call) const {
+    try {
+      call();
+    } catch (const RunError& error) {
+      if (!ranks_) throw;
+      throw RunError(ranks_->find_out().value_or(error.what()));
+    }
   }
 
   bool streams_busy() const {
-    return std::any_of(context_->streams.begin(), context_->streams.end(),
-                       [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; });
+    const auto busy = [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; };
+    return std::any_of(links_.begin(), links_.end(), [&](const auto& link) {
+      return std::any_of(link->context->streams.begin(), link->context->streams.end(), busy);
+    });
   }
 
   // Calls `use` with the events that instance `instance` of a task waits for on a device, until it returns false.
@@ -160,7 +236,7 @@ class CudaCollectives final : public Queues {
   // instance that is waited for as long as the collective has not ended: the plan keeps its task from running ahead.
   bool inputs_ready(const Instance& collective) const {
     const BoundTask& task = (*tasks_)[size_t(collective.task)];
-    for (size_t d = 0; d < context_->devices.size(); ++d) {
+    for (size_t d = 0; d < devices_.size(); ++d) {
       const auto ended = [](cudaEvent_t event) { return cudaEventQuery(event) != cudaErrorNotReady; };
       if (!for_inputs(task, collective.instance, d, ended)) return false;
     }
@@ -168,21 +244,23 @@ class CudaCollectives final : public Queues {
   }
 
   // NCCL reports errors of what is under way only when asked, and of a device that does not take part it knows nothing.
-  void check(const Instance& oldest) {
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !context_->aborted()) context_->check();
+  void check(Link& link, const Instance& oldest) {
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !link.context->aborted()) {
+      telling_who_is_lost([&] { link.context->check(); });
+    }
     const HangWatch::Look look{.task = oldest.task,
                                .instance = oldest.instance,
                                .ready = inputs_ready(oldest),
-                               .progress = progress_.exchange(false, std::memory_order_relaxed)};
-    if (!watch_.hangs(look, std::chrono::steady_clock::now())) return;
+                               .progress = link.progress.exchange(false, std::memory_order_relaxed)};
+    if (!link.watch.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
-    throw RunError(fmt::format("has not ended for {:g} s, with its inputs ready on all devices, on {}",
-                               watch_.limit().count(), unfinished(oldest)));
+    throw RunError(fmt::format("has not ended for {:g} s, with its inputs ready on all devices{}, on {}", limit_,
+                               ranks_ ? " of this rank" : "", unfinished(oldest)));
   }
 
   std::vector<std::string> device_names() const {
     std::vector<std::string> names;
-    for (const int device : context_->devices) names.push_back(fmt::format("cuda:{}", device));
+    for (const int device : devices_) names.push_back(fmt::format("cuda:{}", device));
     return names;
   }
 
@@ -195,28 +273,33 @@ class CudaCollectives final : public Queues {
     return names.empty() ? "any device" : fmt::format("{}", fmt::join(names, ", "));
   }
 
-  const std::shared_ptr<CollectiveContext> context_;
+  const std::shared_ptr<Ranks> ranks_;  // nullptr: all devices are here
+  const std::vector<int> ranks_of_devices_;
+  const std::vector<int> devices_;  // ordinals
+  const std::shared_ptr<DeviceCache> cache_;
+  const double limit_;  // s
   std::shared_ptr<CudaEvents> events_;
   CallWatch::Caller &issuing_, &looking_, &ending_;  // who issues, with the mutex; the poller; who ends the run
-  HangWatch watch_;                                  // of the oldest that is under way; the polling thread's own
-  std::atomic<bool> progress_{false};                // something has completed since the watch last looked
-  std::vector<CudaEventList> event_lists_;           // one a device
+  std::vector<std::unique_ptr<Link>> links_;
+  std::map<LaneId, Link*> by_lane_;
+  std::vector<CudaEventList> event_lists_;  // one a device
   TraceRecorder* trace_ = nullptr;
   const Plan* plan_ = nullptr;
   const std::vector<BoundTask>* tasks_ = nullptr;
   std::timed_mutex mutex_;                 // of who issues
   std::vector<std::vector<uint8_t>> ran_;  // by task and variant, with the mutex: NCCL loads and connects at first use
   std::atomic<bool> hangs_{false};         // a collective that will not end
-  CudaPoller::Pending pending_;
   std::unique_ptr<CudaPoller> poller_;
 };
 
 }  // namespace
 
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
+                                              const std::vector<int>& ranks_of_devices,
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaCollectives>(devices, std::move(events), calls, *cache);
+  return std::make_unique<CudaCollectives>(devices, std::move(ranks), ranks_of_devices, std::move(events), calls,
+                                           cache);
 }
 
 }  // namespace arbalest

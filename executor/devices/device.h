@@ -201,9 +201,11 @@ struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
-// Collectives over GPUs through NCCL, one at a time, with the same limit. Throws RunError if NCCL cannot connect the
-// devices.
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
+// Collectives over GPUs through NCCL, one at a time, with the same limit. `ranks`: if the devices are part of those of
+// several processes, else nullptr; `ranks_of_devices`: see make_rank_collectives(). Throws RunError if NCCL cannot
+// connect the devices.
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
+                                              const std::vector<int>& ranks_of_devices,
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU

@@ -27,8 +27,8 @@ std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double device_timeou
                         : make_cpu_device(int(plan.devices.size()), 1, progress);
   }
   if (spans && cpus == 0) {
-    if (apart) throw RunError("collectives of several processes on GPUs are not there yet; expected CPU devices");
-    collectives = make_cuda_collectives(plan.devices, events, *calls, cache);
+    collectives = make_cuda_collectives(plan.devices, apart ? options.ranks : nullptr, plan.ranks_of_devices, events,
+                                        *calls, cache);
   }
   return std::make_unique<Binding>(plan, std::move(calls), std::move(devices), std::move(collectives), options);
 }

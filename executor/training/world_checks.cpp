@@ -113,9 +113,6 @@ void check_options_of_world(const Prepared& prepared, const SessionOptions& opti
   const std::string& strategy = prepared.request.strategy.name;
   if (strategy_spec(strategy).alone)
     refuse(fmt::format("the strategy '{}', by which learners do not agree,", strategy));
-  for (const PlanDevice& device : prepared.request.devices) {
-    if (device.kind == PlanDevice::Kind::Cuda) refuse(fmt::format("{} (a GPU)", to_string(device)));
-  }
 }
 
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {

@@ -112,7 +112,8 @@ template <typename T>
 std::unique_ptr<Kernel> rank_sum_kernel(const KernelRequest& request) {
   const bool mean = int_attribute(request.node, "mean") != 0;
   const std::vector<T> shares(request.inputs.size(), mean ? T(1) / T(request.inputs.size()) : T(1));
-  const auto sum = std::make_shared<RankSum<T>>(static_cast<RankExchange&>(*request.device), request.inputs[0].elements(), shares);
+  const auto sum =
+      std::make_shared<RankSum<T>>(static_cast<RankExchange&>(*request.device), request.inputs[0].elements(), shares);
   return make_kernel([sum](const KernelContext& context) { sum->run(context); });
 }
 

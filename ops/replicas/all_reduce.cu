@@ -19,14 +19,14 @@ void all_reduce(const CollectiveContext& collective, size_t count, ncclDataType_
   ncclResult_t status = ncclSuccess;
   size_t i = 0;
   for (; i < collective.devices.size(); ++i) {
-    status = ncclAllReduce(context.inputs[i], context.outputs[i], count, type, reduction, collective.communicators[i],
-                           collective.streams[i]);
-    if (status != ncclSuccess) break;
+    const auto place = size_t(collective.places[i]);
+    status = ncclAllReduce(context.inputs[place], context.outputs[place], count, type, reduction,
+                           collective.communicators[i], collective.streams[i]);
+    if (status != ncclSuccess && status != ncclInProgress) break;
   }
-  // The thread's group is closed whatever happened in it; the first error is the one to tell.
-  const ncclResult_t ended = ncclGroupEnd();
-  if (status != ncclSuccess) fail_nccl(status, "ncclAllReduce", {collective.devices[i]});
-  if (ended != ncclSuccess) fail_nccl(ended, "ncclGroupEnd after ncclAllReduce", collective.devices);
+  if (i == collective.devices.size()) return collective.end_group("ncclGroupEnd after ncclAllReduce");
+  ncclGroupEnd();  // closed whatever happened in it; the first error is the one to tell
+  fail_nccl(status, "ncclAllReduce", {collective.devices[i]});
 }
 
 }  // namespace

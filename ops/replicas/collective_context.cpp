@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <numeric>
 #include <set>
+#include <thread>
 
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -13,6 +17,8 @@ namespace arbalest {
 namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0), "NCCL aborts several communicators at once since 2.22");
+
+constexpr auto kPause = std::chrono::milliseconds(2);  // between looks at calls that do not wait
 
 // "cuda:0, cuda:1"; "cuda" if there is none.
 std::string names_of(const std::vector<int>& devices) {
@@ -51,20 +57,33 @@ void fail_nccl(ncclResult_t status, const char* call, const std::vector<int>& de
                              detail.empty() ? "" : ": ", detail));
 }
 
-CollectiveContext::CollectiveContext(std::vector<int> device_ordinals) : devices(std::move(device_ordinals)) {
+ncclUniqueId make_collective_id() {
+  ncclUniqueId id;
+  const ncclResult_t status = ncclGetUniqueId(&id);
+  if (status != ncclSuccess) fail_nccl(status, "ncclGetUniqueId", {});
+  return id;
+}
+
+void CollectiveContext::make_streams() {
   if (devices.empty() || std::set<int>(devices.begin(), devices.end()).size() != devices.size()) {
     throw RunError(fmt::format("collectives over {} devices ({}); expected one or more, each once", devices.size(),
                                names_of(devices)));
   }
+  for (const int device : devices) {
+    CUDA_CHECK(cudaSetDevice(device));
+    streams.push_back(make_stream());
+  }
+  // All is connected at the start. Otherwise the first collective of each kind does it: it would take memory that
+  // nothing has planned, and wait for devices whose part never comes.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
+CollectiveContext::CollectiveContext(std::vector<int> device_ordinals)
+    : devices(std::move(device_ordinals)), places(devices.size()), size(int(devices.size())) {
+  std::iota(places.begin(), places.end(), 0);
   const CurrentDevice restored;
   try {
-    for (const int device : devices) {
-      CUDA_CHECK(cudaSetDevice(device));
-      streams.push_back(make_stream());
-    }
-    // All is connected here. Otherwise the first collective of each kind does it: it would take memory that nothing has
-    // planned, and wait for devices whose part never comes.
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    make_streams();
     std::vector<ncclComm_t> connected(devices.size(), nullptr);
     const ncclResult_t status = ncclCommInitAll(connected.data(), int(devices.size()), devices.data());
     if (status != ncclSuccess) fail_nccl(status, "ncclCommInitAll", devices);
@@ -75,8 +94,66 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals) : devices
   }
 }
 
+CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vector<int> device_places, int all,
+                                     const ncclUniqueId& id, const std::function<bool()>& given_up)
+    : devices(std::move(device_ordinals)), places(std::move(device_places)), size(all), spans_processes_(true) {
+  constexpr auto kBound = std::chrono::seconds(60);
+  const CurrentDevice restored;
+  try {
+    make_streams();
+    // Calls do not wait for other processes, so that what a lost one holds up can be aborted.
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    communicators.assign(devices.size(), nullptr);
+    ncclGroupStart();
+    ncclResult_t status = ncclSuccess;
+    for (size_t i = 0; i < devices.size() && (status == ncclSuccess || status == ncclInProgress); ++i) {
+      CUDA_CHECK(cudaSetDevice(devices[i]));
+      status = ncclCommInitRankConfig(&communicators[i], size, id, places[i], &config);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    if (status == ncclSuccess || status == ncclInProgress) status = ended;
+    if (status != ncclSuccess && status != ncclInProgress) fail_nccl(status, "ncclCommInitRankConfig", devices);
+    const auto until = std::chrono::steady_clock::now() + kBound;
+    while (!settled()) {
+      if (given_up()) throw RunError(names_of(devices) + ": the connection with other processes was given up");
+      if (std::chrono::steady_clock::now() > until) {
+        throw RunError(fmt::format(
+            "{}: NCCL has not connected {} GPUs of several processes for {} s; NCCL_SOCKET_IFNAME names the network "
+            "interface that it uses, and NCCL_DEBUG=INFO shows what it waits for",
+            names_of(devices), size, kBound.count()));
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  } catch (...) {
+    abort();
+    release();
+    throw;
+  }
+}
+
 CollectiveContext::~CollectiveContext() {
   release();
+}
+
+bool CollectiveContext::settled() const {
+  for (size_t i = 0; i < communicators.size(); ++i) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t status = ncclCommGetAsyncError(communicators[i], &state);
+    if (status != ncclSuccess) fail_nccl(status, "ncclCommGetAsyncError", {devices[i]});
+    if (state == ncclInProgress) return false;
+    if (state != ncclSuccess) fail_nccl(state, "a call", {devices[i]});
+  }
+  return true;
+}
+
+void CollectiveContext::end_group(const char* call) const {
+  const ncclResult_t ended = ncclGroupEnd();
+  if (ended == ncclInProgress) {
+    while (!aborted_ && !settled()) std::this_thread::yield();
+  } else if (ended != ncclSuccess) {
+    fail_nccl(ended, call, devices);
+  }
 }
 
 void CollectiveContext::check() const {
@@ -85,7 +162,7 @@ void CollectiveContext::check() const {
     ncclResult_t met = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(communicators[i], &met);
     if (status != ncclSuccess) fail_nccl(status, "ncclCommGetAsyncError", {devices[i]});
-    if (met != ncclSuccess) fail_nccl(met, "a collective", {devices[i]});
+    if (met != ncclSuccess && met != ncclInProgress) fail_nccl(met, "a collective", {devices[i]});
   }
 }
 
@@ -93,11 +170,34 @@ void CollectiveContext::abort() noexcept {
   if (aborted_.exchange(true)) return;
   // All are aborted in one group, because a communicator that is aborted alone may wait for the others.
   ncclGroupStart();
-  for (const ncclComm_t communicator : communicators) ncclCommAbort(communicator);
+  for (const ncclComm_t communicator : communicators) {
+    if (communicator != nullptr) ncclCommAbort(communicator);
+  }
   ncclGroupEnd();
 }
 
 void CollectiveContext::release() noexcept {
+  // Other processes may not come to this point: what does not end is aborted.
+  if (spans_processes_ && !aborted_) {
+    constexpr auto kBound = std::chrono::seconds(5);
+    bool fine = true;
+    for (const ncclComm_t communicator : communicators) {
+      const ncclResult_t status = ncclCommFinalize(communicator);
+      fine = fine && (status == ncclSuccess || status == ncclInProgress);
+    }
+    const auto until = std::chrono::steady_clock::now() + kBound;
+    const auto ended = [&] {
+      return std::all_of(communicators.begin(), communicators.end(), [](ncclComm_t communicator) {
+        ncclResult_t state = ncclSuccess;
+        return ncclCommGetAsyncError(communicator, &state) == ncclSuccess && state != ncclInProgress;
+      });
+    };
+    while (fine && !ended()) {
+      fine = std::chrono::steady_clock::now() < until;
+      std::this_thread::sleep_for(kPause);
+    }
+    if (!fine) abort();
+  }
   for (const ncclComm_t communicator : communicators) {
     if (!aborted_) ncclCommDestroy(communicator);
   }
@@ -112,9 +212,9 @@ CollectiveContext& collective_context(const KernelRequest& request) {
     throw RunError(node + ": a collective needs a CollectiveContext, and the request has none");
   }
   auto& context = static_cast<CollectiveContext&>(*request.device);
-  if (context.devices.size() != request.inputs.size()) {
-    throw RunError(fmt::format("{}: {} inputs, for devices {}; expected one for each device", node,
-                               request.inputs.size(), names_of(context.devices)));
+  if (size_t(context.size) != request.inputs.size()) {
+    throw RunError(fmt::format("{}: {} inputs, for {} devices, of which {} are here; expected one for each device",
+                               node, request.inputs.size(), context.size, names_of(context.devices)));
   }
   return context;
 }

@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <functional>
 #include <vector>
 
 #include "ops/cuda/cuda_context.h"
@@ -14,11 +15,20 @@ namespace arbalest {
 // Throws RunError that names the devices, the call and NCCL's words for the error.
 [[noreturn]] void fail_nccl(ncclResult_t status, const char* call, const std::vector<int>& devices);
 
-// The context of operators that span devices (Op::collective), whose input and output i are memory of devices[i]. Their
-// kernels issue to streams[i], not to KernelContext::stream; one thread at a time issues, in the same order always.
+// Makes NCCL's name of a group of communicators, which is handed to all its processes. Throws RunError.
+ncclUniqueId make_collective_id();
+
+// The context of operators that span devices (Op::collective). Input and output places[i] are memory of devices[i];
+// those at other places are other processes'. Kernels issue to streams[i], not to KernelContext::stream; one thread at
+// a time issues, in the same order always and everywhere.
 struct CollectiveContext : DeviceContext {
   // Connects the devices, each of which is given once; takes seconds. Throws RunError.
   explicit CollectiveContext(std::vector<int> device_ordinals);
+  // Connects the devices with those of other processes, which all call it at the same time, for so many places in all.
+  // `id`: as one of them made it. `given_up` is asked now and then, and may throw instead of returning true. Throws
+  // RunError if it was given up, or if the others are not there within a minute.
+  CollectiveContext(std::vector<int> device_ordinals, std::vector<int> places, int size, const ncclUniqueId& id,
+                    const std::function<bool()>& given_up);
   ~CollectiveContext();  // waits for what was issued, unless aborted
   CollectiveContext(const CollectiveContext&) = delete;
   CollectiveContext& operator=(const CollectiveContext&) = delete;
@@ -29,18 +39,25 @@ struct CollectiveContext : DeviceContext {
   // issuing one. None can be issued afterwards.
   void abort() noexcept;
   bool aborted() const { return aborted_; }
+  // Closes the thread's NCCL group, and returns once what it holds was issued. Throws RunError.
+  void end_group(const char* call) const;
 
   std::vector<int> devices;
+  std::vector<int> places;  // of the devices' arrays among all
+  int size = 0;             // arrays in all
   std::vector<ncclComm_t> communicators;
   std::vector<cudaStream_t> streams;  // non-blocking, of the greatest priority
 
  private:
+  void make_streams();
+  bool settled() const;  // no call is under way any more; throws RunError
   void release() noexcept;
 
+  const bool spans_processes_ = false;  // calls do not wait then
   std::atomic<bool> aborted_{false};
 };
 
-// The request's context, which must have a device for each input; throws RunError if it does not.
+// The request's context, which must have a place for each input; throws RunError if it does not.
 CollectiveContext& collective_context(const KernelRequest& request);
 
 }  // namespace arbalest

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/plain_message.h"
+#include "executor/devices/device.h"
 #include "executor/training/checkpoint_folder.h"
 #include "executor/world/connection.h"
 #include "tests/executor/world/free_port.h"
@@ -56,12 +57,13 @@ constexpr const char* kGraph =
 // A process that runs a command line.
 class Rank {
  public:
-  Rank(const Words& words, const std::string& errors) : errors_(errors) {
-    std::string text = std::string(kWords) + "=";
-    for (const std::string& word : words) text += word + "\n";
+  // `variables`: "NAME=value", besides those of this process.
+  Rank(const Words& words, const std::string& errors, Words variables = {}) : errors_(errors) {
+    variables.push_back(std::string(kWords) + "=");
+    for (const std::string& word : words) variables.back() += word + "\n";
     std::vector<char*> environment;
     for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
-    environment.push_back(text.data());
+    for (std::string& variable : variables) environment.push_back(variable.data());
     environment.push_back(nullptr);
     std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world";
     std::vector<char*> arguments = {program.data(), filter.data(), nullptr};
@@ -338,6 +340,83 @@ TEST_CASE("ranks that differ are refused everywhere, with both values") {
   refused({"--epochs", "9"}, "epochs: 9;");
   refused({"--set", "prefetch.source=\"glyphs:?train=513&test=100&size=16\""}, "training data: ");
   refused({"--until", "accuracy>=0.5"}, "--until: ");
+}
+
+// Ranks with a GPU each: GPUs of their own where there are as many, else the first, for which NCCL takes them for two
+// hosts, so that arrays go through sockets.
+struct RanksWithGpus {
+  const Place place;
+  const bool apart = cuda_device_count() < 2;
+
+  std::vector<std::unique_ptr<Rank>> start(const Words& more) const {
+    const std::string port = "127.0.0.1:" + std::to_string(free_port());
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string number = std::to_string(rank);
+      Words words = place.command(more);
+      words.insert(words.end(), {"--world-size", "2", "--rank", number, "--rendezvous", port});
+      words.insert(words.end(), {"--devices", apart ? "cuda:0" : "cuda:" + number});
+      const Words variables = apart ? Words{"NCCL_HOSTID=host" + number} : Words{};
+      ranks.push_back(std::make_unique<Rank>(words, place.path("errors " + number), variables));
+    }
+    return ranks;
+  }
+};
+
+bool gpus_are_there() {
+  if (cuda_device_count() > 0) return true;
+  MESSAGE("SKIP: no CUDA device");
+  return false;
+}
+
+TEST_CASE("two processes on GPUs have the same weights, to the bit, as two learners of one process") {
+  if (!gpus_are_there()) return;
+  for (const char* strategy : {"ssgd", "sma", "local"}) {
+    CAPTURE(strategy);
+    const RanksWithGpus world;
+    const Place one;
+    Words words = one.command({"--strategy", strategy, "--devices", "cuda:0", "--learners", "2"});
+    Rank process(words, one.path("errors"));
+    const int status = process.wait();
+    CHECK_MESSAGE(status == kDone, process.errors());
+    auto ranks = world.start({"--strategy", strategy});
+    expect(kDone, ranks);
+    CHECK(world.place.weights() == one.weights());
+  }
+}
+
+TEST_CASE("a killed rank ends the others on GPUs, and the same command goes on to the same bits") {
+  if (!gpus_are_there()) return;
+  const Words more = {"--strategy", "ssgd", "--set", "train.epochs=100"};
+  const RanksWithGpus whole;
+  auto ranks = whole.start(more);
+  expect(kDone, ranks);
+  const RanksWithGpus world;
+  const std::string folder = world.place.path("c");
+  Words words = more;
+  words.insert(words.end(), {"--checkpoint", folder, "--checkpoint-every", "50it", "--resume"});
+  for (const size_t killed : {size_t{1}, size_t{0}}) {
+    CAPTURE(killed);
+    ranks = world.start(words);
+    await_checkpoints(folder, killed == 1 ? 1 : 2);
+    ranks[killed]->send(SIGKILL);
+    const auto began = WallTime::now();
+    CHECK(ranks[killed]->wait() == -SIGKILL);
+    CHECK(ranks[1 - killed]->wait() == kFailed);
+    CHECK(WallTime::now() - began < std::chrono::seconds(30));
+    has(ranks[1 - killed]->errors(), fmt::format("rank {} on {} is lost", killed, host_name()));
+  }
+  ranks = world.start(words);
+  expect(kDone, ranks);
+  CHECK(world.place.weights() == whole.place.weights());
+}
+
+TEST_CASE("two ranks with the same GPU are told so") {
+  if (!gpus_are_there()) return;
+  const Place place;
+  auto ranks = place.start(2, {"--strategy", "ssgd", "--devices", "cuda:0"});
+  expect(kWrong, ranks);
+  for (const auto& rank : ranks) has(rank->errors(), "have the same GPU (");
 }
 
 TEST_CASE("what several processes cannot do yet is refused before anything runs") {

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <map>
 #include <set>
+#include <sstream>
 
 #include "base/plain_message.h"
 #include "executor/devices/device.h"
@@ -41,6 +44,32 @@ std::vector<PlanDevice> own_devices(const Ranks& ranks, const std::string& devic
   });
 }
 
+// The GPUs among devices, as their host numbers them: "0000:1b:00.0".
+std::string bus_ids(const std::vector<PlanDevice>& devices) {
+  std::vector<std::string> ids;
+  for (const PlanDevice& device : devices) {
+    if (device.kind == PlanDevice::Kind::Cuda) ids.push_back(cuda_bus_id(device.index));
+  }
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+// NCCL connects no GPU with itself, unless it takes the ranks for ones of several hosts.
+void check_each_gpu_once(const Ranks& ranks, const Ranks::Parts& bus_ids) {
+  if (std::getenv("NCCL_HOSTID")) return;
+  std::map<std::string, int> taken;  // by host and GPU
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    std::istringstream ids(bus_ids[size_t(rank)]);
+    for (std::string id; ids >> id;) {
+      const auto [found, is_first] = taken.try_emplace(ranks.host(rank) + " " + id, rank);
+      if (is_first) continue;
+      throw GraphError(
+          fmt::format("{} and {} have the same GPU ({}); expected each GPU once: --devices, or CUDA_VISIBLE_DEVICES, "
+                      "says which a rank has",
+                      ranks.name(found->second), ranks.name(rank), printable(id)));
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Ranks> join_world(const WorldOptions& options) {
@@ -59,8 +88,10 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   session.ranks = ranks;
   const int asked = session.execution.threads;
   const int threads = asked > 0 ? asked : std::max(1, thread_count(0) / ranks->on_this_host());
+  const std::vector<PlanDevice> own = own_devices(*ranks, devices);
   std::vector<std::string> names;
-  for (const PlanDevice& device : own_devices(*ranks, devices)) names.push_back(to_string(device));
+  for (const PlanDevice& device : own) names.push_back(to_string(device));
+  check_each_gpu_once(*ranks, ranks->exchange("GPUs", bus_ids(own)));
   const Ranks::Parts parts = ranks->exchange("devices", fmt::format("{} {}", threads, fmt::join(names, ",")));
   session.learners.devices.clear();
   session.execution.threads = threads;

@@ -32,7 +32,7 @@ void fuse_relu(Graph& graph);
 void fuse_attention(Graph& graph);
 
 // Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the
-// order of its elements becomes a Reshape. What reads a node that gives its input back, such as Pad by nothing or Slice
+// order of its elements becomes a Reshape. Operators by element read what an Expand repeats for them. What reads a node that gives its input back, such as Pad by nothing or Slice
 // of everything, reads that input. Values `asked` for by their names stay, here and below.
 void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 

@@ -78,6 +78,7 @@ class MoveSimplification {
       if (rewriter_.is(n, "Gather")) slice(n);
       if (rewriter_.is(n, "Transpose")) reshape(n);
       if (rewriter_.is(n, "Transpose")) read_pixels(n);
+      if (rewriter_.is(n, "Expand")) broadcast_in_readers(n);
       pass_by(n);
     }
     rewriter_.finish();
@@ -146,11 +147,42 @@ class MoveSimplification {
     rewriter_.become(id, "Reshape", {pixels}, {y}, {{"shape", type(y).shape}, {"allowzero", int64_t{1}}});
   }
 
+  // Operators that work element by element broadcast what they read by themselves.
+  void broadcast_in_readers(NodeId id) {
+    const ValueId x = rewriter_.input(id, 0), y = rewriter_.node(id).outputs[0];
+    if (type(x).layout != type(y).layout) return;
+    const std::vector<NodeId> readers = rewriter_.readers(y);
+    for (const NodeId reader : readers) {
+      if (reader == kNone || !rewriter_.node(reader).op->element || !spans(reader, y, x)) continue;
+      for (size_t i = 0; i < rewriter_.node(reader).inputs.size(); ++i) {
+        if (rewriter_.input(reader, i) == y) rewriter_.set_input(reader, i, x);
+      }
+    }
+  }
+
+  // Whether the node's result has the same shape if it reads `to` instead of `from`: along each axis another input, or
+  // `to`, is as long.
+  bool spans(NodeId id, ValueId from, ValueId to) const {
+    const Shape& whole = rewriter_.shape(rewriter_.node(id).outputs[0]);
+    for (size_t back = 1; back <= whole.size(); ++back) {
+      const int64_t extent = whole[whole.size() - back];
+      const auto is_as_long = [&](ValueId input) {
+        if (input == kNone) return false;
+        const Shape& own = rewriter_.shape(input == from ? to : input);
+        return extent == 1 || (back <= own.size() && own[own.size() - back] == extent);
+      };
+      const std::vector<ValueId>& inputs = rewriter_.node(id).inputs;
+      if (std::none_of(inputs.begin(), inputs.end(), is_as_long)) return false;
+    }
+    return true;
+  }
+
   // Lets the readers of a node that gives its input back read that input.
   void pass_by(NodeId id) {
     const Node& node = rewriter_.node(id);
     if (node.outputs.empty() || node.inputs[0] == kNone || node.outputs[0] == kNone) return;
     const ValueId x = node.inputs[0], y = node.outputs[0];
+    if (rewriter_.is(id, "Expand") && rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);
     if (type(x) != type(y) || !gives_back(node, rewriter_.shape(x))) return;
     rewriter_.replace_reads(y, x);
     if (rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);

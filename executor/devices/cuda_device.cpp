@@ -212,7 +212,8 @@ class CudaDevice final : public Device {
     plan_ = &plan;
     tasks_ = &tasks;
     for (size_t d = 0; d < plan.devices.size(); ++d) {
-      if (plan.devices[d] == PlanDevice{PlanDevice::Kind::Cuda, index_}) device_ = int32_t(d);
+      const PlanDevice& device = plan.devices[d];
+      if (device.kind == PlanDevice::Kind::Cuda && device.index == index_) device_ = int32_t(d);
     }
     trace_ = trace;
     recordings_.resize(plan.tasks.size());
@@ -389,10 +390,7 @@ class CudaDevice final : public Device {
     });
   }
 
-  bool own(TaskId task) const {
-    const int32_t device = plan_->tasks[size_t(task)].device;
-    return device != kNone && plan_->devices[size_t(device)] == PlanDevice{PlanDevice::Kind::Cuda, index_};
-  }
+  bool own(TaskId task) const { return plan_->tasks[size_t(task)].device == device_; }
 
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);

@@ -2,35 +2,14 @@
 
 // CUDA kernels of GlobalAveragePool and its gradient, channels-last.
 
-#include "ops/cuda/columns.cuh"
 #include "ops/nn/window.h"
+#include "ops/reduce/reduce.cuh"
 
 namespace arbalest {
 
 using namespace cuda;
 
 namespace {
-
-// x: (N,H,W,C) → y: (N,C). Block (slice of channels, image): each image is a matrix of its own, in one chunk.
-template <int W, typename T>
-__global__ void __launch_bounds__(kThreads) average_kernel(Columns columns, int64_t images, const T* x, T* y) {
-  wait_for_dependencies();
-  const Place<W> place(columns);
-  for (int64_t image = blockIdx.z; image < images; image += gridDim.z) {
-    float sums[1][W] = {};
-    for_rows(
-        columns, place,
-        [&](int64_t, const Pack<T, W>& pack) {
-#pragma unroll
-          for (int w = 0; w < W; ++w) sums[0][w] += widen(pack.element[w]);
-        },
-        x + image * columns.rows * columns.channels);
-    float total[1];
-    sum_rows(place, sums, total);
-    const int channel = total_channel(columns, place);
-    if (channel >= 0) y[image * columns.channels + channel] = narrow<T>(total[0] / float(columns.rows));
-  }
-}
 
 // dy: (N,C) → dx: (N,H,W,C). Block (chunk of the image, image).
 template <int W, typename T>
@@ -64,28 +43,13 @@ struct Extents {
 };
 
 std::unique_ptr<Kernel> average(const KernelRequest& request) {
-  const Extents size(request.inputs[0]);
-  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+  const SumAxes axes(Strided({request.inputs[0], request.outputs[0]}));
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    constexpr int kWide = 16 / sizeof(T);
-    // Narrow slices, so that a small batch has blocks enough for the device.
-    const auto layout = [=](int width) {
-      return make_columns(size.pixels, size.channels, width, {.slice_channels = 64, .blocks = 1, .chunks = 1});
-    };
-    const Columns wide = layout(kWide), narrow = layout(1);
-    return make_kernel([=](const KernelContext& c) {
-      if (size.empty()) return;
-      const T* x = input<T>(c, 0);
-      T* y = output<T>(c, 0);
-      if (size.channels % kWide == 0 && aligned(x)) {
-        const dim3 grid(unsigned(wide.slices), 1, size.grid_images);
-        launch_dependent(average_kernel<kWide, T>, grid, kThreads, 0, stream_of(c), wide, size.images, x, y);
-      } else {
-        const dim3 grid(unsigned(narrow.slices), 1, size.grid_images);
-        launch_dependent(average_kernel<1, T>, grid, kThreads, 0, stream_of(c), narrow, size.images, x, y);
-      }
-      check_launch("global_average_pool");
-    });
+    const ReductionLaunch<reductions::ReduceMean, T> mean(axes, multiprocessors);
+    return make_kernel([mean](const KernelContext& c) { mean.run(c, input<T>(c, 0), nullptr, output<T>(c, 0)); },
+                       mean.workspace_bytes());
   });
 }
 

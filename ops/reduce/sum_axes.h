@@ -2,33 +2,9 @@
 #pragma once
 // A walk through a tensor and its sums, split into axes that are kept and axes that are summed over.
 
-#include "base/host_device.h"
-#include "ops/math/strided.h"
+#include "ops/math/axis_list.h"
 
 namespace arbalest {
-
-// Some axes of a walk through two tensors: elements in row-major order, and where they lie.
-struct AxisList {
-  int rank = 0;
-  int64_t count = 1;  // of elements
-  int64_t extent[Strided::kMaxRank] = {};
-  int64_t stride[2][Strided::kMaxRank] = {};
-
-  void add(const Strided& walk, int axis) {
-    extent[rank] = walk.extent[axis];
-    for (int t = 0; t < 2; ++t) stride[t][rank] = walk.stride[t][axis];
-    count *= walk.extent[axis];
-    ++rank;
-  }
-  ARBALEST_HOST_DEVICE int64_t offset(int64_t index, int tensor) const {
-    int64_t at = 0;
-    for (int axis = rank - 1; axis > 0; --axis) {
-      at += index % extent[axis] * stride[tensor][axis];
-      index /= extent[axis];
-    }
-    return at + index * stride[tensor][0];
-  }
-};
 
 // Axes of a walk through X and S, which is broadcast along the reduced axes.
 struct SumAxes {

@@ -4,7 +4,7 @@
 
 #include "ops/math/strided.cuh"
 #include "ops/shape/transpose.h"
-#include "ops/words.h"
+#include "ops/shape/transposition.cuh"
 
 namespace arbalest {
 
@@ -52,7 +52,12 @@ std::unique_ptr<Kernel> move_packs(const KernelRequest& request) {
 
 void register_shape_transpose_cuda(OpRegistry& registry) {
   registry.find("Transpose")->cuda = [](const KernelRequest& request) {
+    constexpr int64_t kLeast = 16;  // of both axes, so that a tile is worth it
     const DataType type = request.inputs[0].dtype;
+    const auto matrices = Transposition::of(transposing_walk(request));
+    if (matrices && std::min(matrices->rows, matrices->columns) >= kLeast) {
+      return make_transposition(*matrices, type, cuda_context(request).multiprocessors);
+    }
     if (type == DataType::Float32 || type == DataType::Bfloat16) return move_packs(request);
     return with_word(type, [&](auto word) { return move_words<decltype(word)>(request); });
   };

@@ -184,6 +184,21 @@ TEST_CASE("moves of nothing are left out") {
   CHECK(count_ops(moved, "Transpose") == 2);
 }
 
+TEST_CASE("operators by element broadcast what Expand would repeat") {
+  const std::string norm = kWide + "n = ReduceL2 <axes = [-1]> (wide)\n";
+  const Graph unit = same_as_without(norm + "e = Expand <shape = [1, 9, 12]> (n)\ny = Div (wide, e)\n" + kFlat);
+  CHECK(count_all(unit, {"Expand"}) == 0);
+  // Nothing else that Exp reads has that shape.
+  const Graph both =
+      same_as_without(norm + "e = Expand <shape = [1, 9, 12]> (n)\na = Tanh (e)\ny = Add (a, wide)\n" + kFlat);
+  CHECK(count_ops(both, "Expand") == 1);
+  // Each is as long as the result along the axis that the other is repeated along.
+  const Graph crossed = same_as_without(norm + "m = ReduceMean <axes = [1]> (wide)\n" +
+                                        "e = Expand <shape = [1, 9, 12]> (n)\nf = Expand <shape = [1, 9, 12]> (m)\n" +
+                                        "y = Mul (e, f)\n" + kFlat);
+  CHECK(count_ops(crossed, "Expand") == 0);
+}
+
 TEST_CASE("pixels of channels-last images are rows without a copy") {
   const std::string patches = "c = arbalest.Conv <filters = 8, kernel_shape = [2, 2], strides = [2, 2]> (x)\n";
   const Graph graph = same_as_without(patches +

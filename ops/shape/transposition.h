@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Matrices of one tensor that lie transposed in another.
+
+#include <optional>
+
+#include "ops/math/axis_list.h"
+
+namespace arbalest {
+
+// Element (r, c) of each matrix is at r · from_step + c in x, and at c · to_step + r in y.
+struct Transposition {
+  AxisList matrices;  // tensor 0: y; tensor 1: x
+  int64_t rows = 1, columns = 1;
+  int64_t from_step = 1, to_step = 1;
+
+  // Matrices that lie one after the other, row-major in x.
+  Transposition(int64_t batch, int64_t rows, int64_t columns)
+      : rows(rows), columns(columns), from_step(columns), to_step(rows) {
+    matrices.rank = 1;
+    matrices.count = matrices.extent[0] = batch;
+    matrices.stride[0][0] = matrices.stride[1][0] = rows * columns;
+  }
+
+  // Whether two neighbours along either axis are one aligned word of twice the size, in both tensors.
+  bool in_pairs() const {
+    bool even = (rows | columns | from_step | to_step) % 2 == 0;
+    for (int axis = 0; axis < matrices.rank; ++axis) {
+      even = even && (matrices.stride[0][axis] | matrices.stride[1][axis]) % 2 == 0;
+    }
+    return even;
+  }
+
+  // Of a walk through y, which has no gaps, and x; nothing if neighbours in y are neighbours in x, or no axis is x's
+  // innermost.
+  static std::optional<Transposition> of(const Strided& walk) {
+    const int last = walk.rank - 1;
+    int inner = last;
+    for (int axis = 0; axis < last; ++axis) {
+      if (walk.stride[1][axis] == 1) inner = axis;
+    }
+    if (inner == last || walk.stride[0][last] != 1 || walk.stride[1][last] == 1) return std::nullopt;
+    Transposition found(1, walk.extent[last], walk.extent[inner]);
+    found.from_step = walk.stride[1][last];
+    found.to_step = walk.stride[0][inner];
+    found.matrices = {};
+    for (int axis = 0; axis < last; ++axis) {
+      if (axis != inner) found.matrices.add(walk, axis);
+    }
+    return found;
+  }
+};
+
+}  // namespace arbalest

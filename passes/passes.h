@@ -26,6 +26,9 @@ void fuse_batch_norm(Graph& graph);
 // in one pass.
 void fuse_relu(Graph& graph);
 
+// Samples that are normalised as rows, and then have their own shape again, keep it. So images keep their layout.
+void fuse_samples(Graph& graph);
+
 // softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one
 // arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. If Q, K and V are
 // parts of the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
@@ -40,6 +43,9 @@ void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 // between them that treat all rows alike, such as a product with a weight, one is left, or none. What the nodes between
 // make has its rows in another order then.
 void fuse_transposes(Graph& graph, const std::vector<ValueId>& asked);
+
+// Of Transposes and changes of layout with nothing but reshapes between them one Transpose is left, or none.
+void fuse_rearrangements(Graph& graph, const std::vector<ValueId>& asked);
 
 // A product of rows and one matrix becomes a Gemm with the bias that is added to its rows.
 void fuse_biases(Graph& graph, const std::vector<ValueId>& asked);

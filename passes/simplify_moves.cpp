@@ -77,7 +77,6 @@ class MoveSimplification {
       if (rewriter_.node(n).inputs.empty()) continue;
       if (rewriter_.is(n, "Gather")) slice(n);
       if (rewriter_.is(n, "Transpose")) reshape(n);
-      if (rewriter_.is(n, "Transpose")) read_pixels(n);
       if (rewriter_.is(n, "Expand")) broadcast_in_readers(n);
       pass_by(n);
     }
@@ -127,24 +126,6 @@ class MoveSimplification {
     if (!x.lies_as(Layout::RowMajor) || y.layout != Layout::RowMajor) return;
     rewriter_.become(id, "Reshape", {node.inputs[0]}, {node.outputs[0]},
                      {{"shape", y.shape}, {"allowzero", int64_t{1}}});
-  }
-
-  // Pixels as rows of channels, which channels-last images are: exporters flatten the pixels and turn the matrices.
-  void read_pixels(NodeId id) {
-    const ValueId flat = rewriter_.input(id, 0), y = rewriter_.node(id).outputs[0];
-    const NodeId reshape = rewriter_.producer(flat, "Reshape");
-    if (reshape == kNone || ints_attribute(rewriter_.node(id), "perm") != Ints{0, 2, 1}) return;
-    const NodeId change = rewriter_.producer(rewriter_.input(reshape, 0), "arbalest.ChangeLayout");
-    const ValueId images = change == kNone ? kNone : rewriter_.input(change, 0);
-    if (images == kNone || type(images).layout != Layout::ChannelsLast) return;
-    const Shape &shape = rewriter_.shape(images), &rows = rewriter_.shape(flat);
-    if (rows[0] != shape[0] || rows[1] != shape[1]) return;
-    Ints last = {0};
-    for (size_t axis = 2; axis < shape.size(); ++axis) last.push_back(int64_t(axis));
-    last.push_back(1);
-    const ValueId pixels = rewriter_.add_before(id, "arbalest.TransposeInPlace", rewriter_.value(y).name + ".pixels",
-                                                {images}, {{"perm", last}});
-    rewriter_.become(id, "Reshape", {pixels}, {y}, {{"shape", type(y).shape}, {"allowzero", int64_t{1}}});
   }
 
   // Operators that work element by element broadcast what they read by themselves.

@@ -14,6 +14,9 @@
 namespace arbalest {
 namespace {
 
+// The same as arbalest.Normalize from axis 1 on. Whole samples are normalised, in whatever layout they are.
+constexpr const char *kSamples = "arbalest.NormalizeSamples", *kSamplesGrad = "arbalest.NormalizeSamplesGrad";
+
 // X as (rows, length): each row is normalised.
 struct RowExtents {
   int64_t rows = 1, length = 1;
@@ -67,7 +70,8 @@ void grad_norm(GradContext& c) {
   std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0)};
   if (c.input(1) != kNone) inputs.push_back(c.input(1));
   const Node node = c.node();
-  const auto gradients = c.add("arbalest.NormalizeGrad", "grad", inputs,
+  const bool samples = node.op->qualified_name() == kSamples;
+  const auto gradients = c.add(samples ? kSamplesGrad : "arbalest.NormalizeGrad", "grad", inputs,
                                bias    ? 3
                                : scale ? 2
                                        : 1,
@@ -273,6 +277,40 @@ std::vector<Sample> layer_norm_grad_samples() {
   return samples;
 }
 
+// Images in both layouts, long and short; samples that are rows.
+std::vector<TensorType> whole_samples() {
+  const DataType type = DataType::Float32;
+  return {{type, {3, 4, 5, 7}},
+          TensorType{type, {3, 4, 5, 7}}.in(Layout::ChannelsLast),
+          TensorType{type, {2, 24, 40, 41}}.in(Layout::ChannelsLast),
+          {type, {5, 16400}},
+          {type, {2, 1}}};
+}
+
+std::vector<Sample> samples_of(bool gradient) {
+  std::vector<Sample> samples;
+  for (const TensorType& type : whole_samples()) {
+    Sample sample{.name = to_string(type) + (type.layout == Layout::ChannelsLast ? " channels-last" : ""),
+                  .inputs = {{type, 2, 5}},
+                  .tolerance = 1e-4};
+    if (gradient) sample.inputs.insert(sample.inputs.begin(), {type});
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::vector<Sample> samples_samples() {
+  return samples_of(false);
+}
+
+std::vector<Sample> samples_grad_samples() {
+  return samples_of(true);
+}
+
+std::vector<AttributeSpec> samples_specs() {
+  return {int_spec("axis", 1, "1: whole samples"), float_spec("epsilon", 1e-5, "added to the variance")};
+}
+
 std::vector<AttributeSpec> layer_norm_specs() {
   return {int_spec("axis", -1, "the first of the axes that are normalised, to the last; negative counts from the end"),
           float_spec("epsilon", 1e-5, "added to the variance")};
@@ -311,19 +349,24 @@ void expand_group_norm(ExpandContext& context) {
   // The batch is 0 in these shapes, "as it is": validation may have another one.
   Shape back = x.shape;
   back[0] = 0;
+  const double epsilon = float_attribute(node, "epsilon");
   const bool by_group = context.type(context.input(1)).shape == Shape{groups} && groups != channels;
-  ValueId y = reshape(context.input(0), {0, groups, -1}, "groups");
-  y = context.add("arbalest.Normalize", "normalized", {y}, 1,
-                  {{"axis", int64_t{2}}, {"epsilon", float_attribute(node, "epsilon")}})[0];
+  ValueId y = context.input(0);
+  if (groups == 1) {
+    y = context.add(kSamples, "normalized", {y}, 1, {{"epsilon", epsilon}})[0];
+  } else {
+    y = reshape(y, {0, groups, -1}, "groups");
+    y = context.add("arbalest.Normalize", "normalized", {y}, 1, {{"axis", int64_t{2}}, {"epsilon", epsilon}})[0];
+  }
   Shape parameter = {groups, 1};
   if (!by_group) {
-    y = reshape(y, back, "channels");
+    if (groups != 1) y = reshape(y, back, "channels");
     parameter = Shape(x.shape.size() - 1, 1);
     parameter[0] = channels;
   }
   y = context.add("Mul", "scaled", {y, reshape(context.input(1), parameter, "scale")}, 1)[0];
   y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(2), parameter, "bias")}, 1)[0];
-  context.replace_output(0, by_group ? reshape(y, back, "") : y);
+  context.replace_output(0, by_group && groups != 1 ? reshape(y, back, "") : y);
 }
 
 void register_group_norms(OpRegistry& registry) {
@@ -364,33 +407,46 @@ void register_norm_layer_norm(OpRegistry& registry) {
         .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); })};
   op.attributes.push_back(int_spec("stash_type", 1, "not read: statistics are float or better"));
   registry.add(op);
-  registry.add({.domain = "arbalest",
-                .name = "Normalize",
-                .doc = "(X − mean) / deviation over the last axes",
-                .inputs = {{.name = "X", .lowered = true}},
-                .outputs = {{.name = "Y", .lowered = true}},
-                .attributes = layer_norm_specs(),
-                .internal = true,
-                .infer = infer_norm,
-                .grad = grad_norm,
-                .cost = elementwise_cost(6),
-                .samples = normalize_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); })});
-  registry.add({.domain = "arbalest",
-                .name = "NormalizeGrad",
-                .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for",
-                .inputs = {{.name = "dY", .lowered = true},
-                           {.name = "X", .lowered = true},
-                           {.name = "Scale", .arity = OperandSpec::Optional}},
-                .outputs = {{.name = "dX", .lowered = true},
-                            {.name = "dScale", .arity = OperandSpec::Optional},
-                            {.name = "dB", .arity = OperandSpec::Optional}},
-                .attributes = layer_norm_specs(),
-                .internal = true,
-                .infer = infer_layer_norm_grad,
-                .cost = elementwise_cost(14),
-                .samples = layer_norm_grad_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return layer_norm_grad_cpu(r, t); })});
+  op.domain = "arbalest";
+  op.name = "Normalize";
+  op.doc = "(X − mean) / deviation over the last axes";
+  op.inputs.resize(1);
+  op.outputs.resize(1);
+  op.attributes = layer_norm_specs();
+  op.internal = true;
+  op.cost = elementwise_cost(6);
+  op.samples = normalize_samples;
+  registry.add(op);
+  op.name = "NormalizeSamples";
+  op.doc = "(X − mean) / deviation of each sample";
+  op.attributes = samples_specs();
+  op.layout = std::nullopt;
+  op.samples = samples_samples;
+  registry.add(op);
+  Op grad{.domain = "arbalest",
+          .name = "NormalizeGrad",
+          .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for",
+          .inputs = {{.name = "dY", .lowered = true},
+                     {.name = "X", .lowered = true},
+                     {.name = "Scale", .arity = OperandSpec::Optional}},
+          .outputs = {{.name = "dX", .lowered = true},
+                      {.name = "dScale", .arity = OperandSpec::Optional},
+                      {.name = "dB", .arity = OperandSpec::Optional}},
+          .attributes = layer_norm_specs(),
+          .internal = true,
+          .infer = infer_layer_norm_grad,
+          .cost = elementwise_cost(14),
+          .samples = layer_norm_grad_samples,
+          .cpu = floating_kernel([](const KernelRequest& r, auto t) { return layer_norm_grad_cpu(r, t); })};
+  registry.add(grad);
+  grad.name = "NormalizeSamplesGrad";
+  grad.doc = "the gradient of NormalizeSamples";
+  grad.inputs.resize(2);
+  grad.outputs.resize(1);
+  grad.attributes = samples_specs();
+  grad.layout = std::nullopt;
+  grad.samples = samples_grad_samples;
+  registry.add(std::move(grad));
   register_group_norms(registry);
 }
 

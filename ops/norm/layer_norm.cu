@@ -50,6 +50,22 @@ void with_group(const Rows& rows, int multiprocessors, bool packed, const Launch
   }
 }
 
+// y = (x − mean) / deviation of long rows; with dy its gradient. `sums`: of all shares.
+template <typename T>
+void launch_shares(const KernelContext& c, const Rows& rows, const RowShares& shares, const T* dy, const T* x,
+                   ShareSums* sums, T* y) {
+  constexpr int W = 16 / sizeof(T);
+  const dim3 grid(unsigned(shares.count), unsigned(std::min<int64_t>(rows.rows, 65535)));
+  launch_dependent(share_sums_kernel<W, T>, grid, kThreads, 0, stream_of(c), rows, shares, dy, x, sums);
+  check_launch("sums of shares of rows");
+  launch_dependent(normalize_share_kernel<W, T>, grid, kThreads, 0, stream_of(c), rows, shares, dy, x, sums, y);
+  check_launch("layer_norm of shares of rows");
+}
+
+int64_t bytes_of(const Rows& rows, const RowShares& shares) {
+  return shares.count > 1 ? rows.rows * shares.count * int64_t(sizeof(ShareSums)) : 0;
+}
+
 std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
   const Rows rows(request.node, request.inputs[0]);
   const int multiprocessors = cuda_context(request).multiprocessors;
@@ -57,13 +73,17 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
   const bool has_mean = request.has_output(1), has_inv_std = request.has_output(2);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
-    return make_kernel([=](const KernelContext& c) {
+    const RowShares shares(rows, has_scale || has_mean || has_inv_std ? 0 : multiprocessors, 16 / sizeof(T));
+    const auto run = [=](const KernelContext& c) {
       if (rows.empty()) return;
       const T* x = input<T>(c, 0);
       T* y = output<T>(c, 0);
       const float *scale = has_scale ? input<float>(c, 1) : nullptr, *bias = has_bias ? input<float>(c, 2) : nullptr;
       float *mean = has_mean ? output<float>(c, 1) : nullptr, *inv_std = has_inv_std ? output<float>(c, 2) : nullptr;
       const bool packed = aligned(x) && aligned(y) && aligned(scale) && aligned(bias);
+      if (shares.count > 1 && packed) {
+        return launch_shares<T>(c, rows, shares, nullptr, x, static_cast<ShareSums*>(c.workspace), y);
+      }
       constexpr int kWide = 16 / sizeof(T);
       const auto held = [&](auto by) {
         launch_dependent(normalize_held_kernel<by.kGroup, by.kPacks, kWide, T>,
@@ -77,7 +97,8 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
                          stream_of(c), rows, x, scale, bias, y, mean, inv_std);
       });
       check_launch("layer_norm");
-    });
+    };
+    return make_kernel(run, bytes_of(rows, shares));
   });
 }
 
@@ -89,6 +110,7 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
   return with_type(request, request.inputs[1].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);
+    const RowShares shares(rows, has_scale || sums ? 0 : multiprocessors, kWide);
     const int64_t bytes = rows.rows * rows.length * int64_t(sizeof(T));
     const Columns wide = reduction_columns(rows.rows, rows.length, kWide, bytes, multiprocessors);
     const Columns narrow = reduction_columns(rows.rows, rows.length, 1, bytes, multiprocessors);
@@ -110,6 +132,9 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
                       {wants_scale ? output<float>(c, 1) : nullptr, wants_bias ? output<float>(c, 2) : nullptr}, 2);
       };
       const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale);
+      if (shares.count > 1 && packed) {
+        return launch_shares<T>(c, rows, shares, dy, x, static_cast<ShareSums*>(c.workspace), dx);
+      }
       const auto held = [&](auto by) {
         const size_t shared = sums ? size_t(2 * rows.length) * sizeof(float) : 0;
         launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(held_blocks), kThreads, shared,
@@ -140,7 +165,7 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       check_launch("layer_norm gradient: partial sums");
       totals(columns.chunks);
     };
-    return make_kernel(run, sums ? statistics_bytes + partial_bytes : 0);
+    return make_kernel(run, sums ? statistics_bytes + partial_bytes : bytes_of(rows, shares));
   });
 }
 
@@ -148,8 +173,10 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
 
 void register_norm_layer_norm_cuda(OpRegistry& registry) {
   registry.find("LayerNormalization")->cuda = normalize;
-  registry.find("arbalest.Normalize")->cuda = normalize;
-  registry.find("arbalest.NormalizeGrad")->cuda = normalize_gradient;
+  for (const char* name : {"arbalest.Normalize", "arbalest.NormalizeSamples"}) registry.find(name)->cuda = normalize;
+  for (const char* name : {"arbalest.NormalizeGrad", "arbalest.NormalizeSamplesGrad"}) {
+    registry.find(name)->cuda = normalize_gradient;
+  }
 }
 
 }  // namespace arbalest

@@ -304,4 +304,105 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Rows of which there are fewer than blocks: a block takes a share of one.
+struct RowShares {
+  int count = 1;
+  int64_t length = 0;  // elements of each, at most
+
+  // Of packs of W; a single one where whole rows serve as well.
+  RowShares(const Rows& rows, int multiprocessors, int width) : length(rows.length) {
+    const int64_t least = int64_t(kThreads) * width * 2;
+    if (rows.empty() || rows.length % width != 0 || rows.rows >= multiprocessors || rows.length < 4 * least) return;
+    count = int(std::min<int64_t>(int64_t(multiprocessors) * 8 / rows.rows, rows.length / least));
+    length = (rows.length / width + count - 1) / count * width;
+  }
+};
+
+// Sums over a share: of x − origin, of its square, of dY, and of dY (x − origin). The origin is near the row's mean.
+struct ShareSums {
+  float first = 0, squares = 0, gradient = 0, product = 0;
+};
+
+template <int W, typename T>
+__device__ inline float origin_of(const T* row) {
+  const Pack<T, W> pack = load<W>(row + threadIdx.x % 32 * W);
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < W; ++w) sum += widen(pack.element[w]);
+  return __shfl_sync(0xffffffffu, warp_sum(sum), 0) / float(32 * W);
+}
+
+// Block (share, row). dy: nullptr without a gradient.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    share_sums_kernel(Rows rows, RowShares shares, const T* dy, const T* x, ShareSums* sums) {
+  wait_for_dependencies();
+  for (int64_t row = blockIdx.y; row < rows.rows; row += gridDim.y) {
+    const T* from = x + row * rows.length;
+    const float origin = origin_of<W>(from);
+    const int64_t begin = blockIdx.x * shares.length, end = min(begin + shares.length, rows.length);
+    ShareSums own;
+    for (int64_t k = begin + int64_t(threadIdx.x) * W; k < end; k += kThreads * W) {
+      const Pack<T, W> pack = load<W>(from + k);
+      Pack<T, W> gradient = {};
+      if (dy != nullptr) gradient = load<W>(dy + row * rows.length + k);
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        const float difference = widen(pack.element[w]) - origin, g = widen(gradient.element[w]);
+        own.first += difference;
+        own.squares += difference * difference;
+        own.gradient += g;
+        own.product += g * difference;
+      }
+    }
+    own.first = block_sum(own.first);
+    own.squares = block_sum(own.squares);
+    if (dy != nullptr) {
+      own.gradient = block_sum(own.gradient);
+      own.product = block_sum(own.product);
+    }
+    if (threadIdx.x == 0) sums[row * shares.count + blockIdx.x] = own;
+  }
+}
+
+// Block (share, row). y = (x − mean) / deviation or, with dy, its gradient.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_share_kernel(Rows rows, RowShares shares, const T* dy, const T* x, const ShareSums* sums, T* y) {
+  wait_for_dependencies();
+  const float length = float(rows.length);
+  for (int64_t row = blockIdx.y; row < rows.rows; row += gridDim.y) {
+    const T* from = x + row * rows.length;
+    const float origin = origin_of<W>(from);
+    ShareSums all;
+    for (int share = int(threadIdx.x) % 32; share < shares.count; share += 32) {
+      const ShareSums part = sums[row * shares.count + share];
+      all.first += part.first;
+      all.squares += part.squares;
+      all.gradient += part.gradient;
+      all.product += part.product;
+    }
+    const auto whole = [](float part) { return __shfl_sync(0xffffffffu, warp_sum(part), 0); };
+    const float offset = whole(all.first) / length, mean = origin + offset;
+    const float variance = fmaxf(whole(all.squares) / length - offset * offset, 0.0f);
+    const float inv_std = 1.0f / sqrtf(variance + rows.epsilon);
+    const float gradients = whole(all.gradient);
+    const float mean_gradient = gradients / length;
+    const float mean_product = (whole(all.product) - offset * gradients) * inv_std / length;
+    const int64_t begin = blockIdx.x * shares.length, end = min(begin + shares.length, rows.length);
+    for (int64_t k = begin + int64_t(threadIdx.x) * W; k < end; k += kThreads * W) {
+      const Pack<T, W> pack = load<W>(from + k);
+      Pack<T, W> gradient = {}, result;
+      if (dy != nullptr) gradient = load<W>(dy + row * rows.length + k);
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        const float normalized = (widen(pack.element[w]) - mean) * inv_std;
+        const float slope = inv_std * (widen(gradient.element[w]) - mean_gradient - normalized * mean_product);
+        result.element[w] = narrow<T>(dy != nullptr ? slope : normalized);
+      }
+      store(y + row * rows.length + k, result);
+    }
+  }
+}
+
 }  // namespace arbalest::cuda

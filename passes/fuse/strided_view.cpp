@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/fuse/strided_view.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 #include <string_view>
 
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "ops/math/strided.h"
 #include "ops/shape/cut.h"
 
 namespace arbalest {
@@ -82,8 +84,8 @@ std::optional<std::vector<Factors>> reshaped(const std::vector<Factors>& axes, c
 class Follower {
  public:
   Follower(const Graph& graph, ValueId base) : graph_(graph), base_(base), axes_(shape(base).size()) {
-    int64_t step = 1;
-    for (size_t i = axes_.size(); i-- > 0; step *= shape(base)[i]) append(axes_[i], {shape(base)[i], step});
+    const std::vector<int64_t> strides = memory_strides(graph.values[size_t(base)].type);
+    for (size_t i = 0; i < axes_.size(); ++i) append(axes_[i], {shape(base)[i], strides[i]});
   }
 
   // None: an axis has more than one stride.
@@ -96,12 +98,26 @@ class Follower {
     return view;
   }
 
+  // The factors of the viewed value as they lie in its own memory.
+  Factors in_memory(const TensorType& type) const {
+    const std::vector<int64_t> strides = memory_strides(type);
+    std::vector<size_t> order(axes_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+    Factors all;
+    for (const size_t axis : order) {
+      for (const Factor& factor : axes_[axis]) append(all, factor);
+    }
+    return all;
+  }
+
   // Continues the view through a node that reads the viewed value; false if the result has no such view.
   bool follow(const Step& step) {
     const Node& node = *step.node;
     const Shape& from = shape(node.inputs[0]);
     const std::string& op = node.op->name;
-    if (op == "Transpose") return turn(node);
+    if (op == "Transpose" || op == "TransposeInPlace") return turn(node);
+    if (op == "ChangeLayout") return true;
     if (op == "Slice") return take_cut(node, from);
     if (op == "Split") return take_part(node, step.made, axis_of(node, from.size()));
     if (op == "Gather") return take_one(node, axis_of(node, from.size()));
@@ -182,6 +198,28 @@ std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shap
     if (!follower.follow((*steps)[i])) return std::nullopt;
   }
   return follower.view();
+}
+
+std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes) {
+  Follower follower(graph, graph.nodes[size_t(nodes.front())].inputs[0]);
+  const TensorType* last = nullptr;
+  for (const NodeId id : nodes) {
+    const Node& node = graph.nodes[size_t(id)];
+    if (!follower.follow({&node, node.outputs[0]})) return std::nullopt;
+    last = &graph.values[size_t(node.outputs[0])].type;
+  }
+  const Factors to = follower.in_memory(*last);
+  std::vector<int64_t> from(to.size());  // the factors as the base has them
+  std::iota(from.begin(), from.end(), int64_t{0});
+  std::sort(from.begin(), from.end(),
+            [&](int64_t a, int64_t b) { return to[size_t(a)].stride > to[size_t(b)].stride; });
+  Rearrangement found{{}, std::vector<int64_t>(to.size())};
+  for (size_t place = 0; place < from.size(); ++place) {
+    found.extents.push_back(to[size_t(from[place])].extent);
+    found.turns[size_t(from[place])] = int64_t(place);
+  }
+  if (element_count(found.extents) != last->elements()) return std::nullopt;
+  return found;
 }
 
 }  // namespace arbalest

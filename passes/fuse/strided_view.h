@@ -3,6 +3,7 @@
 // A value as a strided view of another, if the nodes between them only take parts, transpose or reshape.
 
 #include <optional>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -18,5 +19,15 @@ struct StridedView {
 // of one constant index, Reshape and operators like it. None: there is no such value, or no strides say where elements
 // lie.
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole);
+
+// All elements of a value in another order.
+struct Rearrangement {
+  Shape extents;               // of axes that the memory of the one is cut into, row-major
+  std::vector<int64_t> turns;  // the memory of the other has these axes in this order
+};
+
+// What the nodes do to the memory of the first one's input 0 between them; each reads what the one before makes. They
+// are Transpose, arbalest.ChangeLayout, Reshape and operators like these. None: an element's place is no sum over axes.
+std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes);
 
 }  // namespace arbalest

@@ -52,8 +52,8 @@ TEST_CASE("a tensor of rank 4 that is no image is row-major, and changes where a
 
 TEST_CASE("a value that is wanted channels-last by several changes once") {
   const Program program = program_of_net(
-      "t = Transpose <perm = [0, 1, 3, 2]> (x)\n"
-      "a = Conv (t, v)\nb = Conv (t, w)\nh = Add (a, b)\n" +
+      "t = Transpose <perm = [0, 1, 3, 2]> (x)\ns = Softmax (t)\n"
+      "a = Conv (s, v)\nb = Conv (s, w)\nh = Add (a, b)\n" +
       kHead + "#initial float[2, 2, 3, 3] v = {" + numbers(36) + "}, float[2, 2, 3, 3] w = {" + numbers(36) + "}");
   const Graph& validation = program.find(LoopRole::Validate)->graph;
   CHECK(count_ops(validation, "arbalest.ChangeLayout") == 1);

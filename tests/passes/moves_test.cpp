@@ -36,7 +36,8 @@ std::string constant(const std::string& name, const std::string& content) {
 Graph same_as_without(const std::string& body) {
   INFO(body);
   const Program program = program_of(body);
-  check_same(train(program_of(body, {"simplify_moves", "fuse_transposes", "fuse_moves"}), 3), train(program, 3));
+  check_same(train(program_of(body, {"simplify_moves", "fuse_transposes", "fuse_rearrangements", "fuse_moves"}), 3),
+             train(program, 3));
   return program.training().graph;
 }
 
@@ -213,6 +214,30 @@ TEST_CASE("pixels of channels-last images are rows without a copy") {
                                       "y = arbalest.Linear <units = 5, axis = -1> (t)\n" +
                                       kFlat);
   CHECK(count_ops(other, "Transpose") == 2);
+}
+
+TEST_CASE("chains of transpositions, reshapes and changes of layout are one transposition") {
+  // Patches of 2 × 2 pixels as rows, and back to an image.
+  const std::string rows =
+      "c = arbalest.Conv <filters = 8, kernel_shape = [1, 1]> (x)\n"
+      "r = Reshape <shape = [-1, 2, 3, 2]> (c)\nt = Transpose <perm = [0, 2, 1, 3]> (r)\n"
+      "s = Reshape <shape = [-1, 8, 9, 4]> (t)\nu = Transpose <perm = [0, 3, 2, 1]> (s)\n"
+      "l = arbalest.Linear <units = 8, axis = -1> (u)\n";
+  const Graph there = same_as_without(rows + "y = Relu (l)\n" + kFlat);
+  CHECK(count_ops(there, "Transpose") == 2);
+  CHECK(count_all(there, {"arbalest.ChangeLayout"}) == 0);
+  const std::string back =
+      "a = Transpose <perm = [0, 3, 2, 1]> (l)\nb = Reshape <shape = [-1, 3, 2, 2]> (a)\n"
+      "d = Transpose <perm = [0, 2, 1, 3]> (b)\ne = Reshape <shape = [-1, 8, 6, 6]> (d)\n"
+      "y = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (e)\n";
+  const Graph both = same_as_without(rows + back + "h = GlobalAveragePool (y)\n" + kHead);
+  CHECK(count_ops(both, "Transpose") == 4);
+  CHECK(count_all(both, {"arbalest.ChangeLayout"}) == 0);
+  // Something else reads what is between.
+  const Graph read =
+      same_as_without(rows + "g = Reshape <shape = [-1, 288]> (t)\n" +
+                      "v = ReduceMean <axes = [1]> (l)\nf = Flatten (v)\ny = Concat <axis = 1> (f, g)\n" + kFlat);
+  CHECK(count_ops(read, "Transpose") > 2);
 }
 
 TEST_CASE("products read transposed matrices as they lie, and write gradients so") {

@@ -50,6 +50,17 @@ const std::vector<std::string>& nets() {
       "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\nt = Transpose <perm = [0, 2, 1, 3]> (a)\n"
       "h = Flatten (t)\n" +
           kHead,
+      // One group of channels, as PyTorch exports it.
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nr = Reshape <shape = [0, 1, -1]> (c)\n"
+      "n = InstanceNormalization (r, one, zero)\nb = Reshape <shape = [0, 4, 6, 6]> (n)\n"
+      "s = Mul (b, scale)\nt = Add (s, c)\nd = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (t)\n"
+      "h = GlobalAveragePool (d)\n" +
+          kHead + "#initial float[1] one = {1.5}, float[1] zero = {0.5}, float[4, 1, 1] scale = {" + numbers(4) + "}",
+      // Pixels as rows.
+      "c = arbalest.Conv <filters = 8, kernel_shape = [2, 2], strides = [2, 2]> (x)\n"
+      "f = Reshape <shape = [0, 8, -1]> (c)\nt = Transpose <perm = [0, 2, 1]> (f)\n"
+      "y = arbalest.Linear <units = 5, axis = -1> (t)\nh = Flatten (y)\n" +
+          kHead,
       // Moves as exporters write them.
       "tokens = Reshape <shape = [0, 9, 8]> (x)\nwide = arbalest.Linear <units = 8, axis = -1> (tokens)\n"
       "t = Transpose <perm = [1, 0, 2]> (wide)\nr = Relu (t)\nu = Transpose <perm = [1, 0, 2]> (r)\n"
@@ -111,9 +122,9 @@ TEST_CASE("what may not be left out is refused, with what may") {
   };
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
-      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_attention, fuse_concats, simplify_moves, "
-      "fuse_transposes, fuse_biases, fuse_gradient_sums, keep_maxima, fuse_moves, fuse_statistics, "
-      "fuse_batch_norm_pairs, fuse_regions, delay_gradients";
+      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_attention, fuse_concats, "
+      "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, keep_maxima, fuse_moves, "
+      "fuse_statistics, fuse_batch_norm_pairs, fuse_regions, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
+
+#include "ops/math/strided.h"
+#include "passes/fuse/strided_view.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+class RearrangementFusion {
+ public:
+  RearrangementFusion(Graph& graph, const std::vector<ValueId>& asked)
+      : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+
+  void run() {
+    for (NodeId n = rewriter_.count(); n-- > 0;) {
+      if (!removed_.contains(n) && moves(n)) join(n);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  const Node& node(NodeId id) const { return rewriter_.node(id); }
+  const TensorType& type(ValueId value) const { return rewriter_.value(value).type; }
+
+  bool moves(NodeId id) const {
+    if (node(id).inputs.empty() || node(id).outputs[0] == kNone) return false;
+    return rewriter_.is(id, "Transpose") || rewriter_.is(id, "arbalest.ChangeLayout") ||
+           (rewriter_.is(id, "Flatten") && !type(node(id).inputs[0]).lies_as(Layout::RowMajor));
+  }
+
+  // Elements keep their order.
+  bool renames(NodeId id) const {
+    if (rewriter_.is(id, "arbalest.TransposeInPlace") || rewriter_.is(id, "Identity")) return true;
+    const bool reshapes = rewriter_.is(id, "Reshape") || rewriter_.is(id, "Squeeze") || rewriter_.is(id, "Unsqueeze") ||
+                          rewriter_.is(id, "Flatten");
+    return reshapes && type(node(id).inputs[0]).lies_as(Layout::RowMajor);
+  }
+
+  // The nodes from one that moves elements to `last`, each of which alone reads what the one before it makes.
+  std::vector<NodeId> chain_to(NodeId last) const {
+    std::vector<NodeId> chain = {last};
+    size_t length = 1;  // up to a node that moves
+    for (;;) {
+      const ValueId read = node(chain.back()).inputs[0];
+      const NodeId producer = rewriter_.value(read).producer;
+      const bool alone = rewriter_.only_reader(read) != kNone && !asked_.contains(read);
+      if (!alone || producer == kNone || node(producer).stage != node(last).stage) break;
+      if (!moves(producer) && !renames(producer)) break;
+      chain.push_back(producer);
+      if (moves(producer)) length = chain.size();
+    }
+    chain.resize(length);
+    std::reverse(chain.begin(), chain.end());
+    return chain;
+  }
+
+  void join(NodeId last) {
+    std::vector<NodeId> chain = chain_to(last);
+    while (std::count_if(chain.begin(), chain.end(), [&](NodeId id) { return moves(id); }) > 1) {
+      const auto found = rearrangement(graph_, chain);
+      if (found && found->extents.size() <= Strided::kMaxRank) return replace(chain, *found);
+      do chain.erase(chain.begin());
+      while (!moves(chain.front()));
+    }
+  }
+
+  // The shape of a value of that type if its axes are named in the order in which they lie.
+  static Shape in_memory(const TensorType& type) {
+    Shape shape = type.shape;
+    if (!type.lies_as(Layout::RowMajor)) std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
+    return shape;
+  }
+
+  void replace(const std::vector<NodeId>& chain, const Rearrangement& by) {
+    const NodeId last = chain.back();
+    const ValueId y = node(last).outputs[0];
+    const TensorType from = type(node(chain.front()).inputs[0]), to = type(y);
+    const bool images = !to.lies_as(Layout::RowMajor);
+    ValueId value = node(chain.front()).inputs[0];
+    Shape shape = from.shape;
+    const auto add = [&](const char* op, const char* label, Attributes attributes) {
+      value = rewriter_.add_before(last, op, rewriter_.value(y).name + label, {value}, std::move(attributes));
+      shape = rewriter_.shape(value);
+    };
+    const auto reshape = [&](const char* label, const Shape& wanted) {
+      if (shape != wanted) add("Reshape", label, {{"shape", wanted}, {"allowzero", int64_t{1}}});
+    };
+    if (!from.lies_as(Layout::RowMajor)) {
+      std::vector<int64_t> last_channels = {0};
+      for (size_t axis = 2; axis < from.shape.size(); ++axis) last_channels.push_back(int64_t(axis));
+      last_channels.push_back(1);
+      add("arbalest.TransposeInPlace", ".pixels", {{"perm", last_channels}});
+    }
+    if (!std::is_sorted(by.turns.begin(), by.turns.end())) {
+      reshape(".axes", by.extents);
+      add("Transpose", ".turned", {{"perm", by.turns}});
+    }
+    for (size_t i = 0; i + 1 < chain.size(); ++i) {
+      rewriter_.remove(chain[i]);
+      removed_.insert(chain[i]);
+    }
+    if (!images) {
+      rewriter_.become(last, "Reshape", {value}, {y}, {{"shape", to.shape}, {"allowzero", int64_t{1}}});
+      return;
+    }
+    reshape(".rows", in_memory(to));
+    std::vector<int64_t> first_channels = {0, int64_t(to.shape.size()) - 1};
+    for (size_t axis = 1; axis + 1 < to.shape.size(); ++axis) first_channels.push_back(int64_t(axis));
+    rewriter_.become(last, "arbalest.TransposeInPlace", {value}, {y}, {{"perm", first_channels}});
+  }
+
+  const Graph& graph_;
+  Rewriter rewriter_;
+  const std::set<ValueId> asked_;
+  std::set<NodeId> removed_;
+};
+
+}  // namespace
+
+void fuse_rearrangements(Graph& graph, const std::vector<ValueId>& asked) {
+  RearrangementFusion(graph, asked).run();
+}
+
+}  // namespace arbalest

@@ -194,7 +194,7 @@ class CpuDevice final : public Device {
 
   // OpenMP ends the process if it cannot start a thread. So the threads of its teams are started here, after a check
   // that the system provides that many.
-  static std::shared_ptr<void> idle_threads(int index, int threads) {
+  static std::shared_ptr<void> idle_threads([[maybe_unused]] int index, [[maybe_unused]] int threads) {
     const AddressSpace room(size_t{64} << 20);  // for memory that threads take besides their stacks
 #ifdef _OPENMP
     const int idle = omp_get_num_procs() + 1;  // those of let_idle_threads_sleep()

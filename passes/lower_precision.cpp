@@ -86,6 +86,49 @@ bool casts(const Node& node) {
   return node.op->qualified_name() == "Cast";
 }
 
+// Sums of gradients are float, and so is what becomes of them: between both are no casts to bfloat16 and back, though
+// the operator between, which only gives another shape, is one of lowered operands.
+class CastsThereAndBack {
+ public:
+  explicit CastsThereAndBack(Graph& graph) : rewriter_(graph) {}
+
+  void run() {
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (is_cast(n, DataType::Bfloat16) && rewriter_.node(n).stage == Stage::Backward) leave_out(n);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  bool is_cast(NodeId id, DataType to) const {
+    return rewriter_.is(id, "Cast") && !rewriter_.node(id).outputs.empty() &&
+           rewriter_.value(rewriter_.node(id).outputs[0]).type.dtype == to;
+  }
+  bool reshapes(NodeId id) const {
+    return rewriter_.is(id, "Reshape") || rewriter_.is(id, "Squeeze") || rewriter_.is(id, "Unsqueeze") ||
+           rewriter_.is(id, "arbalest.TransposeInPlace");
+  }
+
+  void leave_out(NodeId down) {
+    const ValueId sum = rewriter_.input(down, 0);
+    if (rewriter_.value(sum).type.dtype != DataType::Float32) return;
+    std::vector<NodeId> between;
+    NodeId next = rewriter_.only_reader(rewriter_.node(down).outputs[0]);
+    for (; next != kNone && reshapes(next); next = rewriter_.only_reader(rewriter_.node(next).outputs[0])) {
+      between.push_back(next);
+    }
+    if (next == kNone || between.empty() || !is_cast(next, DataType::Float32)) return;
+    const ValueId wanted = rewriter_.node(next).outputs[0];
+    rewriter_.set_input(between.front(), 0, sum);
+    rewriter_.remove(next);
+    rewriter_.set_outputs(between.back(), {wanted});
+    for (const NodeId id : between) rewriter_.infer(id);
+    rewriter_.remove(down);
+  }
+
+  Rewriter rewriter_;
+};
+
 }  // namespace
 
 void lower_precision(Graph& graph, ArenaValues& arenas) {
@@ -121,6 +164,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
     }
   }
   rewriter.finish();
+  CastsThereAndBack(graph).run();
 }
 
 }  // namespace arbalest

@@ -491,4 +491,18 @@ TEST_CASE("constants are in bfloat16 from the start, and gradients are cast once
   CHECK(float(number) == 1.5f);
 }
 
+TEST_CASE("gradients of parameters that are reshaped stay float") {
+  const std::string body = kTokens + "r = Reshape <shape = [1, 8]> (scale)\ny = Mul (tokens, r)\n" + kFlat +
+                           "#initial float[8] scale = {" + numbers(8) + "}";
+  const Program program = program_of_net(body, true);
+  const Graph& graph = program.training().graph;
+  CHECK(value(graph, "scale.gradient").type.dtype == DataType::Float32);
+  const std::string& made = graph.nodes[size_t(value(graph, "scale.gradient").producer)].op->name;
+  CHECK(made == "Reshape");
+  for (const Node& node : graph.nodes) {
+    const bool gradient = node.stage == Stage::Backward && node.op->name == "Cast";
+    CHECK_MESSAGE(!(gradient && graph.values[size_t(node.inputs[0])].type.shape == Shape{1, 8}), node.name);
+  }
+}
+
 }  // namespace moves_test

@@ -15,7 +15,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
-#include "executor/world/ranks.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -96,12 +96,7 @@ void Scheduler::start_host_threads() {
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   const Listening listening(*this);
   if (Ranks* ranks = options_.ranks.get()) {
-    const auto most = [](const Ranks::Parts& parts) {
-      int64_t number = 0;
-      for (const std::string& part : parts) number = std::max(number, number_of(part));
-      return number;
-    };
-    phase_.stretch = most(ranks->exchange("calls before a run", std::to_string(ranks->called()))) + 1;
+    phase_.stretch = largest_of(ranks, ranks->called()) + 1;
     ranks->listen([this](const std::string& message) { fail(std::make_exception_ptr(TaskError(message, -1))); });
   }
   // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.

@@ -12,6 +12,7 @@
 #include "executor/run/first_not_finite.h"
 #include "executor/segment/whole_state.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -159,12 +160,21 @@ ModelState Segment::model() const {
   return model;
 }
 
-SegmentSnapshot Segment::snapshot() const {
+SegmentSnapshot Segment::own_snapshot() const {
   SegmentSnapshot snapshot;
   snapshot.at = where();
   state_.read(snapshot);
   reports_.add_to(snapshot);
-  return session_.ranks ? gathered(*session_.ranks, std::move(snapshot)) : snapshot;
+  return snapshot;
+}
+
+SegmentSnapshot Segment::snapshot() const {
+  SegmentSnapshot mine = own_snapshot();
+  return session_.ranks ? gathered(*session_.ranks, std::move(mine)) : mine;
+}
+
+std::string Segment::not_finite(const SegmentSnapshot& own) const {
+  return first_of(session_.ranks.get(), state_.not_finite(own));
 }
 
 void Segment::time_alone(TraceRecorder& trace) {
@@ -191,10 +201,14 @@ StepProfile Segment::profile() const {
 
 std::string Segment::first_not_finite(const SegmentSnapshot& before) const {
   state_.put_back(before);
-  const auto found = arbalest::first_not_finite(*binding_, before.at.iterations);
-  return found ? to_string(*found)
-               : "all values of the step are finite when its nodes run once more, one by one: what is not is made "
-                 "between learners, or not each time";
+  const std::optional<NotFinite> found = arbalest::first_not_finite(*binding_, before.at.iterations);
+  Ranks* const ranks = session_.ranks.get();
+  // The earliest part of the step counts, and of it the first learner, as in one process.
+  const int64_t earliest = -largest_of(ranks, found ? -found->part : -INT64_MAX);
+  const std::string text = first_of(ranks, found && found->part == earliest ? to_string(*found) : "");
+  return !text.empty() ? text
+                       : "all values of the step are finite when its nodes run once more, one by one: what is not is "
+                         "made between learners, or not each time";
 }
 
 }  // namespace arbalest

@@ -54,8 +54,8 @@ class Segment {
   // Measures the time of each node of the first learner's step, and the limits of the device for the least time that it
   // could take.
   StepProfile profile() const;
-  // Runs the last iteration again from the snapshot before it, node by node, and describes where its numbers first are
-  // not finite.
+  // Runs the last iteration again from the own snapshots before it, node by node, and describes where its numbers first
+  // are not finite. Every process calls this.
   std::string first_not_finite(const SegmentSnapshot& before) const;
 
   int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : at_.iterations; }
@@ -63,13 +63,15 @@ class Segment {
   bool at_end() const;                                           // true if nothing of the plan is left to run
   Cursor cursor() const { return clock_.cursor(iterations()); }  // where the next segment begins
   RunPosition position() const { return clock_.position(iterations()); }
-  // The next three are of all processes, which call them at the same point.
+  // The next three are of all processes, which call them at the same point. A snapshot is taken at rest, or after
+  // run().
   RunState state() const;
-  ModelState model() const;          // the model to be saved at this point; at rank 0 alone
-  SegmentSnapshot snapshot() const;  // at rest, or after run(); whole at rank 0 alone
-  // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none.
-  // Optimiser slots are not checked.
-  std::string not_finite(const SegmentSnapshot& snapshot) const { return state_.not_finite(snapshot); }
+  ModelState model() const;              // the model to be saved at this point; at rank 0 alone
+  SegmentSnapshot snapshot() const;      // whole at rank 0 alone
+  SegmentSnapshot own_snapshot() const;  // with the learners, and the sums of validations, of this process alone
+  // The first array in the own snapshots of all processes that is not finite: "the weights of learner 2 on cpu:0"; "":
+  // there is none. Optimiser slots are not checked. Every process calls this.
+  std::string not_finite(const SegmentSnapshot& own) const;
   // Input, divergence and the causes of it.
   const SegmentReports& reports() const { return reports_; }
   void diverge(const Diverged& error) { reports_.diverge(error); }  // keeps the first error

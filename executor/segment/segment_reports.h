@@ -66,6 +66,8 @@ class SegmentReports {
 
  private:
   const Loop& training() const { return prepared_.program.training(); }
+  std::string part_of_report(const std::vector<double>& sums) const;
+  std::vector<double> sums_of(const Ranks::Parts& parts) const;
   void with_all(TaskId task, int64_t tick, std::string part, std::function<void(const Ranks::Parts&)> then);
   Monitor::Verdict end_validation(int64_t tick, const Ranks::Parts& parts);
   bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);

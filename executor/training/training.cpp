@@ -249,13 +249,6 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   return end;
 }
 
-// Whether something holds at any of the processes.
-bool Training::anywhere(bool here) const {
-  if (!options_.ranks) return here;
-  const Ranks::Parts parts = options_.ranks->exchange("flag", here ? "1" : "0");
-  return std::find(parts.begin(), parts.end(), "1") != parts.end();
-}
-
 // One of several processes saves, and all have a part of the model.
 void Training::save_last(RunFinished& end) {
   if (!options_.ranks) {
@@ -391,7 +384,7 @@ void Training::roll_back(const Diverged& error) {
   resume(*file);
   monitor_.roll_back(from, options.rate_factor);
   const RunPosition& at = file->checkpoint.position;
-  remove_after(options_.checkpoints.folder, at.iteration);
+  if (writes()) remove_after(options_.checkpoints.folder, at.iteration);
   observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
   // In the file's place: a run that is killed before the next one goes on with the lower rate too.

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Options of `arbalest run` by which several processes decide together: four learners are one process, two or four.
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "base/plain_message.h"
+#include "executor/world/connection.h"
+#include "tests/io/image_files.h"
+#include "tests/tools/world_ranks.h"
+
+#ifdef ARBALEST_GLOO
+
+using namespace arbalest;
+using namespace arbalest::test;
+using nlohmann::json;
+
+namespace world_options_test {
+namespace {
+
+constexpr std::pair<int, const char*> kWorlds[] = {{1, "cpu:0-3"}, {2, "cpu:0-1"}, {4, "cpu:0"}};
+
+// Runs four learners as a world of this size. Returns what rank `told` says on standard error.
+std::string run(const Place& place, int size, Words words, int status = kDone, size_t told = 0) {
+  const auto world = std::find_if(std::begin(kWorlds), std::end(kWorlds), [&](auto w) { return w.first == size; });
+  words.insert(words.end(), {"--devices", world->second, "--log", place.path("log")});
+  auto ranks = place.start(size, words);
+  expect(status, ranks);
+  return ranks[told]->errors();
+}
+
+// The log's lines of an event.
+std::vector<json> events(const Place& place, const std::string& event) {
+  std::vector<json> found;
+  std::ifstream log(place.path("log"));
+  for (std::string line; std::getline(log, line);) {
+    found.push_back(json::parse(line));
+    if (found.back()["event"] != event) found.pop_back();
+  }
+  return found;
+}
+
+// A text in which devices are called learners' devices alone, as each world names them in another way.
+std::string without_devices(const std::string& text) {
+  return std::regex_replace(text, std::regex("learner ([0-9]) on [^ ]*cpu:[0-9]"), "learner $1");
+}
+
+std::string after(const std::string& text, const std::string& part) {
+  return has(text, part) ? without_devices(text.substr(text.find(part))) : "";
+}
+
+// Two epochs that end well, with a checkpoint after each.
+Words two_epochs(const Place& place, const char* strategy) {
+  return {"--strategy",
+          strategy,
+          "--checkpoint",
+          place.path("c"),
+          "--checkpoint-every",
+          "1ep",
+          "--resume",
+          "--log-every",
+          "1",
+          "--epochs",
+          "2"};
+}
+
+// The same run for two epochs more, with a learning rate that makes the loss infinite.
+Words diverging(const Place& place, const char* strategy, const Words& more) {
+  Words words = two_epochs(place, strategy);
+  words.back() = "4";
+  words.insert(words.end(), {"--change", "train.lr=1e6"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Photos of two classes, three of which are no images: two of training and one of validation.
+void write_photos(const Place& place) {
+  for (int i = 0; i < 80; ++i) {
+    const bool tests = i >= 64, bright = i % 2 == 1;
+    TestImage image = test_image(16, 16, 3, 20, uint64_t(i));
+    for (uint8_t& value : image.bytes) value = uint8_t(value / 2 + (bright ? 128 : 0));
+    const std::string name = fmt::format("photos/{}/{}/{}.png", tests ? "test" : "train", bright ? "b" : "a", i);
+    const bool broken = i == 9 || i == 42 || i == 71;
+    place.folder.write(name, broken ? FileBytes{'n', 'o'} : encode_png(image));
+  }
+}
+
+std::string graph_of_photos(const Place& place) {
+  return fmt::format(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "photos () => () {{\n"
+      "  image, label = arbalest.Prefetch <source = \"folder:{}\", batch = 4> ()\n"
+      "  pixels = arbalest.ResizeCrop <size = [12, 12]> (image)\n"
+      "  x = arbalest.Augment <mean = [0.5], std = [0.25]> (pixels)\n"
+      "  logits = arbalest.Linear <units = 2> (x)\n"
+      "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "  accuracy = arbalest.Accuracy (logits, label)\n"
+      "  auc = arbalest.AUC (logits, label)\n"
+      "  trained = arbalest.Train <lr = 0.001, momentum = 0.9, epochs = 2.0> (loss)\n"
+      "  report = arbalest.Validate <batch = 3> (trained, loss, accuracy, auc)\n"
+      "}}\n",
+      place.path("photos"));
+}
+
+}  // namespace
+
+TEST_CASE("a world whose loss is not finite goes back to the same checkpoint everywhere") {
+  for (const char* strategy : {"ssgd", "sma"}) {
+    CAPTURE(strategy);
+    std::vector<uint8_t> expected;
+    for (const auto& [size, devices] : kWorlds) {
+      CAPTURE(size);
+      const Place place;
+      run(place, size, two_epochs(place, strategy));
+      const Words words = diverging(place, strategy, {"--on-nan", "rollback", "--nan-rate-factor", "1e-9"});
+      run(place, size, words);
+      const std::vector<json> back = events(place, "rollback");
+      REQUIRE(back.size() == 1);
+      CHECK(back[0]["iteration"] == 32);
+      CHECK(back[0]["from_iteration"] > 32);
+      CHECK(back[0]["rate_factor"] == 1e-9);
+      has(back[0]["reason"], " no longer finite after iteration ");
+      CHECK(events(place, "end").back()["iteration"] == 64);
+      if (size == 1) expected = place.weights();
+      CHECK(place.weights() == expected);
+    }
+  }
+}
+
+TEST_CASE("a world that goes back too often ends everywhere, with the same error") {
+  const Place place;
+  run(place, 2, two_epochs(place, "ssgd"));
+  const Words words = diverging(place, "ssgd", {"--on-nan", "rollback", "--nan-rate-factor", "1"});
+  for (const size_t rank : {size_t{0}, size_t{1}}) {
+    has(run(place, 2, words, kFailed, rank), "; the run has gone back to a checkpoint 3 times already");
+  }
+}
+
+TEST_CASE("--find-nan names the same node and learner in worlds of any size, at each rank") {
+  std::string expected;
+  for (const auto& [size, devices] : kWorlds) {
+    for (const int rank : {0, size - 1}) {
+      CAPTURE(size);
+      CAPTURE(rank);
+      const Place place;
+      const Words words = {"--strategy", "ssgd", "--set", "train.lr=1e24", "--find-nan"};
+      const std::string told = after(run(place, size, words, kFailed, size_t(rank)), "; in iteration ");
+      has(told, " of learner 0 makes ");
+      if (size == 1) expected = told;
+      CHECK(told == expected);
+    }
+  }
+}
+
+TEST_CASE("--find-nan changes nothing in what a world trains") {
+  const Words words = {"--strategy", "sma", "--epochs", "2"};
+  const std::vector<uint8_t> expected = alone(words);
+  const Place place;
+  run(place, 2, {"--strategy", "sma", "--epochs", "2", "--find-nan"});
+  CHECK(place.weights() == expected);
+}
+
+TEST_CASE("what any rank cannot read is counted, told once and left out of what all measure") {
+  std::vector<uint8_t> expected;
+  json validation;
+  for (const auto& [size, devices] : kWorlds) {
+    CAPTURE(size);
+    Place place;
+    write_photos(place);
+    place.graph = place.folder.write("p.onnxtxt", graph_of_photos(place)).string();
+    run(place, size, {"--strategy", "ssgd", "--skip-bad", "3"});
+    std::vector<std::string> told;
+    for (const json& event : events(place, "skipped")) told.push_back(event["sample"]);
+    std::sort(told.begin(), told.end());
+    REQUIRE(told.size() == 3);
+    has(told[0], "test/b/71.png");
+    has(told[1], "train/a/42.png");
+    has(told[2], "train/b/9.png");
+    json last = events(place, "validation").back();
+    CHECK(last["left_out"] == 1);
+    CHECK(last["samples"] == 15);
+    if (size == 1) {
+      expected = place.weights();
+      validation = last;
+    }
+    CHECK(place.weights() == expected);
+    for (const char* name : {"loss", "accuracy", "auc"}) CHECK(last[name] == validation[name]);
+  }
+}
+
+TEST_CASE("the samples that a world may skip are counted over all ranks") {
+  Place place;
+  write_photos(place);
+  place.graph = place.folder.write("p.onnxtxt", graph_of_photos(place)).string();
+  // In one epoch each sample is read by one rank.
+  const Words words = {"--strategy", "ssgd", "--skip-bad", "2", "--epochs", "1"};
+  for (const size_t rank : {size_t{0}, size_t{3}}) {
+    has(run(place, 4, words, kFailed, rank), "--skip-bad 2 is used up, a greater number goes on");
+  }
+}
+
+}  // namespace world_options_test
+#endif

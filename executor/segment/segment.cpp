@@ -27,6 +27,13 @@ std::vector<int64_t> planned_by_device(const Plan& plan) {
   return bytes;
 }
 
+// The most bytes that a bound plan takes of any process's device, beyond those of that device in `without`.
+int64_t most_bytes(Ranks* ranks, const Binding& binding, const std::vector<int64_t>& without) {
+  int64_t most = 0;
+  for (size_t d = 0; d < without.size(); ++d) most = std::max(most, binding.peak_bytes(int32_t(d)) - without[d]);
+  return largest_of(ranks, most);
+}
+
 }  // namespace
 
 InitialValues initial_values(const Prepared& prepared, const SessionOptions& options, const WeightsFile* file) {
@@ -43,6 +50,8 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& session, const 
       planned_(planned_by_device(plan_)),
       clock_(times_of(prepared, session, plan_, from, monitor)),
       binding_(bind_plan(plan_, threads_, session.execution.device_timeout, bind_options(prepared, session), cache)),
+      memory_{most_bytes(session.ranks.get(), *binding_, std::vector<int64_t>(planned_.size(), 0)),
+              most_bytes(session.ranks.get(), *binding_, planned_)},
       state_(prepared, *binding_, clock_, drawn_for(session, nullptr)),
       batches_(prepared, *binding_, clock_, state_, monitor),
       reports_(prepared, *binding_, clock_, state_, batches_, monitor, options_) {
@@ -51,18 +60,6 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& session, const 
 }
 
 Segment::~Segment() = default;
-
-int64_t Segment::peak_bytes() const {
-  int64_t most = 0;
-  for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
-  return most;
-}
-
-int64_t Segment::workspace_bytes() const {
-  int64_t most = 0;
-  for (size_t d = 0; d < planned_.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)) - planned_[d]);
-  return most;
-}
 
 void Segment::start_from(const SegmentSnapshot& checkpoint) {
   const SegmentTimes& times = clock_.times();

@@ -27,8 +27,9 @@ class Segment {
 
   const Plan& plan() const { return plan_; }
   const SegmentClock& clock() const { return clock_; }
-  int64_t peak_bytes() const;       // on the device that needs most, workspaces included
-  int64_t workspace_bytes() const;  // on the device whose kernels need most
+  // These are over the devices of all processes.
+  int64_t peak_bytes() const { return memory_.peak; }            // where most is needed, workspaces included
+  int64_t workspace_bytes() const { return memory_.workspace; }  // where kernels need most
 
   // Call one of these before run().
   void start_from(InitialValues values) { state_.put(std::move(values)); }
@@ -43,8 +44,6 @@ class Segment {
   // Runs to the end of the segment, to a validation that ends the run, or until `interrupted` is set. Reports the
   // iterations that no report has covered. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests = {});
-  // Ends the segment after the batches already read. For functions that are called while it runs.
-  void stop() { scheduler_->stop(); }
 
   // Call these after run() and state(); the state is lost.
   // Records how long compute tasks that run in parallel with others take by themselves.
@@ -88,6 +87,10 @@ class Segment {
   const std::vector<int64_t> planned_;  // by device: bytes without workspaces
   SegmentClock clock_;
   const std::unique_ptr<Binding> binding_;
+  struct Memory {
+    int64_t peak, workspace;
+  };
+  const Memory memory_;  // of the device of any process that needs most
   SegmentState state_;
   SegmentBatches batches_;
   SegmentReports reports_;

@@ -56,15 +56,21 @@ std::function<void(int64_t)> SegmentReports::report() {
     with_all(binding_.plan().handles.report, tick, std::move(part), [=, this](const Ranks::Parts& parts) {
       const int64_t last = relation.last_of(tick);
       const int64_t before = std::exchange(reported_, last + 1);
-      const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(sums_of(parts)));
-      if (finite && options_.on_report) options_.on_report(clock_.position(last + 1));
+      const Sums sums = sums_of(parts);
+      const bool finite =
+          report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(sums.of_learners));
+      const bool ends = finite && options_.on_report && options_.on_report(clock_.position(last + 1), sums.seconds);
+      if (!ends) return;
+      end_.wanted = true;
+      if (!options_.ranks) scheduler_->stop();
     });
   };
 }
 
-// What this process tells the others of training: samples that it could not read, and the sums of its learners.
+// The part of a report that is of this process: its time, samples that it could not read, and its learners' sums.
 std::string SegmentReports::part_of_report(const std::vector<double>& sums) const {
   PartWriter part;
+  part.number(monitor_.seconds());
   const std::vector<BadSample> bad = prepared_.bad->take_found();
   part.number(uint64_t(bad.size()));
   for (const BadSample& sample : bad) {
@@ -74,12 +80,13 @@ std::string SegmentReports::part_of_report(const std::vector<double>& sums) cons
   return std::move(part.bytes);
 }
 
-// The sums of all learners. Samples that other processes could not read count here as well: the run ends if all have
-// found too many together.
-std::vector<double> SegmentReports::sums_of(const Ranks::Parts& parts) const {
-  std::vector<double> sums;
+// The sums in the parts of all. Samples that other processes could not read count here as well: the run ends if all
+// have found too many together.
+SegmentReports::Sums SegmentReports::sums_of(const Ranks::Parts& parts) const {
+  Sums sums;
   for (const std::string& part : parts) {
     PartReader in(part);
+    sums.seconds = std::max(sums.seconds, in.number<double>());
     for (auto bad = in.number<uint64_t>(); bad > 0; --bad) {
       BadSample sample;
       for (std::string* text : {&sample.place, &sample.fault, &sample.number}) *text = in.text();
@@ -90,7 +97,7 @@ std::vector<double> SegmentReports::sums_of(const Ranks::Parts& parts) const {
       }
     }
     const std::vector<double> of_rank = in.array<double>();
-    sums.insert(sums.end(), of_rank.begin(), of_rank.end());
+    sums.of_learners.insert(sums.of_learners.end(), of_rank.begin(), of_rank.end());
   }
   return sums;
 }
@@ -178,8 +185,8 @@ Monitor::Verdict SegmentReports::judge(int64_t iterations, const Measurement& me
 }
 
 std::optional<Diverged> SegmentReports::diverged() const {
-  const std::scoped_lock lock(divergence_mutex_);
-  return diverged_;
+  const std::scoped_lock lock(end_.mutex);
+  return end_.diverged;
 }
 
 // Whether losses are still finite, which `look` throws if they are not.
@@ -199,8 +206,8 @@ bool SegmentReports::watch(const std::function<void()>& look) {
 }
 
 void SegmentReports::diverge(const Diverged& error) {
-  const std::scoped_lock lock(divergence_mutex_);
-  if (!diverged_) diverged_ = error;
+  const std::scoped_lock lock(end_.mutex);
+  if (!end_.diverged) end_.diverged = error;
 }
 
 InputMeter::Look SegmentReports::look_at_input(int64_t iterations) const {
@@ -217,10 +224,10 @@ void SegmentReports::report_rest() {
   if (done <= reported_ && !options_.ranks) return;
   const std::string part = part_of_report(trained_.read_end());
   const auto parts = options_.ranks ? options_.ranks->exchange("last report", part) : Ranks::Parts{part};
-  const std::vector<double> sums = sums_of(parts);
+  const Sums sums = sums_of(parts);
   if (done <= reported_) return;  // what other processes could not read was still to be told
   const int64_t before = std::exchange(reported_, done);
-  report_trained(before, done, false, trained_.advance(sums));
+  report_trained(before, done, false, trained_.advance(sums.of_learners));
 }
 
 // The learners whose loss was not finite when it was read last; "" if there is one learner only.

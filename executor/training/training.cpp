@@ -91,8 +91,8 @@ SegmentOptions Training::segment_options() {
   options.outlives_divergence = divergence_->outlives();
   options.on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
   if (search_ && !search_->done()) {
-    options.on_report = [this](const RunPosition& at) {
-      if (search_->observe(at, segment_->reports().last_input())) segment_->stop();
+    options.on_report = [this](const RunPosition& at, double seconds) {
+      return search_->observe(at, seconds, segment_->reports().last_input());
     };
   }
   options.on_process_ends = [this](const std::string& message) {
@@ -281,13 +281,13 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
           .due =
               [this] {
                 return time_is_up() || checkpoints_->wants_rest() || segment_->reports().diverged() ||
-                       checkpoints_->found_not_finite() || (options_.ranks && is_over());
+                       checkpoints_->found_not_finite() || (options_.ranks && segment_is_over());
               }};
 }
 
 // Nothing of the plan is under way. A segment whose loss is not finite ends here.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
-  if (!divergence_->is_finite(*segment_, *checkpoints_) || is_over()) return std::nullopt;
+  if (!divergence_->is_finite(*segment_, *checkpoints_) || segment_is_over()) return std::nullopt;
   const bool stops = anywhere(interrupted.load());
   if (stops || anywhere(time_is_up())) {
     stopped_ = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
@@ -356,6 +356,7 @@ void Training::next_segment() {
                                          before.strategy, prepared_.request.strategy));
       return;
     } catch (const RunError& error) {
+      if (options_.ranks && !dynamic_cast<const AgreedError*>(&error)) throw;  // the others know nothing of it
       give_up_learners(error.what(), ended);
     } catch (const LimitTooLow& error) {
       give_up_learners(error.brief, ended);

@@ -105,6 +105,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
                          from->checkpoint.position.iteration)
            : "none");
   const DivergenceOptions& divergence = options.divergence;
+  add("--memory-limit", options.execution.memory_limit);
   add("--skip-bad", options.execution.skip_bad);
   add("--find-nan", divergence.find);
   add("--on-nan", int(divergence.then));
@@ -121,8 +122,6 @@ void check_options_of_world(const Prepared& prepared, const SessionOptions& opti
   const auto refuse = [](const std::string& what) {
     throw GraphError(fmt::format("{} is for one process; several that train together do not have it yet", what));
   };
-  if (options.learners.per_device == 0) refuse("--learners auto");
-  if (options.execution.memory_limit > 0) refuse("--memory-limit");
   if (!options.files.trace.empty()) refuse("--trace");
   const std::string& strategy = prepared.request.strategy.name;
   if (strategy_spec(strategy).alone)

@@ -26,4 +26,16 @@ std::string first_of(Ranks* ranks, std::string text) {
   return "";
 }
 
+void on_all(Ranks* ranks, const std::function<void()>& step) {
+  if (!ranks) return step();
+  std::string error;
+  try {
+    step();
+  } catch (const RunError& thrown) {
+    error = thrown.what();
+  }
+  error = first_of(ranks, std::move(error));
+  if (!error.empty()) throw AgreedError(error);
+}
+
 }  // namespace arbalest

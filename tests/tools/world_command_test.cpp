@@ -277,8 +277,7 @@ TEST_CASE("two ranks with the same GPU are told so") {
 
 TEST_CASE("what several processes cannot do yet is refused before anything runs") {
   const Place place;
-  for (const Words& more : {Words{"--strategy", "none"}, Words{"--strategy", "ssgd", "--memory-limit", "1GiB"},
-                            Words{"--strategy", "ssgd", "--trace", place.path("t")}}) {
+  for (const Words& more : {Words{"--strategy", "none"}, Words{"--strategy", "ssgd", "--trace", place.path("t")}}) {
     auto ranks = place.start(2, more);
     expect(kWrong, ranks);
     has(ranks[0]->errors(), "is for one process; several that train together do not have it yet");

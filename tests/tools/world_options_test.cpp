@@ -24,6 +24,23 @@ namespace {
 
 constexpr std::pair<int, const char*> kWorlds[] = {{1, "cpu:0-3"}, {2, "cpu:0-1"}, {4, "cpu:0"}};
 
+// Several layers whose values can be computed again.
+constexpr const char* kDeep =
+    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+    "g () => () {\n"
+    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=256&test=100&size=16\", batch = 8> ()\n"
+    "  x = arbalest.Augment <pad = 1> (image)\n"
+    "  a = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
+    "  b = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (a)\n"
+    "  c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (b)\n"
+    "  h = GlobalAveragePool (c)\n"
+    "  f = Flatten (h)\n"
+    "  logits = arbalest.Linear <units = 10> (f)\n"
+    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+    "  trained = arbalest.Train <lr = 0.02, momentum = 0.9, epochs = 2.0> (loss)\n"
+    "  report = arbalest.Validate <batch = 20> (trained, loss)\n"
+    "}\n";
+
 // Runs four learners as a world of this size. Returns what rank `told` says on standard error.
 std::string run(const Place& place, int size, Words words, int status = kDone, size_t told = 0) {
   const auto world = std::find_if(std::begin(kWorlds), std::end(kWorlds), [&](auto w) { return w.first == size; });
@@ -201,6 +218,49 @@ TEST_CASE("the samples that a world may skip are counted over all ranks") {
   for (const size_t rank : {size_t{0}, size_t{3}}) {
     has(run(place, 4, words, kFailed, rank), "--skip-bad 2 is used up, a greater number goes on");
   }
+}
+
+TEST_CASE("a memory limit is met by the same plan everywhere, and takes no bit from what a world trains") {
+  std::vector<uint8_t> expected;
+  int64_t limit = 0;
+  for (const auto& [size, devices] : kWorlds) {
+    CAPTURE(size);
+    Place place;
+    place.graph = place.folder.write("d.onnxtxt", std::string(kDeep)).string();
+    if (size == 1) {
+      run(place, size, {"--strategy", "ssgd"});
+      expected = place.weights();
+      limit = events(place, "start").at(0)["planned_peak_bytes"].get<int64_t>() * 7 / 8;
+    }
+    run(place, size, {"--strategy", "ssgd", "--memory-limit", std::to_string(limit)});
+    CHECK(place.weights() == expected);
+    const json start = events(place, "start").back();
+    CHECK(start["planned_peak_bytes"] <= limit);
+    CHECK(start["memory_limit"]["values_computed_again"] > 0);
+  }
+}
+
+TEST_CASE("a memory limit that is too low is refused at every rank") {
+  const Place place;
+  for (const size_t rank : {size_t{0}, size_t{1}}) {
+    has(run(place, 2, {"--strategy", "ssgd", "--memory-limit", "1KiB"}, kWrong, rank), " is too low: ");
+  }
+}
+
+TEST_CASE("ranks look for the number of learners together, and go on with it") {
+  Place place;
+  place.options = {"--threads", "1"};
+  Words words = {"--strategy",   "sma",           "--learners", "auto",         "--set", "train.epochs=100000",
+                 "--checkpoint", place.path("c"), "--resume",   "--time-limit", "8"};
+  run(place, 2, words, kInterrupted);
+  const std::vector<json> tuned = events(place, "tune");
+  REQUIRE(!tuned.empty());
+  CHECK(tuned[0]["learners"] == 1);
+  const json end = events(place, "end").back();
+  CHECK(end["learners"] == tuned.back()["next_learners"]);
+  words.back() = "1";
+  run(place, 2, words, kInterrupted);
+  CHECK(events(place, "resume").back()["learners"] == end["learners"]);
 }
 
 }  // namespace world_options_test

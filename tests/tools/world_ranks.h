@@ -93,10 +93,12 @@ class Rank {
 struct Place {
   const TestFolder folder;
   std::string graph = folder.write("g.onnxtxt", std::string(kGraph)).string();
+  Words options = {"--deterministic", "--threads", "1", "--save", path("w")};  // of every command
   std::string path(const std::string& name) const { return (folder / name).string(); }
 
   Words command(const Words& more) const {
-    Words words = {"run", graph, "--deterministic", "--threads", "1", "--save", path("w")};
+    Words words = {"run", graph};
+    words.insert(words.end(), options.begin(), options.end());
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

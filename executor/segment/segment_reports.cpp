@@ -57,8 +57,7 @@ std::function<void(int64_t)> SegmentReports::report() {
       const int64_t last = relation.last_of(tick);
       const int64_t before = std::exchange(reported_, last + 1);
       const Sums sums = sums_of(parts);
-      const bool finite =
-          report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(sums.of_learners));
+      const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(sums.of_learners));
       const bool ends = finite && options_.on_report && options_.on_report(clock_.position(last + 1), sums.seconds);
       if (!ends) return;
       end_.wanted = true;

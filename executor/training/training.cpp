@@ -249,14 +249,15 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   return end;
 }
 
-// One of several processes saves, and all have a part of the model.
+// Rank 0 saves. The others hand it their parts of the model if it asks for them.
 void Training::save_last(RunFinished& end) {
-  if (!options_.ranks) {
-    files_.save_last(end, [this] { return ModelAt{segment_->model(), segment_->position()}; });
-    return;
-  }
-  const ModelAt last{segment_->model(), segment_->position()};
-  if (writes()) files_.save_last(end, [&last] { return last; });
+  bool asked = false;
+  const auto last = [&] {
+    asked = anywhere(true);
+    return ModelAt{segment_->model(), segment_->position()};
+  };
+  if (writes()) files_.save_last(end, last);
+  if (!asked && anywhere(false)) segment_->model();
 }
 
 bool Training::is_over() const {

@@ -263,5 +263,29 @@ TEST_CASE("ranks look for the number of learners together, and go on with it") {
   CHECK(events(place, "resume").back()["learners"] == end["learners"]);
 }
 
+TEST_CASE("rank 0 gets the state of the others only if something needs it") {
+  constexpr int64_t kWeights = 16 << 20;  // bytes: 256 x 16 384
+  const std::string graph =
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "g () => () {\n"
+      "  image, label = arbalest.Prefetch <source = \"glyphs:?train=64&test=20&size=16\", batch = 8> ()\n"
+      "  x = Cast <to = 1> (image)\n"
+      "  h = Flatten (x)\n"
+      "  logits = arbalest.Linear <units = 16384> (h)\n"
+      "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "  trained = arbalest.Train <lr = 0.02, momentum = 0.9, epochs = 1.0> (loss)\n"
+      "}\n";
+  const auto peak = [&](bool saves) {
+    Place place;
+    place.graph = place.folder.write("g.onnxtxt", graph).string();
+    if (!saves) place.options = {"--threads", "1"};
+    auto ranks = place.start(2, {"--strategy", "ssgd", "--devices", "cpu:0"});
+    expect(kDone, ranks);
+    return ranks[0]->peak_bytes();
+  };
+  // The other's weights and momentum alone are twice the weights, packed and unpacked.
+  CHECK(peak(true) - peak(false) > 3 * kWeights);
+}
+
 }  // namespace world_options_test
 #endif

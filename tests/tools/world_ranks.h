@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -73,13 +74,15 @@ class Rank {
   // The exit status, or minus the signal that ended it. Kills a rank that hangs.
   int wait() {
     int status = 0;
-    for (const auto until = WallTime::now() + std::chrono::seconds(60); waitpid(process_, &status, WNOHANG) == 0;) {
+    for (const auto until = WallTime::now() + std::chrono::seconds(60);
+         wait4(process_, &status, WNOHANG, &used_) == 0;) {
       if (WallTime::now() > until) send(SIGKILL);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     process_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
+  int64_t peak_bytes() const { return used_.ru_maxrss * 1024; }  // of its memory, after wait()
   std::string errors() const {
     const std::vector<uint8_t> bytes = read_file(errors_);
     return {bytes.begin(), bytes.end()};
@@ -88,6 +91,7 @@ class Rank {
  private:
   const std::string errors_;
   pid_t process_ = 0;
+  rusage used_{};
 };
 
 struct Place {

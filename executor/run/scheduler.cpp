@@ -241,19 +241,24 @@ void Scheduler::issue(TaskId task, int64_t instance) {
 void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
+  if (options_.trace) times(task, instance).issued = started;
   try {
     {
       const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
       host_[size_t(task)](instance);
     }
     if (!plan_.tasks[size_t(task)].deferred) {
-      if (options_.trace) times(task, instance).issued = started;
       completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
     }
   } catch (...) {
     failed(task, instance, std::current_exception());
   }
   leave();
+}
+
+void Scheduler::finish(TaskId task, int64_t instance) {
+  completed(task, instance, options_.trace ? times(task, instance).issued : -1,
+            options_.trace ? options_.trace->now() : -1);
 }
 
 void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_t ended) {

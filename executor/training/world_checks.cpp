@@ -105,6 +105,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
                          from->checkpoint.position.iteration)
            : "none");
   const DivergenceOptions& divergence = options.divergence;
+  add("--trace", options.files.trace.empty() ? "none" : "given");
   add("--memory-limit", options.execution.memory_limit);
   add("--skip-bad", options.execution.skip_bad);
   add("--find-nan", divergence.find);
@@ -116,20 +117,20 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
   return facts;
 }
 
-}  // namespace
-
-void check_options_of_world(const Prepared& prepared, const SessionOptions& options) {
-  const auto refuse = [](const std::string& what) {
-    throw GraphError(fmt::format("{} is for one process; several that train together do not have it yet", what));
-  };
-  if (!options.files.trace.empty()) refuse("--trace");
+// Throws GraphError if the learners train a model each, which several processes do not do together.
+void check_strategy(const Prepared& prepared) {
   const std::string& strategy = prepared.request.strategy.name;
-  if (strategy_spec(strategy).alone)
-    refuse(fmt::format("the strategy '{}', by which learners do not agree,", strategy));
+  if (!strategy_spec(strategy).alone) return;
+  throw GraphError(
+      fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or "
+                  "--world-size 1 to train with each process alone",
+                  strategy));
 }
 
+}  // namespace
+
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
-  check_options_of_world(prepared, options);
+  check_strategy(prepared);
   const auto mine = facts_of(prepared, options, identity);
   std::string text;
   for (const auto& [name, value] : mine) text += fmt::format("{}\t{}\n", name, printable(value));

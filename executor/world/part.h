@@ -59,7 +59,8 @@ class PartReader {
     constexpr size_t kBytes = sizeof(typename Array::value_type);
     const auto count = number<uint64_t>();
     if (count > left_.size() / kBytes) fail();
-    Array content(count, {});
+    Array content;
+    content.resize(count);
     take(content.data(), count * kBytes);
     return content;
   }

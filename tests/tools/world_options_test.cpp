@@ -5,13 +5,16 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
 #include "base/plain_message.h"
+#include "executor/trace/trace_file.h"
 #include "executor/world/connection.h"
 #include "tests/io/image_files.h"
 #include "tests/tools/world_ranks.h"
+#include "tools/view/viewer_data.h"
 
 #ifdef ARBALEST_GLOO
 
@@ -61,7 +64,7 @@ std::vector<json> events(const Place& place, const std::string& event) {
   return found;
 }
 
-// A text in which devices are called learners' devices alone, as each world names them in another way.
+// Removes the names of learners' devices, which differ from world to world.
 std::string without_devices(const std::string& text) {
   return std::regex_replace(text, std::regex("learner ([0-9]) on [^ ]*cpu:[0-9]"), "learner $1");
 }
@@ -285,6 +288,44 @@ TEST_CASE("rank 0 gets the state of the others only if something needs it") {
   };
   // The other's weights and momentum alone are twice the weights, packed and unpacked.
   CHECK(peak(true) - peak(false) > 3 * kWeights);
+}
+
+TEST_CASE("rank 0 writes one trace of all ranks, on one clock") {
+  for (const auto& [size, devices] : {std::pair{2, "cpu:0-1"}, {4, "cpu:0"}}) {
+    CAPTURE(size);
+    const Place place;
+    run(place, size, {"--strategy", "ssgd", "--trace", place.path("t.json.gz")});
+    const TraceFile trace = read_trace(place.path("t.json.gz"));
+    CHECK(trace.run.ranks == size);
+    CHECK(trace.run.clock_error > 0);
+    CHECK(trace.unfinished == 0);
+    REQUIRE(trace.plan.devices.size() == 4);
+    CHECK(to_string(trace.plan.devices[3]) == fmt::format("{}.{}/cpu:{}", host_name(), size - 1, size == 2 ? 1 : 0));
+    CHECK(trace.run.models.size() == 4);
+    // The spans of each instance of an all-reduce, one of each rank, by name and instance.
+    std::map<std::pair<std::string, int64_t>, std::vector<TaskSpan>> collectives;
+    std::map<int32_t, int> steps;  // by learner
+    for (const TaskSpan& span : trace.tasks) {
+      const Task& task = trace.plan.tasks[size_t(span.task)];
+      if (task.kind == Task::Kind::Compute && task.learner != kNone) ++steps[task.learner];
+      if (task.kind != Task::Kind::Collective || task.clock != 0) continue;
+      collectives[{task.name.substr(task.name.find('/')), span.instance}].push_back(span);
+    }
+    CHECK(steps.size() == 4);
+    REQUIRE(collectives.size() >= 64);
+    for (const auto& [name, spans] : collectives) {
+      REQUIRE(spans.size() == size_t(size));
+      int64_t last_start = 0, first_end = INT64_MAX;
+      for (const TaskSpan& span : spans) {
+        last_start = std::max(last_start, span.started);
+        first_end = std::min(first_end, span.ended);
+      }
+      CHECK(last_start <= first_end + 2 * trace.run.clock_error);  // none ends before all have come
+    }
+    const json head = json::parse(viewer_data(trace, "t").head.dump());
+    CHECK(head["devices"][0] == host_name() + ".0/cpu:0");
+    has(head["verdict"]["notes"].dump(), fmt::format("Times of {}", size));
+  }
 }
 
 }  // namespace world_options_test

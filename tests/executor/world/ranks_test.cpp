@@ -142,6 +142,18 @@ TEST_CASE("ranks agree on the largest number, the first text, and whether a step
   CHECK(first_of(nullptr, "x") == "x");
 }
 
+TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {
+  const auto found = world(3, [&](Ranks& ranks) {
+    const Ranks::ClockReading clock = ranks.read_clock();  // here all have the same
+    CHECK(std::abs(clock.there - clock.here) <= clock.error);
+    CHECK(clock.error >= 0);
+    CHECK(clock.error < 50'000'000);
+    CHECK((clock.error == 0) == ranks.first());
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(3));
+}
+
 TEST_CASE("a number that one rank raises is seen by all") {
   const auto found = world(3, [&](Ranks& ranks) {
     if (ranks.rank() == 2) ranks.call(7);

@@ -11,6 +11,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
 #include "executor/run/launches_aside.h"
+#include "executor/world/agreement.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -141,12 +142,15 @@ Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::
     : plan_(plan), calls_(std::move(calls)), devices_(std::move(devices)), collectives_(std::move(collectives)) {
   for (const auto& device : devices_) all_queues_.push_back(device.get());
   if (collectives_) all_queues_.push_back(collectives_.get());
-  check_free_memory(*options.kept);
-  make_queues();
-  make_kernels(options);
-  measure_libraries(*options.kept);
-  check_free_memory(*options.kept);
-  allocate(*options.kept);
+  Ranks* const ranks = options.ranks.get();
+  on_all(ranks, [&] { check_free_memory(*options.kept); });
+  make_queues();  // connects all ranks
+  on_all(ranks, [&] {
+    make_kernels(options);
+    measure_libraries(*options.kept);
+    check_free_memory(*options.kept);
+    allocate(*options.kept);
+  });
   tasks_.resize(plan_.tasks.size());
   const std::vector<int64_t> leads = edge_leads(plan_);
   for (size_t e = 0; e < leads.size(); ++e) {

@@ -45,7 +45,8 @@ class Binding {
  public:
   // `calls` watches what the devices call; they are parallel to plan.devices. `collectives` runs the lanes that span
   // them, nullptr if there are none. Adds arenas for workspaces that find no gap to the plan. Throws RunError,
-  // naming the largest arenas, if a device lacks memory: before the first allocation.
+  // naming the largest arenas, if a device lacks memory: before the first allocation. With several processes all throw
+  // the same, so that a run can go on with a plan of less memory.
   Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
           std::unique_ptr<Queues> collectives, const BindOptions& options);
 

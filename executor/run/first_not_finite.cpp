@@ -177,7 +177,10 @@ std::optional<NotFinite> first_not_finite(const Binding& binding, int64_t tick) 
       if (task.variants.empty()) continue;
       for (const BoundLaunch& launch : task.variants[task.variant_of(tick)].launches) {
         const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
-        if (searches[j].run(graph, launch)) return searches[j].found();
+        if (!searches[j].run(graph, launch)) continue;
+        NotFinite found = searches[j].found();
+        found.part = int64_t(part);
+        return found;
       }
     }
   }

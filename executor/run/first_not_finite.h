@@ -24,6 +24,7 @@ struct ValueRange {
 
 // The first value that is not finite.
 struct NotFinite {
+  int64_t part = 0;  // of the step
   int64_t learner = 0;
   std::string device;  // "cuda:0"
   std::string node, op;

@@ -172,7 +172,7 @@ void SampleReader::tell_bad(int64_t index, const std::string& error) const {
   const std::string number = fmt::format("sample {} of {}", index, data.substr(0, data.find(": ")));
   if (!bad_) throw TaskError(fmt::format("{}: {} ({})", place, fault, number), -1);
   try {
-    bad_->add(place, fault, number);
+    bad_->add({place, fault, number});
   } catch (const RunError& too_many) {
     throw TaskError(too_many.what(), -1);
   }

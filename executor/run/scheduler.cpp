@@ -15,7 +15,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
-#include "executor/world/ranks.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -96,12 +96,7 @@ void Scheduler::start_host_threads() {
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   const Listening listening(*this);
   if (Ranks* ranks = options_.ranks.get()) {
-    const auto most = [](const Ranks::Parts& parts) {
-      int64_t number = 0;
-      for (const std::string& part : parts) number = std::max(number, number_of(part));
-      return number;
-    };
-    phase_.stretch = most(ranks->exchange("calls before a run", std::to_string(ranks->called()))) + 1;
+    phase_.stretch = largest_of(ranks, ranks->called()) + 1;
     ranks->listen([this](const std::string& message) { fail(std::make_exception_ptr(TaskError(message, -1))); });
   }
   // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
@@ -246,19 +241,24 @@ void Scheduler::issue(TaskId task, int64_t instance) {
 void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
+  if (options_.trace) times(task, instance).issued = started;
   try {
     {
       const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
       host_[size_t(task)](instance);
     }
     if (!plan_.tasks[size_t(task)].deferred) {
-      if (options_.trace) times(task, instance).issued = started;
       completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
     }
   } catch (...) {
     failed(task, instance, std::current_exception());
   }
   leave();
+}
+
+void Scheduler::finish(TaskId task, int64_t instance) {
+  completed(task, instance, options_.trace ? times(task, instance).issued : -1,
+            options_.trace ? options_.trace->now() : -1);
 }
 
 void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_t ended) {

@@ -75,7 +75,7 @@ class Scheduler final : private CompletionSink {
 
   // Ends an instance of a deferred host task, which takes no thread while it waits. Any thread may call it, once the
   // task's function has begun.
-  void finish(TaskId task, int64_t instance) { completed(task, instance, -1, -1); }
+  void finish(TaskId task, int64_t instance);
   // The same if it fails: the run ends with the error.
   void fail(TaskId task, int64_t instance, std::exception_ptr error) {
     const Active active(*this);

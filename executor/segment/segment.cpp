@@ -12,6 +12,7 @@
 #include "executor/run/first_not_finite.h"
 #include "executor/segment/whole_state.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -24,6 +25,13 @@ std::vector<int64_t> planned_by_device(const Plan& plan) {
   std::vector<int64_t> bytes;
   for (size_t d = 0; d < plan.devices.size(); ++d) bytes.push_back(planned_bytes(plan, int32_t(d)));
   return bytes;
+}
+
+// The most bytes that a bound plan takes of any process's device, beyond those of that device in `without`.
+int64_t most_bytes(Ranks* ranks, const Binding& binding, const std::vector<int64_t>& without) {
+  int64_t most = 0;
+  for (size_t d = 0; d < without.size(); ++d) most = std::max(most, binding.peak_bytes(int32_t(d)) - without[d]);
+  return largest_of(ranks, most);
 }
 
 }  // namespace
@@ -42,6 +50,8 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& session, const 
       planned_(planned_by_device(plan_)),
       clock_(times_of(prepared, session, plan_, from, monitor)),
       binding_(bind_plan(plan_, threads_, session.execution.device_timeout, bind_options(prepared, session), cache)),
+      memory_{most_bytes(session.ranks.get(), *binding_, std::vector<int64_t>(planned_.size(), 0)),
+              most_bytes(session.ranks.get(), *binding_, planned_)},
       state_(prepared, *binding_, clock_, drawn_for(session, nullptr)),
       batches_(prepared, *binding_, clock_, state_, monitor),
       reports_(prepared, *binding_, clock_, state_, batches_, monitor, options_) {
@@ -50,18 +60,6 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& session, const 
 }
 
 Segment::~Segment() = default;
-
-int64_t Segment::peak_bytes() const {
-  int64_t most = 0;
-  for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
-  return most;
-}
-
-int64_t Segment::workspace_bytes() const {
-  int64_t most = 0;
-  for (size_t d = 0; d < planned_.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)) - planned_[d]);
-  return most;
-}
 
 void Segment::start_from(const SegmentSnapshot& checkpoint) {
   const SegmentTimes& times = clock_.times();
@@ -159,12 +157,21 @@ ModelState Segment::model() const {
   return model;
 }
 
-SegmentSnapshot Segment::snapshot() const {
+SegmentSnapshot Segment::own_snapshot() const {
   SegmentSnapshot snapshot;
   snapshot.at = where();
   state_.read(snapshot);
   reports_.add_to(snapshot);
-  return session_.ranks ? gathered(*session_.ranks, std::move(snapshot)) : snapshot;
+  return snapshot;
+}
+
+SegmentSnapshot Segment::snapshot() const {
+  SegmentSnapshot mine = own_snapshot();
+  return session_.ranks ? gathered(*session_.ranks, std::move(mine)) : mine;
+}
+
+std::string Segment::not_finite(const SegmentSnapshot& own) const {
+  return first_of(session_.ranks.get(), state_.not_finite(own));
 }
 
 void Segment::time_alone(TraceRecorder& trace) {
@@ -191,10 +198,14 @@ StepProfile Segment::profile() const {
 
 std::string Segment::first_not_finite(const SegmentSnapshot& before) const {
   state_.put_back(before);
-  const auto found = arbalest::first_not_finite(*binding_, before.at.iterations);
-  return found ? to_string(*found)
-               : "all values of the step are finite when its nodes run once more, one by one: what is not is made "
-                 "between learners, or not each time";
+  const std::optional<NotFinite> found = arbalest::first_not_finite(*binding_, before.at.iterations);
+  Ranks* const ranks = session_.ranks.get();
+  // The earliest part of the step counts, and of it the first learner, as in one process.
+  const int64_t earliest = -largest_of(ranks, found ? -found->part : -INT64_MAX);
+  const std::string text = first_of(ranks, found && found->part == earliest ? to_string(*found) : "");
+  return !text.empty() ? text
+                       : "all values of the step are finite when its nodes run once more, one by one: what is not is "
+                         "made between learners, or not each time";
 }
 
 }  // namespace arbalest

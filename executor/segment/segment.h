@@ -27,8 +27,9 @@ class Segment {
 
   const Plan& plan() const { return plan_; }
   const SegmentClock& clock() const { return clock_; }
-  int64_t peak_bytes() const;       // on the device that needs most, workspaces included
-  int64_t workspace_bytes() const;  // on the device whose kernels need most
+  // These are over the devices of all processes.
+  int64_t peak_bytes() const { return memory_.peak; }            // where most is needed, workspaces included
+  int64_t workspace_bytes() const { return memory_.workspace; }  // where kernels need most
 
   // Call one of these before run().
   void start_from(InitialValues values) { state_.put(std::move(values)); }
@@ -43,8 +44,6 @@ class Segment {
   // Runs to the end of the segment, to a validation that ends the run, or until `interrupted` is set. Reports the
   // iterations that no report has covered. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests = {});
-  // Ends the segment after the batches already read. For functions that are called while it runs.
-  void stop() { scheduler_->stop(); }
 
   // Call these after run() and state(); the state is lost.
   // Records how long compute tasks that run in parallel with others take by themselves.
@@ -54,8 +53,8 @@ class Segment {
   // Measures the time of each node of the first learner's step, and the limits of the device for the least time that it
   // could take.
   StepProfile profile() const;
-  // Runs the last iteration again from the snapshot before it, node by node, and describes where its numbers first are
-  // not finite.
+  // Runs the last iteration again from the own snapshots before it, node by node, and describes where its numbers first
+  // are not finite. Every process calls this.
   std::string first_not_finite(const SegmentSnapshot& before) const;
 
   int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : at_.iterations; }
@@ -63,13 +62,15 @@ class Segment {
   bool at_end() const;                                           // true if nothing of the plan is left to run
   Cursor cursor() const { return clock_.cursor(iterations()); }  // where the next segment begins
   RunPosition position() const { return clock_.position(iterations()); }
-  // The next three are of all processes, which call them at the same point.
+  // The next three are of all processes, which call them at the same point. A snapshot is taken at rest, or after
+  // run().
   RunState state() const;
-  ModelState model() const;          // the model to be saved at this point; at rank 0 alone
-  SegmentSnapshot snapshot() const;  // at rest, or after run(); whole at rank 0 alone
-  // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none.
-  // Optimiser slots are not checked.
-  std::string not_finite(const SegmentSnapshot& snapshot) const { return state_.not_finite(snapshot); }
+  ModelState model() const;              // the model to be saved at this point; at rank 0 alone
+  SegmentSnapshot snapshot() const;      // whole at rank 0 alone
+  SegmentSnapshot own_snapshot() const;  // with the learners, and the sums of validations, of this process alone
+  // The first array in the own snapshots of all processes that is not finite: "the weights of learner 2 on cpu:0"; "":
+  // there is none. Optimiser slots are not checked. Every process calls this.
+  std::string not_finite(const SegmentSnapshot& own) const;
   // Input, divergence and the causes of it.
   const SegmentReports& reports() const { return reports_; }
   void diverge(const Diverged& error) { reports_.diverge(error); }  // keeps the first error
@@ -86,6 +87,10 @@ class Segment {
   const std::vector<int64_t> planned_;  // by device: bytes without workspaces
   SegmentClock clock_;
   const std::unique_ptr<Binding> binding_;
+  struct Memory {
+    int64_t peak, workspace;
+  };
+  const Memory memory_;  // of the device of any process that needs most
   SegmentState state_;
   SegmentBatches batches_;
   SegmentReports reports_;

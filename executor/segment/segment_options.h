@@ -24,8 +24,10 @@ struct SegmentOptions {
   bool outlives_divergence = false;
   // Called while samples that stay on the devices are brought there.
   std::function<void(const SamplesKept&)> on_samples;
-  // Called after each report, on a host thread.
-  std::function<void(const RunPosition&)> on_report;
+  // Called after each report, on a host thread. The seconds are those of the process whose clock is furthest ahead. If
+  // it returns true, the segment ends. One process ends it after the batches already read; several processes have to
+  // come to rest for it (SegmentReports::wants_end()).
+  std::function<bool(const RunPosition&, double seconds)> on_report;
   // Called on a host thread after each validation, if the request keeps the validated model.
   std::function<void(const Monitor::Verdict&, const ModelState&, const RunPosition&)> on_validated;
   // SchedulerOptions::process_ends: called, on any thread, before the process ends because of a read or a call for a

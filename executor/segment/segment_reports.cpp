@@ -5,29 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
+#include "executor/world/part.h"
+
 namespace arbalest {
-namespace {
-
-std::string bytes_of(const std::vector<double>& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
-}
-
-// The numbers of all parts, one after the other.
-std::vector<double> joined(const Ranks::Parts& parts) {
-  std::vector<double> numbers;
-  for (const std::string& part : parts) {
-    const size_t before = numbers.size();
-    numbers.resize(before + part.size() / sizeof(double));
-    std::memcpy(numbers.data() + before, part.data(), (numbers.size() - before) * sizeof(double));
-  }
-  return numbers;
-}
-
-}  // namespace
-
 InputReport InputMeter::since_last(const Look& now, int64_t learners) {
   const Look before = std::exchange(latest_, now);
   return last_ = between(before, now, learners);
@@ -70,13 +52,53 @@ SegmentReports::SegmentReports(const Prepared& prepared, const Binding& binding,
 
 std::function<void(int64_t)> SegmentReports::report() {
   return [this, relation = *binding_.plan().relation(binding_.plan().handles.by_report)](int64_t tick) {
-    with_all(binding_.plan().handles.report, tick, bytes_of(trained_.read(tick)), [=, this](const Ranks::Parts& parts) {
+    std::string part = part_of_report(trained_.read(tick));
+    with_all(binding_.plan().handles.report, tick, std::move(part), [=, this](const Ranks::Parts& parts) {
       const int64_t last = relation.last_of(tick);
       const int64_t before = std::exchange(reported_, last + 1);
-      const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(joined(parts)));
-      if (finite && options_.on_report) options_.on_report(clock_.position(last + 1));
+      const Sums sums = sums_of(parts);
+      const bool finite = report_trained(before, last + 1, clock_.ends_epoch(last), trained_.advance(sums.of_learners));
+      const bool ends = finite && options_.on_report && options_.on_report(clock_.position(last + 1), sums.seconds);
+      if (!ends) return;
+      end_.wanted = true;
+      if (!options_.ranks) scheduler_->stop();
     });
   };
+}
+
+// The part of a report that is of this process: its time, samples that it could not read, and its learners' sums.
+std::string SegmentReports::part_of_report(const std::vector<double>& sums) const {
+  PartWriter part;
+  part.number(monitor_.seconds());
+  const std::vector<BadSample> bad = prepared_.bad->take_found();
+  part.number(uint64_t(bad.size()));
+  for (const BadSample& sample : bad) {
+    for (const std::string* text : {&sample.place, &sample.fault, &sample.number}) part.array(*text);
+  }
+  part.array(sums);
+  return std::move(part.bytes);
+}
+
+// The sums in the parts of all. Samples that other processes could not read count here as well: the run ends if all
+// have found too many together.
+SegmentReports::Sums SegmentReports::sums_of(const Ranks::Parts& parts) const {
+  Sums sums;
+  for (const std::string& part : parts) {
+    PartReader in(part);
+    sums.seconds = std::max(sums.seconds, in.number<double>());
+    for (auto bad = in.number<uint64_t>(); bad > 0; --bad) {
+      BadSample sample;
+      for (std::string* text : {&sample.place, &sample.fault, &sample.number}) *text = in.text();
+      try {
+        prepared_.bad->add_others(sample);
+      } catch (const RunError& too_many) {
+        throw TaskError(too_many.what(), -1);  // reported unchanged: it is about files
+      }
+    }
+    const std::vector<double> of_rank = in.array<double>();
+    sums.of_learners.insert(sums.of_learners.end(), of_rank.begin(), of_rank.end());
+  }
+  return sums;
 }
 
 // Calls `then` with the parts of all processes, by rank. If there are several, that is once all are there, and ends the
@@ -162,8 +184,8 @@ Monitor::Verdict SegmentReports::judge(int64_t iterations, const Measurement& me
 }
 
 std::optional<Diverged> SegmentReports::diverged() const {
-  const std::scoped_lock lock(divergence_mutex_);
-  return diverged_;
+  const std::scoped_lock lock(end_.mutex);
+  return end_.diverged;
 }
 
 // Whether losses are still finite, which `look` throws if they are not.
@@ -183,8 +205,8 @@ bool SegmentReports::watch(const std::function<void()>& look) {
 }
 
 void SegmentReports::diverge(const Diverged& error) {
-  const std::scoped_lock lock(divergence_mutex_);
-  if (!diverged_) diverged_ = error;
+  const std::scoped_lock lock(end_.mutex);
+  if (!end_.diverged) end_.diverged = error;
 }
 
 InputMeter::Look SegmentReports::look_at_input(int64_t iterations) const {
@@ -198,11 +220,13 @@ InputReport SegmentReports::input() const {
 
 void SegmentReports::report_rest() {
   const int64_t done = scheduler_->iterations();
-  if (done <= reported_) return;
-  const int64_t before = std::exchange(reported_, done);
-  const std::string part = bytes_of(trained_.read_end());
+  if (done <= reported_ && !options_.ranks) return;
+  const std::string part = part_of_report(trained_.read_end());
   const auto parts = options_.ranks ? options_.ranks->exchange("last report", part) : Ranks::Parts{part};
-  report_trained(before, done, false, trained_.advance(joined(parts)));
+  const Sums sums = sums_of(parts);
+  if (done <= reported_) return;  // what other processes could not read was still to be told
+  const int64_t before = std::exchange(reported_, done);
+  report_trained(before, done, false, trained_.advance(sums.of_learners));
 }
 
 // The learners whose loss was not finite when it was read last; "" if there is one learner only.

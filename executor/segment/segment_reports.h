@@ -2,6 +2,7 @@
 #pragma once
 // Reports of a segment that runs: of training every few iterations, and of each validation.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -62,10 +63,17 @@ class SegmentReports {
   InputReport input() const;
   std::optional<Diverged> diverged() const;
   void diverge(const Diverged& error);  // keeps the first error
+  bool wants_end() const { return end_.wanted.load(); }
   const SegmentFaults& faults() const { return faults_; }
 
  private:
   const Loop& training() const { return prepared_.program.training(); }
+  struct Sums {
+    std::vector<double> of_learners;  // of all processes, one after the other
+    double seconds = 0;
+  };
+  std::string part_of_report(const std::vector<double>& sums) const;
+  Sums sums_of(const Ranks::Parts& parts) const;
   void with_all(TaskId task, int64_t tick, std::string part, std::function<void(const Ranks::Parts&)> then);
   Monitor::Verdict end_validation(int64_t tick, const Ranks::Parts& parts);
   bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);
@@ -88,8 +96,12 @@ class SegmentReports {
   std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
   int64_t reported_ = 0;                         // iterations that have been reported
   InputMeter input_;
-  mutable std::mutex divergence_mutex_;
-  std::optional<Diverged> diverged_;
+  struct End {
+    mutable std::mutex mutex;  // of `diverged`
+    std::optional<Diverged> diverged;
+    std::atomic<bool> wanted{false};  // by on_report()
+  };
+  End end_;
 };
 
 }  // namespace arbalest

@@ -18,6 +18,7 @@ namespace arbalest {
 struct SegmentSnapshot {
   Cursor from;                                            // where the segment begins
   int32_t learners = 1;                                   // per device
+  int64_t first_learner = 0;                              // of `state` and `kept`; not 0 if these are of one rank alone
   PlanPosition at;                                        // in its plan
   RunState state;                                         // corrections and updates as state() has them
   std::vector<double> corrections;                        // by learner: those that the segment began with

@@ -45,11 +45,12 @@ void SegmentState::put(const SegmentSnapshot& snapshot) {
 }
 
 void SegmentState::put_back(const SegmentSnapshot& snapshot) const {
-  put_learners(snapshot.state);
+  put_learners(snapshot.state, snapshot.first_learner);
   const std::vector<ValueId> kept = kept_values(training());
   for (const Replica& replica : learners()) {
+    const auto& values = snapshot.kept[size_t(replica.learner - snapshot.first_learner)];
     for (size_t i = 0; i < kept.size(); ++i) {
-      binding_.put(replica.placement.of[size_t(kept[i])], 0, snapshot.kept[size_t(replica.learner)][i]);
+      binding_.put(replica.placement.of[size_t(kept[i])], 0, values[i]);
     }
   }
   put_averages(snapshot.state, clock_.times().sync ? clock_.averagings(snapshot.at.iterations) : 0);
@@ -76,14 +77,14 @@ void SegmentState::add_frozen(const Loop& loop, InitialValues& values) const {
   if (loop.arenas.frozen_lowered != kNone) values[loop.arenas.frozen_lowered] = lowered_content(frozen_);
 }
 
-void SegmentState::put_learners(const RunState& state) const {
+void SegmentState::put_learners(const RunState& state, int64_t first_learner) const {
   const ArenaValues& arenas = training().arenas;
   std::vector<ValueId> carried = {arenas.weights, arenas.statistics, arenas.frozen};
   for (const ArenaValues::Slot& slot : arenas.slots) carried.push_back(slot.value);
   InitialValues values = initial_values(training(), *prepared_.training, drawn_, carried);
   add_frozen(training(), values);
   for (const Replica& replica : learners()) {
-    const LearnerState& learner = state.learners[size_t(replica.learner)];
+    const LearnerState& learner = state.learners[size_t(replica.learner - first_learner)];
     const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
       if (value != kNone) values[value] = std::move(bytes);
     };
@@ -174,6 +175,7 @@ void SegmentState::read(SegmentSnapshot& snapshot) const {
   const SegmentTimes& times = clock_.times();
   snapshot.from = times.from;
   snapshot.learners = prepared_.request.learners;
+  snapshot.first_learner = learners().front().learner;
   snapshot.state = read(snapshot.at.iterations);
   for (const LearnerStart& start : starts_) {
     snapshot.corrections.push_back(start.correction);
@@ -216,13 +218,14 @@ std::string SegmentState::name_of(const Replica& learner) const {
 std::string SegmentState::not_finite(const SegmentSnapshot& snapshot) const {
   const std::vector<ValueId> kept = kept_values(training());
   for (const Replica& replica : learners()) {
-    const LearnerState& learner = snapshot.state.learners[size_t(replica.learner)];
+    const auto place = size_t(replica.learner - snapshot.first_learner);
+    const LearnerState& learner = snapshot.state.learners[place];
     const std::string of = " of " + name_of(replica);
     if (!all_finite(DataType::Float32, learner.weights)) return "the weights" + of;
     if (!all_finite(DataType::Float32, learner.statistics)) return "the running statistics" + of;
     for (size_t i = 0; i < kept.size(); ++i) {
       const Value& value = training().graph.values[size_t(kept[i])];
-      if (all_finite(value.type.dtype, snapshot.kept[size_t(replica.learner)][i])) continue;
+      if (all_finite(value.type.dtype, snapshot.kept[place][i])) continue;
       return fmt::format("the values of '{}'{}", value.name, of);
     }
   }

@@ -27,17 +27,17 @@ class SegmentState {
 
   const LearnerStart& start_of(int64_t learner) const { return starts_[size_t(learner)]; }
   RunState read(int64_t iterations) const;  // after so many
-  // The parts of a snapshot that devices hold; `snapshot.at` is known.
+  // The parts of a snapshot that this process's devices hold; `snapshot.at` is known.
   void read(SegmentSnapshot& snapshot) const;
   ModelState validated_model() const;  // as kept for the validation that ends
   std::string name_of(const Replica& learner) const;
-  // See Segment::not_finite().
+  // See Segment::not_finite(); of this process's learners.
   std::string not_finite(const SegmentSnapshot& snapshot) const;
 
  private:
   const Loop& training() const { return prepared_.program.training(); }
   const std::vector<Replica>& learners() const { return plan_.handles.loops.front().replicas; }
-  void put_learners(const RunState& state) const;
+  void put_learners(const RunState& state, int64_t first_learner = 0) const;
   void put_averages(const RunState& state, int64_t averagings = 0) const;
   void put_validation() const;
   void put_validation(const SegmentSnapshot& snapshot) const;

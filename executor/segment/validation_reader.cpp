@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
 ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
@@ -15,19 +16,20 @@ ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, con
 }
 
 std::string ValidationReader::part(int64_t tick) const {
-  std::string bytes;
-  const auto put = [&](const void* from, size_t count) { bytes.append(static_cast<const char*>(from), count); };
+  PartWriter part;
+  part.array(left_out_.among(uint64_t(tick), 0, samples_));
+  const auto put = [&](const void* from, size_t count) { part.bytes.append(static_cast<const char*>(from), count); };
   const std::vector<double> tallies = tally_.read(tick);
   put(tallies.data(), tallies.size() * sizeof(double));
   const Plan& plan = binding_.plan();
   for (const std::vector<BufferId>& replica : rows_) {
     for (const BufferId rows : replica) put(binding_.address(rows, tick), size_t(plan.buffers[size_t(rows)].bytes));
   }
-  return bytes;
+  return std::move(part.bytes);
 }
 
-// A part has the sums of its replicas, then their rows; replicas are all alike.
-ValidationReader::Parts ValidationReader::take_apart(const std::vector<std::string>& parts) const {
+// Replicas are all alike, so the length of a part says how many it has.
+ValidationReader::Parts ValidationReader::take_apart(int64_t tick, const std::vector<std::string>& parts) {
   const size_t sums = loop_.sums;
   std::vector<size_t> sizes;  // of a replica's rows, by metric, in bytes
   size_t of_replica = sums * sizeof(double);
@@ -36,7 +38,10 @@ ValidationReader::Parts ValidationReader::take_apart(const std::vector<std::stri
     of_replica += sizes.back();
   }
   Parts apart;
-  for (const std::string& part : parts) {
+  for (const std::string& whole : parts) {
+    PartReader in(whole);
+    for (const int64_t position : in.array<int64_t>()) left_out_.add(uint64_t(tick), position);
+    const std::span<const char> part = in.left();
     if (part.size() % of_replica != 0) throw RunError("a rank measures other things than this one");
     const size_t replicas = part.size() / of_replica;
     const auto* tallies = reinterpret_cast<const double*>(part.data());
@@ -73,7 +78,7 @@ std::vector<float> ValidationReader::rows_of(const Parts& parts, size_t index, i
 }
 
 Measurement ValidationReader::read(int64_t tick, const std::vector<std::string>& parts) {
-  const Parts apart = take_apart(parts);
+  const Parts apart = take_apart(tick, parts);
   const std::vector<double> sums = tally_.advance(apart.tallies);
   // The sums that the validation began with may come from a checkpoint, so the count of samples is checked.
   if (!(sums[0] >= 0 && sums[0] < double(samples_) + 0.5)) {

@@ -17,7 +17,8 @@ class ValidationReader {
   // `samples` are the split's. Keeps the references.
   ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
                    LeftOut& left_out);
-  // The measurements of this process's replicas, as bytes: their sums, then the rows that each keeps of each metric.
+  // The measurements of this process's replicas, as bytes: the positions of samples that they left out, their sums,
+  // then the rows that each keeps of each metric.
   std::string part(int64_t tick) const;
   // The measurement over the replicas of all processes, of which these are the parts, by rank.
   Measurement read(int64_t tick, const std::vector<std::string>& parts);
@@ -29,7 +30,7 @@ class ValidationReader {
     std::vector<double> tallies;
     std::vector<std::vector<const float*>> rows;  // by replica of all processes, by metric that keeps rows
   };
-  Parts take_apart(const std::vector<std::string>& parts) const;
+  Parts take_apart(int64_t tick, const std::vector<std::string>& parts);
   int64_t columns_of(const LoopMetric& metric) const;
   std::vector<float> rows_of(const Parts& parts, size_t index, int64_t columns, int64_t tick) const;
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 #include "io/formats/json_error.h"
 #include "io/formats/trace_events.h"
 
@@ -17,32 +17,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMostMicroseconds = 1e13;
-
-double number_of(const json& value, const char* name) {
-  if (value.is_number()) return value.get<double>();
-  throw GraphError(fmt::format("'{}' is of type {}, expected a number", name, value.type_name()));
-}
-
 // Files hold µs with three decimals. What lies beyond a hundred days is no time of a run.
 int64_t nanoseconds(const json& value, const char* name, double least = -kMostMicroseconds) {
   const double microseconds = number_of(value, name);
   if (microseconds >= least && microseconds <= kMostMicroseconds) return std::llround(microseconds * 1000);
   throw GraphError(
       fmt::format("'{}' is {} µs, expected a number from {:g} to {:g}", name, microseconds, least, kMostMicroseconds));
-}
-
-double seconds_of(const json& object, const char* key) {
-  const double seconds = number_of(object.at(key), key);
-  if (seconds >= 0 && seconds <= kMostMicroseconds) return seconds;
-  throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
-}
-
-double value_of(const json& value, const char* name) {
-  constexpr double kMost = 1e18;
-  const double number = number_of(value, name);
-  if (number >= -kMost && number <= kMost) return number;
-  throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", name, number, -kMost, kMost));
 }
 
 int64_t nanoseconds_or_unknown(const EventFields& args, const char* key) {
@@ -85,7 +65,11 @@ class EventReader {
   void take_known(const TraceEvent& event) {
     const EventFields &fields = event.fields, &args = event.args;
     const std::string_view phase = text_of(fields.at("ph"), "ph");
-    if (phase == "M" && fields.at("name") == "arbalest") take_record(args.as_object());
+    if (phase == "M" && fields.at("name") == "arbalest") {
+      if (has_plan_) throw GraphError("a second record 'arbalest', expected one");  // what the first named may be gone
+      take_record(args.as_object(), trace_);
+      has_plan_ = true;
+    }
     const json* named = fields.find("cat");
     const std::string_view category = named == nullptr ? "" : text_of(*named, "cat");
     if (phase == "C" && category == "sample") take_sample(event);
@@ -104,74 +88,6 @@ class EventReader {
     }
   }
 
-  void take_record(const json& record) {
-    if (has_plan_) throw GraphError("a second record 'arbalest', expected one");  // what the first named may be gone
-    trace_.plan = plan_of_record(record.at("plan"));
-    trace_.graph = printable(record.at("graph").get<std::string>());  // names of a trace are printed only
-    trace_.launches = record.at("launches").get<std::vector<std::string>>();
-    for (std::string& name : trace_.launches) name = printable(name);
-    if (const auto operators = record.find("operators"); operators != record.end()) {
-      trace_.operators = operators->get<std::vector<std::string>>();
-      for (std::string& name : trace_.operators) name = printable(name);
-    }
-    if (const auto run = record.find("run"); run != record.end()) take_run(*run);
-    if (const auto threads = record.find("threads"); threads != record.end()) {
-      trace_.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
-                        int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};
-    }
-    if (const auto reading = record.find("reading"); reading != record.end()) {
-      trace_.reading = {
-          integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"), seconds_of(*reading, "decode"),
-          seconds_of(*reading, reading->contains("scale") ? "scale" : "transform")};  // the latter: of earlier versions
-    }
-    if (const auto alone = record.find("alone"); alone != record.end()) {
-      trace_.alone = alone->get<std::vector<int64_t>>();
-      for (int64_t& time : trace_.alone) time = std::clamp<int64_t>(time, -1, int64_t(kMostMicroseconds) * 1000);
-    }
-    if (const auto timed = record.find("timed"); timed != record.end()) take_timed(*timed);
-    if (const auto sampling = record.find("sampling"); sampling != record.end()) take_sampling(*sampling);
-    trace_.dropped = integer_of(record, "dropped", 0, INT64_MAX);
-    trace_.unfinished = integer_of(record, "unfinished", 0, INT64_MAX);
-    has_plan_ = true;
-  }
-
-  void take_run(const json& run) {
-    const auto text = [&](const char* key) { return printable(run.at(key).get<std::string>()); };
-    trace_.run = {text("strategy"),
-                  integer_of(run, "learners", 0, INT32_MAX),
-                  integer_of(run, "iterations", 0, kMostTraceTicks),
-                  integer_of(run, "first", 0, kMostTraceTicks),
-                  parse_segment_begin(text("begins")),
-                  parse_run_end(text("ended")),
-                  text("message"),
-                  integer_of(run, "ended_after", -1, kMostTraceTicks)};
-    if (!run.contains("command")) return;  // of an earlier version
-    const auto texts = [&](const char* key) {
-      auto list = run.at(key).get<std::vector<std::string>>();
-      for (std::string& one : list) one = printable(one);
-      return list;
-    };
-    trace_.run.command = texts("command");
-    trace_.run.started = text("started");
-    trace_.run.source = text("source");
-    trace_.run.precision = text("precision");
-    trace_.run.batch = integer_of(run, "batch", 0, INT32_MAX);
-    trace_.run.models = texts("models");
-  }
-
-  void take_sampling(const json& sampling) {
-    trace_.sampling.interval_ms = integer_of(sampling, "interval_ms", 0, INT32_MAX);
-    trace_.sampling.note = printable(sampling.at("note").get<std::string>());
-    for (const json& one : sampling.at("series")) {
-      const auto device = int32_t(integer_of(one, "device", kNone, int64_t(trace_.plan.devices.size()) - 1));
-      trace_.sampling.series.push_back({printable(one.at("name").get<std::string>()),
-                                        device,
-                                        printable(one.at("unit").get<std::string>()),
-                                        value_of(one.at("most"), "most"),
-                                        {}});
-    }
-  }
-
   // The number of the series is the counter's thread; a sample of all series follows the other.
   void take_sample(const TraceEvent& event) {
     Sampling& sampling = trace_.sampling;
@@ -180,24 +96,10 @@ class EventReader {
     const int64_t at = nanoseconds(event.fields.at("ts"), "ts");
     if (series == 0) sampling.at.push_back(at);
     const std::string& unit = sampling.series[series].unit;
-    values.push_back(value_of(event.args.at(unit), unit.c_str()));
+    values.push_back(sample_of(event.args.at(unit), unit.c_str()));
     if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
     throw GraphError(
         fmt::format("a sample of '{}' has another time than those of the other series", sampling.series[series].name));
-  }
-
-  void take_timed(const json& timed) {
-    const auto launches = timed.at("launch").get<std::vector<int32_t>>(),
-               tasks = timed.at("task").get<std::vector<TaskId>>();
-    const auto times = timed.at("ns").get<std::vector<int64_t>>();
-    if (launches.size() != tasks.size() || launches.size() != times.size()) {
-      throw GraphError(fmt::format("the lists of 'timed' have {}, {} and {} elements, expected as many in each",
-                                   launches.size(), tasks.size(), times.size()));
-    }
-    for (size_t i = 0; i < times.size(); ++i) {
-      trace_.timed.push_back(
-          {launches[i], tasks[i], std::clamp<int64_t>(times[i], 0, int64_t(kMostMicroseconds) * 1000)});
-    }
   }
 
   TraceFile& trace_;
@@ -278,14 +180,18 @@ void check_trace(const TraceFile& trace) {
   }
 }
 
-// Traces are written in this order, and to sort takes half as much memory again as what is sorted.
-template <typename Span>
-void sort_by_start(std::vector<Span>& spans) {
-  const auto by_start = [](const Span& a, const Span& b) { return a.started < b.started; };
-  if (!std::is_sorted(spans.begin(), spans.end(), by_start)) std::stable_sort(spans.begin(), spans.end(), by_start);
-}
-
 }  // namespace
+
+// Traces are written in this order, and to sort takes half as much memory again as what is sorted.
+void sort_by_start(TraceFile& trace) {
+  const auto sort = [](auto& spans) {
+    const auto by_start = [](const auto& a, const auto& b) { return a.started < b.started; };
+    if (!std::is_sorted(spans.begin(), spans.end(), by_start)) std::stable_sort(spans.begin(), spans.end(), by_start);
+  };
+  sort(trace.tasks);
+  sort(trace.nodes);
+  sort(trace.issues);
+}
 
 SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size()) {
   for (const TaskSpan& span : trace.tasks) by_task_[size_t(span.task)].push_back(&span);
@@ -317,9 +223,7 @@ TraceFile read_trace(const std::string& path) {
   } catch (const GraphError& error) {
     throw GraphError(Position{path, 0, 0}, error.what());
   }
-  sort_by_start(trace.tasks);
-  sort_by_start(trace.nodes);
-  sort_by_start(trace.issues);
+  sort_by_start(trace);
   return trace;
 }
 

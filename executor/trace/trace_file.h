@@ -101,6 +101,8 @@ struct TracedRun {
   std::string precision;             // "fp32", "tf32", "bf16"
   int64_t batch = 0;                 // samples of a learner's batch
   std::vector<std::string> models;   // of each device: "NVIDIA H200"
+  int64_t ranks = 1;                 // processes that the trace is of
+  int64_t clock_error = 0;           // ns by which times of other ranks may be off those of rank 0
   bool operator==(const TracedRun&) const = default;
 };
 
@@ -121,6 +123,9 @@ struct TraceFile {
   int64_t dropped = 0;     // spans that rings overwrote: the oldest
   int64_t unfinished = 0;  // instances without a start or an end, left out of `tasks`
 };
+
+// Brings spans into the order of their starts.
+void sort_by_start(TraceFile& trace);
 
 // Finds the span of (task, instance) in a trace that outlives the index.
 class SpanIndex {

@@ -90,10 +90,7 @@ TraceFile TraceRecorder::collect() const {
     trace.dropped += rings.tasks.dropped() + rings.nodes.dropped() + rings.issues.dropped();
   }
   find_starts_on_gpus(trace);
-  const auto by_start = [](const auto& a, const auto& b) { return a.started < b.started; };
-  std::stable_sort(trace.tasks.begin(), trace.tasks.end(), by_start);
-  std::stable_sort(trace.nodes.begin(), trace.nodes.end(), by_start);
-  std::stable_sort(trace.issues.begin(), trace.issues.end(), by_start);
+  sort_by_start(trace);
   return trace;
 }
 

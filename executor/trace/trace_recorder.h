@@ -28,6 +28,9 @@ class TraceRecorder {
   void set_run(TracedRun run) { run_ = std::move(run); }
   void set_sampling(Sampling sampling) { sampling_ = std::move(sampling); }
 
+  int64_t start() const {  // ns of the steady clock
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(start_.time_since_epoch()).count();
+  }
   // ns since the trace began (the recorder's construction).
   int64_t now() const { return since_start(std::chrono::steady_clock::now()); }
   int64_t since_start(std::chrono::steady_clock::time_point time) const {

@@ -9,13 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "executor/trace/trace_file.h"
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 
 namespace arbalest {
 namespace {
@@ -87,17 +88,26 @@ class Tracks {
     const int32_t device = plan_.lanes[size_t(lane)].device;
     if (!plan_.on_host(span.task)) return {process_of(device), kFirstLaneTrack + lane};
     size_t track = 0;
-    while (track < free_from_.size() && free_from_[track] > span.started) ++track;
-    if (track == free_from_.size()) free_from_.push_back(0);
-    free_from_[track] = span.ended;
+    while (track < host_.size() && (host_[track].lane != lane || host_[track].free_from > span.started)) ++track;
+    if (track == host_.size()) host_.push_back({lane, 0});
+    host_[track].free_from = span.ended;
     return {kHostProcess, kFirstHostTrack + int(track)};
   }
-  size_t host_tracks() const { return free_from_.size(); }
+  // The lane of each track of the host.
+  std::vector<LaneId> host_lanes() const {
+    std::vector<LaneId> lanes;
+    for (const HostTrack& track : host_) lanes.push_back(track.lane);
+    return lanes;
+  }
   static int process_of(int32_t device) { return device == kNone ? kHostProcess : kFirstDeviceProcess + device; }
 
  private:
+  struct HostTrack {
+    LaneId lane = kNone;
+    int64_t free_from = 0;
+  };
   const Plan& plan_;
-  std::vector<int64_t> free_from_;  // by host track
+  std::vector<HostTrack> host_;
 };
 
 }  // namespace
@@ -146,62 +156,9 @@ class Writer {
     file_.write(text_);
   }
 
-  nlohmann::json timed_record() const {
-    nlohmann::json launches = nlohmann::json::array(), tasks = launches, times = launches;
-    for (const NodeTime& node : trace_.timed) {
-      launches.push_back(node.launch);
-      tasks.push_back(node.task);
-      times.push_back(node.ns);
-    }
-    return {{"launch", std::move(launches)}, {"task", std::move(tasks)}, {"ns", std::move(times)}};
-  }
-
-  nlohmann::json sampling_record() const {
-    nlohmann::json series = nlohmann::json::array();
-    for (const SampleSeries& one : trace_.sampling.series) {
-      series.push_back({{"name", one.name}, {"device", one.device}, {"unit", one.unit}, {"most", one.most}});
-    }
-    return {
-        {"interval_ms", trace_.sampling.interval_ms}, {"note", trace_.sampling.note}, {"series", std::move(series)}};
-  }
-
-  nlohmann::json run_record() const {
-    const TracedRun& run = trace_.run;
-    return {{"strategy", run.strategy},
-            {"learners", run.learners},
-            {"iterations", run.iterations},
-            {"first", run.first},
-            {"begins", name_of(run.begins)},
-            {"ended", name_of(run.ended)},
-            {"message", run.message},
-            {"ended_after", run.ended_after},
-            {"command", run.command},
-            {"started", run.started},
-            {"source", run.source},
-            {"precision", run.precision},
-            {"batch", run.batch},
-            {"models", run.models}};
-  }
-
   void write_record() {
-    const nlohmann::json record = {{"plan", plan_record(plan_)},
-                                   {"graph", trace_.graph},
-                                   {"run", run_record()},
-                                   {"launches", trace_.launches},
-                                   {"operators", trace_.operators},
-                                   {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
-                                   {"reading",
-                                    {{"samples", trace_.reading.samples},
-                                     {"read", trace_.reading.read},
-                                     {"decode", trace_.reading.decode},
-                                     {"scale", trace_.reading.scale}}},
-                                   {"alone", trace_.alone},
-                                   {"timed", timed_record()},
-                                   {"sampling", sampling_record()},
-                                   {"dropped", trace_.dropped},
-                                   {"unfinished", trace_.unfinished}};
     event(R"({{"ph":"M","name":"arbalest","pid":{},"tid":0,"ts":0,"args":{}}})", kHostProcess,
-          record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+          trace_record(trace_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
   // Events of a GPU are timed by the microsecond, so that neighbours in a queue may seem to overlap by one. The later
@@ -228,7 +185,7 @@ class Writer {
             task_names_[size_t(span.task)], track.process, track.thread, Microseconds{start},
             Microseconds{span.ended - start}, span.task, span.instance, times);
     }
-    host_tracks_ = tracks.host_tracks();
+    host_lanes_ = tracks.host_lanes();
   }
 
   void write_nodes() {
@@ -278,8 +235,11 @@ class Writer {
       const int track = kFirstLaneTrack + int(i);
       name_thread({Tracks::process_of(lane.device), track}, lane.name, track);
     }
-    for (size_t i = 0; i < host_tracks_; ++i) {
-      name_thread({kHostProcess, kFirstHostTrack + int(i)}, fmt::format("host tasks {}", i), kFirstHostTrack + int(i));
+    std::map<LaneId, int> tracks;  // of each lane so far
+    for (size_t i = 0; i < host_lanes_.size(); ++i) {
+      const std::string& lane = plan_.lanes[size_t(host_lanes_[i])].name;
+      name_thread({kHostProcess, kFirstHostTrack + int(i)}, fmt::format("{} tasks {}", lane, tracks[host_lanes_[i]]++),
+                  kFirstHostTrack + int(i));
     }
     for (int i = 0; i < issue_threads_; ++i) {
       name_thread({kHostProcess, kFirstIssueTrack + i}, fmt::format("issuing {}", i), kFirstIssueTrack + i);
@@ -382,7 +342,7 @@ class Writer {
   std::vector<Slice> slices_;            // as written, by index of trace_.tasks
   std::string text_;
   bool first_ = true;
-  size_t host_tracks_ = 0;
+  std::vector<LaneId> host_lanes_;  // of the host's tracks
   int issue_threads_ = 0;
 };
 

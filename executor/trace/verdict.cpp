@@ -297,6 +297,10 @@ std::vector<std::string> notes_on(const TracedRun& run) {
                                                       : "The run was complete";
     notes.push_back(fmt::format("{}{}.", how, after));
   }
+  if (run.ranks > 1) {
+    notes.push_back(fmt::format("Times of {} are on the clock of rank 0, to within {}.", counted(run.ranks, "rank"),
+                                duration(double(run.clock_error))));
+  }
   if (run.begins == SegmentBegin::Run) return notes;
   const std::string why = run.begins == SegmentBegin::Resumed    ? "was resumed from a checkpoint"
                           : run.begins == SegmentBegin::Tuned    ? "was planned anew by --learners auto"

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/plain_message.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 
@@ -157,6 +158,15 @@ std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) 
   }
   tell_of(newest.faults);
   return newest.file;
+}
+
+std::shared_ptr<const CheckpointFile> found_by_first(
+    Ranks* ranks, const std::function<std::shared_ptr<const CheckpointFile>()>& find) {
+  const bool looks = !ranks || ranks->first();
+  std::shared_ptr<const CheckpointFile> file = looks ? find() : nullptr;
+  const std::string path = first_of(ranks, file ? file->path : "");
+  if (looks || path.empty()) return file;
+  return std::make_shared<const CheckpointFile>(read_checkpoint(path));
 }
 
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "base/files/output_lock.h"
 #include "executor/training/checkpoint.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 
@@ -44,6 +46,11 @@ std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::p
 
 // The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const std::filesystem::path& folder, int64_t before);
+
+// The checkpoint that `find` returns at rank 0, which reads it; the other ranks read the same file. nullptr: `find` has
+// found none. Every rank calls this; `ranks` is nullptr for a process that is alone.
+std::shared_ptr<const CheckpointFile> found_by_first(
+    Ranks* ranks, const std::function<std::shared_ptr<const CheckpointFile>()>& find);
 
 // Removes those of later iterations; a run that has gone back would otherwise go on from them.
 void remove_after(const std::filesystem::path& folder, int64_t iteration);

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "executor/training/changes.h"
-#include "executor/world/ranks.h"
+#include "executor/world/agreement.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
 namespace {
@@ -115,7 +116,22 @@ void Checkpoints::finish(const RunParts& run, RunFinished& end, bool takes) {
   end.checkpoint_error = writer_->error();
 }
 
+std::optional<CheckpointWriter::NotFinite> Checkpoints::take_not_finite() {
+  if (options_.checkpoints.folder.empty()) return std::nullopt;
+  PartWriter mine;
+  if (const auto found = writer_ ? writer_->take_not_finite() : std::nullopt) {
+    mine.number(found->iteration);
+    mine.array(found->array);
+  }
+  const std::string found = first_of(options_.ranks.get(), std::move(mine.bytes));
+  if (found.empty()) return std::nullopt;
+  PartReader in(found);
+  const auto iteration = in.number<int64_t>();
+  return CheckpointWriter::NotFinite{in.text(), iteration};
+}
+
 void Checkpoints::go_back() {
+  if (!writer_) return;
   writer_->wait();
   writer_->take_not_finite();  // of what is given up
   overdue_ = false;

@@ -59,7 +59,8 @@ class Checkpoints {
   }
   // True if a checkpoint was not written because it would have held something that is not finite.
   bool found_not_finite() const { return writer_ && writer_->found_not_finite(); }
-  std::optional<CheckpointWriter::NotFinite> take_not_finite() { return writer_->take_not_finite(); }
+  // Returns what it was, once. All processes call this and get the same.
+  std::optional<CheckpointWriter::NotFinite> take_not_finite();
   void go_back();  // before the run goes on from an earlier checkpoint
 
  private:

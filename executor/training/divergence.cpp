@@ -22,21 +22,22 @@ DivergencePolicy::DivergencePolicy(const SessionOptions& session, bool tunes) : 
 }
 
 void DivergencePolicy::begin(const Segment& segment) {
-  if (finds()) before_ = segment.snapshot();
+  if (finds()) before_ = segment.own_snapshot();
 }
 
 bool DivergencePolicy::is_finite(Segment& segment, Checkpoints& checkpoints) {
   const SegmentReports& reports = segment.reports();
-  if (checkpoints.found_not_finite() && !reports.diverged()) {
-    const CheckpointWriter::NotFinite found = *checkpoints.take_not_finite();
+  if (reports.diverged()) return false;
+  if (const auto found = checkpoints.take_not_finite()) {
     segment.diverge(
         {fmt::format("'{}' is no longer finite after iteration {}, though the loss is; try a lower learning "
                      "rate{}",
-                     found.array, found.iteration, reports.faults().cause_in_range()),
-         found.iteration, Diverged::Of::Training});
+                     found->array, found->iteration, reports.faults().cause_in_range()),
+         found->iteration, Diverged::Of::Training});
+    return false;
   }
-  if (!finds() || reports.diverged()) return !reports.diverged();
-  SegmentSnapshot now = segment.snapshot();
+  if (!finds()) return true;
+  SegmentSnapshot now = segment.own_snapshot();
   if (const std::string what = segment.not_finite(now); !what.empty()) {
     const int64_t at = segment.position().iteration;
     segment.diverge({fmt::format("{} are no longer finite after iteration {}", what, at), at, Diverged::Of::Training});
@@ -62,16 +63,22 @@ std::shared_ptr<const CheckpointFile> DivergencePolicy::checkpoint_for(const Div
                                 rollbacks == 1 ? "" : "s"),
                     error.iteration);
   }
+  auto file = found_by_first(options_.ranks.get(), [&] { return look_for_checkpoint(error); });
+  if (!file) {
+    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), options_.checkpoints.folder),
+                    error.iteration);
+  }
+  gone_back_to_ = file->checkpoint.position.iteration;
+  return file;
+}
+
+std::shared_ptr<const CheckpointFile> DivergencePolicy::look_for_checkpoint(const Diverged& error) const {
   const std::string& folder = options_.checkpoints.folder;
   auto file = newest_finite_checkpoint(folder, error.iteration);
   // The run has made no other since it began there: that checkpoint may already have been on the way to the divergence.
   if (file && file->checkpoint.position.iteration == gone_back_to_) {
     if (auto earlier = newest_finite_checkpoint(folder, gone_back_to_)) file = std::move(earlier);
   }
-  if (!file) {
-    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), folder), error.iteration);
-  }
-  gone_back_to_ = file->checkpoint.position.iteration;
   return file;
 }
 

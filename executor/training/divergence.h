@@ -25,13 +25,15 @@ class DivergencePolicy {
   bool is_finite(Segment& segment, Checkpoints& checkpoints);
   // The error with the node that makes the first value that is not finite, if that is asked for.
   Diverged located(const Diverged& error, const Segment& segment) const;
-  // The newest checkpoint that is finite, or the one before if that has been of no use. Throws if a rollback is not
-  // asked for, if the run has made so many of them, and if there is no such checkpoint.
+  // The newest checkpoint that is finite, or the one before if that has been of no use; the same for all processes.
+  // Throws if a rollback is not asked for, if the run has made so many of them, and if there is no such checkpoint.
   std::shared_ptr<const CheckpointFile> checkpoint_for(const Diverged& error, int64_t rollbacks);
 
  private:
+  std::shared_ptr<const CheckpointFile> look_for_checkpoint(const Diverged& error) const;
+
   const SessionOptions& options_;
-  SegmentSnapshot before_;     // --find-nan: the segment before its latest iteration
+  SegmentSnapshot before_;     // --find-nan: the own one of the segment before its latest iteration
   int64_t gone_back_to_ = -1;  // the iteration of the latest rollback's checkpoint
 };
 

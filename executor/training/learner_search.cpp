@@ -28,11 +28,11 @@ LearnerSearch::LearnerSearch(const SessionOptions& options, const Prepared& prep
       events_(events),
       tuner_(tuning_of(options, prepared)) {}
 
-bool LearnerSearch::observe(const RunPosition& at, const InputReport& input) {
+bool LearnerSearch::observe(const RunPosition& at, double seconds, const InputReport& input) {
   waits_for_input_ = input.bound();
   const int32_t before = tuner_.learners();
   if (before != prepared_.request.learners) return false;  // what comes after the decision
-  const auto decision = tuner_.observe(monitor_.seconds(), at.images);
+  const auto decision = tuner_.observe(seconds, at.images);
   if (!decision) return false;
   tell(*decision, at);
   return tuner_.learners() != before;

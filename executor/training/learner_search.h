@@ -22,8 +22,9 @@ class LearnerSearch {
   LearnerTuner::State state() const { return tuner_.state(); }
   void restore(const LearnerTuner::State& state) { tuner_.restore(state); }
 
-  // Takes a report of a segment. Returns true if another number of learners is wanted, so that the segment is to end.
-  bool observe(const RunPosition& at, const InputReport& input);
+  // Takes a report of a segment, so many seconds after training began. Returns true if another number of learners is
+  // wanted, so that the segment is to end. Several processes decide alike by the same seconds.
+  bool observe(const RunPosition& at, double seconds, const InputReport& input);
   // The number of learners that was asked for is not possible.
   void cannot(const std::string& why, const RunPosition& at) { tell(tuner_.cannot(why), at); }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <exception>
 #include <optional>
@@ -12,7 +13,9 @@
 #include "base/plain_message.h"
 #include "executor/devices/sampler.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/training/rank_traces.h"
 #include "executor/training/utc_time.h"
+#include "executor/world/part.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -37,13 +40,14 @@ void RunTrace::describe(const Segment& segment, const Prepared& prepared) {
   run_.source = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source");
   run_.precision = name_of(options_.numerics.precision);
   run_.batch = prepared.program.training().batch;
-  run_.models = device_models(prepared.request.devices);
+  run_.models = device_models(segment.plan().devices);
 }
 
 void RunTrace::run(Segment& segment, const Prepared& prepared, const std::atomic<bool>& interrupted,
                    const SegmentRests& rests) {
   std::optional<Sampler> sampler;
   if (!options_.files.trace.empty()) {
+    if (options_.ranks) began_ = options_.ranks->read_clock();
     recorder_ = std::make_unique<TraceRecorder>(segment.plan());
     describe(segment, prepared);
     const std::chrono::milliseconds interval(options_.execution.sample_ms);
@@ -63,8 +67,10 @@ void RunTrace::finish(Segment& segment, RunFinished& end) {
   run_.ended = end.reason;
   run_.message = end.interrupted_by;
   run_.ended_after = end.iteration;
+  std::vector<TraceFile> traces = options_.ranks ? traces_of_all(*options_.ranks) : std::vector{own_trace()};
+  if (traces.empty()) return;
   try {
-    write();
+    write(traces.size() == 1 ? traces.front() : joined(std::move(traces)));
   } catch (const std::exception& error) {
     end.trace_error = plain_message(error);
     warn(end.trace_error);
@@ -72,14 +78,46 @@ void RunTrace::finish(Segment& segment, RunFinished& end) {
   end.trace = written_;
 }
 
-void RunTrace::write() {
+TraceFile RunTrace::own_trace() {
   recorder_->set_run(run_);
-  recorder_->write(options_.files.trace);
+  return recorder_->collect();
+}
+
+// At rank 0 the traces of all ranks, whose times are those of rank 0's clock since the first rank began to record;
+// elsewhere none. Between two readings of the clocks these are taken to drift apart evenly.
+std::vector<TraceFile> RunTrace::traces_of_all(Ranks& ranks) {
+  const Ranks::ClockReading ended = ranks.read_clock();
+  const int64_t apart = began_.there - began_.here, took = std::max<int64_t>(1, ended.here - began_.here);
+  const double drift = double(ended.there - ended.here - apart) / double(took);
+  const auto there = [&](int64_t here) { return here + apart + std::llround(drift * double(here - began_.here)); };
+  TraceFile mine = own_trace();
+  mine.run.clock_error = std::max(began_.error, ended.error);
+  const int64_t start = recorder_->start();
+  move_times(mine, [&](int64_t time) { return there(start + time) - there(start); });
+  PartWriter part;
+  part.number(there(start));
+  part.array(packed(mine));
+  std::vector<TraceFile> traces;
+  std::vector<int64_t> starts;
+  for (const std::string& each : ranks.gather("trace", std::move(part.bytes))) {
+    PartReader in(each);
+    starts.push_back(in.number<int64_t>());
+    traces.push_back(unpacked(in.text()));
+  }
+  for (size_t i = 0; i < traces.size(); ++i) {
+    const int64_t later = starts[i] - *std::min_element(starts.begin(), starts.end());
+    move_times(traces[i], [later](int64_t time) { return time + later; });
+  }
+  return traces;
+}
+
+void RunTrace::write(const TraceFile& trace) {
+  write_trace(trace, options_.files.trace);
   written_ = options_.files.trace;
 }
 
 void RunTrace::write_failed() noexcept {
-  if (!recorder_) return;
+  if (!recorder_ || (options_.ranks && !options_.ranks->first())) return;
   try {
     run_.ended = RunEnd::Failed;
     try {
@@ -90,7 +128,7 @@ void RunTrace::write_failed() noexcept {
       run_.message = plain_message(error);
       std::replace(run_.message.begin(), run_.message.end(), '\n', ' ');
     }
-    write();
+    write(own_trace());
   } catch (const std::exception& error) {
     warn(error.what());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The trace of a run: of its latest segment, written at its end, however it ends.
+// The trace of a run: of its latest segment, written at its end, however it ends. Of several processes rank 0 writes
+// one of all, or, if the run fails, one of its own part.
 
 #include <memory>
 #include <string>
@@ -29,10 +30,13 @@ class RunTrace {
 
  private:
   void describe(const Segment& segment, const Prepared& prepared);
-  void write();
+  TraceFile own_trace();
+  std::vector<TraceFile> traces_of_all(Ranks& ranks);
+  void write(const TraceFile& trace);
 
   const SessionOptions& options_;
   std::unique_ptr<TraceRecorder> recorder_;
+  Ranks::ClockReading began_;  // when recording began
   TracedRun run_;
   std::string written_;
 };

@@ -91,8 +91,8 @@ SegmentOptions Training::segment_options() {
   options.outlives_divergence = divergence_->outlives();
   options.on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
   if (search_ && !search_->done()) {
-    options.on_report = [this](const RunPosition& at) {
-      if (search_->observe(at, segment_->reports().last_input())) segment_->stop();
+    options.on_report = [this](const RunPosition& at, double seconds) {
+      return search_->observe(at, seconds, segment_->reports().last_input());
     };
   }
   options.on_process_ends = [this](const std::string& message) {
@@ -249,21 +249,15 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   return end;
 }
 
-// Whether something holds at any of the processes.
-bool Training::anywhere(bool here) const {
-  if (!options_.ranks) return here;
-  const Ranks::Parts parts = options_.ranks->exchange("flag", here ? "1" : "0");
-  return std::find(parts.begin(), parts.end(), "1") != parts.end();
-}
-
-// One of several processes saves, and all have a part of the model.
+// Rank 0 saves. The others hand it their parts of the model if it asks for them.
 void Training::save_last(RunFinished& end) {
-  if (!options_.ranks) {
-    files_.save_last(end, [this] { return ModelAt{segment_->model(), segment_->position()}; });
-    return;
-  }
-  const ModelAt last{segment_->model(), segment_->position()};
-  if (writes()) files_.save_last(end, [&last] { return last; });
+  bool asked = false;
+  const auto last = [&] {
+    asked = anywhere(true);
+    return ModelAt{segment_->model(), segment_->position()};
+  };
+  if (writes()) files_.save_last(end, last);
+  if (!asked && anywhere(false)) segment_->model();
 }
 
 bool Training::is_over() const {
@@ -288,13 +282,13 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
           .due =
               [this] {
                 return time_is_up() || checkpoints_->wants_rest() || segment_->reports().diverged() ||
-                       checkpoints_->found_not_finite() || (options_.ranks && is_over());
+                       checkpoints_->found_not_finite() || (options_.ranks && segment_is_over());
               }};
 }
 
 // Nothing of the plan is under way. A segment whose loss is not finite ends here.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
-  if (!divergence_->is_finite(*segment_, *checkpoints_) || is_over()) return std::nullopt;
+  if (!divergence_->is_finite(*segment_, *checkpoints_) || segment_is_over()) return std::nullopt;
   const bool stops = anywhere(interrupted.load());
   if (stops || anywhere(time_is_up())) {
     stopped_ = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
@@ -363,6 +357,7 @@ void Training::next_segment() {
                                          before.strategy, prepared_.request.strategy));
       return;
     } catch (const RunError& error) {
+      if (options_.ranks && !dynamic_cast<const AgreedError*>(&error)) throw;  // the others know nothing of it
       give_up_learners(error.what(), ended);
     } catch (const LimitTooLow& error) {
       give_up_learners(error.brief, ended);
@@ -391,7 +386,7 @@ void Training::roll_back(const Diverged& error) {
   resume(*file);
   monitor_.roll_back(from, options.rate_factor);
   const RunPosition& at = file->checkpoint.position;
-  remove_after(options_.checkpoints.folder, at.iteration);
+  if (writes()) remove_after(options_.checkpoints.folder, at.iteration);
   observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
   // In the file's place: a run that is killed before the next one goes on with the lower rate too.

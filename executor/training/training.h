@@ -10,7 +10,7 @@
 
 #include "executor/training/divergence.h"
 #include "executor/training/run_trace.h"
-#include "executor/world/ranks.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 
@@ -26,9 +26,12 @@ class Training {
 
  private:
   RunParts parts() const { return {prepared_, *segment_, monitor_, search_.get(), files_}; }
-  bool is_over() const;                                                       // by what validations have found
+  bool is_over() const;  // by what validations have found
+  // True if the segment has to end at this rest. Only several processes end it at a rest for another number of
+  // learners.
+  bool segment_is_over() const { return is_over() || (options_.ranks && segment_->reports().wants_end()); }
   bool writes() const { return !options_.ranks || options_.ranks->first(); }  // the run's files
-  bool anywhere(bool here) const;
+  bool anywhere(bool here) const { return largest_of(options_.ranks.get(), here ? 1 : 0) > 0; }
   RunEnd why_ended() const;
   bool time_is_up() const;
   void change_rate();

@@ -47,6 +47,17 @@ std::string build() {
   return text;
 }
 
+// A file that cannot be read has no bytes here. Training tells of it, or passes over it.
+std::vector<std::byte> read_or_none(const Source& source, int64_t index, size_t field) {
+  std::vector<std::byte> bytes;
+  try {
+    source.read(index, field, bytes);
+  } catch (const std::exception&) {
+    bytes.clear();
+  }
+  return bytes;
+}
+
 // The sum of a few samples spread over the split.
 std::string samples_of(const Source& source) {
   constexpr int64_t kSamples = 8;
@@ -58,7 +69,7 @@ std::string samples_of(const Source& source) {
     std::vector<std::byte*> places;
     for (size_t f = 0; f < fields.size(); ++f) {
       const bool is_file = fields[f].dtype == DataType::String;
-      if (is_file) source.read(index, f, contents[f]);
+      if (is_file) contents[f] = read_or_none(source, index, f);
       if (!is_file) contents[f].resize(size_t(fields[f].sample().bytes()));
       places.push_back(is_file ? nullptr : contents[f].data());
     }
@@ -93,30 +104,33 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
       from ? fmt::format("{} after iteration {}", std::filesystem::path(from->path).filename().string(),
                          from->checkpoint.position.iteration)
            : "none");
+  const DivergenceOptions& divergence = options.divergence;
+  add("--trace", options.files.trace.empty() ? "none" : "given");
+  add("--memory-limit", options.execution.memory_limit);
+  add("--skip-bad", options.execution.skip_bad);
+  add("--find-nan", divergence.find);
+  add("--on-nan", int(divergence.then));
+  add("--nan-rate-factor", divergence.rate_factor);
+  add("--nan-rollbacks", divergence.most_rollbacks);
   add("--change", fmt::format("{}", fmt::join(checkpoints.changes, " ")));
   add("plan", sum_of(print_plan(make_plan(prepared.program, request))));
   return facts;
 }
 
-}  // namespace
-
-void check_options_of_world(const Prepared& prepared, const SessionOptions& options) {
-  const auto refuse = [](const std::string& what) {
-    throw GraphError(fmt::format("{} is for one process; several that train together do not have it yet", what));
-  };
-  if (options.learners.per_device == 0) refuse("--learners auto");
-  if (options.divergence.find) refuse("--find-nan");
-  if (options.divergence.then == OnDivergence::Rollback) refuse("--on-nan rollback");
-  if (options.execution.memory_limit > 0) refuse("--memory-limit");
-  if (options.execution.skip_bad > 0) refuse("--skip-bad");
-  if (!options.files.trace.empty()) refuse("--trace");
+// Throws GraphError if the learners train a model each, which several processes do not do together.
+void check_strategy(const Prepared& prepared) {
   const std::string& strategy = prepared.request.strategy.name;
-  if (strategy_spec(strategy).alone)
-    refuse(fmt::format("the strategy '{}', by which learners do not agree,", strategy));
+  if (!strategy_spec(strategy).alone) return;
+  throw GraphError(
+      fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or "
+                  "--world-size 1 to train with each process alone",
+                  strategy));
 }
 
+}  // namespace
+
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
-  check_options_of_world(prepared, options);
+  check_strategy(prepared);
   const auto mine = facts_of(prepared, options, identity);
   std::string text;
   for (const auto& [name, value] : mine) text += fmt::format("{}\t{}\n", name, printable(value));

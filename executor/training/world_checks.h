@@ -8,11 +8,8 @@
 
 namespace arbalest {
 
-// Throws GraphError if the options ask for something that several processes cannot do together.
-void check_options_of_world(const Prepared& prepared, const SessionOptions& options);
-
-// Throws on every rank, naming the rank, its host and both values, unless build, graph, plan, data and options of all
-// ranks are the same. `identity`: of this rank's run.
+// Throws GraphError if the learners train a model each. Throws on every rank, naming the rank, its host and both
+// values, unless build, graph, plan, data and options of all ranks are the same. `identity`: of this rank's run.
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity);
 
 }  // namespace arbalest

@@ -13,7 +13,7 @@
 namespace arbalest {
 
 struct Frame {
-  enum class Kind : uint8_t { Challenge, Hello, Welcome, Refused, Begin, Alive, Part, Whole, Call, Failed, Bye };
+  enum class Kind : uint8_t { Challenge, Hello, Welcome, Refused, Begin, Alive, Part, Whole, Call, Clock, Failed, Bye };
   Kind kind = Kind::Alive;
   std::string key, bytes;
 };

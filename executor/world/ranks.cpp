@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr auto kSilence = std::chrono::seconds(15);  // without a byte of a rank, after which it is lost
 constexpr auto kAlive = std::chrono::seconds(2);     // from one sign of life to the next
 constexpr uint64_t kMostBytes = uint64_t{1} << 38;   // of a frame
-constexpr const char* kEnd = "end";
+constexpr const char *kEnd = "end", *kClock = "clock";
 
 std::string packed(const Ranks::Parts& parts) {
   std::string bytes;
@@ -25,6 +26,11 @@ std::string packed(const Ranks::Parts& parts) {
     bytes += part;
   }
   return bytes;
+}
+
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 Ranks::Parts unpacked(const std::string& bytes, size_t count) {
@@ -153,6 +159,11 @@ void Ranks::handle(int from, Frame frame) {
       called_ = std::max(called_.load(), number);
       return;
     }
+    case Frame::Kind::Clock: {  // answered at once, as an exchange of which only rank 0 has a part
+      Parts parts(hosts_.size());
+      parts.front() = std::to_string(steady_ns());
+      return send(*connections_[size_t(from)], Frame::Kind::Whole, frame.key, packed(parts));
+    }
     case Frame::Kind::Failed: return lose(printable(frame.bytes, true), from);
     default: return;  // a sign of life
   }
@@ -232,6 +243,35 @@ Ranks::Parts Ranks::gather(const std::string& key, std::string part) {
   if (const std::optional<std::string> why = lost()) throw RunError(*why);
   send(*connections_[0], Frame::Kind::Part, key, part + 'g');
   return {};
+}
+
+Ranks::ClockReading Ranks::read_clock() {
+  constexpr int kRoundTrips = 50;
+  ClockReading best{steady_ns(), 0, std::numeric_limits<int64_t>::max()};
+  if (first()) return {best.here, best.here, 0};
+  for (int i = 0; i < kRoundTrips; ++i) {
+    struct Answer {
+      int64_t there = 0, came = 0;  // came: 0 until it is here
+    };
+    const auto answer = std::make_shared<Answer>();
+    std::unique_lock lock(mutex_);
+    waiting_[kClock].resize(1);
+    waiting_[kClock].front().then = [this, answer](const Parts& parts) {
+      const int64_t now = steady_ns();
+      const std::scoped_lock lock(mutex_);
+      *answer = {std::stoll(parts.front()), now};
+      changed_.notify_all();
+    };
+    lock.unlock();
+    const int64_t sent = steady_ns();
+    send(*connections_[0], Frame::Kind::Clock, kClock, {});
+    lock.lock();
+    changed_.wait(lock, [&] { return answer->came > 0 || lost_; });
+    if (answer->came == 0) throw RunError(*lost_);
+    const int64_t error = (answer->came - sent + 1) / 2;
+    if (error < best.error) best = {sent + error, answer->there, error};
+  }
+  return best;
 }
 
 void Ranks::forget() {

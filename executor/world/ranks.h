@@ -47,6 +47,13 @@ class Ranks {
   Parts gather(const std::string& key, std::string part);
   void forget();  // what exchanges still wait for; waits for a call of `then` under way
 
+  // Rank 0's steady clock showed `there`, to within `error`, when this rank's showed `here`; all in ns.
+  struct ClockReading {
+    int64_t here = 0, there = 0, error = 0;
+  };
+  // Takes several round trips to rank 0, of which the shortest counts. Other ranks need not call it.
+  ClockReading read_clock();
+
   // Raises a number that all ranks see; only the largest counts.
   void call(int64_t number);
   int64_t called() const { return called_.load(); }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "io/sources/source.h"
 
@@ -13,17 +15,33 @@ std::string fault_of_sample(const Source& source, int64_t index, const std::stri
   return error.starts_with(file) ? error.substr(file.size()) : error;
 }
 
-void BadSamples::add(const std::string& place, const std::string& fault, const std::string& number) {
-  const std::scoped_lock lock(mutex_);
-  if (bad_.contains(place)) return;
+// Returns false for a sample that is known already. Called with the mutex held.
+bool BadSamples::count(const BadSample& sample) {
+  if (bad_.contains(sample.place)) return false;
   if (before_ + int64_t(bad_.size()) >= most_) {
-    const std::string which = number.empty() ? "" : fmt::format(" ({})", number);
-    throw RunError(fmt::format("{}: {}{}; {}", place, fault, which,
+    const std::string which = sample.number.empty() ? "" : fmt::format(" ({})", sample.number);
+    throw RunError(fmt::format("{}: {}{}; {}", sample.place, sample.fault, which,
                                most_ > 0 ? fmt::format("--skip-bad {} is used up, a greater number goes on", most_)
                                          : "--skip-bad N goes on over up to N samples that cannot be read"));
   }
-  bad_.insert(place);
-  skipped_(place, fault);
+  bad_.insert(sample.place);
+  skipped_(sample.place, sample.fault);
+  return true;
+}
+
+void BadSamples::add(const BadSample& sample) {
+  const std::scoped_lock lock(mutex_);
+  if (count(sample)) found_.push_back(sample);
+}
+
+std::vector<BadSample> BadSamples::take_found() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(found_, {});
+}
+
+void BadSamples::add_others(const BadSample& sample) {
+  const std::scoped_lock lock(mutex_);
+  count(sample);
 }
 
 }  // namespace arbalest

@@ -236,7 +236,7 @@ class Packer {
   }
 
   void skip(const Item& item) {
-    bad_->add(source_.locate(item.index), item.fault);
+    bad_->add({source_.locate(item.index), item.fault, ""});
     ++result_.skipped;
     ++current_.skipped;
   }

@@ -90,16 +90,6 @@ void take_up(CheckpointOptions& checkpoints) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
-// Rank 0 looks for the checkpoint, and the others go on from the same file.
-void take_up_with_others(Ranks& ranks, CheckpointOptions& checkpoints) {
-  if (ranks.first()) take_up(checkpoints);
-  const std::string found = checkpoints.from ? checkpoints.from->path : std::string();
-  const std::string path = ranks.exchange("checkpoint", found).front();
-  if (!ranks.first() && !path.empty()) {
-    checkpoints.from = std::make_shared<const CheckpointFile>(read_checkpoint(path));
-  }
-}
-
 int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const FileOptions& files = options.session.files;
   std::vector<std::string> graph_files;
@@ -114,12 +104,11 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   session.execution.interrupted_by = InterruptHandler::signal_name;
   session.files.overrides = options.set;
   session.command = options.command_line;
-  if (ranks) {
-    share_session(ranks, options.devices, session);
-    take_up_with_others(*ranks, session.checkpoints);
-  } else {
+  if (ranks) share_session(ranks, options.devices, session);
+  session.checkpoints.from = found_by_first(ranks.get(), [&] {
     take_up(session.checkpoints);
-  }
+    return session.checkpoints.from;
+  });
   if (writes) tell_of_idle_weights(session.checkpoints, files.weights);
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "executor/trace/steady_state.h"
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 #include "executor/trace/trace_summary.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 #include "executor/trace/trace_recorder.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"

@@ -11,7 +11,7 @@
 
 #include "executor/run/scheduler.h"
 #include "executor/trace/simulate.h"
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/trace/what_if.h"
 #include "tests/executor/fixture.h"

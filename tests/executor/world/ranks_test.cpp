@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "executor/world/agreement.h"
 #include "executor/world/ranks.h"
 #include "tests/executor/world/free_port.h"
 
@@ -113,6 +114,44 @@ TEST_CASE("ranks exchange parts, and rank 0 gathers them, also from ranks that a
   });
   CHECK(found == std::vector<std::string>(3));
   CHECK(calls == 3);
+}
+
+TEST_CASE("ranks agree on the largest number, the first text, and whether a step has succeeded on all") {
+  std::atomic<int> steps{0};
+  const auto found = world(3, [&](Ranks& ranks) {
+    CHECK(largest_of(&ranks, -7 + ranks.rank()) == -5);
+    CHECK(first_of(&ranks, ranks.rank() == 0 ? "" : std::to_string(ranks.rank())) == "1");
+    CHECK(first_of(&ranks, "") == "");
+    on_all(&ranks, [&] { ++steps; });
+    const auto fails = [&] {
+      if (ranks.rank() > 0) throw RunError("no memory at rank " + std::to_string(ranks.rank()));
+    };
+    std::string error;
+    try {
+      on_all(&ranks, fails);
+    } catch (const AgreedError& thrown) {
+      error = thrown.what();
+    }
+    CHECK(error == "no memory at rank 1");
+    CHECK(largest_of(&ranks, 5) == 5);  // all go on
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(3));
+  CHECK(steps == 3);
+  CHECK(largest_of(nullptr, 3) == 3);
+  CHECK(first_of(nullptr, "x") == "x");
+}
+
+TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {
+  const auto found = world(3, [&](Ranks& ranks) {
+    const Ranks::ClockReading clock = ranks.read_clock();  // here all have the same
+    CHECK(std::abs(clock.there - clock.here) <= clock.error);
+    CHECK(clock.error >= 0);
+    CHECK(clock.error < 50'000'000);
+    CHECK((clock.error == 0) == ranks.first());
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(3));
 }
 
 TEST_CASE("a number that one rank raises is seen by all") {

@@ -177,6 +177,15 @@ test("rows of a device fold into one", () => {
   assert.equal(open.length, 10);
 });
 
+test("each process of a trace has host threads of its own", () => {
+  const head = { devices: ["a/cpu:0", "b/cpu:0"], rows: [], lanes: [] };
+  for (const host of ["a", "b"]) head.lanes.push({ name: `${host}/host`, kind: "host", device: -1 });
+  for (const lane of [0, 0, 1, 1]) head.rows.push({ lane, count: 1 });
+  const tracks = tracksOf(head, new Map([["a-1/host", false], ["b-1/host", false]]));
+  assert.deepEqual(tracks.map((track) => track.name), ["a · 2 host threads", "b · 2 host threads"]);
+  assert.deepEqual(tracks.map((track) => track.rows), [[0, 1], [2, 3]]);
+});
+
 test("the hash brings back where the reader was, and anything else is left out", () => {
   const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3], pair: [2, 0], charts: false };
   assert.deepEqual(stateOf(hashOf(state)), state);

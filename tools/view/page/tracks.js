@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
-// threads of the host fold into one row.
+// threads of the host fold into one row. In a trace of several processes each has a host of its own.
 
 import { takesTurns } from "./layout.js";
 
@@ -15,10 +15,11 @@ export function tracksOf(head, open) {
   const seen = new Map();  // rows of each lane so far
   head.rows.forEach(({ lane }, row) => {
     const { kind, device, name } = head.lanes[lane];
-    const key = `${device}/${kind}`;
+    const owner = device < 0 && name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : "";
+    const key = `${owner}${device}/${kind}`;
     const number = seen.get(lane) ?? 0;
     seen.set(lane, number + 1);
-    if (!groups.has(key)) groups.set(key, { key, kind, device, rows: [] });
+    if (!groups.has(key)) groups.set(key, { key, kind, device, owner, rows: [] });
     groups.get(key).rows.push({ row, lane, name: number === 0 ? name : `${name} (${number + 1} at once)` });
   });
   const sorted = [...groups.values()].sort((a, b) => {
@@ -32,7 +33,7 @@ export function tracksOf(head, open) {
       continue;
     }
     const isOpen = open.get(group.key) ?? group.rows.length < kFoldFrom;
-    const device = group.device < 0 ? "" : head.devices[group.device];
+    const device = group.device < 0 ? group.owner : head.devices[group.device];
     const words = { host: "host threads", compute: "learners" }[group.kind] ?? group.kind;
     tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen,
       rows: group.rows.map((one) => one.row), kind: group.kind, turns: takesTurns(head, group) });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_record.h"
 
 #include <fmt/format.h>
 
@@ -151,6 +151,109 @@ void check(const Plan& plan) {
   }
 }
 
+double seconds_of(const json& object, const char* key) {
+  const double seconds = number_of(object.at(key), key);
+  if (seconds >= 0 && seconds <= kMostMicroseconds) return seconds;
+  throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
+}
+
+// Texts of a trace are printed only.
+std::string text_at(const json& object, const char* key) {
+  return printable(object.at(key).get<std::string>());
+}
+
+std::vector<std::string> texts_at(const json& object, const char* key) {
+  auto list = object.at(key).get<std::vector<std::string>>();
+  for (std::string& one : list) one = printable(one);
+  return list;
+}
+
+json timed_record(const std::vector<NodeTime>& timed) {
+  json launches = json::array(), tasks = launches, times = launches;
+  for (const NodeTime& node : timed) {
+    launches.push_back(node.launch);
+    tasks.push_back(node.task);
+    times.push_back(node.ns);
+  }
+  return {{"launch", std::move(launches)}, {"task", std::move(tasks)}, {"ns", std::move(times)}};
+}
+
+std::vector<NodeTime> timed_of(const json& timed) {
+  const auto launches = timed.at("launch").get<std::vector<int32_t>>(),
+             tasks = timed.at("task").get<std::vector<TaskId>>();
+  const auto times = timed.at("ns").get<std::vector<int64_t>>();
+  if (launches.size() != tasks.size() || launches.size() != times.size()) {
+    throw GraphError(fmt::format("the lists of 'timed' have {}, {} and {} elements, expected as many in each",
+                                 launches.size(), tasks.size(), times.size()));
+  }
+  std::vector<NodeTime> found;
+  for (size_t i = 0; i < times.size(); ++i) {
+    found.push_back({launches[i], tasks[i], std::clamp<int64_t>(times[i], 0, int64_t(kMostMicroseconds) * 1000)});
+  }
+  return found;
+}
+
+json sampling_record(const Sampling& sampling) {
+  json series = json::array();
+  for (const SampleSeries& one : sampling.series) {
+    series.push_back({{"name", one.name}, {"device", one.device}, {"unit", one.unit}, {"most", one.most}});
+  }
+  return {{"interval_ms", sampling.interval_ms}, {"note", sampling.note}, {"series", std::move(series)}};
+}
+
+Sampling sampling_of(const json& record, const Plan& plan) {
+  Sampling sampling;
+  sampling.interval_ms = integer_of(record, "interval_ms", 0, INT32_MAX);
+  sampling.note = text_at(record, "note");
+  for (const json& one : record.at("series")) {
+    const auto device = int32_t(integer_of(one, "device", kNone, int64_t(plan.devices.size()) - 1));
+    sampling.series.push_back(
+        {text_at(one, "name"), device, text_at(one, "unit"), sample_of(one.at("most"), "most"), {}});
+  }
+  return sampling;
+}
+
+json run_record(const TracedRun& run) {
+  return {{"strategy", run.strategy},
+          {"learners", run.learners},
+          {"iterations", run.iterations},
+          {"first", run.first},
+          {"begins", name_of(run.begins)},
+          {"ended", name_of(run.ended)},
+          {"message", run.message},
+          {"ended_after", run.ended_after},
+          {"command", run.command},
+          {"started", run.started},
+          {"source", run.source},
+          {"precision", run.precision},
+          {"batch", run.batch},
+          {"models", run.models},
+          {"ranks", run.ranks},
+          {"clock_error", run.clock_error}};
+}
+
+TracedRun run_of(const json& record) {
+  TracedRun run = {text_at(record, "strategy"),
+                   integer_of(record, "learners", 0, INT32_MAX),
+                   integer_of(record, "iterations", 0, kMostTraceTicks),
+                   integer_of(record, "first", 0, kMostTraceTicks),
+                   parse_segment_begin(text_at(record, "begins")),
+                   parse_run_end(text_at(record, "ended")),
+                   text_at(record, "message"),
+                   integer_of(record, "ended_after", -1, kMostTraceTicks)};
+  if (!record.contains("command")) return run;  // of an earlier version
+  run.command = texts_at(record, "command");
+  run.started = text_at(record, "started");
+  run.source = text_at(record, "source");
+  run.precision = text_at(record, "precision");
+  run.batch = integer_of(record, "batch", 0, INT32_MAX);
+  run.models = texts_at(record, "models");
+  if (!record.contains("ranks")) return run;  // the same
+  run.ranks = integer_of(record, "ranks", 1, INT32_MAX);
+  run.clock_error = integer_of(record, "clock_error", 0, int64_t(kMostMicroseconds) * 1000);
+  return run;
+}
+
 }  // namespace
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {
@@ -171,6 +274,7 @@ json plan_record(const Plan& plan) {
                  {"arenas", json::array()}};
   for (const PlanDevice& device : plan.devices) {
     record["devices"].push_back({{"kind", name_in(kDeviceKinds, device.kind)}, {"index", device.index}});
+    if (!device.host.empty()) record["devices"].back()["host"] = device.host;
   }
   for (const Clock& clock : plan.clocks) record["clocks"].push_back({{"name", clock.name}, {"ticks", clock.ticks}});
   for (const ClockRelation& relation : plan.relations) {
@@ -222,6 +326,7 @@ Plan plan_of_record(const json& record) {
     for (const json& item : items("devices")) {
       const auto kind = enumerator<PlanDevice::Kind>(kDeviceKinds, item, "kind");
       plan.devices.push_back({kind, int32_t(integer_of(item, "index", 0, INT32_MAX))});
+      if (item.contains("host")) plan.devices.back().host = printable(item.at("host").get<std::string>());
     }
     for (const json& item : items("clocks")) {
       plan.clocks.push_back({name_of(item), integer_of(item, "ticks", 0, kMostTraceTicks)});
@@ -240,6 +345,64 @@ Plan plan_of_record(const json& record) {
   }
   check(plan);
   return plan;
+}
+
+double number_of(const json& value, const char* name) {
+  if (value.is_number()) return value.get<double>();
+  throw GraphError(fmt::format("'{}' is of type {}, expected a number", name, value.type_name()));
+}
+
+double sample_of(const json& value, const char* name) {
+  constexpr double kMost = 1e18;
+  const double number = number_of(value, name);
+  if (number >= -kMost && number <= kMost) return number;
+  throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", name, number, -kMost, kMost));
+}
+
+json trace_record(const TraceFile& trace) {
+  return {{"plan", plan_record(trace.plan)},
+          {"graph", trace.graph},
+          {"run", run_record(trace.run)},
+          {"launches", trace.launches},
+          {"operators", trace.operators},
+          {"threads", {{"host", trace.threads.host}, {"issuing", trace.threads.issuing}}},
+          {"reading",
+           {{"samples", trace.reading.samples},
+            {"read", trace.reading.read},
+            {"decode", trace.reading.decode},
+            {"scale", trace.reading.scale}}},
+          {"alone", trace.alone},
+          {"timed", timed_record(trace.timed)},
+          {"sampling", sampling_record(trace.sampling)},
+          {"dropped", trace.dropped},
+          {"unfinished", trace.unfinished}};
+}
+
+void take_record(const json& record, TraceFile& trace) {
+  trace.plan = plan_of_record(record.at("plan"));
+  trace.graph = text_at(record, "graph");
+  trace.launches = texts_at(record, "launches");
+  if (record.contains("operators")) trace.operators = texts_at(record, "operators");
+  if (const auto run = record.find("run"); run != record.end()) trace.run = run_of(*run);
+  if (const auto threads = record.find("threads"); threads != record.end()) {
+    trace.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
+                     int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};
+  }
+  if (const auto reading = record.find("reading"); reading != record.end()) {
+    trace.reading = {
+        integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"), seconds_of(*reading, "decode"),
+        seconds_of(*reading, reading->contains("scale") ? "scale" : "transform")};  // the latter: of earlier versions
+  }
+  if (const auto alone = record.find("alone"); alone != record.end()) {
+    trace.alone = alone->get<std::vector<int64_t>>();
+    for (int64_t& time : trace.alone) time = std::clamp<int64_t>(time, -1, int64_t(kMostMicroseconds) * 1000);
+  }
+  if (const auto timed = record.find("timed"); timed != record.end()) trace.timed = timed_of(*timed);
+  if (const auto sampling = record.find("sampling"); sampling != record.end()) {
+    trace.sampling = sampling_of(*sampling, trace.plan);
+  }
+  trace.dropped = integer_of(record, "dropped", 0, INT64_MAX);
+  trace.unfinished = integer_of(record, "unfinished", 0, INT64_MAX);
 }
 
 }  // namespace arbalest

@@ -86,24 +86,21 @@ class CudaCollectives final : public Queues {
   CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
                   const std::vector<int>& ranks_of_devices, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                   std::shared_ptr<DeviceCache> cache)
-      : ranks_(std::move(ranks)),
-        ranks_of_devices_(ranks_of_devices),
+      : world_{std::move(ranks), ranks_of_devices},
         devices_(ordinals_of(devices)),
         cache_(std::move(cache)),
-        limit_(ranks_ ? std::max(calls.limit(), kOthersBound) : calls.limit()),
+        limit_(world_.ranks ? std::max(calls.limit(), kOthersBound) : calls.limit()),
         events_(std::move(events)),
-        issuing_(calls.add(device_names())),
-        looking_(calls.add(device_names())),
-        ending_(calls.add(device_names())),
+        callers_{calls.add(device_names()), calls.add(device_names()), calls.add(device_names())},
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId lane, Lane::Kind) override {
-    if (ranks_ || links_.empty()) {
+    if (world_.ranks || links_.empty()) {
       std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, links_.size()}];
       if (!known || known->aborted()) {
-        known = ranks_ ? connect_ranks(devices_, *ranks_, ranks_of_devices_)
-                       : std::make_shared<CollectiveContext>(devices_);
+        known = world_.ranks ? connect_ranks(devices_, *world_.ranks, world_.ranks_of_devices)
+                             : std::make_shared<CollectiveContext>(devices_);
       }
       links_.push_back(std::make_unique<Link>(known, limit_));
     }
@@ -118,9 +115,7 @@ class CudaCollectives final : public Queues {
 
   void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
-    plan_ = &plan;
-    tasks_ = &tasks;
-    trace_ = trace;
+    run_ = {&plan, &tasks, trace};
     ran_.assign(plan.tasks.size(), {});
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
@@ -137,18 +132,18 @@ class CudaCollectives final : public Queues {
     std::vector<CudaPoller::Pending*> pending;
     for (const auto& link : links_) pending.push_back(&link->pending);
     poller_ = std::make_unique<CudaPoller>(
-        device_names(), devices_[0], std::move(pending), sink, trace, looking_,
+        device_names(), devices_[0], std::move(pending), sink, trace, callers_.looking,
         [this](size_t link, const Instance& oldest, bool) { check(*links_[link], oldest); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
     const std::scoped_lock lock(mutex_);
-    Link& link = *by_lane_.at(plan_->tasks[size_t(task.id)].lane);
+    Link& link = *by_lane_.at(run_.plan->tasks[size_t(task.id)].lane);
     const std::vector<cudaStream_t>& streams = link.context->streams;
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
     events_->issue_one_more(ring);
-    const CallWatch::Call call(issuing_, task.id, instance);
+    const CallWatch::Call call(callers_.issuing, task.id, instance);
     for (size_t d = 0; d < devices_.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
@@ -161,7 +156,7 @@ class CudaCollectives final : public Queues {
       enter(d);
       CUDA_CHECK(cudaEventRecord(ended[d], streams[d]));
     }
-    poller_->push(link.pending, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
+    poller_->push(link.pending, {task.id, instance, run_.trace ? run_.trace->now() : -1, &ring});
   }
 
   // Called for everything that completes.
@@ -174,7 +169,7 @@ class CudaCollectives final : public Queues {
   // Collectives that can end shall: aborting takes away memory that they use.
   void abort() override {
     events_->failed = true;
-    const CallWatch::Call call(ending_);
+    const CallWatch::Call call(callers_.ending);
     std::unique_lock lock(mutex_, std::defer_lock);
     const auto until = std::chrono::steady_clock::now() + kEndBound;
     const bool issuing = !lock.try_lock_until(until);  // a thread that hangs in NCCL comes back from what follows
@@ -194,7 +189,7 @@ class CudaCollectives final : public Queues {
 
   void run(const BoundTask& task, size_t variant) {
     std::optional<CallWatch::Loading> loading;
-    if (!std::exchange(ran_[size_t(task.id)][variant], 1)) loading.emplace(issuing_);
+    if (!std::exchange(ran_[size_t(task.id)][variant], 1)) loading.emplace(callers_.issuing);
     telling_who_is_lost([&] {
       for (const BoundLaunch& launch : task.variants[variant].launches) launch.run();
     });
@@ -206,8 +201,8 @@ class CudaCollectives final : public Queues {
     try {
       call();
     } catch (const RunError& error) {
-      if (!ranks_) throw;
-      throw RunError(ranks_->find_out().value_or(error.what()));
+      if (!world_.ranks) throw;
+      throw RunError(world_.ranks->find_out().value_or(error.what()));
     }
   }
 
@@ -223,8 +218,8 @@ class CudaCollectives final : public Queues {
   template <typename Use>
   bool for_inputs(const BoundTask& task, int64_t instance, size_t device, const Use& use) const {
     for (const BoundWait& wait : task.waits) {
-      const int32_t from = plan_->tasks[size_t(wait.from)].device;
-      const int64_t needed = needed_instance(*plan_, wait.edge, instance);
+      const int32_t from = run_.plan->tasks[size_t(wait.from)].device;
+      const int64_t needed = needed_instance(*run_.plan, wait.edge, instance);
       const bool concerned = from == kNone || size_t(from) == device;
       if (!concerned || needed < 0) continue;
       if (!use(events_->of(wait.from, needed, int32_t(device)))) return false;
@@ -235,7 +230,7 @@ class CudaCollectives final : public Queues {
   // Whether every device could have started the collective: what it waits for there has ended. An event belongs to the
   // instance that is waited for as long as the collective has not ended: the plan keeps its task from running ahead.
   bool inputs_ready(const Instance& collective) const {
-    const BoundTask& task = (*tasks_)[size_t(collective.task)];
+    const BoundTask& task = (*run_.tasks)[size_t(collective.task)];
     for (size_t d = 0; d < devices_.size(); ++d) {
       const auto ended = [](cudaEvent_t event) { return cudaEventQuery(event) != cudaErrorNotReady; };
       if (!for_inputs(task, collective.instance, d, ended)) return false;
@@ -255,7 +250,7 @@ class CudaCollectives final : public Queues {
     if (!link.watch.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
     throw RunError(fmt::format("has not ended for {:g} s, with its inputs ready on all devices{}, on {}", limit_,
-                               ranks_ ? " of this rank" : "", unfinished(oldest)));
+                               world_.ranks ? " of this rank" : "", unfinished(oldest)));
   }
 
   std::vector<std::string> device_names() const {
@@ -273,19 +268,29 @@ class CudaCollectives final : public Queues {
     return names.empty() ? "any device" : fmt::format("{}", fmt::join(names, ", "));
   }
 
-  const std::shared_ptr<Ranks> ranks_;  // nullptr: all devices are here
-  const std::vector<int> ranks_of_devices_;
+  struct World {
+    std::shared_ptr<Ranks> ranks;  // nullptr: all devices are here
+    std::vector<int> ranks_of_devices;
+  };
+  struct Callers {
+    CallWatch::Caller &issuing, &looking, &ending;  // who issues, with the mutex; the poller; who ends the run
+  };
+  struct Run {
+    const Plan* plan = nullptr;
+    const std::vector<BoundTask>* tasks = nullptr;
+    TraceRecorder* trace = nullptr;
+  };
+
+  const World world_;
   const std::vector<int> devices_;  // ordinals
   const std::shared_ptr<DeviceCache> cache_;
   const double limit_;  // s
   std::shared_ptr<CudaEvents> events_;
-  CallWatch::Caller &issuing_, &looking_, &ending_;  // who issues, with the mutex; the poller; who ends the run
+  const Callers callers_;
   std::vector<std::unique_ptr<Link>> links_;
   std::map<LaneId, Link*> by_lane_;
   std::vector<CudaEventList> event_lists_;  // one a device
-  TraceRecorder* trace_ = nullptr;
-  const Plan* plan_ = nullptr;
-  const std::vector<BoundTask>* tasks_ = nullptr;
+  Run run_;
   std::timed_mutex mutex_;                 // of who issues
   std::vector<std::vector<uint8_t>> ran_;  // by task and variant, with the mutex: NCCL loads and connects at first use
   std::atomic<bool> hangs_{false};         // a collective that will not end

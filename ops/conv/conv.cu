@@ -8,7 +8,7 @@
 #include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
-#include "ops/conv/conv_groups.h"
+#include "ops/conv/grouped/conv_groups.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_solution.h"

@@ -3,7 +3,7 @@
 // ChangeLayout: the same tensor in another memory order; the pass place_layouts inserts it.
 
 #include "ops/definition.h"
-#include "ops/shape/reorder_cpu.h"
+#include "ops/shape/order/reorder_cpu.h"
 
 namespace arbalest {
 namespace {

@@ -2,7 +2,7 @@
 
 // CUDA kernel of arbalest.ChangeLayout.
 
-#include "ops/shape/reorder.cuh"
+#include "ops/shape/order/reorder.cuh"
 
 namespace arbalest {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
-#include "ops/shape/reorder_cpu.h"
+#include "ops/shape/order/reorder_cpu.h"
 
 namespace arbalest {
 namespace {

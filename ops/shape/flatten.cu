@@ -2,7 +2,7 @@
 
 // CUDA kernels of Flatten and arbalest.Unflatten: what is channels-last in memory comes into logical order and back.
 
-#include "ops/shape/reorder.cuh"
+#include "ops/shape/order/reorder.cuh"
 
 namespace arbalest {
 

@@ -4,7 +4,7 @@
 
 #include "ops/math/strided.cuh"
 #include "ops/shape/transpose.h"
-#include "ops/shape/transposition.cuh"
+#include "ops/shape/order/transposition.cuh"
 
 namespace arbalest {
 

@@ -3,7 +3,7 @@
 // CPU kernel between the memory layouts of one tensor.
 
 #include "ops/cpu.h"
-#include "ops/shape/reorder.h"
+#include "ops/shape/order/reorder.h"
 #include "ops/words.h"
 
 namespace arbalest {

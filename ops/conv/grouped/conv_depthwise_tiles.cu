@@ -4,7 +4,7 @@
 // all rows of the result, or of the filter, that it is a part of. What limits such a kernel is memory with 3 × 3
 // filters and arithmetic with 7 × 7 ones; loads, additions of addresses and conversions come to less than both.
 
-#include "ops/conv/conv_depthwise_tiles.h"
+#include "ops/conv/grouped/conv_depthwise_tiles.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/conv/conv_groups.h"
+#include "ops/conv/grouped/conv_groups.h"
 
 #include <algorithm>
 

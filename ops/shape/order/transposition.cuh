@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/shape/transposition.h"
+#include "ops/shape/order/transposition.h"
 #include "ops/words.h"
 
 namespace arbalest::cuda {

@@ -2,8 +2,8 @@
 #pragma once
 // CUDA kernel between the memory layouts of one tensor: a transposition for each image, a copy if the orders agree.
 
-#include "ops/shape/reorder.h"
-#include "ops/shape/transposition.cuh"
+#include "ops/shape/order/reorder.h"
+#include "ops/shape/order/transposition.cuh"
 
 namespace arbalest::cuda {
 

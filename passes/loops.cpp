@@ -64,7 +64,10 @@ void check_rows(const Graph& graph) {
 std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   const std::string name = node.op->qualified_name();
   const bool of_batch = keeps_running_statistics(node);
-  if (!of_batch && name != "arbalest.Normalize" && name != "LayerNormalization") return std::nullopt;
+  if (!of_batch && name != "arbalest.Normalize" && name != "arbalest.NormalizeSamples" &&
+      name != "LayerNormalization") {
+    return std::nullopt;
+  }
   const Shape& x = graph.values[size_t(node.inputs[0])].type.shape;
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;

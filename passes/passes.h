@@ -35,8 +35,9 @@ void fuse_samples(Graph& graph);
 void fuse_attention(Graph& graph);
 
 // Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the
-// order of its elements becomes a Reshape. Operators by element read what an Expand repeats for them. What reads a node that gives its input back, such as Pad by nothing or Slice
-// of everything, reads that input. Values `asked` for by their names stay, here and below.
+// order of its elements becomes a Reshape. Operators by element read what an Expand repeats for them. What reads a node
+// that gives its input back, such as Pad by nothing or Slice of everything, reads that input. Values `asked` for by
+// their names stay, here and below.
 void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 
 // A product reads an operand whose matrices were transposed as it was before. Of two Transposes of rows with nodes

@@ -131,31 +131,24 @@ class MoveSimplification {
   // Operators that work element by element broadcast what they read by themselves.
   void broadcast_in_readers(NodeId id) {
     const ValueId x = rewriter_.input(id, 0), y = rewriter_.node(id).outputs[0];
-    if (type(x).layout != type(y).layout) return;
     const std::vector<NodeId> readers = rewriter_.readers(y);
     for (const NodeId reader : readers) {
-      if (reader == kNone || !rewriter_.node(reader).op->element || !spans(reader, y, x)) continue;
-      for (size_t i = 0; i < rewriter_.node(reader).inputs.size(); ++i) {
-        if (rewriter_.input(reader, i) == y) rewriter_.set_input(reader, i, x);
-      }
+      if (reader != kNone && rewriter_.node(reader).op->element) read_instead(reader, y, x);
     }
   }
 
-  // Whether the node's result has the same shape if it reads `to` instead of `from`: along each axis another input, or
-  // `to`, is as long.
-  bool spans(NodeId id, ValueId from, ValueId to) const {
-    const Shape& whole = rewriter_.shape(rewriter_.node(id).outputs[0]);
-    for (size_t back = 1; back <= whole.size(); ++back) {
-      const int64_t extent = whole[whole.size() - back];
-      const auto is_as_long = [&](ValueId input) {
-        if (input == kNone) return false;
-        const Shape& own = rewriter_.shape(input == from ? to : input);
-        return extent == 1 || (back <= own.size() && own[own.size() - back] == extent);
-      };
-      const std::vector<ValueId>& inputs = rewriter_.node(id).inputs;
-      if (std::none_of(inputs.begin(), inputs.end(), is_as_long)) return false;
-    }
-    return true;
+  // Lets the node read `to` for `from`, if what it makes has the same type then.
+  void read_instead(NodeId id, ValueId from, ValueId to) {
+    const std::vector<ValueId> before = rewriter_.node(id).inputs;
+    const ValueId made = rewriter_.node(id).outputs[0];
+    const TensorType type_before = type(made);
+    std::vector<ValueId> inputs = before;
+    std::replace(inputs.begin(), inputs.end(), from, to);
+    rewriter_.set_inputs(id, std::move(inputs));
+    rewriter_.infer(id);
+    if (type(made) == type_before) return;
+    rewriter_.set_inputs(id, before);
+    rewriter_.infer(id);
   }
 
   // Lets the readers of a node that gives its input back read that input.

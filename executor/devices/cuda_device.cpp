@@ -47,7 +47,9 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
 
 std::string cuda_device_model(int index) {
   cudaDeviceProp properties = {};
-  return cudaGetDeviceProperties(&properties, index) == cudaSuccess ? properties.name : "";
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) return properties.name;
+  cudaGetLastError();  // the next launch is not to blame
+  return "";
 }
 
 int64_t cuda_device_memory(int index) {

@@ -114,7 +114,8 @@ void Segment::make_host_tasks() {
 }
 
 void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests) {
-  if (!bring_samples(interrupted)) return;
+  const bool brought = bring_samples(interrupted);
+  if (largest_of(session_.ranks.get(), brought ? 0 : 1) > 0) return;
   SchedulerOptions scheduling;
   scheduling.threads = threads_;
   scheduling.first_iteration = clock_.times().from.iteration;

@@ -14,6 +14,7 @@
 #include "executor/training/notes.h"
 #include "executor/training/world_checks.h"
 #include "executor/weights/class_names.h"
+#include "executor/world/part.h"
 #include "graph/measures.h"
 
 namespace arbalest {
@@ -393,12 +394,25 @@ void Training::roll_back(const Diverged& error) {
   checkpoints_->take(parts(), RunEnd::Unknown);
 }
 
+// Of the devices of all ranks, in their order.
+std::vector<std::string> Training::models_of_all() const {
+  const std::vector<std::string> own = device_models(segment_->plan().devices);
+  if (!options_.ranks) return own;
+  PartWriter mine;
+  for (const std::string& model : own) mine.array(model);
+  std::vector<std::string> all;
+  for (const std::string& part : options_.ranks->exchange("models", std::move(mine.bytes))) {
+    for (PartReader reader(part); !reader.at_end();) all.push_back(reader.text());
+  }
+  return all;
+}
+
 void Training::announce(double setup_seconds) {
   const PlanRequest& request = prepared_.request;
   RunStarted event;
   event.graph = prepared_.graph.name;
   for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
-  event.models = device_models(request.devices);
+  event.models = models_of_all();
   event.learners = request.learners;
   event.strategy = request.strategy.name;
   event.batch = prepared_.program.training().batch;

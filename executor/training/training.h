@@ -40,6 +40,7 @@ class Training {
   void resume(const CheckpointFile& file);
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void announce(double setup_seconds);
+  std::vector<std::string> models_of_all() const;
   void save_last(RunFinished& end);
   // Segments.
   SegmentOptions segment_options();

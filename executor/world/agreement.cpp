@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/world/agreement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +34,7 @@ void on_all(Ranks* ranks, const std::function<void()>& step) {
   try {
     step();
   } catch (const RunError& thrown) {
-    error = thrown.what();
+    error = fmt::format("{}: {}", ranks->name(ranks->rank()), thrown.what());
   }
   error = first_of(ranks, std::move(error));
   if (!error.empty()) throw AgreedError(error);

@@ -21,7 +21,7 @@ class AgreedError : public RunError {
   using RunError::RunError;
 };
 // Runs `step`, which does not speak with other ranks. If it throws RunError on any rank, all throw AgreedError with the
-// message of the first of these. A process that is alone throws what `step` does.
+// name and message of the first of these. A process that is alone throws what `step` does.
 void on_all(Ranks* ranks, const std::function<void()>& step);
 
 }  // namespace arbalest

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows. A warp, or as much of
+// Kernels of LayerNormalization, arbalest.Normalize, arbalest.NormalizeSamples and their gradients over a matrix of
+// rows. A warp, or as much of
 // one as a row fills, holds a row in registers. Longer rows are read several times, after the first time from the
-// nearest caches; a block takes such a row if there are few.
+// nearest caches; a block takes such a row if there are few, and several blocks if there are fewer than blocks.
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"

@@ -137,6 +137,8 @@ CollectiveContext::~CollectiveContext() {
 }
 
 bool CollectiveContext::settled() const {
+  const std::scoped_lock lock(looking_);
+  if (aborted_) return true;  // NCCL gave the communicators' memory back
   for (size_t i = 0; i < communicators.size(); ++i) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(communicators[i], &state);
@@ -150,23 +152,18 @@ bool CollectiveContext::settled() const {
 void CollectiveContext::end_group(const char* call) const {
   const ncclResult_t ended = ncclGroupEnd();
   if (ended == ncclInProgress) {
-    while (!aborted_ && !settled()) std::this_thread::yield();
+    while (!settled()) std::this_thread::yield();
   } else if (ended != ncclSuccess) {
     fail_nccl(ended, call, devices);
   }
 }
 
 void CollectiveContext::check() const {
-  if (aborted_) return;  // NCCL gave the communicators' memory back
-  for (size_t i = 0; i < communicators.size(); ++i) {
-    ncclResult_t met = ncclSuccess;
-    const ncclResult_t status = ncclCommGetAsyncError(communicators[i], &met);
-    if (status != ncclSuccess) fail_nccl(status, "ncclCommGetAsyncError", {devices[i]});
-    if (met != ncclSuccess && met != ncclInProgress) fail_nccl(met, "a collective", {devices[i]});
-  }
+  settled();
 }
 
 void CollectiveContext::abort() noexcept {
+  const std::scoped_lock lock(looking_);
   if (aborted_.exchange(true)) return;
   // All are aborted in one group, because a communicator that is aborted alone may wait for the others.
   ncclGroupStart();

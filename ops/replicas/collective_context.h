@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "ops/cuda/cuda_context.h"
@@ -50,10 +51,11 @@ struct CollectiveContext : DeviceContext {
 
  private:
   void make_streams();
-  bool settled() const;  // no call is under way any more; throws RunError
+  bool settled() const;  // no call is under way any more; throws RunError, as check() does
   void release() noexcept;
 
   const bool spans_processes_ = false;  // calls do not wait then
+  mutable std::mutex looking_;          // at the communicators, which an abort frees
   std::atomic<bool> aborted_{false};
 };
 

@@ -62,11 +62,15 @@ class RearrangementFusion {
     std::vector<NodeId> chain = chain_to(last);
     while (std::count_if(chain.begin(), chain.end(), [&](NodeId id) { return moves(id); }) > 1) {
       const auto found = rearrangement(graph_, chain);
-      if (found && found->extents.size() <= Strided::kMaxRank) return replace(chain, *found);
+      const bool named = can_be_named(type(node(chain.front()).inputs[0])) && can_be_named(type(node(last).outputs[0]));
+      if (found && named && found->extents.size() <= Strided::kMaxRank) return replace(chain, *found);
       do chain.erase(chain.begin());
       while (!moves(chain.front()));
     }
   }
+
+  // Whether arbalest.TransposeInPlace names the axes of such a value in the order in which they lie, or need not.
+  static bool can_be_named(const TensorType& type) { return type.lies_as(Layout::RowMajor) || type.shape.size() >= 4; }
 
   // The shape of a value of that type if its axes are named in the order in which they lie.
   static Shape in_memory(const TensorType& type) {

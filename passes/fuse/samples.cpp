@@ -20,11 +20,13 @@ class SampleFusion {
   }
 
  private:
-  // Whether the node does the same to all elements of `value`, its input.
-  bool treats_alike(NodeId id, ValueId value) const {
+  // Whether the node does the same to all elements of `value`, its input, whatever their shape of `rank` axes.
+  bool treats_alike(NodeId id, ValueId value, size_t rank) const {
     const std::vector<ValueId>& inputs = rewriter_.node(id).inputs;
     return rewriter_.node(id).op->element && std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) {
-             return input == value || (input != kNone && rewriter_.value(input).type.elements() == 1);
+             if (input == value || input == kNone) return input == value;
+             const TensorType& other = rewriter_.value(input).type;
+             return other.elements() == 1 && other.shape.size() <= rank;
            });
   }
 
@@ -33,12 +35,12 @@ class SampleFusion {
     const NodeId before = rewriter_.producer(rows, "Reshape");
     if (before == kNone || rewriter_.only_reader(rows) == kNone) return;
     const ValueId samples = rewriter_.input(before, 0);
-    const Shape& shape = rewriter_.shape(samples);
-    if (shape.empty() || shape[0] != rewriter_.shape(rows)[0]) return;
+    const Shape shape = rewriter_.shape(samples);
+    if (shape.size() < 2 || shape[0] != rewriter_.shape(rows)[0]) return;
     std::vector<NodeId> nodes = {id};
     ValueId made = rewriter_.node(id).outputs[0];
     NodeId next = rewriter_.only_reader(made);
-    while (next != kNone && treats_alike(next, made)) {
+    while (next != kNone && treats_alike(next, made, shape.size())) {
       nodes.push_back(next);
       made = rewriter_.node(next).outputs[0];
       next = rewriter_.only_reader(made);

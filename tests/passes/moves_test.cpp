@@ -189,7 +189,7 @@ TEST_CASE("operators by element broadcast what Expand would repeat") {
   const std::string norm = kWide + "n = ReduceL2 <axes = [-1]> (wide)\n";
   const Graph unit = same_as_without(norm + "e = Expand <shape = [1, 9, 12]> (n)\ny = Div (wide, e)\n" + kFlat);
   CHECK(count_all(unit, {"Expand"}) == 0);
-  // Nothing else that Exp reads has that shape.
+  // Nothing else that Tanh reads has that shape.
   const Graph both =
       same_as_without(norm + "e = Expand <shape = [1, 9, 12]> (n)\na = Tanh (e)\ny = Add (a, wide)\n" + kFlat);
   CHECK(count_ops(both, "Expand") == 1);
@@ -198,6 +198,18 @@ TEST_CASE("operators by element broadcast what Expand would repeat") {
                                         "e = Expand <shape = [1, 9, 12]> (n)\nf = Expand <shape = [1, 9, 12]> (m)\n" +
                                         "y = Mul (e, f)\n" + kFlat);
   CHECK(count_ops(crossed, "Expand") == 0);
+  // Without it the result would have an axis less, or lie in another order.
+  const Graph rank = same_as_without(
+      "v = ReduceMean <axes = [0, 2, 3], keepdims = 0> (x)\n"
+      "e = Expand <shape = [1, 2]> (v)\nt = Tanh (e)\nf = Flatten (x)\n"
+      "g = ReduceMean <axes = [1]> (f)\ny = Mul (g, t)\n" +
+      kFlat);
+  CHECK(count_ops(rank, "Expand") == 1);
+  const Graph layout = same_as_without(
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\np = ReduceMean <axes = [2, 3]> (c)\n"
+      "r = Reshape <shape = [-1, 4, 1, 1]> (p)\ne = Expand <shape = [1, 4, 6, 6]> (r)\ny = Mul (e, c)\n" +
+      kFlat);
+  CHECK(count_ops(layout, "arbalest.SumTo") > 0);
 }
 
 TEST_CASE("pixels of channels-last images are rows without a copy") {
@@ -238,6 +250,38 @@ TEST_CASE("chains of transpositions, reshapes and changes of layout are one tran
       same_as_without(rows + "g = Reshape <shape = [-1, 288]> (t)\n" +
                       "v = ReduceMean <axes = [1]> (l)\nf = Flatten (v)\ny = Concat <axis = 1> (f, g)\n" + kFlat);
   CHECK(count_ops(read, "Transpose") > 2);
+}
+
+TEST_CASE("transpositions around operators of lines stay where no name says how lines lie") {
+  const std::string line = "#initial float[6, 8, 3] w = {" + numbers(144) + "}";
+  for (const std::string& body :
+       {kTokens + "t = Transpose <perm = [0, 2, 1]> (tokens)\nc = Conv <pads = [1, 1]> (t, w)\ny = Relu (c)\n",
+        kTokens + "t = Transpose <perm = [0, 2, 1]> (tokens)\nc = Conv <pads = [1, 1]> (t, w)\n"
+                  "r = Reshape <shape = [0, 6, 3, 3]> (c)\ny = Transpose <perm = [0, 2, 3, 1]> (r)\n"}) {
+    same_as_without(body + kFlat + line);
+  }
+}
+
+TEST_CASE("samples that are normalised as rows keep their shape only where nothing else changes") {
+  const std::string scales = "#initial float[1] one = {1.5}, float[1] zero = {0.5}";
+  const auto net_of = [&](const std::string& there, const std::string& back) {
+    return "r = Reshape <shape = " + there +
+           "> (x)\nn = InstanceNormalization (r, one, zero)\ny = Reshape <shape = " + back + "> (n)\n" + kFlat + scales;
+  };
+  for (const auto& [there, back, reshapes] :
+       {std::tuple{"[0, 1, -1]", "[0, 2, 6, 6]", false}, {"[0, 1, -1]", "[0, 72]", true}}) {
+    const Program program = program_of(net_of(there, back)), apart = program_of(net_of(there, back), {"fuse_samples"});
+    check_same(train(apart, 3), train(program, 3));
+    const Node& norm = only(program.training().graph, "arbalest.NormalizeSamples");
+    const size_t rank = program.training().graph.values[size_t(norm.inputs[0])].type.shape.size();
+    CHECK(rank == (reshapes ? 3 : 4));
+  }
+  // Rows that are images between, in a sample of one axis.
+  const std::string flat =
+      "f = Flatten (x)\nr = Reshape <shape = [0, 1, 8, 9]> (f)\n"
+      "n = InstanceNormalization (r, one, zero)\ny = Reshape <shape = [0, 72]> (n)\n" +
+      kFlat + scales;
+  check_same(train(program_of(flat, {"fuse_samples"}), 3), train(program_of(flat), 3));
 }
 
 TEST_CASE("products read transposed matrices as they lie, and write gradients so") {

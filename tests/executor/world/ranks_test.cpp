@@ -132,7 +132,7 @@ TEST_CASE("ranks agree on the largest number, the first text, and whether a step
     } catch (const AgreedError& thrown) {
       error = thrown.what();
     }
-    CHECK(error == "no memory at rank 1");
+    CHECK(error == ranks.name(1) + ": no memory at rank 1");
     CHECK(largest_of(&ranks, 5) == 5);  // all go on
     ranks.end();
   });

@@ -45,7 +45,7 @@ void simplify_moves(Graph& graph, const std::vector<ValueId>& asked);
 // make has its rows in another order then.
 void fuse_transposes(Graph& graph, const std::vector<ValueId>& asked);
 
-// Of Transposes and changes of layout with nothing but reshapes between them one Transpose is left, or none.
+// Transposes and changes of layout with nothing but reshapes between them become one Transpose, or none.
 void fuse_rearrangements(Graph& graph, const std::vector<ValueId>& asked);
 
 // A product of rows and one matrix becomes a Gemm with the bias that is added to its rows.

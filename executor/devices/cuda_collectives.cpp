@@ -71,7 +71,7 @@ std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinal
 class CudaCollectives final : public Queues {
   using Instance = CudaPoller::Pending::Instance;
 
-  // What some lanes share: communicators, and what is under way on them.
+  // Communicators that some lanes share, and what is under way on them.
   struct Link {
     std::shared_ptr<CollectiveContext> context;
     HangWatch watch;  // of the oldest that is under way; the polling thread's own
@@ -195,7 +195,7 @@ class CudaCollectives final : public Queues {
     });
   }
 
-  // What NCCL says of a connection says little of why it ended.
+  // NCCL says of a connection that it ended, but not why.
   template <typename Call>
   void telling_who_is_lost(const Call& call) const {
     try {

@@ -394,7 +394,7 @@ void Training::roll_back(const Diverged& error) {
   checkpoints_->take(parts(), RunEnd::Unknown);
 }
 
-// Of the devices of all ranks, in their order.
+// The models of the devices of all ranks, in their order.
 std::vector<std::string> Training::models_of_all() const {
   const std::vector<std::string> own = device_models(segment_->plan().devices);
   if (!options_.ranks) return own;

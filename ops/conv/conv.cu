@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "ops/conv/conv_colours.h"
-#include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_solution.h"
 #include "ops/conv/conv_thin.h"
+#include "ops/conv/grouped/conv_direct.cuh"
 #include "ops/conv/grouped/conv_groups.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"

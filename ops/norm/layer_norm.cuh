@@ -310,7 +310,7 @@ struct RowShares {
   int count = 1;
   int64_t length = 0;  // elements of each, at most
 
-  // Of packs of W; a single one where whole rows serve as well.
+  // Shares are of packs of W. There is a single one where whole rows serve as well.
   RowShares(const Rows& rows, int multiprocessors, int width) : length(rows.length) {
     const int64_t least = int64_t(kThreads) * width * 2;
     if (rows.empty() || rows.length % width != 0 || rows.rows >= multiprocessors || rows.length < 4 * least) return;

@@ -195,7 +195,7 @@ __device__ inline void add_bias(Scores& scores, const Extents& e, const Bias& bi
     for (int i = 0; i < 4; ++i) {
       const bool there = tile * 8 + lane.column + i % 2 < e.keys;
       const float added = bias.at(tile, i), score = (scores[tile][i] * e.scale + added) * kLog2e;
-      // Where a bias is not infinite, neither is the score: a row of the least numbers has equal weights.
+      // A score is infinite only if its bias is: a row of the least numbers has equal weights.
       scores[tile][i] = !there ? -INFINITY : score < -FLT_MAX && added != -INFINITY ? -FLT_MAX : score;
     }
   }

@@ -86,7 +86,7 @@ struct ReductionCut {
   }
 };
 
-// What no terms combine to, and where the results of chunks go, (chunks, outputs); nullptr: results are written.
+// The result of no terms, and where the results of chunks go, (chunks, outputs); nullptr: results are written.
 template <typename A>
 struct Ends {
   A empty;

@@ -26,7 +26,7 @@ struct Rearrangement {
   std::vector<int64_t> turns;  // the memory of the other has these axes in this order
 };
 
-// What the nodes do to the memory of the first one's input 0 between them; each reads what the one before makes. They
+// The nodes' effect on the memory of the first one's input 0; each reads what the one before makes. They
 // are Transpose, arbalest.ChangeLayout, Reshape and operators like these. None: an element's place is no sum over axes.
 std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes);
 

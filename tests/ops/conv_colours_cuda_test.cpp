@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;

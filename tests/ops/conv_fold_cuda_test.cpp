@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/conv_fold.h"
 #include "tests/ops/lowered_tensor.h"
 

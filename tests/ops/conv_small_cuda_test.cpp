@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "tests/ops/lowered_tensor.h"
 #include "tests/ops/part.h"
 

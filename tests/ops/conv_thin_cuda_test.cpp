@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/conv_thin.h"
 #include "tests/ops/lowered_tensor.h"
 #include "tests/ops/part.h"

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/conv/hopper/conv_pointwise.h"

@@ -4,8 +4,8 @@
 // gridDim.y-th group of pixels; a thread takes a pack of W channels of one pixel. The slice's filters are in shared
 // memory as floats, (taps, channels of the slice).
 
-#include "ops/conv/conv_direct.cuh"
 #include "ops/conv/grouped/conv_depthwise_tiles.h"
+#include "ops/conv/grouped/conv_direct.cuh"
 
 namespace arbalest {
 

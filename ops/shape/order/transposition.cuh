@@ -88,18 +88,20 @@ inline std::unique_ptr<Kernel> make_transposition(const Transposition& t, DataTy
     return make_kernel([=](const KernelContext& c) {
       const Word* x = input<Word>(c, 0);
       Word* y = output<Word>(c, 0);
-      const auto launch = [&](auto* kernel, int64_t side) {
-        const int64_t tiles = t.matrices.count * ((t.rows + side - 1) / side) * ((t.columns + side - 1) / side);
-        if (tiles == 0) return;
-        const auto blocks = unsigned(std::min<int64_t>(tiles, int64_t(multiprocessors) * 16));
-        launch_dependent(kernel, blocks, kThreads, 0, stream_of(c), t, tiles, x, y);
-        check_launch("transposition");
-      };
-      if constexpr (std::is_same_v<Word, uint16_t>) {
-        const bool whole = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 4 == 0;
-        if (whole && t.in_pairs()) return launch(transpose_pairs_kernel<Word>, 2 * kTile);
-      }
-      launch(transpose_kernel<Word>, kTile);
+      const bool whole = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 4 == 0;
+      const bool pairs = sizeof(Word) == 2 && whole && t.in_pairs();
+      const int64_t side = pairs ? 2 * kTile : kTile;
+      const int64_t tiles = t.matrices.count * ((t.rows + side - 1) / side) * ((t.columns + side - 1) / side);
+      if (tiles == 0) return;
+      const auto kernel = [&] {
+        if constexpr (sizeof(Word) == 2) {
+          if (pairs) return &transpose_pairs_kernel<Word>;
+        }
+        return &transpose_kernel<Word>;
+      }();
+      const auto blocks = unsigned(std::min<int64_t>(tiles, int64_t(multiprocessors) * 16));
+      launch_dependent(kernel, blocks, kThreads, 0, stream_of(c), t, tiles, x, y);
+      check_launch("transposition");
     });
   });
 }

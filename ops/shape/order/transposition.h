@@ -31,8 +31,8 @@ struct Transposition {
     return even;
   }
 
-  // Of a walk through y, which has no gaps, and x; nothing if neighbours in y are neighbours in x, or no axis is x's
-  // innermost.
+  // The transposition in a walk through y, which has no gaps, and x. There is none if neighbours in y are neighbours in
+  // x, or if no axis is x's innermost.
   static std::optional<Transposition> of(const Strided& walk) {
     const int last = walk.rank - 1;
     int inner = last;

@@ -2,7 +2,7 @@
 
 // Convolution by plain loops: forward, gradient of the input, gradient of the filters.
 
-#include "ops/conv/conv_direct.cuh"
+#include "ops/conv/grouped/conv_direct.cuh"
 #include "ops/cuda/cuda_math.cuh"
 
 namespace arbalest {

@@ -2,7 +2,7 @@
 #pragma once
 // Helpers that our convolution kernels share.
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/nn/window.cuh"
 

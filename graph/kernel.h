@@ -44,8 +44,8 @@ struct KernelContext {
 // fp32: IEEE single throughout. tf32: matrix units may round operands to 10 bits of mantissa (CUDA only).
 enum class MathMode : uint8_t { Fp32, Tf32 };
 
-// The context that kernels of a device share: on CUDA a CudaContext (ops/cuda/cuda_context.h). Kernels of collectives share a
-// CollectiveContext there (ops/replicas/collective_context.h) and, on CPUs of several processes, a RankExchange
+// The context that kernels of a device share: on CUDA a CudaContext (ops/cuda/cuda_context.h). Those of collectives
+// share a CollectiveContext there (ops/replicas/collective_context.h) and, on CPUs of several processes, a RankExchange
 // (ops/replicas/rank_exchange.h).
 struct DeviceContext {};
 

@@ -3,8 +3,8 @@
 // CUDA kernel of Transpose.
 
 #include "ops/math/strided.cuh"
-#include "ops/shape/transpose.h"
 #include "ops/shape/order/transposition.cuh"
+#include "ops/shape/transpose.h"
 
 namespace arbalest {
 

@@ -5,8 +5,8 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
-#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/conv_fold.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;

@@ -4,8 +4,8 @@
 
 #include <doctest/doctest.h>
 
-#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/conv_thin.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "tests/ops/lowered_tensor.h"
 #include "tests/ops/part.h"
 

@@ -340,8 +340,9 @@ TEST_CASE("a norm over one value is refused where it is to train") {
       error_of([&] { make_program(net(pixel + "logits = arbalest.Linear <units = 3> (h)\n" + kLoss + initial), {}); });
   INFO(of_instance);
   CHECK(of_instance.find("one value is normalised by itself") != std::string::npos);
-  const std::string sample = "p = ReduceMean <axes = [1, 2, 3]> (x) n = InstanceNormalization (p, scale, bias) "
-                             "h = Flatten (n)\nlogits = arbalest.Linear <units = 3> (h)\n";
+  const std::string sample =
+      "p = ReduceMean <axes = [1, 2, 3]> (x) n = InstanceNormalization (p, scale, bias) "
+      "h = Flatten (n)\nlogits = arbalest.Linear <units = 3> (h)\n";
   const std::string of_sample =
       error_of([&] { make_program(net(sample + kLoss + "#initial float[1] scale = {1}, float[1] bias = {0}"), {}); });
   INFO(of_sample);

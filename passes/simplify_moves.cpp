@@ -135,6 +135,7 @@ class MoveSimplification {
     for (const NodeId reader : readers) {
       if (reader != kNone && rewriter_.node(reader).op->element) read_instead(reader, y, x);
     }
+    if (rewriter_.readers(y).empty() && !asked_.contains(y)) rewriter_.remove(id);
   }
 
   // Lets the node read `to` for `from`, if what it makes has the same type then.
@@ -156,7 +157,6 @@ class MoveSimplification {
     const Node& node = rewriter_.node(id);
     if (node.outputs.empty() || node.inputs[0] == kNone || node.outputs[0] == kNone) return;
     const ValueId x = node.inputs[0], y = node.outputs[0];
-    if (rewriter_.is(id, "Expand") && rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);
     if (type(x) != type(y) || !gives_back(node, rewriter_.shape(x))) return;
     rewriter_.replace_reads(y, x);
     if (rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);

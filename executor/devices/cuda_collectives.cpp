@@ -62,9 +62,7 @@ std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinal
   std::copy(given.begin(), given.end(), id.internal);
   return std::make_shared<CollectiveContext>(ordinals, places_of(ranks.rank(), ranks_of_devices),
                                              int(ranks_of_devices.size()), id, [&] {
-                                               const std::optional<std::string> lost = ranks.lost();
-                                               if (lost) throw RunError(*lost);
-                                               return false;
+                                               if (const auto lost = ranks.lost()) throw RunError(*lost);
                                              });
 }
 

@@ -213,25 +213,6 @@ Sampling sampling_of(const json& record, const Plan& plan) {
   return sampling;
 }
 
-json run_record(const TracedRun& run) {
-  return {{"strategy", run.strategy},
-          {"learners", run.learners},
-          {"iterations", run.iterations},
-          {"first", run.first},
-          {"begins", name_of(run.begins)},
-          {"ended", name_of(run.ended)},
-          {"message", run.message},
-          {"ended_after", run.ended_after},
-          {"command", run.command},
-          {"started", run.started},
-          {"source", run.source},
-          {"precision", run.precision},
-          {"batch", run.batch},
-          {"models", run.models},
-          {"ranks", run.ranks},
-          {"clock_error", run.clock_error}};
-}
-
 TracedRun run_of(const json& record) {
   TracedRun run = {text_at(record, "strategy"),
                    integer_of(record, "learners", 0, INT32_MAX),
@@ -255,6 +236,25 @@ TracedRun run_of(const json& record) {
 }
 
 }  // namespace
+
+json run_record(const TracedRun& run) {
+  return {{"strategy", run.strategy},
+          {"learners", run.learners},
+          {"iterations", run.iterations},
+          {"first", run.first},
+          {"begins", name_of(run.begins)},
+          {"ended", name_of(run.ended)},
+          {"message", run.message},
+          {"ended_after", run.ended_after},
+          {"command", run.command},
+          {"started", run.started},
+          {"source", run.source},
+          {"precision", run.precision},
+          {"batch", run.batch},
+          {"models", run.models},
+          {"ranks", run.ranks},
+          {"clock_error", run.clock_error}};
+}
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {
   return whole_number(object.at(key), key, least, most);

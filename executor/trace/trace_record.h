@@ -29,6 +29,7 @@ nlohmann::json plan_record(const Plan& plan);
 // The inverse. Throws GraphError that names the field which is missing or wrong.
 Plan plan_of_record(const nlohmann::json& record);
 
+nlohmann::json run_record(const TracedRun& run);
 nlohmann::json trace_record(const TraceFile& trace);
 
 // The inverse; `trace` has no more than its spans before. Throws GraphError, or an exception of the JSON library, that

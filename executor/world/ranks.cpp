@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
 namespace {
@@ -19,33 +20,22 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 38;   // of a frame
 constexpr const char *kEnd = "end", *kClock = "clock";
 
 std::string packed(const Ranks::Parts& parts) {
-  std::string bytes;
-  for (const std::string& part : parts) {
-    const uint64_t size = part.size();
-    bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
-    bytes += part;
-  }
-  return bytes;
+  PartWriter all;
+  for (const std::string& part : parts) all.array(part);
+  return std::move(all.bytes);
+}
+
+Ranks::Parts unpacked(const std::string& bytes, size_t count) {
+  Ranks::Parts parts;
+  PartReader all(bytes);
+  while (!all.at_end()) parts.push_back(all.text());
+  if (parts.size() != count) throw RunError("it sent parts that are not one of each rank");
+  return parts;
 }
 
 int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-Ranks::Parts unpacked(const std::string& bytes, size_t count) {
-  Ranks::Parts parts;
-  size_t at = 0;
-  while (at + sizeof(uint64_t) <= bytes.size() && parts.size() < count) {
-    uint64_t size = 0;
-    std::memcpy(&size, bytes.data() + at, sizeof size);
-    at += sizeof size;
-    if (size > bytes.size() - at) break;
-    parts.push_back(bytes.substr(at, size));
-    at += size;
-  }
-  if (parts.size() != count || at != bytes.size()) throw RunError("it sent parts that are not one of each rank");
-  return parts;
 }
 
 }  // namespace

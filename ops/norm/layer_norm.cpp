@@ -287,7 +287,7 @@ std::vector<TensorType> whole_samples() {
           {type, {2, 1}}};
 }
 
-std::vector<Sample> samples_of(bool gradient) {
+std::vector<Sample> whole_sample_cases(bool gradient) {
   std::vector<Sample> samples;
   for (const TensorType& type : whole_samples()) {
     Sample sample{.name = to_string(type) + (type.layout == Layout::ChannelsLast ? " channels-last" : ""),
@@ -299,15 +299,7 @@ std::vector<Sample> samples_of(bool gradient) {
   return samples;
 }
 
-std::vector<Sample> samples_samples() {
-  return samples_of(false);
-}
-
-std::vector<Sample> samples_grad_samples() {
-  return samples_of(true);
-}
-
-std::vector<AttributeSpec> samples_specs() {
+std::vector<AttributeSpec> whole_sample_specs() {
   return {int_spec("axis", 1, "1: whole samples"), float_spec("epsilon", 1e-5, "added to the variance")};
 }
 
@@ -349,24 +341,20 @@ void expand_group_norm(ExpandContext& context) {
   // The batch is 0 in these shapes, "as it is": validation may have another one.
   Shape back = x.shape;
   back[0] = 0;
-  const double epsilon = float_attribute(node, "epsilon");
+  const bool whole = groups == 1;  // samples, which need no other shape
   const bool by_group = context.type(context.input(1)).shape == Shape{groups} && groups != channels;
-  ValueId y = context.input(0);
-  if (groups == 1) {
-    y = context.add(kSamples, "normalized", {y}, 1, {{"epsilon", epsilon}})[0];
-  } else {
-    y = reshape(y, {0, groups, -1}, "groups");
-    y = context.add("arbalest.Normalize", "normalized", {y}, 1, {{"axis", int64_t{2}}, {"epsilon", epsilon}})[0];
-  }
+  ValueId y = whole ? context.input(0) : reshape(context.input(0), {0, groups, -1}, "groups");
+  y = context.add(whole ? kSamples : "arbalest.Normalize", "normalized", {y}, 1,
+                  {{"axis", int64_t{whole ? 1 : 2}}, {"epsilon", float_attribute(node, "epsilon")}})[0];
   Shape parameter = {groups, 1};
   if (!by_group) {
-    if (groups != 1) y = reshape(y, back, "channels");
+    if (!whole) y = reshape(y, back, "channels");
     parameter = Shape(x.shape.size() - 1, 1);
     parameter[0] = channels;
   }
   y = context.add("Mul", "scaled", {y, reshape(context.input(1), parameter, "scale")}, 1)[0];
   y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(2), parameter, "bias")}, 1)[0];
-  context.replace_output(0, by_group && groups != 1 ? reshape(y, back, "") : y);
+  context.replace_output(0, by_group && !whole ? reshape(y, back, "") : y);
 }
 
 void register_group_norms(OpRegistry& registry) {
@@ -419,9 +407,9 @@ void register_norm_layer_norm(OpRegistry& registry) {
   registry.add(op);
   op.name = "NormalizeSamples";
   op.doc = "(X − mean) / deviation of each sample";
-  op.attributes = samples_specs();
+  op.attributes = whole_sample_specs();
   op.layout = std::nullopt;
-  op.samples = samples_samples;
+  op.samples = [] { return whole_sample_cases(false); };
   registry.add(op);
   Op grad{.domain = "arbalest",
           .name = "NormalizeGrad",
@@ -443,9 +431,9 @@ void register_norm_layer_norm(OpRegistry& registry) {
   grad.doc = "the gradient of NormalizeSamples";
   grad.inputs.resize(2);
   grad.outputs.resize(1);
-  grad.attributes = samples_specs();
+  grad.attributes = whole_sample_specs();
   grad.layout = std::nullopt;
-  grad.samples = samples_grad_samples;
+  grad.samples = [] { return whole_sample_cases(true); };
   registry.add(std::move(grad));
   register_group_norms(registry);
 }

@@ -95,7 +95,7 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals)
 }
 
 CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vector<int> device_places, int all,
-                                     const ncclUniqueId& id, const std::function<bool()>& given_up)
+                                     const ncclUniqueId& id, const std::function<void()>& go_on)
     : devices(std::move(device_ordinals)), places(std::move(device_places)), size(all), spans_processes_(true) {
   constexpr auto kBound = std::chrono::seconds(60);
   const CurrentDevice restored;
@@ -116,7 +116,7 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vect
     if (status != ncclSuccess && status != ncclInProgress) fail_nccl(status, "ncclCommInitRankConfig", devices);
     const auto until = std::chrono::steady_clock::now() + kBound;
     while (!settled()) {
-      if (given_up()) throw RunError(names_of(devices) + ": the connection with other processes was given up");
+      go_on();
       if (std::chrono::steady_clock::now() > until) {
         throw RunError(fmt::format(
             "{}: NCCL has not connected {} GPUs of several processes for {} s; NCCL_SOCKET_IFNAME names the network "

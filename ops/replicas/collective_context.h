@@ -26,10 +26,10 @@ struct CollectiveContext : DeviceContext {
   // Connects the devices, each of which is given once; takes seconds. Throws RunError.
   explicit CollectiveContext(std::vector<int> device_ordinals);
   // Connects the devices with those of other processes, which all call it at the same time, for so many places in all.
-  // `id`: as one of them made it. `given_up` is asked now and then, and may throw instead of returning true. Throws
-  // RunError if it was given up, or if the others are not there within a minute.
+  // `id`: as one of them made it. `go_on` is called now and then, and throws to give up. Throws RunError if the others
+  // are not there within a minute.
   CollectiveContext(std::vector<int> device_ordinals, std::vector<int> places, int size, const ncclUniqueId& id,
-                    const std::function<bool()>& given_up);
+                    const std::function<void()>& go_on);
   ~CollectiveContext();  // waits for what was issued, unless aborted
   CollectiveContext(const CollectiveContext&) = delete;
   CollectiveContext& operator=(const CollectiveContext&) = delete;

@@ -26,8 +26,8 @@ struct Rearrangement {
   std::vector<int64_t> turns;  // the memory of the other has these axes in this order
 };
 
-// The nodes' effect on the memory of the first one's input 0; each reads what the one before makes. They
-// are Transpose, arbalest.ChangeLayout, Reshape and operators like these. None: an element's place is no sum over axes.
+// The nodes' effect on the memory of the first one's input 0; each reads what the one before makes. They are Transpose,
+// arbalest.ChangeLayout, Reshape and operators like these. None: an element's place is no sum over axes.
 std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes);
 
 }  // namespace arbalest

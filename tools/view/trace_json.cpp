@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "executor/trace/layer_times.h"
+#include "executor/trace/trace_record.h"
 
 namespace arbalest {
 namespace {
@@ -84,23 +85,6 @@ Json verdict_json(const Verdict& verdict) {
         {{"value", figure.value}, {"text", figure.text}, {"where", name_of(figure.where)}, {"id", figure.id}});
   }
   return {{"sentence", verdict.sentence}, {"notes", verdict.notes}, {"figures", std::move(figures)}};
-}
-
-Json run_json(const TracedRun& run) {
-  return {{"strategy", run.strategy},
-          {"learners", run.learners},
-          {"iterations", run.iterations},
-          {"first", run.first},
-          {"begins", name_of(run.begins)},
-          {"ended", name_of(run.ended)},
-          {"message", run.message},
-          {"ended_after", run.ended_after},
-          {"command", run.command},
-          {"started", run.started},
-          {"source", run.source},
-          {"precision", run.precision},
-          {"batch", run.batch},
-          {"models", run.models}};
 }
 
 Json clocks_json(const Plan& plan) {
@@ -324,7 +308,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
   const Cycle& critical = summary.critical;
   const Insides insides = timed_insides(trace);
   return {{"graph", trace.graph},
-          {"run", run_json(trace.run)},
+          {"run", run_record(trace.run)},
           {"verdict", verdict_json(judge(trace, summary))},
           {"instances", trace.tasks.size()},
           {"dropped", trace.dropped},

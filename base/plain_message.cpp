@@ -114,10 +114,6 @@ std::string shown_message(std::string_view message) {
   return text + '\n';
 }
 
-void warn(const std::string& message) {
-  put_within(std::chrono::seconds(1), stderr, shown_message(message));
-}
-
 bool put_within(std::chrono::milliseconds longest, std::FILE* out, std::string_view text) {
   const int descriptor = without_waiting(out);
   if (descriptor < 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Exceptions and warnings in words for a user, and text that a terminal may show.
+// Exceptions in words for a user, and text that a terminal may show.
 
 #include <chrono>
 #include <cstdio>
@@ -21,10 +21,6 @@ std::string plain_message(const std::exception& error);
 // "arbalest: MESSAGE", as a terminal may show it. Lines after the first begin with four blanks. They may come from a
 // name with an end of line in it, and lines of a run's results begin with two at most.
 std::string shown_message(std::string_view message);
-
-// Writes that to standard error. If that cannot be written (a terminal that was closed, or that has been stopped for
-// a second), the run goes on.
-void warn(const std::string& message);
 
 // Writes to a terminal, a pipe or a file, and waits no longer than this for one that takes nothing (Ctrl-S, a pipe that
 // nobody reads). Returns whether all of the text has been written.

@@ -5,6 +5,7 @@
 // belong to these and may change at any time.
 
 #include "base/error.h"
+#include "base/process.h"
 #include "base/version.h"
 #include "dsl/dsl.h"
 #include "executor/console/console_observer.h"

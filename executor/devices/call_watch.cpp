@@ -5,10 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/threads.h"
 
 namespace arbalest {
@@ -71,8 +70,7 @@ void CallWatch::look(Caller& caller, HangWatch::Time now) {
   }
   if (caller.watch_.waited() <= limit_ + grace_) return;
   if (listener_.process_ends) listener_.process_ends(message);
-  warn(message);
-  std::_Exit(EXIT_FAILURE);
+  end_process(message);
 }
 
 }  // namespace arbalest

@@ -86,8 +86,7 @@ class CallWatch {
   // Functions that are called on the watching thread when a call is late.
   struct Listener {
     std::function<void(const Late&)> late;  // once for each call
-    // Called if the call has still not returned after another `grace`. Then the message goes to standard error, and the
-    // process ends with status 1.
+    // Called if the call has still not returned after another `grace`, before end_process() (base/process.h).
     std::function<void(const std::string& message)> process_ends;
   };
 

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/opset_forms.h"

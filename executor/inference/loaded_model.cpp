@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
 #include "executor/weights/class_names.h"

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "base/error.h"
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/threads.h"
 #include "executor/run/task_error.h"
 
@@ -89,8 +89,7 @@ class Keeper {
 
   [[noreturn]] void end_process(const std::string& message) const {
     if (options_.process_ends) options_.process_ends(message);
-    warn(message);
-    std::_Exit(EXIT_FAILURE);
+    arbalest::end_process(message);
   }
 
   void tell() const {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
@@ -427,8 +427,7 @@ void Scheduler::end_process(std::string message) {
     message = plain_message(error);
   }
   if (options_.process_ends) options_.process_ends(message);
-  warn(message);
-  std::_Exit(EXIT_FAILURE);
+  arbalest::end_process(message);
 }
 
 void Scheduler::wait(const std::atomic<bool>& interrupted) {

@@ -47,8 +47,8 @@ struct SchedulerOptions {
   // Called now and then on the thread of run(). Empty: reads are not watched.
   std::function<std::optional<std::string>()> late_read;
   // Called with the reason before the process is ended. Threads that read, threads in a call for a GPU, and work of a
-  // GPU cannot be ended. If one of them does not end although the run is over, this is called first, then the message
-  // goes to standard error, and the process ends with status 1.
+  // GPU cannot be ended. If one of them does not end although the run is over, this is called first, then end_process()
+  // (base/process.h).
   std::function<void(const std::string&)> process_ends;
   // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
   // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.

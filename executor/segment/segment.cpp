@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/plan/plan_part.h"
 #include "executor/run/bind_plan.h"
 #include "executor/run/first_not_finite.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/run/task_error.h"
 #include "graph/measures.h"
 

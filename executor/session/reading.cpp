@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/plan/strategy.h"
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <thread>
 
-#include "base/plain_message.h"
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"

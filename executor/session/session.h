@@ -82,7 +82,7 @@ struct ExecutionOptions {
   int64_t memory_limit = 0;
   int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
   // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
-  // the process ends too, with status 1: see SchedulerOptions::process_ends.
+  // the process ends too: see set_end_handler() in base/process.h.
   double read_timeout = 20;
   int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
   bool nvtx = false;         // ranges for Nsight; refused if the build has none

@@ -9,7 +9,7 @@
 #include <numbers>
 
 #include "base/in_threads.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "io/formats/layout.h"
 

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/plain_message.h"
 #include "executor/weights/class_names.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/world/agreement.h"
 
 namespace arbalest {

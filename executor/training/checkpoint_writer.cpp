@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/threads.h"
 
 namespace arbalest {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/session/state.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/ranks.h"

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/sampler.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/training/rank_traces.h"

@@ -8,7 +8,7 @@
 #include <future>
 #include <utility>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/version.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"

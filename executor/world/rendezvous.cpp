@@ -19,7 +19,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 
 namespace arbalest {
 namespace {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"

@@ -16,7 +16,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {

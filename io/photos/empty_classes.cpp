@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 
 namespace arbalest {
 

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "io/images/image_format.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/file_source.h"

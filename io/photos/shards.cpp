@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/in_threads.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "io/formats/shard_list.h"
 #include "io/images/image_format.h"
 #include "io/photos/shard_names.h"

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/host_memory.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/open_files.h"

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/in_threads.h"
 #include "base/random.h"
 #include "io/sources/glyph_strokes.h"
 #include "io/sources/schemes.h"
@@ -207,11 +208,11 @@ std::unique_ptr<Source> open_glyphs(const SourceSpec& spec) {
   std::vector<uint8_t> images(size_t(size) * size_t(side) * size_t(side));
   std::vector<int32_t> labels(size_t(size), 0);
 
-  const int64_t threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
-  std::vector<std::jthread> workers;
-  for (int64_t t = 0; t < threads; ++t)
-    workers.emplace_back(render, key, side, size * t / threads, size * (t + 1) / threads, images.data(), labels.data());
-  workers.clear();  // joins
+  const int64_t parts = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  in_threads(size_t(parts), size_t(parts), [&](size_t place) {
+    const auto part = int64_t(place);
+    render(key, side, size * part / parts, size * (part + 1) / parts, images.data(), labels.data());
+  });
   return image_source(spec, {1, side, side}, kClasses, std::move(images), std::move(labels));
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 
 namespace arbalest {
 

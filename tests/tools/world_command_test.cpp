@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/device.h"
 #include "executor/world/connection.h"
 #include "tests/tools/world_ranks.h"

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "base/plain_message.h"
 #include "executor/trace/trace_file.h"
 #include "executor/world/connection.h"
 #include "tests/io/image_files.h"

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "tools/command/commands.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/plan/device_list.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/shell_word.h"
 #include "executor/weights/weights_file.h"
 #include "graph/file/overrides.h"

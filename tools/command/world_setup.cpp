@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/devices/device.h"
 #include "executor/plan/device_list.h"
 

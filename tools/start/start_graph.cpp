@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "graph/graph.h"
 #include "io/sources/data_order.h"
 #include "io/sources/field_values.h"

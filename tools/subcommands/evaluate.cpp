@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
 #include "executor/inference/label_counts.h"

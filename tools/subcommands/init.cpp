@@ -6,7 +6,6 @@
 
 #include <climits>
 
-#include "base/plain_message.h"
 #include "base/shell_word.h"
 #include "tools/command/commands.h"
 #include "tools/command/subcommand.h"

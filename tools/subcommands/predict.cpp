@@ -11,7 +11,7 @@
 #include <numeric>
 #include <set>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/inference.h"

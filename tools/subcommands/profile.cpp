@@ -8,7 +8,6 @@
 #include <cstdio>
 
 #include "base/error.h"
-#include "base/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/session/output_paths.h"
 #include "tools/command/commands.h"
 #include "tools/command/subcommand.h"

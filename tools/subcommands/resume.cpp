@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/shell_word.h"
 #include "executor/training/checkpoint_folder.h"
 #include "tools/command/commands.h"

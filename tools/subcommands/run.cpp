@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/shell_word.h"
 #include "executor/console/console_observer.h"
 #include "executor/session/output_paths.h"

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/files/output_lock.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 
 namespace arbalest {
 namespace {

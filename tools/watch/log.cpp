@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 
 namespace arbalest {
 namespace {

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "executor/session/output_paths.h"
 #include "tools/watch/event_record.h"
 

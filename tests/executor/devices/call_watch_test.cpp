@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/process.h"
 #include "tests/executor/run/child_process.h"
 #include "tests/executor/run/passing_device.h"
 #include "tests/executor/run/scheduler_harness.h"
@@ -182,6 +183,34 @@ TEST_CASE("where a call never returns that belongs to no run the process ends as
   INFO(child.said);
   CHECK(child.status == 1);
   CHECK(contains(child.said, "arbalest: a call of the driver for cuda:0 has not returned for 0.05 s; "));
+}
+
+// Run by the next test, in a process of its own.
+TEST_CASE("child: a program that ends itself" * doctest::skip()) {
+  set_warning_handler([](const std::string& message) { std::fprintf(stderr, "warned: %s\n", message.c_str()); });
+  set_end_handler([](const std::string& message) {
+    warn("the process ends");
+    std::fprintf(stderr, "ends: %s\n", message.c_str());
+    std::_Exit(7);
+  });
+  CallWatch calls(0.05, CallWatch::Seconds(0.05));
+  const CallWatch::Call call(calls.add({"cuda:0"}));
+  for (;;) std::this_thread::sleep_for(1s);
+}
+
+TEST_CASE("a program decides what becomes of warnings and how its process ends") {
+  const ChildProcess child = run_child("child: a program that ends itself");
+  INFO(child.said);
+  CHECK(child.status == 7);
+  CHECK(contains(child.said, "warned: the process ends\nends: a call of the driver for cuda:0 has not returned"));
+  CHECK(!contains(child.said, "arbalest: "));
+}
+
+TEST_CASE("setting a handler returns the former one, and none restores the default") {
+  const MessageHandler mine = [](const std::string&) {};
+  const MessageHandler before = set_warning_handler(mine);
+  CHECK((set_warning_handler(nullptr) == mine));
+  CHECK((set_warning_handler(before) == before));
 }
 
 }  // namespace call_watch_test

@@ -29,19 +29,38 @@ struct LabelRule {
   int64_t classes = 0;                   // 0: a number from 0 to 1, or missing
   std::vector<int64_t> ignored;          // of classes
   std::map<int64_t, int64_t> seen = {};  // samples by label, of classes and of the number after the last
+  int64_t looked_at = 0, known = 0;      // labels; those that are neither missing nor ignored
+  int64_t between = 0;                   // those between 0 and 1
 
-  void see(double value) {
+  void see(double value, DataType type) {
     if (classes > 0 && value >= 0 && value <= double(classes)) ++seen[int64_t(value)];
+    ++looked_at;
+    if (!counts_not(value, type)) ++known;
+    if (classes == 0 && value > 0 && value < 1) ++between;
+  }
+  // Whether the label is missing, or ignored.
+  bool counts_not(double value, DataType type) const {
+    if (classes > 0) return !ignored.empty() && value == double(ignored[0]);
+    return value == -1 || std::isnan(value) || (type == DataType::Uint8 && value == 255);
   }
   bool takes(double value, DataType type) const {
-    if (classes == 0) {
-      const bool missing = value == -1 || std::isnan(value) || (type == DataType::Uint8 && value == 255);
-      return missing || (value >= 0 && value <= 1);
+    if (counts_not(value, type)) return true;
+    if (classes == 0) return value >= 0 && value <= 1;
+    return value >= 0 && value < double(classes) && value == std::floor(value);
+  }
+  // A note about labels that are sound one by one; "": none.
+  std::string note(const std::string& label, const Source& source) const {
+    const std::string who = fmt::format("node '{}' ({})", node->name, node->op->qualified_name());
+    if (looked_at > 0 && known == 0) {
+      return fmt::format("all labels '{}' are {}, so that {} compares nothing", label,
+                         classes > 0 ? fmt::format("{}, which is ignored", ignored[0]) : "missing", who);
     }
-    const bool whole = value >= -9e18 && value <= 9e18 && value == std::floor(value);
-    if (!whole) return false;
-    const bool passed_over = !ignored.empty() && int64_t(value) == ignored[0];
-    return passed_over || (value >= 0 && value < double(classes));
+    const bool rows = node->op->metric && node->op->metric->keeps == MetricSpec::Keeps::Rows;
+    if (rows && between > 0) {
+      return fmt::format("{} takes labels 0 and 1, and {} of {} '{}' lie between, so that it is undefined", who,
+                         between, looked_at, label);
+    }
+    return counted_from_one(seen, classes, source);
   }
   std::string expected() const {
     if (classes == 0) return "0 to 1, or -1 for one that is missing";
@@ -126,7 +145,7 @@ class Labels {
       const std::vector<double> values = numbers(label.type.dtype, *content);
       const int64_t of_row = int64_t(values.size()) / batch;
       for (int64_t i = 0; i < rows * of_row; ++i) {
-        rule.see(values[size_t(i)]);
+        rule.see(values[size_t(i)], label.type.dtype);
         if (rule.takes(values[size_t(i)], label.type.dtype)) continue;
         if (counted.emplace(rule.label, i).second) ++count;
         if (first && first->row <= i / of_row) continue;
@@ -138,15 +157,17 @@ class Labels {
     return first;
   }
 
-  // Whether all labels that have classes have a sample of class 0.
+  // Whether all labels have a known one, and those that have classes have a sample of class 0.
   bool begin_with_zero() const {
-    return std::all_of(rules_.begin(), rules_.end(),
-                       [](const LabelRule& rule) { return rule.classes == 0 || rule.seen.contains(0); });
+    return std::all_of(rules_.begin(), rules_.end(), [](const LabelRule& rule) {
+      return rule.known > 0 && (rule.classes == 0 || rule.seen.contains(0));
+    });
   }
-  // counted_from_one() of the labels that have been looked at.
+  // The first note about labels that have been looked at.
   std::string note(const Source& source) const {
     for (const LabelRule& rule : rules_) {
-      if (std::string note = counted_from_one(rule.seen, rule.classes, source); !note.empty()) return note;
+      std::string note = rule.note(graph_.values[size_t(rule.label)].name, source);
+      if (!note.empty()) return note;
     }
     return "";
   }

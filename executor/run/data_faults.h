@@ -22,7 +22,7 @@ struct DataFault {
 
 struct DataFindings {
   std::optional<DataFault> fault;
-  std::string note;  // of labels that seem to be counted from 1 (counted_from_one()); "": they are not
+  std::string note;  // about labels that are sound one by one: counted from 1, all missing; "": none
 };
 
 // Reads samples once more, on the calling thread. Finds labels that a loss or a metric of the loop cannot take, also if

@@ -28,13 +28,14 @@ constexpr int kFirstLaneTrack = 100;
 constexpr int kFirstHostTrack = 10'000;
 constexpr int kFirstIssueTrack = 20'000;
 
-// Compresses into a file that takes its name once it is complete.
+// Writes a file that takes its name once it is complete, compressed unless it is called NAME.json.
 class GzipFile {
  public:
   GzipFile(const std::string& path, int compression) : path_(path), target_(path) {
     errno = 0;
     const int descriptor = dup(target_.descriptor());  // zlib closes its own
-    file_ = descriptor < 0 ? nullptr : gzdopen(descriptor, fmt::format("wb{}", compression).c_str());
+    const std::string mode = path.ends_with(".json") ? "wbT" : fmt::format("wb{}", compression);
+    file_ = descriptor < 0 ? nullptr : gzdopen(descriptor, mode.c_str());
     if (!file_ && descriptor >= 0) close(descriptor);
     if (!file_) fail(errno ? errno : ENOMEM);
     gzbuffer(file_, 1 << 18);

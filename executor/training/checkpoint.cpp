@@ -202,7 +202,7 @@ std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIde
   std::vector<std::string> found;
   const auto value_in = [](const RunIdentity& run, const std::string& wanted) -> std::string {
     for (const auto& [name, value] : run.settings) {
-      if (name == wanted) return value;
+      if (name == wanted && !value.empty()) return value;
     }
     return "nothing";
   };

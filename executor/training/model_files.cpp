@@ -125,7 +125,8 @@ void ModelFiles::save(const std::string& path, const ModelAt& saved, double seco
                    {"epoch", std::to_string(at.epoch)}};
   put_class_names(file.metadata, prepared_.training->class_names());
   if (options_.files.overrides) put_overrides(file.metadata, *options_.files.overrides);
-  put_skip_bad(file.metadata, options_.execution.skip_bad);
+  if (options_.execution.skip_bad > 0) put_number(file.metadata, "skip_bad", uint64_t(options_.execution.skip_bad));
+  put_number(file.metadata, "seed", options_.numerics.seed);
   append_tensors(file, loop.graph, loop.arenas.weights, saved.model.weights);
   if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, saved.model.statistics);
   if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, saved.model.frozen);

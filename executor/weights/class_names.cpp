@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char *kClassNames = "class_names", *kOverrides = "set", *kSkipBad = "skip_bad";
+constexpr const char *kClassNames = "class_names", *kOverrides = "set";
 
 void put(Metadata& metadata, const char* entry, const std::vector<std::string>& texts) {
   metadata[entry] = Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -56,17 +56,18 @@ std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata) {
   return texts_in(metadata, kOverrides);
 }
 
-void put_skip_bad(Metadata& metadata, int64_t most) {
-  if (most > 0) metadata[kSkipBad] = std::to_string(most);
+void put_number(Metadata& metadata, const std::string& name, uint64_t number) {
+  metadata[name] = std::to_string(number);
 }
 
-int64_t skip_bad_in(const Metadata& metadata) {
-  const auto found = metadata.find(kSkipBad);
-  if (found == metadata.end()) return 0;
+std::optional<uint64_t> number_in(const Metadata& metadata, const std::string& name) {
+  const auto found = metadata.find(name);
+  if (found == metadata.end()) return std::nullopt;
   const std::string& text = found->second;
-  int64_t most = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), most);
-  return error == std::errc{} && end == text.data() + text.size() ? std::max<int64_t>(most, 0) : 0;
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  return whole ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace arbalest

@@ -28,9 +28,10 @@ void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides
 // None if there is no such entry: an older file, or one of another program's.
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);
 
-// How many samples that cannot be read the run passed over at most (--skip-bad). No entry for 0.
-void put_skip_bad(Metadata& metadata, int64_t most);
-// 0 if there is no such entry, or one that is no number.
-int64_t skip_bad_in(const Metadata& metadata);
+// A number of the run by which its model is judged again: how many samples that cannot be read it passed over at most
+// (skip_bad), and its seed, from which some sources draw their samples (seed).
+void put_number(Metadata& metadata, const std::string& name, uint64_t number);
+// None if there is no such entry, or one that is no number.
+std::optional<uint64_t> number_in(const Metadata& metadata, const std::string& name);
 
 }  // namespace arbalest

@@ -124,8 +124,8 @@ std::optional<std::vector<std::string>> WeightsFile::overrides() const {
   return overrides_in(reader_.metadata());
 }
 
-int64_t WeightsFile::skip_bad() const {
-  return skip_bad_in(reader_.metadata());
+std::optional<uint64_t> WeightsFile::number(const std::string& name) const {
+  return number_in(reader_.metadata(), name);
 }
 
 std::string WeightsFile::graph_name() const {

@@ -27,7 +27,8 @@ class WeightsFile {
   // Changes that the run which saved the file made in its graph's file (--set); nullopt if the file does not record
   // them.
   std::optional<std::vector<std::string>> overrides() const;
-  int64_t skip_bad() const;        // limit of skipped samples (--skip-bad) of that run; 0: none, or not recorded
+  // A number of that run, "seed" or "skip_bad" (put_number()); nullopt if it is not recorded.
+  std::optional<uint64_t> number(const std::string& name) const;
   std::string graph_name() const;  // of that run's graph; "": not recorded
 
   // Whether the graph's value `name` is read from the file.

@@ -126,8 +126,9 @@ Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKi
   const bool whole = kind == AttributeKind::Int || kind == AttributeKind::Ints;
   const bool fits = list ? value.type.shape.size() <= 1 : value.type.elements() == 1;
   if (!fits || (whole && is_floating(value.type.dtype))) {
-    fail(node, fmt::format("{} is {}, expected {} {}", what, to_string(value.type), list ? "a list of" : "one",
-                           whole ? "integers" : "numbers"));
+    const char* const one = whole ? "one integer" : "one number";
+    fail(node, fmt::format("{} is {}, expected {}", what, to_string(value.type),
+                           !list ? one : whole ? "a list of integers" : "a list of numbers"));
   }
   if (whole) {
     std::vector<int64_t> numbers = integers(value.type.dtype, *content);

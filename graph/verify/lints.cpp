@@ -136,20 +136,85 @@ bool passes_on(const Node& node) {
   return ops.contains(node.op->qualified_name());
 }
 
+// The node that made the value, past what passes numbers on; nullptr: none did.
+const Node* numbers_from(const Graph& graph, ValueId id) {
+  const Node* node = maker(graph, id);
+  while (node && passes_on(*node)) node = maker(graph, node->inputs[0]);
+  return node;
+}
+
 Notes doubled_activations(const Graph& graph) {
   Notes notes;
   for (const Node& loss : graph.nodes) {
     const std::optional<Comparison>& comparison = loss.op->compares;
     if (!comparison || comparison->activation.empty()) continue;
     const std::string_view activation = comparison->activation;
-    const Node* node = maker(graph, loss.inputs[0]);
-    while (node && passes_on(*node)) node = maker(graph, node->inputs[0]);
+    const Node* node = numbers_from(graph, loss.inputs[0]);
     if (!node || node->op->qualified_name() != activation) continue;
     notes.push_back(note(loss, fmt::format("takes logits and applies {0} itself, and node '{1}' has applied one "
                                            "already; expected what '{1}' reads",
                                            activation, node->name)));
   }
   return notes;
+}
+
+// Whether a loss takes the value for logits, to which it applies a Sigmoid.
+bool are_logits(const Graph& graph, ValueId id) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.op->compares && node.op->compares->activation == "Sigmoid" && node.inputs[0] == id;
+  });
+}
+
+// Metrics over scores that are told to be logits and are probabilities, or the reverse. It matters to a threshold, and
+// to the order of samples under a softmax.
+Notes mistaken_scores(const Graph& graph) {
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    if (!node.op->metric || node.inputs.size() < 2) continue;
+    const bool labels_are_classes =
+        value(graph, node.inputs[1]).type.shape.size() < value(graph, node.inputs[0]).type.shape.size();
+    const Node* from = numbers_from(graph, node.inputs[0]);
+    const std::string made = from ? from->op->qualified_name() : "";
+    if (node.op->attribute_spec("logits") && !labels_are_classes) {
+      const bool logits = int_attribute(node, "logits") != 0;
+      if (logits && (made == "Sigmoid" || made == "Softmax")) {
+        notes.push_back(note(node, fmt::format("takes logits, and node '{0}' has made probabilities; expected what "
+                                               "'{0}' reads, or logits = 0",
+                                               from->name)));
+      } else if (!logits && are_logits(graph, node.inputs[0])) {
+        notes.push_back(note(node, "takes probabilities as logits is 0, and a loss takes its scores for logits"));
+      }
+    }
+    if (node.op->attribute_spec("softmax") && labels_are_classes && int_attribute(node, "softmax") != 0 &&
+        made == "Softmax") {
+      notes.push_back(note(node, fmt::format("compares the softmax of its scores, and node '{0}' has applied one "
+                                             "already; expected what '{0}' reads, or softmax = 0",
+                                             from->name)));
+    }
+  }
+  return notes;
+}
+
+// Norms whose running statistics stay as they are initialised, though they are validated by them.
+Notes still_statistics(const Graph& graph) {
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    const std::string op = node.op->qualified_name();
+    const bool trains =
+        op == "arbalest.BatchNorm" || (op == "BatchNormalization" && int_attribute(node, "training_mode") != 0);
+    if (!trains || float_attribute(node, "momentum") != 1) continue;
+    notes.push_back(note(node,
+                         "keeps the running statistics that it starts from, by which it is validated, as momentum "
+                         "is 1 (the weight of the old ones, as in ONNX)"));
+  }
+  return notes;
+}
+
+// A rate that is 0 as a float: nothing is trained.
+Notes idle_rates(const Graph& graph) {
+  const Node* train = graph.find_op("arbalest.Train");
+  if (!train || float(float_attribute(*train, "lr")) != 0) return {};
+  return {note(*train, fmt::format("trains nothing, as lr is {:g}", float_attribute(*train, "lr")))};
 }
 
 // The numbers of an operand that are known before anything runs: a constant's, or a weight's initial values.
@@ -286,6 +351,9 @@ constexpr Lint kLints[] = {
     {"a node of the graph's own that nothing reads", unread_nodes},
     {"a field of Prefetch, such as the label, that nothing reads", unread_fields},
     {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},
+    {"a metric that takes probabilities for logits, or the reverse", mistaken_scores},
+    {"a batch norm whose running statistics never move", still_statistics},
+    {"a learning rate of 0", idle_rates},
     {"images that are normalised again after Augment", normalised_twice},
     {"validation on the split that is trained on", validated_on_training},
     {"crops of Augment that are mostly zeros", empty_crops},

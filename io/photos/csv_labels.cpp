@@ -120,6 +120,7 @@ class ClassLabels final : public CsvLabels {
     } else {
       check_names();
       tell_of_equal_numbers();
+      tell_of_fractions();
       moved = table_.sort();
       names_ = table_.names();
       classes_ = int64_t(names_.size());
@@ -151,6 +152,17 @@ class ClassLabels final : public CsvLabels {
       if (added) continue;
       warn(fmt::format("{} has '{}' (line {}) and '{}' (line {}), which are one number and two classes", place_,
                        table_.names()[first->second], lines_[first->second], table_.names()[i], lines_[i]));
+      return;
+    }
+  }
+
+  // Numbers that are not whole are rather measured than classes.
+  void tell_of_fractions() const {
+    for (size_t i = 0; i < table_.names().size(); ++i) {
+      const std::optional<double> number = any_number(table_.names()[i]);
+      if (!number || *number == std::floor(*number)) continue;
+      warn(fmt::format("{} has '{}' (line {}), a number that is not whole and becomes the name of a class", place_,
+                       table_.names()[i], lines_[i]));
       return;
     }
   }

@@ -147,8 +147,10 @@ std::string counted_from_one(const std::map<int64_t, int64_t>& samples, int64_t 
   if (most != int64_t(samples.size()) || (classes > 0 && most < classes - 1)) return "";
   const std::string data = source.describe();
   const bool arrays = data.starts_with("npy:") || data.starts_with("tensors:");
-  return fmt::format("labels are 1 to {}, and none is 0: classes are counted from 0, so that one has no sample; {}",
-                     most, arrays ? "in NumPy: labels - 1" : "take 1 from each");
+  return fmt::format(
+      "labels are 1 to {}, and none is 0: classes are counted from 0, so that one has no sample; if "
+      "yours are counted from 1, take 1 from each{}",
+      most, arrays ? " (in NumPy: labels - 1)" : "");
 }
 
 std::string counted_from_one(std::span<const int64_t> samples, const Source& source) {

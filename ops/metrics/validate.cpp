@@ -22,6 +22,11 @@ void infer_validate(InferContext& context) {
     const bool rows = producer && producer->op->metric && producer->op->metric->keeps == MetricSpec::Keeps::Rows &&
                       producer->outputs[0] == context.node().inputs[i];
     if (!rows) expect_input(context, i, {floating_input(context, i).dtype, {}}, "a scalar metric");
+    const auto& inputs = context.node().inputs;
+    if (std::find(inputs.begin() + 1, inputs.begin() + std::ptrdiff_t(i), inputs[i]) ==
+        inputs.begin() + std::ptrdiff_t(i))
+      continue;
+    context.fail(fmt::format("lists the metric '{}' twice", context.graph().values[size_t(inputs[i])].name));
   }
   int_attribute_from(context.node(), "batch", 0);
   int_attribute_from(context.node(), "every_epochs", 1);

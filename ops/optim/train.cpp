@@ -152,6 +152,9 @@ void check_schedule(const Node& node) {
   }
   const std::vector<double> milestones = floats_attribute(node, "milestones");
   if (!std::is_sorted(milestones.begin(), milestones.end())) fail(node, "attribute 'milestones' does not increase");
+  if (!milestones.empty() && !(milestones.front() > 0)) {
+    fail(node, fmt::format("attribute 'milestones' begins with {}; expected more than 0 epochs", milestones.front()));
+  }
   const std::string schedule = string_attribute(node, "schedule");
   check_schedule_attributes(node);
   if (milestones.empty() && schedule == "multistep") {
@@ -211,7 +214,8 @@ std::vector<AttributeSpec> common_attributes(const std::vector<std::string>& opt
       float_spec("warmup_from", 0.0,
                  "the fraction of lr that the warm-up starts from; 0: the first update changes nothing"),
       float_spec("epochs", 0.0,
-                 "the run's length, unless --epochs or --iterations says otherwise; 0: one epoch. Also where cosine, "
+                 "the run's length, a whole number, unless --epochs or --iterations says otherwise; 0: one epoch. Also "
+                 "where cosine, "
                  "linear, polynomial and onecycle reach their last rate; 0: at the run's end"),
       float_spec("lr_end", 0.0, "cosine, linear and polynomial: the last rate"),
       int_spec("accumulate", 1, "batches whose mean gradient makes one update"),

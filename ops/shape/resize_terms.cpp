@@ -69,12 +69,11 @@ Quotient in_region(int64_t i, int64_t in, int64_t out, double begin, double end)
   return {(from * (out - 1) + i * (to - from)) * (in - 1), one * (out - 1)};
 }
 
-// Position of place i of `out` among `in` elements. In ONNX's test vectors align_corners measures by in · scale, whose
-// whole part is `out`. All terms are below 2^117, since i · scale.under < in · scale.over.
+// Position of place i of `out` among `in` elements. All terms are below 2^117, since i · scale.under < in · scale.over.
 Quotient position(const std::string& mode, int64_t i, int64_t in, int64_t out, const Quotient& scale) {
   const __int128 over = scale.over, under = scale.under, middle = 2 * __int128{i} + 1;
   if (mode == "asymmetric") return {i * under, over};
-  if (mode == "align_corners") return out == 1 ? Quotient{} : Quotient{i * under * (in - 1), over * in - under};
+  if (mode == "align_corners") return out == 1 ? Quotient{} : Quotient{__int128{i} * (in - 1), out - 1};
   if (mode == "tf_half_pixel_for_nn") return {middle * under, 2 * over};
   if (mode == "pytorch_half_pixel" && out == 1) return {};
   if (mode == "half_pixel_symmetric") return {(in - 1) * over + (middle - out) * under, 2 * over};

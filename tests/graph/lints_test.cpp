@@ -94,6 +94,56 @@ TEST_CASE("lints: a Dropout that drops nothing is reported, with what drops") {
   CHECK(notes("d = Dropout (x, ratio, mode)\n" + rest + "#initial float ratio = {0.3}, bool mode = {1}") == Notes{});
 }
 
+TEST_CASE("lints: metrics that take probabilities for logits, or the reverse, are reported") {
+  const auto found = [](const std::string& metric) {
+    return notes(
+        "logits = arbalest.Linear <units = 3> (x)\np = Sigmoid (logits)\ns = Softmax (logits)\n"
+        "one = OneHot <axis = -1> (label, depth, values)\n"
+        "loss = arbalest.SigmoidCrossEntropy (logits, one)\n" +
+        metric +
+        "both = Add (p, s)\nmean = ReduceMean <keepdims = 0> (both)\n"
+        "trained = arbalest.Train <lr = 0.1> (loss)\n"
+        "report = arbalest.Validate <batch = 5> (trained, loss, m, mean)\n"
+        "#initial int64 depth = {3}, float[2] values = {0, 1}");
+  };
+  for (const std::string op : {"F1", "Precision", "Recall"}) {
+    CHECK(found("m = arbalest." + op + " (logits, one)\n") == Notes{});
+    CHECK(found("m = arbalest." + op + " <logits = 0> (p, one)\n") == Notes{});
+    CHECK(found("m = arbalest." + op + " (p, label)\n") == Notes{});  // the greatest score counts
+    CHECK(found("m = arbalest." + op + " (p, one)\n") ==
+          Notes{"node 'm' (arbalest." + op +
+                "): takes logits, and node 'p' has made probabilities; expected what 'p' "
+                "reads, or logits = 0"});
+    CHECK(found("m = arbalest." + op + " <logits = 0> (logits, one)\n") ==
+          Notes{"node 'm' (arbalest." + op +
+                "): takes probabilities as logits is 0, and a loss takes its scores for "
+                "logits"});
+  }
+  CHECK(found("m = arbalest.AUC (s, one)\n") == Notes{});  // by label, whose order the scores alone decide
+  CHECK(found("m = arbalest.AUC <softmax = 0> (s, label)\n") == Notes{});
+  CHECK(found("m = arbalest.AUC (s, label)\n") ==
+        Notes{"node 'm' (arbalest.AUC): compares the softmax of its scores, and node 's' has applied one already; "
+              "expected what 's' reads, or softmax = 0"});
+}
+
+TEST_CASE("lints: batch norms whose statistics never move, and rates of 0, are reported") {
+  const std::string still =
+      "keeps the running statistics that it starts from, by which it is validated, as momentum is "
+      "1 (the weight of the old ones, as in ONNX)";
+  const std::string end = "logits = arbalest.Linear <units = 3> (y)\n" + std::string(kLoss);
+  CHECK(notes("y = arbalest.BatchNorm <momentum = 1.0> (x)\n" + end) ==
+        Notes{"node 'y' (arbalest.BatchNorm): " + still});
+  CHECK(notes("y = arbalest.BatchNorm <momentum = 0.99> (x)\n" + end) == Notes{});
+  CHECK(notes("y = BatchNormalization <training_mode = 1, momentum = 1.0> (x, ones, ones, ones, ones)\n" + end +
+              "#initial float[2] ones = {1, 1}") == Notes{"node 'y' (BatchNormalization): " + still});
+  for (const std::string rate : {"0.0", "1e-46"}) {
+    CHECK(notes("logits = arbalest.Linear <units = 3> (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                "trained = arbalest.Train <lr = " +
+                rate + "> (loss)\n") == Notes{"node 'trained' (arbalest.Train): trains nothing, as lr is " +
+                                              (rate == "0.0" ? std::string("0") : rate)});
+  }
+}
+
 TEST_CASE("lints: what nothing reads is reported, metrics as such") {
   CHECK(notes("other = Relu (x)\n" + kBody) ==
         Notes{"node 'other' (Relu): nothing reads it: training and validation leave it out"});

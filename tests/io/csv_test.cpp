@@ -171,6 +171,20 @@ TEST_CASE("csv: whole numbers written as floats are classes in their order, othe
   check_parts(all, {"has '1' (line 2) and '01' (line 3), which are one number and two classes"});
 }
 
+TEST_CASE("csv: numbers with fractions become names of classes, which is told") {
+  const auto told_of = [](const std::string& rows) {
+    const TestFolder folder;
+    const Redirected told(folder / "told", stderr);
+    TestTable("path,label\n" + rows).open();
+    std::string all;
+    for (const std::string& line : told.lines()) all += line;
+    return all;
+  };
+  check_parts(told_of("0.jpg,0\n1.jpg,1.5\n2.jpg,2\n"),
+              {"has '1.5' (line 3), a number that is not whole and becomes the name of a class"});
+  CHECK(told_of("0.jpg,0\n1.jpg,1.0\n2.jpg,2\n") == "");
+}
+
 TEST_CASE("csv: a class that is missing is none") {
   for (const char* nan : {"nan", "NaN", " NAN "}) {
     check_parts(TestTable(std::string("path,label\n0.jpg,cat\n1.jpg,") + nan + "\n").run_error(),

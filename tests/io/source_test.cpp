@@ -392,13 +392,15 @@ TEST_CASE("labels that seem to count from 1 are told by the source's means, unle
     const std::vector<std::string> names_;
   };
   const std::vector<int64_t> one = {0, 4, 2}, gap = {0, 4, 0, 2}, zero = {1, 4, 2};
-  const std::string says = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample; ";
-  CHECK(counted_from_one(one, Described("npy:d train: 6 samples", {})) == says + "in NumPy: labels - 1");
-  CHECK(counted_from_one(one, Described("csv:d.csv train: 6 samples", {})) == says + "take 1 from each");
+  const std::string says =
+      "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample; if yours are "
+      "counted from 1, take 1 from each";
+  CHECK(counted_from_one(one, Described("npy:d train: 6 samples", {})) == says + " (in NumPy: labels - 1)");
+  CHECK(counted_from_one(one, Described("csv:d.csv train: 6 samples", {})) == says);
   CHECK(counted_from_one(one, Described("folder:d test: 6 samples", {"a", "b", "c"})).empty());
   CHECK(counted_from_one(gap, Described("npy:d", {})).empty());
   CHECK(counted_from_one(zero, Described("npy:d", {})).empty());
-  CHECK(counted_from_one({{1, 4}, {2, 2}}, 3, Described("npy:d", {})) == says + "in NumPy: labels - 1");
+  CHECK(counted_from_one({{1, 4}, {2, 2}}, 3, Described("npy:d", {})) == says + " (in NumPy: labels - 1)");
   CHECK(counted_from_one({{1, 4}, {2, 2}}, 4, Described("npy:d", {})).empty());  // class 3 has no sample either
 }
 

@@ -266,6 +266,8 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   const std::vector<double> milestones = {4, 6};
   check(refused({{"milestones", milestones}}), {"'milestones' has no effect", "\"constant\"", "\"multistep\""});
   check(refused({{"milestones", milestones}, {"schedule", "cosine"}}), {"'milestones' has no effect", "\"cosine\""});
+  const std::vector<double> at_once = {0, 4};
+  check(refused({{"milestones", at_once}, {"schedule", "multistep"}}), {"'milestones' begins with 0", "more than 0"});
   check(refused({{"schedule", "multistep"}}), {"\"multistep\" needs 'milestones'"});
   check(refused({{"power", 2.0}, {"schedule", "linear"}}), {"'power' has no effect", "expected \"polynomial\""});
   check(refused({{"power", 0.0}, {"schedule", "polynomial"}}), {"'power' is 0", "more than 0"});

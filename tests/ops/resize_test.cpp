@@ -65,6 +65,21 @@ TEST_CASE("Resize takes the element that exact arithmetic says, in all coordinat
   CHECK(places == 24 * 330);
 }
 
+TEST_CASE("Resize with align_corners measures whole lengths, whatever the factor, as the text and PyTorch say") {
+  const auto aligned = [](int64_t in, double factor, const char* mode) {
+    Attributes attributes{{"coordinate_transformation_mode", "align_corners"}, {"mode", mode}};
+    attributes.set("scales", std::vector<double>{factor});
+    return resized(counted(in), attributes);
+  };
+  // 6 · 1.55 = 9.3 elements are 9, and element i lies at 5 i / 8.
+  const Numbers y = aligned(6, 1.55, "linear");
+  REQUIRE(y.size() == 9);
+  for (size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(5.0 * double(i) / 8).epsilon(1e-7));
+  CHECK(aligned(4, 0.6, "linear") == Numbers{0, 3});
+  CHECK(aligned(4, 0.6, "cubic") == Numbers{0, 3});
+  CHECK(aligned(5, 1.7, "nearest") == Numbers{0, 1, 1, 2, 2, 3, 3, 4});  // at 4 i / 7, ties down
+}
+
 TEST_CASE("Resize by a factor that is a float next to a quotient of sizes is as exact") {
   const double factors[] = {18.0 / 14, double(18.0f / 14.0f), 1.2857143};
   for (const double factor : factors) {

@@ -290,7 +290,7 @@ TEST_CASE("data: arrays have counts of labels and ranges of values, and faults t
               {"'label' is 3; node 'loss' ", "; labels are 1 to 3, and none is 0: classes are counted from 0"});
   write({-2, 4, 0, 0, 1, 1}, {1, 2, 2});
   check_parts(checked(), {"  note        labels are 1 to 2, and none is 0: classes are counted from 0, so that one has "
-                          "no sample; in NumPy: labels - 1\n"});
+                          "no sample; if yours are counted from 1, take 1 from each (in NumPy: labels - 1)\n"});
   write({-2, 4, 0, 0, 1, 1}, {1, 2, 0});
   CHECK(checked().find("  note") == std::string::npos);
 }

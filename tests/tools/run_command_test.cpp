@@ -327,6 +327,7 @@ TEST_CASE("weights are not saved under names of other tools' files, and no outpu
               {"--save ", "m.onnx: found the ending .onnx", "arbalest export"});
   check_parts(refusal(&FileOptions::save_best, folder / "m.pt"), {"--save-best ", "safetensors.torch.load_file"});
   check_parts(refusal(&FileOptions::save, folder / "m.h5"), {"NAME.safetensors"});
+  check_parts(refusal(&FileOptions::save, folder / "m.onnxtxt"), {"found the ending .onnxtxt", "NAME.safetensors"});
   check_parts(refusal(&FileOptions::save, "-"), {"--save: found '-', expected the name of a file"});
   check_parts(refusal(&FileOptions::trace, "-"), {"--trace: found '-'"});
   options.log = "-";

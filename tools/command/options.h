@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ struct GraphOptions {
   std::vector<std::string> set;  // each "node.attribute=value"
   ModelFiles models;             // of the models that the graph calls
   SessionOptions session;        // without devices: see session_options()
-  bool skip_bad_given = false;   // whether --skip-bad is on the command line
+  std::set<std::string> given;   // of --seed and --skip-bad, those on the command line
 };
 
 // An option of a command line, given or not, under its name without dashes.

@@ -45,7 +45,7 @@ void reject(const CLI::App& command, const std::vector<std::string>& rest) {
   for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
   if (commands.empty()) {
     const CLI::Option* resume = command.get_option_no_throw("--resume");
-    const char* hint = rest.front().starts_with("=") ? "; NODE.ATTRIBUTE=VALUE has no blanks around '='"
+    const char* hint = rest.front().starts_with("=")   ? "; NODE.ATTRIBUTE=VALUE has no blanks around '='"
                        : resume && resume->count() > 0 ? "; --resume takes no value: --checkpoint DIR --resume"
                                                        : "";
     throw GraphError(fmt::format("unexpected argument '{}'{}", rest.front(), hint));
@@ -104,8 +104,10 @@ Command Subcommands::chosen() const {
 }
 
 void Subcommands::check_graph(GraphOptions& options, const CLI::App& command) {
-  const CLI::Option* skip_bad = command.get_option_no_throw("--skip-bad");
-  options.skip_bad_given = skip_bad && skip_bad->count() > 0;
+  for (const char* name : {"--seed", "--skip-bad"}) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option && option->count() > 0) options.given.insert(name);
+  }
   require(options.graph, "GRAPH", command);
   const FileOptions& files = options.session.files;
   if (files.weights.empty() && !files.weights_map.empty()) throw GraphError("--weights-map needs --weights");
@@ -113,7 +115,8 @@ void Subcommands::check_graph(GraphOptions& options, const CLI::App& command) {
   for (const std::string& text : options.set) {
     const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
     if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
-    throw GraphError(fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE without blanks, as in train.lr=0.05", text));
+    throw GraphError(
+        fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE without blanks, as in train.lr=0.05", text));
   }
 }
 

@@ -116,13 +116,21 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   return graph;
 }
 
-int64_t skip_bad_as_trained(const GraphOptions& options, const Graph& graph) {
+void take_as_trained(SessionOptions& session, const GraphOptions& options, const Graph& graph) {
   const std::string& path = options.session.files.weights;
-  if (options.skip_bad_given || path.empty()) return options.session.execution.skip_bad;
+  if (path.empty()) return;
   const WeightsFile weights(path);
-  const int64_t most = weights.graph_name() == graph.name ? weights.skip_bad() : 0;
-  if (most > 0) warn(fmt::format("as in the run of {}: --skip-bad {}", path, most));
-  return most;
+  if (weights.graph_name() != graph.name) return;
+  std::vector<std::string> taken;
+  const auto take = [&](const std::string& option, const std::string& name, auto& here) {
+    const std::optional<uint64_t> number = weights.number(name);
+    if (options.given.contains(option) || !number || uint64_t(here) == *number) return;
+    here = std::decay_t<decltype(here)>(*number);
+    taken.push_back(fmt::format("{} {}", option, *number));
+  };
+  take("--skip-bad", "skip_bad", session.execution.skip_bad);
+  take("--seed", "seed", session.numerics.seed);
+  if (!taken.empty()) warn(fmt::format("as in the run of {}: {}", path, fmt::join(taken, " ")));
 }
 
 }  // namespace arbalest

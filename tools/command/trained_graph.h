@@ -16,8 +16,9 @@ namespace arbalest {
 // RunError if --weights cannot be read.
 Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
-// How many samples that cannot be read may be left out: as --skip-bad says, otherwise as in the run of --weights, if
-// that run had this graph, and says so. Throws RunError if --weights cannot be read.
-int64_t skip_bad_as_trained(const GraphOptions& options, const Graph& graph);
+// What the run of --weights had and its model is judged by, if that run had this graph: --seed, from which some sources
+// draw, and --skip-bad. Options of the command line stay. Says what it takes. Throws RunError if --weights cannot be
+// read.
+void take_as_trained(SessionOptions& session, const GraphOptions& options, const Graph& graph);
 
 }  // namespace arbalest

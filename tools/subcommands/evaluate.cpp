@@ -252,7 +252,7 @@ int command_evaluate(const EvaluateOptions& options) {
   InferenceRequest asked{options.split, {}};
   if (head) asked.outputs = {head->scores, head->label};
   SessionOptions session = session_options(options);
-  session.execution.skip_bad = skip_bad_as_trained(options, graph);
+  take_as_trained(session, options, graph);
   Inference inference(std::move(graph), session, asked);
   const Source& source = inference.source();
   if (options.class_names.empty()) {

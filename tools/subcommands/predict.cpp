@@ -189,9 +189,8 @@ int command_predict(const PredictOptions& options) {
   SessionOptions session = session_options(options);
   InferenceRequest asked{options.split, {}};
   const Scores scores = choose_values(graph, options, asked);
-  const int64_t may_be_left_out =
-      options.files.empty() ? skip_bad_as_trained(options, graph) : session.execution.skip_bad;
-  session.execution.skip_bad = may_be_left_out;
+  if (options.files.empty()) take_as_trained(session, options, graph);
+  const int64_t may_be_left_out = session.execution.skip_bad;
   if (!options.files.empty()) ask_about_files(graph, options, session, asked);
   Inference inference(std::move(graph), session, asked);
   tell_of_fresh_weights(options.session.files);

@@ -110,6 +110,31 @@ TEST_CASE("labels that are counted from 1 are reported at the start of a run, an
          {"'label' is 3; ", "; labels are 1 to 3, and none is 0: "});
 }
 
+TEST_CASE("labels that are all missing, or all ignored, are reported at the start of a run") {
+  const auto note_of = [](const std::string& loss, const Data& data) {
+    const RunOutcome ended = outcome(graph_of(loss), options_of(data, data));
+    CHECK(ended.error == "");
+    return ended.story.starts.at(0).note;
+  };
+  const std::string many = "loss = arbalest.SigmoidCrossEntropy (logits, marks)\n";
+  const std::string ignoring = "loss = arbalest.SoftmaxCrossEntropy <ignore_index = [9]> (logits, label)\n";
+  Data data;
+  CHECK_FALSE(contains(note_of(many, data), "all labels"));
+  for (int32_t& mark : data.marks) mark = -1;
+  for (int32_t& label : data.label) label = 9;
+  CHECK(contains(note_of(many, data),
+                 "all labels 'marks' are missing, so that node 'loss' "
+                 "(arbalest.SigmoidCrossEntropy) compares nothing"));
+  CHECK(contains(note_of(ignoring, data), "all labels 'label' are 9, which is ignored, so that node 'loss'"));
+  data.marks.back() = 1;
+  CHECK_FALSE(contains(note_of(many, data), "all labels"));
+}
+
+TEST_CASE("a metric that is listed twice is refused") {
+  CHECK(contains(outcome(graph_of(kClasses, "loss, loss"), options_of(Data(), Data())).error,
+                 "lists the metric 'loss' twice"));
+}
+
 TEST_CASE("a label that nodes compute is named as they make it") {
   Data data;
   for (int32_t& label : data.label) label += 2;  // 2 to 4

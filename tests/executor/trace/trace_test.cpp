@@ -184,6 +184,10 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.unfinished == 4);
   CHECK(back.threads == trace.threads);
   CHECK(back.reading == trace.reading);
+  const TemporaryFile plain(".json");
+  write_trace(trace, plain.path());
+  CHECK(nlohmann::json::accept(std::ifstream(plain.path())));
+  CHECK(read_trace(plain.path()).reading == trace.reading);
   std::string text = uncompressed(file.path());
   REQUIRE(text.find("\"scale\":") != std::string::npos);
   text.replace(text.find("\"scale\":"), 8, "\"transform\":");  // as earlier versions wrote it

@@ -47,6 +47,10 @@ constexpr double kNormTolerance = 1e-5, kFloat16NormTolerance = 1e-3, kBfloat16N
 // Vectors whose expected values were copied with four digits, and how far those may be off.
 const std::set<std::string> kFourDigits = {"test_averagepool_2d_ceil_last_window_starts_on_pad"};
 constexpr Tolerance kFourDigitTolerance{1e-4, 0};
+// Vectors that contradict the standard's text, by which corners meet if align_corners is asked for: theirs divide by
+// in · scale − 1, which is no length if it is not whole. PyTorch and ONNX Runtime do as the text says.
+const std::set<std::string> kAgainstText = {"test_resize_downsample_scales_cubic_align_corners",
+                                            "test_resize_downsample_scales_linear_align_corners"};
 
 fs::path source_root() {
   const char* root = std::getenv("ARBALEST_SOURCE");
@@ -212,6 +216,8 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
     const std::map<std::string, Logical> found = run_graph(device, graph, inputs);
     for (size_t i = 0; i < outputs.size() && vector.fault.empty(); ++i) {
       const std::string& name = model.graph().output(int(i)).name();
+      if (kAgainstText.contains(vector.name)) vector.refused = "contradicts the standard's text";
+      if (!vector.refused.empty()) break;
       vector.fault = compare(name, found.at(outputs[i]), expected.at(name), kFourDigits.contains(vector.name), float16);
     }
   } catch (const RunError& error) {

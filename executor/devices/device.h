@@ -21,6 +21,7 @@ namespace arbalest {
 
 class CallWatch;
 class TraceRecorder;
+struct MemoryUse;
 
 // A node bound to its kernel, with its addresses for one choice of slots.
 struct BoundLaunch {
@@ -36,6 +37,7 @@ struct BoundLaunch {
   // the same memory. It is kNone if there is none, if an earlier launch waits for it, or for a launch that is aside
   // itself.
   int32_t after = kNone;
+  std::shared_ptr<const MemoryUse> use;  // in builds for ThreadSanitizer, which is told of it
 
   void run() const { run_on(context.stream); }
   void run_on(void* stream) const;  // throws RunError that names the node

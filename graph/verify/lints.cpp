@@ -165,8 +165,8 @@ bool are_logits(const Graph& graph, ValueId id) {
   });
 }
 
-// Metrics over scores that are told to be logits and are probabilities, or the reverse. It matters to a threshold, and
-// to the order of samples under a softmax.
+// Metrics that take probabilities for logits, or the reverse: a threshold, and the order of samples under a softmax,
+// depend on that.
 Notes mistaken_scores(const Graph& graph) {
   Notes notes;
   for (const Node& node : graph.nodes) {

@@ -16,9 +16,9 @@ namespace arbalest {
 // RunError if --weights cannot be read.
 Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
-// What the run of --weights had and its model is judged by, if that run had this graph: --seed, from which some sources
-// draw, and --skip-bad. Options of the command line stay. Says what it takes. Throws RunError if --weights cannot be
-// read.
+// Takes over what a model is judged by from the run of --weights, if that run had this graph: --seed, from which some
+// sources draw, and --skip-bad. Options of the command line stay. Says what it takes. Throws RunError if --weights
+// cannot be read.
 void take_as_trained(SessionOptions& session, const GraphOptions& options, const Graph& graph);
 
 }  // namespace arbalest

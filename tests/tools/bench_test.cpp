@@ -85,6 +85,32 @@ TEST_CASE("bench scaling takes its options") {
   CHECK_FALSE(options->json);
 }
 
+TEST_CASE("a warm-up ends once the rates of two windows agree, which are the first that count") {
+  WindowRule rule{.windows = 3, .window_seconds = 1, .warmup_seconds = 1, .warmup_iterations = 10};
+  rule.settled = 0.05;
+  WindowMeter meter(rule);
+  int64_t iteration = 0;
+  double seconds = 0;
+  const auto window = [&](int64_t iterations) {
+    meter.add(iteration += iterations, seconds += 1);
+    return meter.complete();
+  };
+  CHECK_FALSE(window(50));  // the least that a warm-up takes
+  for (const int64_t rate : {20, 60, 90, 100}) CHECK_FALSE(window(rate));
+  CHECK_FALSE(window(104));  // as 100, by 5 %
+  CHECK(window(80));         // settled once, it stays so
+  CHECK(meter.rates() == std::vector<double>{100, 104, 80});
+  CHECK(meter.warmup_seconds() == 4);
+
+  WindowMeter restless(rule);
+  iteration = 0;
+  for (int i = 0; i < 11; ++i) restless.add(iteration += i % 2 == 0 ? 50 : 100, i + 1);
+  CHECK_FALSE(restless.complete());
+  restless.add(iteration += 50, 12);
+  CHECK(restless.complete());  // after the most windows it counts as warm
+  CHECK(restless.rates().size() == 3);
+}
+
 TEST_CASE("bench's help lists scaling and its options") {
   for (const std::vector<const char*>& words : {std::vector<const char*>{"--help"}, {"scaling", "--help"}}) {
     const Command command = parse_bench(words);

@@ -64,6 +64,9 @@ void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state
     }
   }
   state.gpus.push_back(fmt::format("{}: {}", name, fmt::join(facts, ", ")));
+  for (const std::string& reason : nvml.state(cuda_bus_id(device.index)).held_back) {
+    state.faults.push_back(fmt::format("{}: its clocks are held back by {}", name, reason));
+  }
 }
 
 // Appends the build id of a loaded object, if it is the program or its library.
@@ -115,6 +118,23 @@ MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
     state.gpus.push_back(std::string("not looked at: ") + error.what());
   }
   return state;
+}
+
+double joules_of(const std::vector<PlanDevice>& devices) {
+  double sum = 0;
+  try {
+    std::unique_ptr<Nvml> nvml;
+    for (const PlanDevice& device : devices) {
+      if (device.kind != PlanDevice::Kind::Cuda) return 0;
+      if (!nvml) nvml = std::make_unique<Nvml>();
+      const std::optional<double> joules = nvml->state(cuda_bus_id(device.index)).joules;
+      if (!joules) return 0;
+      sum += *joules;
+    }
+  } catch (const RunError&) {
+    return 0;
+  }
+  return sum;
 }
 
 nlohmann::ordered_json record_of(const MachineState& state) {

@@ -23,6 +23,10 @@ struct MachineState {
 // Looks for a quarter of a second, in which this process does nothing else. GPUs are looked at through NVML.
 MachineState look_at_machine(const std::vector<PlanDevice>& devices);
 
+// Joules that the GPUs have used since their driver was loaded, all together; 0 if one of them does not tell, or there
+// is none.
+double joules_of(const std::vector<PlanDevice>& devices);
+
 // For results: without the model and what is too long for each line.
 nlohmann::ordered_json record_of(const MachineState& state);
 

@@ -47,7 +47,7 @@ struct TrialResult {
   std::vector<double> windows;    // images/s
   double warmup_seconds = 0;      // until rates agreed
   int64_t peak_bytes = 0;         // planned, of the device that needs most
-  double joules = 0;              // of all GPUs; 0: unknown
+  double joules = 0;              // of all GPUs, for the whole process; 0: unknown
   double seconds = 0;             // of training
   double setup_seconds = 0;       // before it, from the first touch of data on
   double epochs = 0;              // that were trained

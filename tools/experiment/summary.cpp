@@ -26,6 +26,7 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
     return;
   }
   if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
+  if (result.joules > 0) summary.joules.push_back(result.joules);
   summary.finals.push_back(result.curve.back().value);
   for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
     summary.times[t].push_back(time_to(result, file.accuracy->targets[t], file.accuracy->lower));
@@ -181,6 +182,12 @@ TableValue time_value(const std::vector<double>& times) {
   return value_of(found, more + share);
 }
 
+TableValue energy_value(std::vector<double> joules) {
+  if (joules.empty()) return {"-"};
+  for (double& each : joules) each /= 3600;
+  return value_of(estimate(joules));
+}
+
 ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>& all) {
   const AccuracyRule& rule = *file.accuracy;
   ResultTable table{"Time to " + rule.metric, {{"cell", false}}, {}, {}};
@@ -192,6 +199,8 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   }
   table.columns.push_back({"final", true, true});
   if (rule.claim) table.columns.push_back({fmt::format("chance of {:g} by luck", *rule.claim)});
+  const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
+  if (energy) table.columns.push_back({"Wh a run", true, true});
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.finals.empty()) {
@@ -217,6 +226,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       const double chance = chance_above(values, rule.lower ? -*rule.claim : *rule.claim);
       row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
     }
+    if (energy) row.push_back(energy_value(summary.joules));
     row.push_back({std::to_string(last.count), double(last.count)});
     row.push_back({summary.fault});
     table.rows.push_back(std::move(row));

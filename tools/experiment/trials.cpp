@@ -141,6 +141,7 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
     const std::string kind = event.value("event", "");
     if (kind == "start" || kind == "resume") {
       // A run that goes on is set up again, which is no part of training.
+      if (kind == "resume") result.joules = 0;  // a part of it was not counted
       if (kind == "start") result.setup_seconds = number_in(event, "setup_seconds").value_or(0);
       result.peak_bytes = event.value("planned_peak_bytes", int64_t{0});
     } else if (kind == "validation") {

@@ -365,7 +365,9 @@ class Bench {
                                    std::to_string(hosts), program});
       program = "/usr/bin/env";
     }
+    const double before = joules_of(devices_of(*trial.cell));
     const ChildEnd end = run_child(program, words, stop);
+    if (before > 0) result.joules = std::max(0.0, joules_of(devices_of(*trial.cell)) - before);
     if (stop.stop_requested() || end.signal != 0 || end.status == kInterrupted) return std::nullopt;
     try {
       if (peer && end.status == kDone) {

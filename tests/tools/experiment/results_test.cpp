@@ -118,8 +118,10 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   TrialResult run;
   CHECK_THROWS_WITH_AS(read_training(log, rule, run), "its log has no end", RunError);
   run = {};
+  run.joules = 5;
   read_training(log + "{\"event\":\"end\",\"seconds\":4.5,\"epoch\":2,\"images_per_second\":50}\n", rule, run);
   CHECK(run.curve.size() == 2);
+  CHECK(run.joules == 0);           // a part of it was not counted
   CHECK(run.setup_seconds == 0.5);  // not that of the run that went on
   CHECK(time_to(run, 0.7, false) == 2.5);
   CHECK(time_to(run, 0.9, false) == 4.5);
@@ -179,6 +181,7 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
     for (int i = 0; i < 5; ++i) {
       results.push_back(throughput(cells.cells[cell].id, i, rate + i));
       results.push_back(training(cells.cells[cell].id, i, seconds + 0.1 * i, last));
+      if (cell == 0) results.back().joules = 7200 + i;
     }
   };
   add(0, 100, 20, 0.9);
@@ -202,6 +205,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("1.784 (1.748–1.822) faster");
   has("89.2 (87.4–91.1) %");  // of twice
   has("does not fit");
+  has("Wh a run");
+  has("2.001 (2.000–2.001)");
   has("not reached, 0 of 5");
   has("12.7 (12.5–12.9); mean 12.7, 5 of 5");
   has("cheapest within 20.0 s: batch 8, devices cpu:0-1, 0.025 EUR");

@@ -5,10 +5,14 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/random.h"
+#include "executor/devices/nvml.h"
 #include "tools/experiment/statistics.h"
 #include "tools/experiment/table.h"
 
@@ -93,6 +97,16 @@ TEST_CASE("Student's one-sided test has the tables' probabilities") {
   CHECK(chance_above({1, 1}, 0.5) == 0);
   CHECK(chance_above({1, 1}, 1) == 1);
   CHECK(chance_above({7}, 1) == 1);
+}
+
+TEST_CASE("a GPU's energy and what holds its clocks back are read through NVML") {
+  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const Nvml nvml((folder + "/libnvml_fake.so").c_str());
+  const GpuState state = nvml.state("0000:1b:00.0");
+  REQUIRE(state.joules.has_value());
+  CHECK(*nvml.state("0000:1b:00.0").joules - *state.joules == 500);
+  CHECK(state.held_back == std::vector<std::string>{"temperature"});
+  CHECK_THROWS_AS(nvml.state("0000:00:00.0"), RunError);
 }
 
 TEST_CASE("tables are aligned for terminals, escaped for Markdown and quoted for CSV") {

@@ -315,15 +315,17 @@ void read_comparison(const Reader& reader, const toml::node& node, BenchFile& fi
       .text("by", comparison.by, true)
       .text("against", comparison.against, true)
       .refuse_others();
-  bool known = comparison.by == "peer" && !file.peers.empty();
   std::vector<std::string> values;
+  if (comparison.by == "peer" && !file.peers.empty()) values.emplace_back("arbalest");
+  for (const Peer& peer : file.peers) {
+    if (comparison.by == "peer") values.push_back(peer.name);
+  }
   for (const SettingAxis& axis : file.axes) {
     const auto name = std::find(axis.names.begin(), axis.names.end(), comparison.by);
     if (name == axis.names.end()) continue;
     for (const auto& place : axis.values) values.push_back(place[size_t(name - axis.names.begin())]);
   }
-  known = known || std::find(values.begin(), values.end(), comparison.against) != values.end();
-  if (known) return;
+  if (std::find(values.begin(), values.end(), comparison.against) != values.end()) return;
   throw GraphError(comparison.where,
                    values.empty() ? fmt::format("[compare]: '{}' is no setting that the file lists", comparison.by)
                                   : fmt::format("[compare]: against: found {}, expected a value of {}: {}",

@@ -152,6 +152,8 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "[compare]\nby = \"learners\"\nagainst = 1\n", "'learners' is no setting that the file lists");
   check_fault(kGraph + "learners = [1, 2]\n[compare]\nby = \"learners\"\nagainst = 3\n",
               "b.toml:4:1: [compare]: against: found 3, expected a value of learners: 1, 2");
+  check_fault(kGraph + "[peer.torch]\ncommand = \"t\"\n[compare]\nby = \"peer\"\nagainst = \"jax\"\n",
+              "against: found jax, expected a value of peer: arbalest, torch");
   check_fault(kGraph + "[price]\ncurrency = \"EUR\"\nper_hour = 2\ndate = 2026-01-01\n",
               "[price]: 'source' is missing");
   check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");

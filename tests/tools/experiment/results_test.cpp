@@ -214,6 +214,25 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   CHECK(tables[0].rows[1][2].number == doctest::Approx(182.0 / 102));
 }
 
+TEST_CASE("cells are compared with another program's side of the same cell") {
+  const BenchFile file = file_of(
+      "[settings]\ngraph = \"g\"\nbatch = [8, 16]\n[throughput]\n[peer.other]\ncommand = \"o {batch}\"\n[compare]\n"
+      "by = \"peer\"\nagainst = \"other\"\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (size_t c = 0; c < 4; ++c) {
+    for (const TrialResult& each : five(cells.cells[c].id, 100.0 * double(c + 1))) results.push_back(each);
+  }
+  const std::vector<CellSummary> all = summarize(file, cells, results);
+  REQUIRE(all.size() == 4);
+  CHECK(all[0].baseline == &all[1]);
+  CHECK(all[1].baseline == nullptr);
+  CHECK(all[2].baseline == &all[3]);
+  const std::vector<ResultTable> tables = tables_of(file, all);
+  CHECK(tables.at(0).rows.at(0).at(2).text.find(" slower") != std::string::npos);
+  CHECK(tables.at(0).rows.at(2).at(2).number == doctest::Approx(302.0 / 402));
+}
+
 TEST_CASE("worse results fail a comparison, as far as they are surely worse and beyond the threshold") {
   std::vector<TrialResult> before = five("a", 100), after = five("a", 80);
   CHECK(compare(before, before, 0).worse == 0);

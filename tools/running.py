@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program to its end or its time limit. For bench_peers and bench_accuracy."""
+"""Runs a program to its end or its time limit. For bench_wall."""
 import json
 import os
 import signal

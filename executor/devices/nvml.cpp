@@ -11,7 +11,6 @@ namespace {
 
 // Declarations copied from nvml.h, whose interface is stable. Some CUDA toolkits lack the header; the library comes
 // with the driver.
-using Handle = struct nvmlDevice_st*;
 struct Utilization {
   unsigned gpu = 0, memory = 0;  // % of the time since the last look
 };
@@ -20,8 +19,13 @@ struct Memory {
 };
 enum ClockType : int { kSmClock = 1, kMemoryClock = 2 };
 constexpr int kSuccess = 0;
+// Reasons why clocks are held back.
+constexpr unsigned long long kSlowdown = 0x8, kWarm = 0x20, kHot = 0x40, kPowerBrake = 0x80;
 
 }  // namespace
+
+struct nvmlDevice_st;
+using Handle = nvmlDevice_st*;
 
 struct Nvml::Functions {
   int (*init)() = nullptr;
@@ -34,6 +38,9 @@ struct Nvml::Functions {
   int (*power_limit)(Handle, unsigned*) = nullptr;  // mW
   int (*clock)(Handle, int, unsigned*) = nullptr;   // MHz
   int (*most_clock)(Handle, int, unsigned*) = nullptr;
+  // Older drivers and GPUs lack these.
+  int (*energy)(Handle, unsigned long long*) = nullptr;  // mJ
+  int (*held_back)(Handle, unsigned long long*) = nullptr;
 
   explicit Functions(void* library) {
     const auto find = [&](auto& function, const char* name) {
@@ -50,6 +57,11 @@ struct Nvml::Functions {
     find(power_limit, "nvmlDeviceGetEnforcedPowerLimit");
     find(clock, "nvmlDeviceGetClockInfo");
     find(most_clock, "nvmlDeviceGetMaxClockInfo");
+    const auto find_if_there = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    };
+    find_if_there(energy, "nvmlDeviceGetTotalEnergyConsumption");
+    find_if_there(held_back, "nvmlDeviceGetCurrentClocksThrottleReasons");
   }
 };
 
@@ -71,11 +83,28 @@ Nvml::~Nvml() {
   dlclose(library_);
 }
 
+Handle Nvml::handle(const std::string& bus_id) const {
+  Handle gpu = nullptr;
+  const int status = functions_->handle(bus_id.c_str(), &gpu);
+  if (status != kSuccess) throw RunError(fmt::format("NVML: {}: {}", bus_id, functions_->error_string(status)));
+  return gpu;
+}
+
+GpuState Nvml::state(const std::string& bus_id) const {
+  const Handle gpu = handle(bus_id);
+  GpuState state;
+  unsigned long long value = 0;
+  if (functions_->energy && functions_->energy(gpu, &value) == kSuccess) state.joules = double(value) / 1000;
+  if (!functions_->held_back || functions_->held_back(gpu, &value) != kSuccess) return state;
+  if ((value & (kWarm | kHot)) != 0) state.held_back.emplace_back("temperature");
+  if ((value & kPowerBrake) != 0) state.held_back.emplace_back("power");
+  if ((value & kSlowdown) != 0 && state.held_back.empty()) state.held_back.emplace_back("its hardware");
+  return state;
+}
+
 std::vector<Gauge> Nvml::gauges(const std::string& bus_id) const {
   const Functions& nvml = *functions_;
-  Handle gpu = nullptr;
-  const int status = nvml.handle(bus_id.c_str(), &gpu);
-  if (status != kSuccess) throw RunError(fmt::format("NVML: {}: {}", bus_id, nvml.error_string(status)));
+  const Handle gpu = handle(bus_id);
   const auto number = [gpu](auto function, auto... before) -> std::optional<double> {
     unsigned value = 0;
     return function(gpu, before..., &value) == kSuccess ? std::optional<double>(value) : std::nullopt;

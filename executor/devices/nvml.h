@@ -19,6 +19,12 @@ struct Gauge {
   std::function<std::optional<double>()> read;
 };
 
+// A GPU's state, as far as its driver tells.
+struct GpuState {
+  std::optional<double> joules;        // used since the driver was loaded
+  std::vector<std::string> held_back;  // why its clocks are lowered against its will: "temperature", "power"
+};
+
 class Nvml {
  public:
   // Throws RunError that says why there is none: no such library, no driver.
@@ -31,8 +37,12 @@ class Nvml {
   // tells. They must not outlive the library. Throws RunError if it knows no such GPU.
   std::vector<Gauge> gauges(const std::string& bus_id) const;
 
+  // Throws RunError if it knows no such GPU.
+  GpuState state(const std::string& bus_id) const;
+
  private:
   struct Functions;
+  struct nvmlDevice_st* handle(const std::string& bus_id) const;
   std::unique_ptr<Functions> functions_;
   void* library_ = nullptr;
 };

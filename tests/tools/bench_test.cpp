@@ -24,15 +24,6 @@ Command parse_bench(std::vector<const char*> words) {
   return parse(std::move(words));
 }
 
-std::string output_of(const std::string& command) {
-  FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) output += char(c);
-  pclose(pipe);
-  return output;
-}
-
 ScalingCell measured(int devices, int learners, std::vector<double> windows) {
   ScalingCell cell;
   for (int i = 0; i < devices; ++i) cell.devices.push_back("cuda:" + std::to_string(i));
@@ -92,6 +83,32 @@ TEST_CASE("bench scaling takes its options") {
   CHECK_FALSE(options->session.learners.strategy.has_value());
   CHECK_FALSE(options->price_per_hour.has_value());
   CHECK_FALSE(options->json);
+}
+
+TEST_CASE("a warm-up ends once the rates of two windows agree, which are the first that count") {
+  WindowRule rule{.windows = 3, .window_seconds = 1, .warmup_seconds = 1, .warmup_iterations = 10};
+  rule.settled = 0.05;
+  WindowMeter meter(rule);
+  int64_t iteration = 0;
+  double seconds = 0;
+  const auto window = [&](int64_t iterations) {
+    meter.add(iteration += iterations, seconds += 1);
+    return meter.complete();
+  };
+  CHECK_FALSE(window(50));  // the least that a warm-up takes
+  for (const int64_t rate : {20, 60, 90, 100}) CHECK_FALSE(window(rate));
+  CHECK_FALSE(window(104));  // as 100, by 5 %
+  CHECK(window(80));         // settled once, it stays so
+  CHECK(meter.rates() == std::vector<double>{100, 104, 80});
+  CHECK(meter.warmup_seconds() == 4);
+
+  WindowMeter restless(rule);
+  iteration = 0;
+  for (int i = 0; i < 11; ++i) restless.add(iteration += i % 2 == 0 ? 50 : 100, i + 1);
+  CHECK_FALSE(restless.complete());
+  restless.add(iteration += 50, 12);
+  CHECK(restless.complete());  // after the most windows it counts as warm
+  CHECK(restless.rates().size() == 3);
 }
 
 TEST_CASE("bench's help lists scaling and its options") {
@@ -270,40 +287,6 @@ TEST_CASE("a cell as JSON is one line with snake_case keys") {
   CHECK(lost.at("error") == "no memory");
   CHECK(lost.at("device_count") == 8);
   CHECK_FALSE(lost.contains("images_per_second"));
-}
-
-// The script's own arithmetic, on other programs' output: JSON lines with the seed in them, or for some seeds no time.
-TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met for infinite") {
-  const char* source = std::getenv("ARBALEST_SOURCE");
-  REQUIRE(source);
-  const std::string script = std::string("python3 ") + source + "/tools/bench_accuracy";
-  const std::string graph = std::string(" --graph ") + source + "/examples/mlp.onnxtxt";
-  const std::string most = R"sh( --peer most 'echo "{\"time_to\": {\"0.9\": {seed}}, \"final\": 0.9{seed}}"')sh";
-  const std::string few = R"sh( --peer few 'echo "{\"time_to\": {\"0.{seed}\": 4}, \"final\": 0.{seed}}"')sh";
-  const std::string output = output_of(script + graph + " --targets 0.9 --seeds 1,2,9" + most + few + " 2>&1");
-  INFO(output);
-  const auto line = [&](const std::string& name) {
-    const size_t at = output.find("\n" + name);
-    return at == output.npos ? "" : output.substr(at + 1, output.find('\n', at + 1) - at - 1);
-  };
-  CHECK(line("most") == "most      3      2.0   0.9200         -         -");
-  const std::string silent = R"sh( --peer silent 'echo "{\"time_to\": {\"0.8\": 1}, \"final\": 0.95}"')sh";
-  const std::string refused = output_of(script + graph + " --targets 0.9 --seeds 1" + silent + " 2>&1; echo status $?");
-  CHECK(refused.find("silent, seed 1: ends at 0.95, and does not say when it met 0.9; it knows 0.8") != refused.npos);
-  CHECK(refused.find("status 1") != refused.npos);
-  CHECK(line("few") == "few       3        -   0.2000         -         -");
-  const auto refusal = [&](const std::string& options) { return output_of(script + graph + most + options + " 2>&1"); };
-  for (const auto& [options, part] :
-       {std::pair{" --json /nonexistent/x", "--json '/nonexistent/x': No such file"},
-        {" --case one \"--epochs '1\"", "--case 'one': No closing quotation: --epochs '1"},
-        {" --timeout -1", "--timeout -1: expected a number above 0"},
-        {" --targets nan", "found 'nan', expected different numbers with commas"},
-        {" --seeds=-1", "found '-1', expected different whole numbers from 0"}}) {
-    const std::string text = refusal(options);
-    INFO(text);
-    CHECK(text.find(part) != text.npos);
-    CHECK(text.find("Traceback") == text.npos);
-  }
 }
 
 }  // namespace bench_test

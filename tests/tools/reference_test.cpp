@@ -97,6 +97,8 @@ std::string command_line() {
                               "report", "profile", "ops", "sources", "init"}) {
     text += help({command});
   }
+  text += help({"bench"});
+  text += help({"bench", "compare"});
   text += help({"bench", "scaling"});
   text += help({"bench", "tracing"});
   text += help({"data"});

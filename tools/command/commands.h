@@ -28,6 +28,8 @@ int command_ops(const OpsOptions& options);
 int command_sources(const SourcesOptions& options);
 int command_init(const StartOptions& options);
 int command_profile(const ProfileOptions& options);
+int command_bench(const BenchOptions& options);
+int command_bench_compare(const BenchCompareOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
 int command_bench_tracing(const TracingOptions& options);
 

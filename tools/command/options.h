@@ -100,8 +100,33 @@ struct ScalingOptions : GraphOptions {
   int windows = 5;
   double window_seconds = 1;
   double warmup_seconds = 1;
+  double settled = 0;                    // WindowRule::settled
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
+};
+
+// arbalest bench FILE: an experiment.
+struct BenchOptions {
+  std::string file;                // .toml
+  std::string results;             // "": named after the file, in the working directory
+  std::vector<std::string> set;    // each "learners=[1, 2]"
+  std::vector<std::string> cells;  // ids of those to look at; empty: all
+  bool dry_run = false;            // print the cells, run nothing
+  bool anyway = false;             // measure on a machine that does other work
+  bool retry = false;              // trials that failed run again
+  int64_t gpu_memory = 0;          // of each GPU, for plans; 0: of those that are here
+  std::string slurm;               // a folder to write a script into
+  std::string collect;             // a folder of results to take over
+  enum class Format : uint8_t { Text, Markdown, Csv };
+  Format format = Format::Text;
+  std::string output;   // the page; "": none
+  std::string program;  // that runs trials; "": this one
+};
+
+// arbalest bench compare: results before and after a change.
+struct BenchCompareOptions {
+  std::vector<std::string> files;  // old, new
+  double threshold = 0;            // a share by which what is worse may be worse
 };
 
 // arbalest bench tracing: the throughput that a trace costs.

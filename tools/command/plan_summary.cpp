@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/host_memory.h"
+#include "executor/devices/device_memory.h"
 #include "executor/plan/make_plan.h"
 #include "executor/trace/trace_summary.h"
 
@@ -156,6 +158,28 @@ class Summary {
 
 std::string summarize_plan(const Plan& plan, const Recomputation& again) {
   return Summary(plan, again).text();
+}
+
+std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared, int64_t gpu_memory) {
+  std::vector<std::string> notes;
+  const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {
+    if (memory < 0 || bytes <= memory) return;
+    notes.push_back(
+        fmt::format("the plan takes {} of {}, which has {}; a smaller batch, fewer learners or "
+                    "--memory-limit takes less",
+                    size_text(bytes), where, size_text(memory)));
+  };
+  int64_t of_host = bytes_of_caches(prepared);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const int64_t bytes = planned_bytes(plan, int32_t(d));
+    if (plan.devices[d].kind == PlanDevice::Kind::Cpu)
+      of_host += bytes;
+    else
+      compare(to_string(plan.devices[d]), bytes,
+              gpu_memory > 0 ? gpu_memory : cuda_device_memory(plan.devices[d].index));
+  }
+  compare("the machine's memory", of_host, host_memory());
+  return notes;
 }
 
 nlohmann::ordered_json recomputation_record(const Recomputation& again) {

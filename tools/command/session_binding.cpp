@@ -51,25 +51,6 @@ int32_t learners_of(const std::string& text) {
   throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
 }
 
-// Bytes: a whole number, or a number and a unit. Throws GraphError.
-int64_t bytes_of(const char* option, const std::string& text) {
-  const std::vector<std::pair<std::string, double>> units = {
-      {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", double(int64_t{1} << 40)}};
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  const std::string unit(end, text.data() + text.size());
-  const auto known = std::find_if(units.begin(), units.end(), [&](const auto& each) { return each.first == unit; });
-  if (error != std::errc{} || known == units.end()) {
-    throw GraphError(fmt::format("{} '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)", option, text));
-  }
-  constexpr double kMost = double(int64_t{1} << 50);
-  const double bytes = number * known->second;
-  if (!(bytes >= 1 && bytes <= kMost)) {
-    throw GraphError(fmt::format("{} '{}': expected 1 byte to 1024 TiB", option, text));
-  }
-  return int64_t(bytes);
-}
-
 // A time, or a number of iterations or epochs. Throws GraphError.
 void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
   constexpr double kMost = 1e9;
@@ -144,6 +125,24 @@ void bind_files(CLI::App& command, FileOptions& files) {
 }
 
 }  // namespace
+
+int64_t bytes_of(const char* option, const std::string& text) {
+  const std::vector<std::pair<std::string, double>> units = {
+      {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", double(int64_t{1} << 40)}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const std::string unit(end, text.data() + text.size());
+  const auto known = std::find_if(units.begin(), units.end(), [&](const auto& each) { return each.first == unit; });
+  if (error != std::errc{} || known == units.end()) {
+    throw GraphError(fmt::format("{} '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)", option, text));
+  }
+  constexpr double kMost = double(int64_t{1} << 50);
+  const double bytes = number * known->second;
+  if (!(bytes >= 1 && bytes <= kMost)) {
+    throw GraphError(fmt::format("{} '{}': expected 1 byte to 1024 TiB", option, text));
+  }
+  return int64_t(bytes);
+}
 
 // CLI11's own checks print limits of 300 digits and say nothing of what they expect of a word that is no number.
 CLI::Validator whole(int64_t least, int64_t most) {

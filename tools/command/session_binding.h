@@ -18,6 +18,9 @@ CLI::Validator not_empty();
 // A time in seconds, as seconds_of() takes it; for transform(), which leaves the number of seconds.
 CLI::Validator duration(double least, double most);
 
+// The bytes of an option's value, "6GiB", "900MiB" or a number. Throws GraphError.
+int64_t bytes_of(const char* option, const std::string& text);
+
 inline constexpr int kMostReplicas = 1024;  // also the most devices: a typing error makes no plan of millions
 
 // Options of all commands that take a graph.

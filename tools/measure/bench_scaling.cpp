@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -60,6 +61,7 @@ class CellObserver final : public RunObserver {
 
   std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
+  double warmup_seconds() const { return meter_.warmup_seconds(); }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
     for (double& rate : rates) rate *= images_per_iteration_;
@@ -100,12 +102,28 @@ void WindowMeter::add(int64_t iteration, double seconds) {
   if (warm_) {
     if (seconds - seconds_ < rule_.window_seconds) return;
     rates_.push_back(double(iteration - iteration_) / (seconds - seconds_));
+    if (!settled_) settle();
+    last_begin_ = seconds_;
   } else if (iteration < rule_.warmup_iterations || seconds < rule_.warmup_seconds) {
     return;
+  } else {
+    warm_ = true;
+    settled_ = rule_.settled == 0;
+    begin_ = last_begin_ = seconds;
   }
-  warm_ = true;
   iteration_ = iteration;
   seconds_ = seconds;
+}
+
+// Looks whether the last two windows agree; those before them were part of the warm-up.
+void WindowMeter::settle() {
+  ++unsettled_;
+  if (rates_.size() < 2) return;
+  const double before = rates_[rates_.size() - 2], last = rates_.back();
+  settled_ = std::abs(last - before) <= rule_.settled * before || unsettled_ == WindowRule::kMostUnsettled;
+  const size_t kept = settled_ ? std::min(size_t(rule_.windows), size_t{2}) : 1;
+  rates_.erase(rates_.begin(), rates_.end() - std::ptrdiff_t(kept));
+  begin_ = kept == 2 ? last_begin_ : seconds_;
 }
 
 RateSummary summarize(std::vector<double> rates) {
@@ -149,6 +167,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
     cell.failure = std::current_exception();
   }
   cell.windows = observer.images_per_second();
+  cell.warmup_seconds = observer.warmup_seconds();
   return cell;
 }
 
@@ -220,6 +239,7 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["efficiency"] = or_null(row.efficiency);
     line["planned_peak_bytes"] = cell.planned_peak_bytes;
     line["setup_seconds"] = cell.setup_seconds;
+    line["warmup_seconds"] = cell.warmup_seconds;
     if (row.images_per_money_unit) line["images_per_money_unit"] = *row.images_per_money_unit;
   }
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

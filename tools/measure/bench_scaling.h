@@ -22,6 +22,10 @@ struct WindowRule {
   double window_seconds = 1;  // at least: a window ends at a report
   double warmup_seconds = 1;
   int64_t warmup_iterations = 10;  // recording and the first use of every slot are over by then
+  // Share by which the rates of two windows in succession differ at most once a run is warm; 0: not looked at. The
+  // first two that agree are measured. After kMostUnsettled windows the run counts as warm.
+  double settled = 0;
+  static constexpr int kMostUnsettled = 10;
 };
 
 // Cuts a run's reports into windows that follow one another without gaps.
@@ -31,14 +35,19 @@ class WindowMeter {
 
   // Iterations complete and seconds, both since training began; both grow. What comes after the last window is ignored.
   void add(int64_t iteration, double seconds);
-  bool complete() const { return rates_.size() == size_t(rule_.windows); }
+  bool complete() const { return settled_ && rates_.size() == size_t(rule_.windows); }
   const std::vector<double>& rates() const { return rates_; }  // iterations per second, one a complete window
+  double warmup_seconds() const { return begin_; }             // until the first window began
 
  private:
+  void settle();
+
   WindowRule rule_;
-  bool warm_ = false;
+  bool warm_ = false, settled_ = false;
+  int unsettled_ = 0;      // windows so far, until rates agree
   int64_t iteration_ = 0;  // at which the current window began
   double seconds_ = 0;
+  double begin_ = 0, last_begin_ = 0;  // of the first window that counts, and of the one before the current
   std::vector<double> rates_;
 };
 
@@ -56,6 +65,7 @@ struct ScalingCell {
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
+  double warmup_seconds = 0;
   std::string error;           // one line; "" if measured
   std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
 

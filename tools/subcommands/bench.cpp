@@ -40,7 +40,8 @@ int command_bench_scaling(const ScalingOptions& options) {
   const std::vector<int> counts = device_counts(options.device_counts, pool.size());
   const Graph graph = graph_to_measure(options, options.batch);
   const int64_t batch = check(graph, session);
-  const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
+  WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
+  rule.settled = options.settled;
 
   ScalingTable table(
       {graph.name, std::string(name_of(session.numerics.precision)), pool.size(), options.price_per_hour});
@@ -133,6 +134,9 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
   option("--warmup-seconds", options.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
       ->capture_default_str()
       ->transform(duration(0, 1e6));
+  option("--settled", options.settled, "X",
+         "the warm-up goes on until the rates of two windows differ by this share at most, as in 0.02")
+      ->check(real(0, 1));
   option("--report-every", options.session.execution.report_every, "N",
          "iterations between timestamps: fewer where one takes seconds")
       ->capture_default_str()
@@ -188,12 +192,90 @@ void declare_tracing(Subcommands& commands, CLI::App& bench) {
       "is in all of them. Writing the file is no part of it.");
 }
 
+void declare_compare(Subcommands& commands, CLI::App& bench) {
+  const auto command =
+      commands.add<BenchCompareOptions>("compare", "results before and after a change", command_bench_compare, &bench);
+  CLI::App& app = command.app;
+  BenchCompareOptions& options = command.options;
+  app.add_option("FILES", options.files, "results of 'arbalest bench FILE': those before the change, those after it")
+      ->type_name("")
+      ->check(not_empty());
+  app.add_option("--threshold", options.threshold, "share by which a cell may be worse, as in 0.05")
+      ->type_name("X")
+      ->capture_default_str()
+      ->check(real(0, 1));
+  app.footer("Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results.");
+  command.check = [&options] {
+    if (options.files.size() == 2) return;
+    throw GraphError(
+        fmt::format("bench compare: found {} files, expected two: before and after", options.files.size()));
+  };
+}
+
+CLI::App& declare_file(Subcommands& commands) {
+  const auto command = commands.add<BenchOptions>("bench", "measure what an experiment's file asks for", command_bench);
+  CLI::App& app = command.app;
+  BenchOptions& options = command.options;
+  const auto text = [&app](const char* name, auto& value, const char* type, const char* description) {
+    return app.add_option(name, value, description)->type_name(type)->check(not_empty());
+  };
+  text("FILE", options.file, "", "the experiment (.toml); docs/bench.md says what may be in it");
+  text("--results", options.results, "FILE",
+       "where each finished trial is kept, a JSON line each; otherwise FILE's name with .results.jsonl, here");
+  text("--set", options.set, "NAME=VALUE",
+       "a setting in place of the file's, as in learners=[1, 2] or throughput.repetitions=3; repeatable")
+      ->take_all()
+      ->allow_extra_args(false);
+  text("--cell", options.cells, "ID", "this cell alone, by its id or how that begins; repeatable")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_flag("--dry-run", options.dry_run, "list cells, their memory and what they will take; run nothing");
+  app.add_option_function<std::string>(
+         "--gpu-memory", [&options](const std::string& size) { options.gpu_memory = bytes_of("--gpu-memory", size); },
+         "of each GPU (80GiB), for cells whose GPUs are not in this machine")
+      ->type_name("SIZE");
+  text("--slurm", options.slurm, "DIR", "write a script into this folder that measures each cell in a batch queue");
+  text("--collect", options.collect, "DIR", "take over the results that such a script's jobs have left, and show them");
+  text("--program", options.program, "FILE",
+       "the arbalest to measure, if it is not this one; another content of the file is another build");
+  app.add_flag("--anyway", options.anyway, "measure although the machine does other work");
+  app.add_flag("--retry", options.retry, "run trials that failed once more");
+  app.add_option_function<std::string>(
+         "--format",
+         [&options](const std::string& name) {
+           using Format = BenchOptions::Format;
+           if (name != "text" && name != "markdown" && name != "csv") {
+             throw GraphError(fmt::format("--format '{}': expected text, markdown or csv", name));
+           }
+           options.format = name == "text" ? Format::Text : name == "csv" ? Format::Csv : Format::Markdown;
+         },
+         "of the tables: text, markdown or csv")
+      ->default_str("text")
+      ->type_name("NAME");
+  text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
+  app.footer(
+      "The same command goes on with what is missing, whenever it was ended. Each trial is a process of its own.\n"
+      "Exit status: 0 all is measured, 1 a trial failed, 2 the file is wrong, 130 interrupted.");
+  command.refuse = [&app, &options](const std::vector<std::string>&) {
+    if (!options.file.empty() && !options.file.ends_with(".toml")) reject(app, {options.file});
+  };
+  command.check = [&app, &options] {
+    if (options.file.empty()) {
+      throw GraphError(
+          "bench: found no file, expected FILE.toml, scaling, tracing or compare; 'arbalest bench --help' says more");
+    }
+    if (!options.file.ends_with(".toml")) reject(app, {options.file});
+  };
+  return app;
+}
+
 }  // namespace
 
 void declare_bench(Subcommands& commands) {
-  CLI::App& bench = commands.add_group("bench", "measure throughput");
+  CLI::App& bench = declare_file(commands);
   declare_scaling(commands, bench);
   declare_tracing(commands, bench);
+  declare_compare(commands, bench);
 }
 
 }  // namespace arbalest

@@ -11,9 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/host_memory.h"
 #include "base/shell_word.h"
-#include "executor/devices/device_memory.h"
 #include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "graph/op.h"
@@ -46,28 +44,6 @@ std::string mixing_note(const Graph& graph) {
 bool reads_files(const Prepared& prepared) {
   const std::vector<Field> fields = prepared.training->fields();
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
-}
-
-// Notes on memories that are smaller than what a plan takes of them, whatever uses the rest.
-std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared) {
-  std::vector<std::string> notes;
-  const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {
-    if (memory < 0 || bytes <= memory) return;
-    notes.push_back(
-        fmt::format("the plan takes {} of {}, which has {}; a smaller batch, fewer learners or "
-                    "--memory-limit takes less",
-                    size_text(bytes), where, size_text(memory)));
-  };
-  int64_t of_host = bytes_of_caches(prepared);
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    const int64_t bytes = planned_bytes(plan, int32_t(d));
-    if (plan.devices[d].kind == PlanDevice::Kind::Cpu)
-      of_host += bytes;
-    else
-      compare(to_string(plan.devices[d]), bytes, cuda_device_memory(plan.devices[d].index));
-  }
-  compare("the machine's memory", of_host, host_memory());
-  return notes;
 }
 
 // A note on a rate that never reaches lr, if the command line says how long the run is.

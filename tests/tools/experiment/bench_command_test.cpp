@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// `arbalest bench FILE` as users call it: cells are measured by processes, of which any may be killed.
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/plain_message.h"
+#include "tests/tools/redirected.h"
+#include "tests/tools/world_ranks.h"
+#include "tools/experiment/results.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace bench_command_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A bench file, and a program that runs command lines as the test program does.
+struct Place {
+  const TestFolder folder;
+  const std::string program = make_program();
+
+  Place() { folder.write("g.onnxtxt", std::string(kGraph)); }
+
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+  std::string make_program() const {
+    const std::string own = fs::read_symlink("/proc/self/exe").string();
+    const std::string file =
+        folder
+            .write("arbalest", std::string("#!/usr/bin/env bash\nprintf -v ") + kWords + " '%s\\n' \"$@\"\nexport " +
+                                   kWords + "\nexec '" + own + "' --test-case='one rank of a world'\n")
+            .string();
+    chmod(file.c_str(), 0700);
+    return file;
+  }
+  void write(const std::string& text) const { folder.write("b.toml", "[settings]\ngraph = \"g.onnxtxt\"\n" + text); }
+
+  Words words(const std::string& results, const Words& more = {}) const {
+    Words words = {"bench", path("b.toml"), "--results", path(results), "--program", program, "--anyway"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // The exit status; what the command prints is in the file "out".
+  int run(const std::string& results, const Words& more = {}) const {
+    const Words given = words(results, more);
+    std::vector<const char*> pointers;
+    for (const std::string& word : given) pointers.push_back(word.c_str());
+    const Redirected output(path("out")), errors(path("errors"), stderr);
+    try {
+      return parse(pointers).run();
+    } catch (const Error& error) {
+      warn(plain_message(error));
+      return int(error.code());
+    }
+  }
+  std::string text(const char* name) const { return read_text(path(name)); }
+};
+
+constexpr const char* kMatrix =
+    "batch = [8, 16]\nlearners = [1, 2]\ndevices = \"cpu:0\"\nthreads = 1\ndeterministic = true\ntrain.epochs = 2\n"
+    "[throughput]\nrepetitions = 2\nwindows = 2\nwindow = \"50ms\"\nwarmup = \"50ms\"\n"
+    "[accuracy]\nseeds = [1, 2]\ntargets = [0.1]\ncheckpoint_every = \"20it\"\n";
+
+// The metric after each epoch, by cell and seed.
+std::map<std::pair<std::string, int64_t>, std::vector<double>> curves(const std::string& results) {
+  std::map<std::pair<std::string, int64_t>, std::vector<double>> all;
+  for (const TrialResult& trial : read_results(results).trials) {
+    CHECK_MESSAGE(trial.error.empty(), trial.error);
+    for (const CurvePoint& point : trial.curve) all[{trial.name, trial.repetition}].push_back(point.value);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a bench that is killed three times ends with the results of one that is not, and then has nothing to do" *
+          doctest::test_suite("alone")) {
+  const Place place;
+  place.write(kMatrix);
+  REQUIRE(place.run("whole.jsonl") == kDone);
+  CHECK(place.text("out").find("batch 16, learners 2") != std::string::npos);
+
+  srand(unsigned(time(nullptr)));
+  for (int round = 0; round < 3; ++round) {
+    Rank process(place.words("killed.jsonl"), place.path("log"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500 + rand() % 3000));
+    process.send(SIGKILL);
+    process.wait();
+  }
+  CHECK(place.run("killed.jsonl") == kDone);
+  CHECK(read_results(place.path("killed.jsonl")).trials.size() == 16);
+  const auto whole = curves(place.path("whole.jsonl"));
+  CHECK(whole.size() == 8);
+  CHECK(curves(place.path("killed.jsonl")) == whole);
+
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(place.run("killed.jsonl") == kDone);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  CHECK(place.text("errors").empty());
+}
+
+TEST_CASE("a trial that fails says why, is a result, and runs again on demand") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\nlearners = [1, 300]\ntrain.epochs = 2\n[accuracy]\nseeds = [1]\n");
+  CHECK(place.run("r.jsonl") == kFailed);
+  const std::string out = place.text("out");
+  CHECK_MESSAGE(out.find("one update of 300 learners takes 2400") != out.npos, out);
+  const size_t count = read_results(place.path("r.jsonl")).trials.size();
+  CHECK(count == 2);
+  CHECK(place.run("r.jsonl", {"--format", "csv"}) == kFailed);
+  CHECK(place.text("errors").empty());  // a failure is a result
+  CHECK(place.text("out").starts_with("table,cell,"));
+  CHECK(place.run("r.jsonl", {"--retry"}) == kFailed);
+  CHECK(place.text("errors").find("1 of 1: learners 300: seed 1: failed: ") != std::string::npos);
+  CHECK(place.run("r.jsonl", {"--set", "train.lrr=3"}) == kWrong);
+  CHECK(place.text("errors").find("learners 1: --set") != std::string::npos);
+}
+
+TEST_CASE("a changed graph is measured anew, and named") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  REQUIRE(place.run("r.jsonl") == kDone);
+  std::string graph = kGraph;
+  place.folder.write("g.onnxtxt", "# a comment\n" + graph);
+  REQUIRE(place.run("r.jsonl") == kDone);
+  CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
+  graph.replace(graph.find("units = 10"), 10, "units = 11");
+  place.folder.write("g.onnxtxt", graph);
+  REQUIRE(place.run("r.jsonl", {"--dry-run"}) == kDone);
+  const std::string errors = place.text("errors");
+  CHECK_MESSAGE(errors.find("changed since they were measured (the graph): g") != errors.npos, errors);
+  CHECK(place.text("out").find("1 trials to run") != std::string::npos);
+  REQUIRE(place.run("r.jsonl") == kDone);
+  CHECK(read_results(place.path("r.jsonl")).trials.size() == 2);
+}
+
+TEST_CASE("a dry run says what each cell takes, what is excluded and why, and does not fit") {
+  const Place place;
+  place.write(
+      "batch = [8, 16]\ndevices = \"cuda:0\"\n[[exclude]]\nwhen = \"batch == 8\"\nreason = \"too small\"\n"
+      "[throughput]\nrepetitions = 5\nwindows = 5\n");
+  CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "1KiB"}) == kDone);
+  const std::string out = place.text("out");
+  INFO(out);
+  CHECK(out.find("excluded: too small") != out.npos);
+  CHECK(out.find("does not fit: the plan takes ") != out.npos);
+  CHECK(out.find("1 cells, 5 trials to run, 0.000 s") != out.npos);
+  CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB"}) == kDone);
+  CHECK(place.text("out").find("1 cells, 5 trials to run, 35.0 s") != std::string::npos);
+  CHECK_FALSE(fs::exists(place.path("r.jsonl")));
+}
+
+TEST_CASE("another program is measured in turn, and a wrong one is an error of its cell") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 2\nwindows = 1\nwindow = \"20ms\"\n"
+      "[peer.other]\ncommand = \"echo '{\\\"images_per_second\\\": 7.5}'\"\n[peer.broken]\ncommand = \"echo no; exit "
+      "3\"\n");
+  CHECK(place.run("r.jsonl") == kFailed);
+  const std::string out = place.text("out");
+  INFO(out);
+  CHECK(out.find("g, other   7.500") != out.npos);
+  CHECK(out.find("it said nothing") != out.npos);
+}
+
+TEST_CASE("a script for SLURM is written with its folders, and what its elements leave is collected") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\nbatch = [8, 16]\n[throughput]\nrepetitions = 1\nwindows = 1\n"
+      "window = \"20ms\"\n");
+  REQUIRE(place.run("r.jsonl", {"--slurm", place.path("queue")}) == kDone);
+  const std::string script = read_text(place.path("queue/b.sbatch"));
+  CHECK(script.find("#SBATCH --array=0-1%4\n") != script.npos);
+  const size_t at = script.find("cells=(\n  ") + 10;
+  const std::string id = script.substr(at, 16);
+  CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);  // nothing is there yet
+  REQUIRE(place.run("queue/results/" + id + ".jsonl", {"--cell", id}) == kDone);
+  CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);
+  CHECK(place.text("out").find("not measured yet") != std::string::npos);
+  CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
+  CHECK(place.run("r.jsonl", {"--collect", place.path("nowhere")}) == kWrong);
+  CHECK(place.run("r.jsonl", {"--cell", "zz"}) == kWrong);
+}
+
+TEST_CASE("bench compare ends with a status for scripts, and a page has the tables") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html")}) == kDone);
+  const std::string page = read_text(place.path("page.html"));
+  CHECK(page.find("\"title\":\"Throughput\"") != page.npos);
+  const std::string results = place.path("r.jsonl");
+  const Redirected output(place.path("out")), errors(place.path("errors"), stderr);
+  CHECK(parse({"bench", "compare", results.c_str(), results.c_str()}).run() == kDone);
+  const std::string nothing = place.folder.write("n.jsonl", std::string()).string();
+  CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
+  CHECK(fault({"bench", "compare", results.c_str()}).find("found 1 files, expected two") != std::string::npos);
+  CHECK(fault({"bench"}).find("expected FILE.toml") != std::string::npos);
+  CHECK(fault({"bench", "a.toml", "--format", "pdf"}).find("expected text, markdown or csv") != std::string::npos);
+}
+
+}  // namespace bench_command_test

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Bench files: what is read, what is refused and where, and the cells that they state.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/io/test_folder.h"
+#include "tools/experiment/cells.h"
+#include "tools/experiment/expression.h"
+
+using namespace arbalest;
+
+namespace bench_file_test {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+BenchFile read(const std::string& text, const Texts& changes = {}) {
+  const TestFolder folder;
+  return read_bench_file(folder.write("b.toml", text).string(), changes);
+}
+
+// The error's text behind the folder, as in "b.toml:2:1: …".
+std::string fault(const std::string& text, const Texts& changes = {}) {
+  try {
+    expand(read(text, changes));
+  } catch (const GraphError& error) {
+    const std::string what = error.what();
+    return what.find("b.toml") == what.npos ? what : what.substr(what.find("b.toml"));
+  }
+  return "no error";
+}
+
+Texts names(const BenchCells& cells) {
+  Texts all;
+  for (const BenchCell& cell : cells.cells) all.push_back(cell.name);
+  return all;
+}
+
+const std::string kGraph = "[settings]\ngraph = \"g.onnxtxt\"\n";
+
+void check_fault(const std::string& text, const std::string& part, const Texts& changes = {}) {
+  const std::string found = fault(text, changes);
+  CHECK_MESSAGE(found.find(part) != found.npos, found, "\nhas no\n", part);
+}
+
+}  // namespace
+
+TEST_CASE("lists of a bench file multiply, the last changes fastest, and cells are named by what varies") {
+  const BenchCells cells = expand(read(kGraph + "batch = [16, 64]\ndevices = \"cpu:0\"\nlearners = [1, 2, 4]\n"));
+  CHECK(names(cells) == Texts{"batch 16, learners 1", "batch 16, learners 2", "batch 16, learners 4",
+                              "batch 64, learners 1", "batch 64, learners 2", "batch 64, learners 4"});
+  CHECK(cells.cells[1].settings.at("devices") == "cpu:0");
+  CHECK(cells.cells[5].place == std::vector<size_t>{0, 1, 0, 2});
+  for (const BenchCell& cell : cells.cells) {
+    CHECK(std::count_if(cells.cells.begin(), cells.cells.end(), [&](auto& other) { return other.id == cell.id; }) == 1);
+  }
+}
+
+TEST_CASE("lists that go together are one axis, and multiply with others") {
+  const BenchCells cells = expand(
+      read("[[together]]\ngraph = [\"a.onnxtxt\", \"b.onnxtxt\"]\ntrain.epochs = [3, 5.5]\n[settings]\nlearners = [1, "
+           "2]\n"));
+  CHECK(names(cells) ==
+        Texts{"graph a, learners 1", "graph a, learners 2", "graph b, learners 1", "graph b, learners 2"});
+  CHECK(cells.cells[2].settings.at("train.epochs") == "5.5");
+  CHECK(cells.cells[0].settings.at("graph").ends_with("/a.onnxtxt"));  // next to the file
+}
+
+TEST_CASE("cells of lists that go together are named by as few of them as tell them apart") {
+  const BenchCells cells = expand(
+      read("[[together]]\ngraph = [\"a.onnxtxt\", \"a.onnxtxt\", \"b.onnxtxt\"]\nbatch = [8, 16, 16]\n"
+           "data = [\"folder:photos\", \"folder:photos\", \"folder:xrays\"]\npeer.model = [\"r\", \"s\", \"t\"]\n"));
+  CHECK(names(cells) == Texts{"batch 8, graph a", "batch 16, graph a", "batch 16, graph b"});
+  CHECK(words_of(cells.cells[0].settings, true).size() == 5);  // peer.model is no word of arbalest
+}
+
+TEST_CASE("settings are derived in whatever order they need each other") {
+  const BenchCells cells = expand(read(kGraph + "learners = [1, 4]\ndevices = \"cpu:0,2-3\"\n[derived]\n"
+                                                "train.lr = \"0.1 * train.warmup\"\n"
+                                                "train.warmup = \"learners * device_count\"\n"
+                                                "strategy = \"'ssgd'\"\n"));
+  CHECK(cells.cells[0].settings.at("train.lr") == "0.30000000000000004");
+  CHECK(cells.cells[1].settings.at("train.warmup") == "12");
+  CHECK(cells.cells[1].settings.at("strategy") == "ssgd");
+  check_fault(kGraph + "[derived]\ntrain.lr = \"train.warmup\"\ntrain.warmup = \"train.lr + 1\"\n",
+              "b.toml:4:12: [derived]: train.lr follows from itself");
+}
+
+TEST_CASE("what is excluded has a reason, and an exclusion without effect is found") {
+  const BenchCells cells = expand(read(kGraph + "batch = [16, 64]\nlearners = [1, 2]\n"
+                                                "[[exclude]]\nwhen = \"batch * learners > 100\"\nreason = \"large\"\n"
+                                                "[[exclude]]\nwhen = \"learners == 3\"\nreason = \"odd\"\n"));
+  CHECK(cells.cells.size() == 3);
+  REQUIRE(cells.excluded.size() == 1);
+  CHECK(cells.excluded[0].name == "batch 64, learners 2");
+  CHECK(cells.excluded[0].reason == "large");
+  REQUIRE(cells.idle.size() == 1);
+  CHECK(cells.idle[0].line == 8);
+  check_fault(kGraph + "[[exclude]]\nwhen = \"1\"\nreason = \"all\"\n", "all 1 combinations are excluded");
+}
+
+TEST_CASE("another program has a cell wherever its condition holds") {
+  const BenchCells cells = expand(read(kGraph + "learners = [1, 2]\n[peer.torch]\ncommand = \"t {learners} {seed}\"\n"
+                                                "when = \"learners == 1\"\n"));
+  CHECK(names(cells) == Texts{"learners 1", "learners 1, torch", "learners 2"});
+  CHECK(cells.cells[1].peer == "torch");
+  CHECK(fill_in("t {learners} {graph} {\"a\"}", {{"learners", "2"}, {"graph", "a b"}}, {}) == "t 2 'a b' {\"a\"}");
+  CHECK_THROWS_WITH_AS(fill_in("t {learnres}", {{"learners", "2"}}, Position{"f", 3, 1}),
+                       "f:3:1: 'learnres' is no setting here; expected one of device_count, learners; did you mean "
+                       "'learners'?",
+                       GraphError);
+}
+
+TEST_CASE("the command line states settings in place of the file's") {
+  const std::string text = kGraph + "learners = [1, 2]\n[derived]\ntrain.lr = \"0.1\"\n";
+  CHECK(names(expand(read(text, {"learners=[4, 8]"}))) == Texts{"learners 4", "learners 8"});
+  CHECK(expand(read(text, {"train.lr=0.5"})).cells[0].settings.at("train.lr") == "0.5");
+  CHECK(expand(read(text, {"data=folder:a b"})).cells[0].settings.at("data") == "folder:a b");
+  CHECK(read(text, {"throughput.repetitions=7"}).throughput->repetitions == 7);
+  check_fault(text, "--set: unknown setting 'lerners'", {"lerners=2"});
+  check_fault(text, "--set 'learners': expected NAME=VALUE", {"learners"});
+  check_fault(text, "--set: repetitions: found 0, expected a whole number from 1 to 1000",
+              {"throughput.repetitions=0"});
+}
+
+TEST_CASE("faults of a bench file name line and column, what was found and what was expected") {
+  check_fault("[settings\n", "b.toml:1:10: ");
+  check_fault("learners = 2\n", "b.toml:1:12: unknown key 'learners'; expected title, settings, together");
+  check_fault("[settings]\nlearners = 2\n", "'graph' is missing in [settings]");
+  check_fault(kGraph + "lerners = 2\n", "b.toml:3:11: unknown setting 'lerners'");
+  check_fault(kGraph + "lerners = 2\n", "did you mean 'learners'?");
+  check_fault(kGraph + "learners = []\n", "b.toml:3:12: learners: the list is empty");
+  check_fault(kGraph + "learners = [1, 2, 1]\n", "b.toml:3:19: learners: 1 is listed twice");
+  check_fault(kGraph + "learners = 2026-01-01\n", "b.toml:3:12: learners: found a TOML date, expected a number");
+  check_fault(kGraph + "seed = [1, 2]\n", "expected seeds = [1, 2, 3] in [accuracy]");
+  check_fault(kGraph + "[derived]\ngraph = \"'b'\"\n", "graph: is stated twice");
+  check_fault(kGraph + "[[together]]\nbatch = [1, 2]\nlearners = [1, 2, 3]\n",
+              "b.toml:5:12: [[together]]: learners has 3 values and batch has 2");
+  check_fault(kGraph + "[together]\nbatch = [1, 2]\n", "'together': found a TOML table, expected tables, [[together]]");
+  check_fault(kGraph + "[[exclude]]\nwhen = \"learners == 1\"\n", "b.toml:3:1: [[exclude]]: 'reason' is missing");
+  check_fault(kGraph + "[throughput]\nwindow = \"soon\"\n", "b.toml:4:10: window: found 'soon', expected a time");
+  check_fault(kGraph + "[throughput]\nwindos = 3\n",
+              "unknown key 'windos'; expected repetitions, windows, window, warmup");
+  check_fault(kGraph + "[accuracy]\nseeds = [1, 1]\n", "b.toml:4:9: seeds: a number is named twice");
+  check_fault(kGraph + "[accuracy]\nbetter = \"more\"\n", "better: found 'more', expected \"higher\" or \"lower\"");
+  check_fault(kGraph + "[compare]\nby = \"learners\"\nagainst = 1\n", "'learners' is no setting that the file lists");
+  check_fault(kGraph + "learners = [1, 2]\n[compare]\nby = \"learners\"\nagainst = 3\n",
+              "b.toml:4:1: [compare]: against: found 3, expected a value of learners: 1, 2");
+  check_fault(kGraph + "[peer.torch]\ncommand = \"t\"\n[compare]\nby = \"peer\"\nagainst = \"jax\"\n",
+              "against: found jax, expected a value of peer: arbalest, torch");
+  check_fault(kGraph + "[price]\ncurrency = \"EUR\"\nper_hour = 2\ndate = 2026-01-01\n",
+              "[price]: 'source' is missing");
+  check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");
+  check_fault(kGraph + "[derived]\ntrain.lr = \"0.1 *\"\n",
+              "b.toml:4:12: expression '0.1 *': found its end after 5 characters, expected a value");
+  check_fault(kGraph + "hosts = [1, 2]\n[throughput]\n", "throughput of one host alone is measured");
+  std::string many = kGraph;
+  for (const char* name : {"batch", "learners", "threads"}) {
+    many += std::string(name) + " = [";
+    for (int i = 1; i <= 30; ++i) many += std::to_string(i) + ", ";
+    many += "]\n";
+  }
+  check_fault(many, "the lists up to here make 27000 combinations, and 10000 are the most");
+}
+
+TEST_CASE("expressions have the usual order, and say where they are wrong") {
+  const auto value_of = [](const std::string& name) -> ExpressionValue {
+    if (name == "a.b") return 3.0;
+    if (name == "s") return std::string("sma");
+    throw GraphError("no " + name);
+  };
+  const auto number = [&](const char* text) { return number_of(text, value_of); };
+  CHECK(number("1 + 2 * a.b - -4 / 2") == 9);
+  CHECK(number("(1 + 2) * 3") == 9);
+  CHECK(number("min(3, max(1, 2), 5)") == 2);
+  CHECK(number("sqrt(16) + log2(8) + floor(2.7) + ceil(0.1) + round(0.6)") == 11);
+  CHECK(number("s == 'sma' and not a.b > 3 or 0") == 1);
+  CHECK(number("s != \"sma\" or a.b <= 2") == 0);
+  CHECK(number("1e-3 * 2") == doctest::Approx(0.002));
+  CHECK_THROWS_WITH_AS(number("1 / 0"), "expression '1 / 0': found inf, expected a finite number", GraphError);
+  CHECK_THROWS_WITH_AS(number("s * 2"), "expression 's * 2': found the text 'sma', expected a number", GraphError);
+  CHECK_THROWS_WITH_AS(number("1 2"), "expression '1 2': found '2' after 2 characters, expected an operator or the end",
+                       GraphError);
+  CHECK_THROWS_WITH_AS(number("(1"), "expression '(1': found its end after 2 characters, expected ')'", GraphError);
+  CHECK_THROWS_WITH_AS(number("sqrt(1, 2)"), "expression 'sqrt(1, 2)': sqrt takes one value, found 2", GraphError);
+  CHECK_THROWS_AS(number("'a"), GraphError);
+  CHECK_THROWS_AS(number("1 $ 2"), GraphError);
+  CHECK_THROWS_AS(number(""), GraphError);
+  CHECK_THROWS_AS(number("1..2"), GraphError);
+  CHECK(text_of(0.1) == "0.1");
+  CHECK(text_of(64) == "64");
+}
+
+TEST_CASE("settings become words of run and of bench scaling") {
+  const Settings settings = {
+      {"graph", "g"},    {"batch", "8"},         {"learners", "2"}, {"epochs", "3"}, {"deterministic", "true"},
+      {"train.lr", "1"}, {"devices", "cpu:0-1"}, {"peer", "x"}};
+  CHECK(words_of(settings, true) == Texts{"g", "--set", "prefetch.batch=8", "--deterministic", "--devices", "cpu:0-1",
+                                          "--epochs", "3", "--learners", "2", "--set", "train.lr=1"});
+  CHECK(words_of(settings, false) == Texts{"g", "--set", "prefetch.batch=8", "--deterministic", "--devices", "cpu:0-1",
+                                           "--learners", "2", "--set", "train.lr=1", "--device-counts", "2"});
+}
+
+}  // namespace bench_file_test

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The script that a bench writes for SLURM.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/io/test_folder.h"
+#include "tools/experiment/queue_script.h"
+
+using namespace arbalest;
+
+namespace queue_script_test {
+namespace {
+
+std::string script(const std::string& more, const TestFolder& folder) {
+  const BenchFile file = read_bench_file(folder.write("my bench.toml", "[settings]\ngraph = \"g\"\n" + more).string());
+  const std::string text =
+      slurm_script(file, expand(file), {"data=folder:it's"}, {"/opt/arbalest", "/scratch/x y", "/home/me"});
+  const std::string path = folder.write("s.sbatch", text).string();
+  CHECK(std::system(("bash -n '" + path + "'").c_str()) == 0);
+  return text;
+}
+
+void check_lines(const std::string& text, std::initializer_list<const char*> lines) {
+  for (const char* line : lines) CHECK_MESSAGE(text.find(std::string(line) + "\n") != text.npos, line, "\n", text);
+}
+
+}  // namespace
+
+TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no more") {
+  const TestFolder folder;
+  const std::string text = script(
+      "devices = [\"cuda:0\", \"cuda:0-3\"]\nlearners = [1, 2]\n[slurm]\naccount = \"lab\"\npartition = \"gpu\"\n"
+      "time = \"02:00:00\"\nat_once = 3\nmodules = [\"cuda/13\"]\nsetup = [\"export X=1\"]\ncpus_per_task = 8\n",
+      folder);
+  check_lines(
+      text, {"#!/usr/bin/env bash", "#SBATCH --job-name=my bench", "#SBATCH --array=0-3%3", "#SBATCH --account=lab",
+             "#SBATCH --partition=gpu", "#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=1", "#SBATCH --gpus-per-task=4",
+             "#SBATCH --cpus-per-task=8", "#SBATCH --time=02:00:00", "#SBATCH --signal=B:USR1@120", "#SBATCH --requeue",
+             "#SBATCH --open-mode=append", "#SBATCH --output=/scratch/x y/output/%A_%a.out", "#SBATCH --chdir=/home/me",
+             "module load cuda/13", "export X=1", "exit \"$status\""});
+  CHECK(text.find("--qos") == text.npos);
+  CHECK(text.find("srun --mpi=none /opt/arbalest bench ") != text.npos);
+  CHECK(text.find("--set 'data=folder:it'\\''s' --cell \"$cell\" --results '/scratch/x y/results'/\"$cell\".jsonl") !=
+        text.npos);
+  CHECK(text.find("ARBALEST_SECRET") == text.npos);
+}
+
+TEST_CASE("cells of several hosts are started by the bench, and containers stand before it") {
+  const TestFolder folder;
+  const std::string several =
+      script("hosts = [1, 2]\ndevices = \"cpu:0\"\n[accuracy]\n[slurm]\ngres = \"gpu:h100:2\"\napptainer = \"a.sif\"\n",
+             folder);
+  check_lines(several, {"#SBATCH --nodes=2", "#SBATCH --gres=gpu:h100:2", "export ARBALEST_SECRET"});
+  CHECK(several.find("\napptainer exec --nv a.sif /opt/arbalest bench") != several.npos);
+  CHECK(several.find("srun --mpi") == several.npos);
+  CHECK(several.find("gpus-per-task") == several.npos);
+  const std::string pyxis = script("devices = \"cpu:0\"\n[slurm]\npyxis = \"nvcr.io#x\"\n", folder);
+  CHECK(pyxis.find("srun --mpi=none --container-image='nvcr.io#x' /opt/arbalest") != pyxis.npos);
+}
+
+}  // namespace queue_script_test

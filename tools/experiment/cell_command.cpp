@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/cell_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "executor/devices/device.h"
+#include "executor/plan/device_list.h"
+#include "executor/plan/make_plan.h"
+#include "graph/file/graph_file.h"
+#include "graph/file/overrides.h"
+#include "ops/builtin_ops.h"
+#include "tools/command/options.h"
+#include "tools/command/plan_summary.h"
+#include "tools/command/session_setup.h"
+#include "tools/experiment/machine_state.h"
+
+namespace arbalest {
+namespace {
+
+// A command line of this program, understood.
+struct CellCommand {
+  Command command;
+  GraphOptions graph;                     // with the learners of a cell
+  std::optional<ScalingOptions> scaling;  // of throughput
+};
+
+CellCommand understood(const std::vector<std::string>& words) {
+  std::vector<const char*> pointers = {"arbalest"};
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  CellCommand cell{parse_command_line(int(pointers.size()), pointers.data()), {}, {}};
+  if (const auto* run = options_if<RunOptions>(cell.command)) {
+    cell.graph = *run;
+  } else if (const auto* scaling = options_if<ScalingOptions>(cell.command)) {
+    cell.graph = *scaling;
+    cell.graph.session.learners.per_device = scaling->learners.front();
+    cell.scaling = *scaling;
+  } else {
+    std::string text = options_if<Exit>(cell.command) ? options_if<Exit>(cell.command)->text : "";
+    constexpr std::string_view kBefore = "arbalest: ";
+    if (text.starts_with(kBefore)) text.erase(0, kBefore.size());
+    throw GraphError(text.substr(0, text.find_last_not_of('\n') + 1));
+  }
+  return cell;
+}
+
+std::string hash_of_file(const std::string& path) {
+  const std::vector<uint8_t> bytes = read_file(path);
+  return hash_of({bytes.begin(), bytes.end()});
+}
+
+// Hash of what a graph file and those that it needs hold: of a text alone that of its graph, so that comments and
+// blanks change nothing.
+std::string hash_of_graph(const Graph& graph, const std::vector<std::string>& files) {
+  if (files.size() == 1 && !files[0].ends_with(".onnx")) return hash_of(write_graph_text(graph));
+  std::string hashes;
+  for (const std::string& file : files) hashes += hash_of_file(file);
+  return hash_of(hashes);
+}
+
+std::string models_of(const std::vector<PlanDevice>& devices) {
+  std::vector<std::string> models;
+  for (const PlanDevice& device : devices) {
+    models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
+  }
+  return fmt::format("{}", fmt::join(models, ", "));
+}
+
+}  // namespace
+
+std::vector<PlanDevice> devices_of(const BenchCell& cell) {
+  const std::string devices = setting_of(cell.settings, "devices");
+  return parse_devices(devices.empty() ? "auto" : devices, default_devices);
+}
+
+Identities::Identities(const std::string& program) : build_(program.empty() ? build_id() : hash_of_file(program)) {}
+
+Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& words) {
+  Identity identity{"", fmt::format("{}", fmt::join(words, " ")), build_, models_of(devices_of(cell))};
+  if (!cell.peer.empty()) {
+    identity.build = "";
+    return identity;
+  }
+  try {
+    const GraphOptions options = understood(words).graph;
+    identity.options = "";
+    for (const std::string& word : words) identity.options += word == options.graph ? "" : word + " ";
+    std::string key = options.graph;
+    for (const ModelFile& model : options.models) key += "\n" + model.name + "=" + model.path;
+    Known& known = graphs_[key];
+    if (known.hash.empty()) {
+      std::vector<std::string> files;
+      known.graph = load_graph(options.graph, builtin_ops(), 0, options.models, &files);
+      known.hash = hash_of_graph(known.graph, files);
+    }
+    Graph changed = known.graph;
+    for (const std::string& change : options.set) apply_override(changed, change);
+    identity.graph = known.hash;
+  } catch (const GraphError& error) {
+    throw GraphError(fmt::format("{}: {}", cell.name, error.what()));
+  }
+  return identity;
+}
+
+CellNeeds needs_of(const std::vector<std::string>& words, int64_t gpu_memory) {
+  CellNeeds needs;
+  try {
+    const CellCommand cell = understood(words);
+    const SessionOptions session = session_options(cell.graph);
+    Graph graph = cell.scaling ? graph_to_measure(*cell.scaling, cell.scaling->batch)
+                               : load_graph(cell.graph.graph, builtin_ops(), 0, cell.graph.models);
+    if (!cell.scaling) {
+      for (const std::string& change : cell.graph.set) apply_override(graph, change);
+    }
+    const Prepared prepared = prepare(std::move(graph), session);
+    const Plan plan = make_plan(prepared.program, prepared.request);
+    for (size_t d = 0; d < plan.devices.size(); ++d) {
+      needs.bytes = std::max(needs.bytes, planned_bytes(plan, int32_t(d)));
+    }
+    needs.samples = prepared.total_epochs * double(prepared.request.training_samples);
+    const std::vector<std::string> notes = memory_notes(plan, prepared, gpu_memory);
+    needs.too_large = !notes.empty();
+    if (needs.too_large) needs.fault = "does not fit: " + notes.front();
+  } catch (const Error& error) {
+    needs.fault = error.what();
+  }
+  return needs;
+}
+
+}  // namespace arbalest

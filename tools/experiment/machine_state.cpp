@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/machine_state.h"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <link.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "executor/devices/device.h"
+#include "executor/devices/nvml.h"
+#include "executor/limit/recomputation.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kMostBusy = 0.2;               // share of the cores
+constexpr double kMostUsed = 10;                // % of a GPU
+constexpr double kMostTaken = 1.0 * (1 << 30);  // bytes of a GPU's memory, more than any driver keeps
+
+// Seconds that all cores have worked, since the machine was started; −1: unknown.
+double worked() {
+  std::ifstream file("/proc/stat");
+  std::string word;
+  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0;
+  if (!(file >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft)) return -1;
+  return (user + nice + system + interrupts + soft) / double(sysconf(_SC_CLK_TCK));
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return int(std::thread::hardware_concurrency());
+  return CPU_COUNT(&set);
+}
+
+void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state) {
+  const std::string name = to_string(device);
+  std::vector<std::string> facts;
+  for (const Gauge& gauge : nvml.gauges(cuda_bus_id(device.index))) {
+    const std::optional<double> value = gauge.read();
+    if (!value) continue;
+    if (gauge.name == "GPU utilisation") {
+      facts.push_back(fmt::format("{:.0f} % used", *value));
+      if (*value > kMostUsed)
+        state.faults.push_back(fmt::format("{}: another process uses it ({:.0f} %)", name, *value));
+    } else if (gauge.name == "GPU memory") {
+      facts.push_back(fmt::format("{} taken", size_text(int64_t(*value))));
+      if (*value > kMostTaken) {
+        state.faults.push_back(
+            fmt::format("{}: {} of its memory are taken by others", name, size_text(int64_t(*value))));
+      }
+    } else if (gauge.name == "GPU clock") {
+      facts.push_back(fmt::format("{:.0f} of {:.0f} MHz", *value, gauge.most));
+    }
+  }
+  state.gpus.push_back(fmt::format("{}: {}", name, fmt::join(facts, ", ")));
+  for (const std::string& reason : nvml.state(cuda_bus_id(device.index)).held_back) {
+    state.faults.push_back(fmt::format("{}: its clocks are held back by {}", name, reason));
+  }
+}
+
+// Appends the build id of a loaded object, if it is the program or its library.
+int add_build_id(dl_phdr_info* object, size_t, void* text) {
+  const std::string_view name = object->dlpi_name;
+  if (!name.empty() && name.find("libarbalest") == name.npos) return 0;
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = object->dlpi_phdr[i];
+    if (header.p_type != PT_NOTE) continue;
+    const auto* at = reinterpret_cast<const unsigned char*>(object->dlpi_addr + header.p_vaddr);
+    for (const unsigned char* end = at + header.p_memsz; at + sizeof(ElfW(Nhdr)) <= end;) {
+      ElfW(Nhdr) note;
+      std::memcpy(&note, at, sizeof note);
+      const unsigned char* content = at + sizeof note + (note.n_namesz + 3) / 4 * 4;
+      const bool is_id = note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4;
+      for (size_t b = 0; is_id && b < std::min<size_t>(note.n_descsz, 8); ++b) {
+        *static_cast<std::string*>(text) += fmt::format("{:02x}", content[b]);
+      }
+      at = content + (note.n_descsz + 3) / 4 * 4;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
+  MachineState state;
+  state.cpu = cpu_model();
+  state.cores = usable_cores();
+  const double before = worked();
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (before >= 0) state.busy_cores = (worked() - before) / seconds;
+  double load = 0;
+  if (getloadavg(&load, 1) == 1) state.load = load;
+  if (state.busy_cores > kMostBusy * state.cores) {
+    state.faults.push_back(fmt::format("{:.1f} of {} cores do other work", state.busy_cores, state.cores));
+  }
+  try {
+    std::unique_ptr<Nvml> nvml;
+    for (const PlanDevice& device : devices) {
+      if (device.kind != PlanDevice::Kind::Cuda) continue;
+      if (!nvml) nvml = std::make_unique<Nvml>();
+      look_at_gpu(*nvml, device, state);
+    }
+  } catch (const RunError& error) {
+    state.gpus.push_back(std::string("not looked at: ") + error.what());
+  }
+  return state;
+}
+
+double joules_of(const std::vector<PlanDevice>& devices) {
+  double sum = 0;
+  try {
+    std::unique_ptr<Nvml> nvml;
+    for (const PlanDevice& device : devices) {
+      if (device.kind != PlanDevice::Kind::Cuda) return 0;
+      if (!nvml) nvml = std::make_unique<Nvml>();
+      const std::optional<double> joules = nvml->state(cuda_bus_id(device.index)).joules;
+      if (!joules) return 0;
+      sum += *joules;
+    }
+  } catch (const RunError&) {
+    return 0;
+  }
+  return sum;
+}
+
+nlohmann::ordered_json record_of(const MachineState& state) {
+  nlohmann::ordered_json record = {{"busy_cores", state.busy_cores}, {"load", state.load}};
+  if (!state.gpus.empty()) record["gpus"] = state.gpus;
+  if (!state.faults.empty()) record["faults"] = state.faults;
+  return record;
+}
+
+std::string build_id() {
+  std::string text;
+  dl_iterate_phdr(add_build_id, &text);
+  return text.empty() ? ARBALEST_VERSION : text;
+}
+
+}  // namespace arbalest

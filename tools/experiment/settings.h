@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The settings that a bench file may vary, and the words of a command line that they become.
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace arbalest {
+
+using Settings = std::map<std::string, std::string>;  // by name
+
+// The names without a dot. One with a dot is an attribute, NODE.ATTRIBUTE, or, as peer.NAME, a word for the commands of
+// other programs.
+const std::vector<std::string>& setting_names();
+
+// Whether only training to an accuracy has the setting, so that throughput is measured without it.
+bool is_of_training(const std::string& name);
+
+// The words that state the settings, in the order of their names: "--learners", "2", "--set", "train.lr=0.1".
+// `training`: for `arbalest run`, otherwise for `arbalest bench scaling`.
+std::vector<std::string> words_of(const Settings& settings, bool training);
+
+// "" if a setting has no value.
+std::string setting_of(const Settings& settings, const std::string& name);
+
+// On how many hosts a cell runs; 1 if it does not say.
+int hosts_in(const Settings& settings);
+
+// How many devices a setting names: 3 of "cuda:0,2-3". Throws GraphError.
+int device_count(const Settings& settings);
+
+}  // namespace arbalest

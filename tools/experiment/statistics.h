@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Statistics of repeated measurements.
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace arbalest {
+
+struct Confidence {
+  double low = 0, high = 0;
+};
+
+// A median of measurements with the interval that holds it in 95 % of experiments.
+struct Estimate {
+  double median = 0;
+  std::optional<Confidence> interval;  // none: there is one measurement, or a bound is infinite
+  size_t count = 0;
+  size_t outliers = 0;  // beyond three scaled MADs, of kFewest values or more; they count all the same
+};
+
+// The interval is that of a bootstrap: 2000 samples with replacement, drawn with a fixed seed. Measurements may be
+// infinite. At least one.
+Estimate estimate(const std::vector<double>& values);
+
+// The ratio of two medians, each side drawn on its own. None if a median is infinite or that of `under` is 0.
+std::optional<Estimate> ratio(const std::vector<double>& over, const std::vector<double>& under);
+
+// Whether a ratio differs from 1: only if its interval excludes 1 and both sides were measured kFewest times. Three
+// values that lie above three others do so by luck in one of ten experiments, four above four in one of 35.
+enum class Difference { Unclear, Above, Below };
+inline constexpr size_t kFewest = 4;
+Difference difference(const Estimate& ratio);
+
+double median_of(std::vector<double> values);
+
+// The mean without the least and the greatest of three values or more.
+double trimmed_mean(std::vector<double> values);
+
+// The probability of a mean so far above the bound, or further, if the true mean were the bound: Student's one-sided
+// test. 1 with fewer than two values. Values are finite.
+double chance_above(const std::vector<double>& values, double bound);
+
+}  // namespace arbalest

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest bench FILE: the cells of an experiment, measured one after the other, and what they say.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
+#include "base/plain_message.h"
+#include "base/shell_word.h"
+#include "executor/session/output_paths.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/session_setup.h"
+#include "tools/experiment/bench_page.h"
+#include "tools/experiment/cell_command.h"
+#include "tools/experiment/cells.h"
+#include "tools/experiment/child_process.h"
+#include "tools/experiment/compare.h"
+#include "tools/experiment/machine_state.h"
+#include "tools/experiment/queue_script.h"
+#include "tools/experiment/summary.h"
+#include "tools/experiment/trials.h"
+#include "tools/page/page_file.h"
+
+namespace arbalest {
+namespace {
+
+// The last line that is not empty, without the program's name.
+std::string last_line(const std::string& text) {
+  constexpr std::string_view kName = "arbalest: ";
+  const size_t end = text.find_last_not_of(" \n\r");
+  if (end == text.npos) return "it said nothing";
+  const size_t before = text.find_last_of("\n\r", end);
+  const size_t begin = before == text.npos ? 0 : before + 1;
+  const std::string line = text.substr(begin, end - begin + 1);
+  return line.starts_with(kName) ? line.substr(kName.size()) : line;
+}
+
+std::string own_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+// A file, its cells and its results.
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options)
+      : options_(options),
+        file_(read_bench_file(options.file, options.set)),
+        cells_(expand(file_)),
+        identities_(options.program) {
+    keep_asked();
+    const std::string name = name_without(options.file, {".toml"});
+    results_path_ = options.results.empty() ? name + ".results.jsonl" : options.results;
+    for (const Position& idle : cells_.idle) {
+      warn(fmt::format("{}:{}: [[exclude]]: leaves out nothing", idle.file, idle.line));
+    }
+  }
+
+  int run() {
+    if (!options_.output.empty()) check_kind_kept("--output", options_.output, OutputKind::Page);
+    if (!options_.slurm.empty()) return write_script();
+    if (!options_.collect.empty()) collect();
+    trials_ =
+        trials_of(file_, cells_, [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); });
+    take(read_results(results_path_).trials);
+    tell_changes();
+    if (options_.dry_run) return dry_run();
+    if (!options_.collect.empty()) {
+      print();
+      return pending().empty() ? kDone : kFailed;
+    }
+    const int status = pending().empty() ? kDone : measure();
+    print();
+    if (status != kDone) return status;
+    const bool good = std::all_of(trials_.begin(), trials_.end(), [&](const Trial& trial) {
+      const TrialResult* result = result_of(trial);
+      return result && (result->error.empty() || result->too_large);
+    });
+    return good ? kDone : kFailed;
+  }
+
+ private:
+  // Writes a script for a queue of batch jobs, and the folders that it needs.
+  int write_script() {
+    namespace fs = std::filesystem;
+    const fs::path folder = fs::absolute(options_.slurm).lexically_normal();
+    const std::string script = (folder / (name_without(options_.file, {".toml"}) + ".sbatch")).string();
+    const std::string program = options_.program.empty() ? own_program() : options_.program;
+    BenchFile file = file_;
+    file.path = fs::absolute(file.path).lexically_normal().string();
+    const std::string text = slurm_script(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
+    for (const char* inner : {"output", "results"}) fs::create_directories(folder / inner);
+    AtomicFile written(script);
+    written.write(text);
+    written.commit();
+    fmt::print("{}: {} elements; sbatch {}, then arbalest bench {} --collect {}\n", printable(script),
+               cells_.cells.size(), shell_word(script), shell_word(options_.file), shell_word(options_.slurm));
+    return kDone;
+  }
+
+  // Takes over the results that elements of an array job have left, whatever machine they ran on.
+  void collect() {
+    namespace fs = std::filesystem;
+    const fs::path folder = fs::path(options_.collect) / "results";
+    std::error_code unknown;
+    if (!fs::is_directory(folder, unknown)) {
+      throw GraphError(
+          fmt::format("--collect {}: has no folder 'results'; expected what --slurm wrote", options_.collect));
+    }
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    check_kind_kept("--results", results_path_, OutputKind::Log);
+    ResultsFile written(results_path_);
+    size_t added = 0;
+    for (const fs::path& file : files) {
+      for (TrialResult& trial : read_results(file.string()).trials) {
+        if (by_key(written.trials()).contains(trial.key)) continue;
+        written.add(std::move(trial));
+        ++added;
+      }
+    }
+    warn(fmt::format("{}: {} results of {} files are new", results_path_, added, files.size()));
+  }
+
+  // Leaves the cells that the command line asks for.
+  void keep_asked() {
+    if (options_.cells.empty()) return;
+    for (const std::string& id : options_.cells) {
+      const bool known = std::any_of(cells_.cells.begin(), cells_.cells.end(),
+                                     [&](const BenchCell& cell) { return cell.id.starts_with(id); });
+      if (!known) {
+        throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", id, options_.file));
+      }
+    }
+    std::erase_if(cells_.cells, [&](const BenchCell& cell) {
+      return std::none_of(options_.cells.begin(), options_.cells.end(),
+                          [&](const std::string& id) { return cell.id.starts_with(id); });
+    });
+  }
+
+  void take(std::vector<TrialResult> results) {
+    results_ = std::move(results);
+    known_ = by_key(results_);
+    places_.clear();
+    for (const TrialResult& result : results_)
+      places_[place_of(result.cell, result.measure, result.repetition)] = &result;
+  }
+  static std::string place_of(const std::string& cell, Measure measure, int64_t repetition) {
+    return fmt::format("{} {} {}", cell, name_of(measure), repetition);
+  }
+  // The trial's result, or nullptr. Collected ones may be of another build and of other devices than are here.
+  const TrialResult* result_of(const Trial& trial) const {
+    if (const auto found = known_.find(trial.key); found != known_.end()) return found->second;
+    if (options_.collect.empty()) return nullptr;
+    const auto found = places_.find(place_of(trial.cell->id, trial.measure, trial.repetition));
+    return found == places_.end() ? nullptr : found->second;
+  }
+
+  // Trials without a result; those that failed too, if they are to run again. Each key once.
+  std::vector<const Trial*> pending() const {
+    std::vector<const Trial*> waiting;
+    std::set<std::string> seen;
+    for (const Trial& trial : trials_) {
+      const TrialResult* result = result_of(trial);
+      const bool done = result && !(options_.retry && !result->error.empty());
+      if (!done && seen.insert(trial.key).second) waiting.push_back(&trial);
+    }
+    return waiting;
+  }
+
+  void find_needs(const BenchCell& cell) {
+    if (!cell.peer.empty() || needs_.contains(cell.id)) return;
+    const Measure measure = file_.accuracy ? Measure::Accuracy : Measure::Throughput;
+    needs_[cell.id] = needs_of(cell_words(file_, cell, measure), options_.gpu_memory);
+  }
+
+  // Names what makes earlier results of the same cells count no longer.
+  void tell_changes() const {
+    std::map<std::string, std::set<std::string>> cells_by_cause;
+    for (const Trial& trial : trials_) {
+      if (result_of(trial)) continue;
+      for (const TrialResult& earlier : results_) {
+        if (earlier.cell != trial.cell->id || earlier.measure != trial.measure) continue;
+        std::vector<std::string> causes;
+        const auto look = [&](const char* what, std::string Identity::*part) {
+          if (earlier.identity.*part != trial.identity.*part) causes.emplace_back(what);
+        };
+        look("the graph", &Identity::graph);
+        look("the options", &Identity::options);
+        look("the build", &Identity::build);
+        look("the devices", &Identity::devices);
+        if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, ", "))].insert(trial.cell->name);
+      }
+    }
+    for (const auto& [cause, names] : cells_by_cause) {
+      warn(fmt::format("changed since they were measured ({}): {}", cause, fmt::join(names, "; ")));
+    }
+  }
+
+  int dry_run() {
+    for (const BenchCell& cell : cells_.cells) find_needs(cell);
+    ResultTable table{file_.title.empty() ? options_.file : file_.title,
+                      {{"cell", false}, {"id", false}, {"planned memory"}, {"trials to run"}, {"s, about"}},
+                      {},
+                      {}};
+    if (file_.price) table.columns.push_back({file_.price->currency + ", about"});
+    table.columns.push_back({"note", false});
+    const std::vector<const Trial*> waiting = pending();
+    double total = 0;
+    bool all_known = true;
+    for (const BenchCell& cell : cells_.cells) {
+      const CellNeeds& needs = needs_[cell.id];
+      const auto count =
+          std::count_if(waiting.begin(), waiting.end(), [&](auto* trial) { return trial->cell == &cell; });
+      const TimeLeft left = time_left(cell, waiting);
+      total += left.seconds;
+      all_known = all_known && left.known;
+      table.rows.push_back({{cell.name},
+                            {cell.id},
+                            {needs.bytes > 0 ? size_text(needs.bytes) : "-"},
+                            {std::to_string(count)},
+                            {shown(left.seconds) + (left.known ? "" : " and training")}});
+      if (file_.price) {
+        const double hours = left.seconds / 3600;
+        table.rows.back().push_back(
+            {shown(hours * number_of(file_.price->per_hour, cell.settings, file_.price->where))});
+      }
+      table.rows.back().push_back({needs.fault});
+    }
+    for (const ExcludedCell& excluded : cells_.excluded) {
+      std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
+      row.front().text = excluded.name;
+      row.back().text = "excluded: " + excluded.reason;
+      table.rows.push_back(std::move(row));
+    }
+    table.notes.push_back(fmt::format("{} cells, {} trials to run, {} s{}", cells_.cells.size(), waiting.size(),
+                                      shown(total), all_known ? "" : " and training, whose speed is not known yet"));
+    write({table});
+    return kDone;
+  }
+
+  struct TimeLeft {
+    double seconds = 0;
+    bool known = true;  // false: without training runs, whose speed nothing has measured
+  };
+  // How long the cell's trials that are left will take.
+  TimeLeft time_left(const BenchCell& cell, const std::vector<const Trial*>& waiting) const {
+    constexpr double kStart = 1;  // s that a process takes before it trains
+    std::vector<double> rates;
+    for (const TrialResult& result : results_) {
+      if (result.cell == cell.id && result.images_per_second > 0) rates.push_back(result.images_per_second);
+    }
+    TimeLeft left;
+    for (const Trial* trial : waiting) {
+      if (trial->cell != &cell || (needs_.contains(cell.id) && !needs_.at(cell.id).fault.empty())) continue;
+      if (trial->measure == Measure::Throughput) {
+        const ThroughputRule& rule = *file_.throughput;
+        left.seconds += kStart + rule.warmup_seconds + double(rule.windows) * rule.window_seconds;
+      } else if (rates.empty() || !needs_.contains(cell.id)) {
+        left.known = false;
+      } else {
+        left.seconds += kStart + needs_.at(cell.id).samples / median_of(rates);
+      }
+    }
+    return left;
+  }
+
+  int measure() {
+    check_kind_kept("--results", results_path_, OutputKind::Log);
+    ResultsFile written(results_path_);
+    take(written.trials());
+    const std::vector<const Trial*> waiting = pending();
+    for (const Trial* trial : waiting) find_needs(*trial->cell);
+    check_machine();
+    give_queues();
+    const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is under way\n");
+    bool all = true;
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token());
+      if (InterruptHandler::requested()) return kInterrupted;
+      warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome_of(result)));
+      all = all && result;
+      if (result) written.add(*result);
+    }
+    take(written.trials());
+    return all ? kDone : kFailed;
+  }
+
+  static std::string outcome_of(const std::optional<TrialResult>& result) {
+    if (!result) return "ended by a signal, or has too few hosts; it runs again with the next command";
+    if (!result->error.empty()) return (result->too_large ? "" : "failed: ") + result->error;
+    if (result->measure == Measure::Throughput) return fmt::format("{} images/s", shown(result->images_per_second));
+    return fmt::format("{:.4f} after {} s", result->curve.back().value, shown(result->seconds));
+  }
+
+  void check_machine() const {
+    std::set<std::string> seen;
+    std::vector<PlanDevice> devices;
+    for (const BenchCell& cell : cells_.cells) {
+      for (const PlanDevice& device : devices_of(cell)) {
+        if (seen.insert(to_string(device)).second) devices.push_back(device);
+      }
+    }
+    const MachineState state = look_at_machine(devices);
+    if (state.faults.empty() || options_.anyway) return;
+    throw RunError(
+        fmt::format("measurements would mislead: {}; --anyway measures all the same", fmt::join(state.faults, "; ")));
+  }
+
+  // As many hardware queues for all cells as the one with the most learners needs.
+  void give_queues() const {
+    int learners = 1;
+    std::string devices = "cpu:0";
+    for (const BenchCell& cell : cells_.cells) {
+      learners = std::max(learners, std::atoi(setting_of(cell.settings, "learners").c_str()));
+      if (device_count(cell.settings) > 1) devices = setting_of(cell.settings, "devices");
+    }
+    give_learners_queues(learners, devices);
+  }
+
+  // The result; none if the process was ended from outside, or failed to begin.
+  std::optional<TrialResult> measure(const Trial& trial, const std::stop_token& stop) const {
+    TrialResult result = result_for(trial);
+    const int hosts = hosts_in(trial.cell->settings);
+    if (const auto needs = needs_.find(trial.cell->id); needs != needs_.end() && !needs->second.fault.empty()) {
+      result.error = needs->second.fault;
+      result.too_large = needs->second.too_large;
+      return result;
+    }
+    if (hosts > 1 && !std::getenv("SLURM_JOB_ID")) return std::nullopt;
+    result.lower = file_.accuracy && file_.accuracy->lower;
+    result.state = record_of(look_at_machine(devices_of(*trial.cell)));
+    const bool peer = !trial.cell->peer.empty();
+    const bool training = trial.measure == Measure::Accuracy && !peer;
+    std::vector<std::string> words = trial.words;
+    const std::filesystem::path folder = std::filesystem::path(folder_of_results()) / trial.key;
+    if (training) {
+      std::filesystem::create_directories(folder);
+      words.insert(words.end(),
+                   {"--checkpoint", (folder / "checkpoints").string(), "--checkpoint-every",
+                    file_.accuracy->checkpoint_every, "--resume", "--log", (folder / "log.jsonl").string()});
+    }
+    std::string program = options_.program.empty() ? own_program() : options_.program;
+    if (peer) {
+      program = words.front();
+      words.erase(words.begin());
+    } else if (hosts > 1) {
+      words.insert(words.begin(), {"srun", "--mpi=none", "--nodes", std::to_string(hosts), "--ntasks",
+                                   std::to_string(hosts), program});
+      program = "/usr/bin/env";
+    }
+    const double before = joules_of(devices_of(*trial.cell));
+    const ChildEnd end = run_child(program, words, stop);
+    if (before > 0) result.joules = std::max(0.0, joules_of(devices_of(*trial.cell)) - before);
+    if (stop.stop_requested() || end.signal != 0 || end.status == kInterrupted) return std::nullopt;
+    try {
+      if (peer && end.status == kDone) {
+        read_peer(end.output, end.seconds, result);
+      } else if (training && end.status == kDone) {
+        read_training(read_text(folder / "log.jsonl"), *file_.accuracy, result);
+      } else if (!training && !peer && (end.status == kDone || !end.output.empty())) {
+        read_throughput(end.output, result);
+      } else {
+        result.error = last_line(end.errors);
+      }
+    } catch (const std::exception& error) {
+      result.error = fmt::format("{} (status {}): {}", error.what(), end.status, last_line(end.errors));
+    }
+    std::error_code ignored;  // checkpoints left behind cost room alone
+    if (training) std::filesystem::remove_all(folder / "checkpoints", ignored);
+    return result;
+  }
+
+  // "lenet.results" next to "lenet.results.jsonl".
+  std::string folder_of_results() const { return std::filesystem::path(results_path_).replace_extension().string(); }
+
+  void print() const {
+    std::vector<TrialResult> current;
+    std::set<std::string> builds, devices, states;
+    for (const Trial& trial : trials_) {
+      const TrialResult* result = result_of(trial);
+      if (!result) continue;
+      current.push_back(*result);
+      current.back().cell = trial.cell->id;  // another program's trial may be that of several cells
+      if (!result->identity.build.empty()) builds.insert(result->identity.build);
+      devices.insert(result->identity.devices);
+      if (!result->state.is_object()) continue;
+      for (const auto& fault : result->state.value("faults", nlohmann::ordered_json::array())) states.insert(fault);
+    }
+    std::vector<ResultTable> tables = tables_of(file_, summarize(file_, cells_, current));
+    const auto disturbed = std::count_if(current.begin(), current.end(), [](const TrialResult& result) {
+      return result.state.is_object() && result.state.contains("faults");
+    });
+    if (disturbed > 0) {
+      tables.front().notes.push_back(
+          fmt::format("{} of {} trials were measured while the machine did other work", disturbed, current.size()));
+    }
+    if (builds.size() > 1) tables.front().notes.push_back(fmt::format("results of {} builds", builds.size()));
+    write(tables);
+    if (options_.output.empty()) return;
+    write_page(options_.output, bench_page({file_.title.empty() ? options_.file : file_.title,
+                                            options_.file,
+                                            read_text(options_.file),
+                                            tables,
+                                            {{"build", fmt::format("{}", fmt::join(builds, ", "))},
+                                             {"devices", fmt::format("{}", fmt::join(devices, "; "))},
+                                             {"disturbed by", fmt::format("{}", fmt::join(states, "; "))}}}));
+  }
+
+  void write(const std::vector<ResultTable>& tables) const {
+    const TableFormat format = options_.format == BenchOptions::Format::Text       ? TableFormat::Text
+                               : options_.format == BenchOptions::Format::Markdown ? TableFormat::Markdown
+                                                                                   : TableFormat::Csv;
+    std::fputs(print_tables(tables, format).c_str(), stdout);
+  }
+
+  const BenchOptions& options_;
+  const BenchFile file_;
+  BenchCells cells_;
+  std::string results_path_;
+  Identities identities_;
+  std::vector<Trial> trials_;
+  std::vector<TrialResult> results_;
+  std::map<std::string, const TrialResult*> known_, places_;  // by key, and by cell and repetition
+  std::map<std::string, CellNeeds> needs_;                    // by a cell's id
+};
+
+}  // namespace
+
+int command_bench(const BenchOptions& options) {
+  return Bench(options).run();
+}
+
+int command_bench_compare(const BenchCompareOptions& options) {
+  std::vector<std::vector<TrialResult>> sides;
+  for (const std::string& file : options.files) {
+    sides.push_back(read_results(file).trials);
+    if (sides.back().empty()) throw GraphError(fmt::format("{}: has no results of a bench", file));
+  }
+  const ResultComparison found = compare(sides[0], sides[1], options.threshold);
+  std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
+  return found.worse + found.missing == 0 ? kDone : kFailed;
+}
+
+}  // namespace arbalest

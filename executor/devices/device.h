@@ -37,7 +37,7 @@ struct BoundLaunch {
   // the same memory. It is kNone if there is none, if an earlier launch waits for it, or for a launch that is aside
   // itself.
   int32_t after = kNone;
-  std::shared_ptr<const MemoryUse> use;  // in builds for ThreadSanitizer, which is told of it
+  std::shared_ptr<const MemoryUse> use;  // in builds for ThreadSanitizer: what it has to know
 
   void run() const { run_on(context.stream); }
   void run_on(void* stream) const;  // throws RunError that names the node

@@ -127,29 +127,29 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free) {
 }
 
 #ifdef __SANITIZE_THREAD__
-// ops is compiled without ThreadSanitizer, which makes kernels ten times slower: it is told here of the memory that a
-// launch uses.
+// Kernels are compiled without ThreadSanitizer, which makes them ten times slower. So each launch declares to it the
+// memory that its kernel reads and writes.
 extern "C" void __tsan_read_range(const void* at, unsigned long bytes);
 extern "C" void __tsan_write_range(const void* at, unsigned long bytes);
 
 namespace {
-constexpr bool kTellSanitizer = true;
+constexpr bool kDeclares = true;
 
-void tell_sanitizer(const MemoryUse& use) {
+void declare(const MemoryUse& use) {
   for (const auto& [begin, end] : use.reads) __tsan_read_range(begin, size_t(end - begin));
   for (const auto& [begin, end] : use.writes) __tsan_write_range(begin, size_t(end - begin));
 }
 }  // namespace
 #else
 namespace {
-constexpr bool kTellSanitizer = false;
+constexpr bool kDeclares = false;
 
-void tell_sanitizer(const MemoryUse&) {}
+void declare(const MemoryUse&) {}
 }  // namespace
 #endif
 
 void BoundLaunch::run_on(void* stream) const {
-  if (use) tell_sanitizer(*use);
+  if (use) declare(*use);
   const NvtxRange range(ranged, node->name);
   KernelContext there = context;
   there.stream = stream;
@@ -403,7 +403,7 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
   std::vector<MemoryUse> uses;
   for (BoundLaunch& launch : variant.launches) {
     uses.push_back(memory_use(plan_, launch));
-    if (kTellSanitizer) launch.use = std::make_shared<MemoryUse>(uses.back());
+    if (kDeclares) launch.use = std::make_shared<MemoryUse>(uses.back());
   }
   const std::vector<int32_t> waits = waits_for_aside(uses);
   for (size_t i = 0; i < waits.size(); ++i) variant.launches[i].after = waits[i];

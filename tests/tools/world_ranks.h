@@ -106,9 +106,11 @@ struct Place {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  // The ranks of a world, of which rank `r` has words of its own as well.
+  // The ranks of a world, of which rank `r` has words of its own as well. `hosts`: names that ranks give their hosts,
+  // in place of the system's.
   std::vector<std::unique_ptr<Rank>> start(int size, const Words& more,
-                                           const std::vector<Words>& own = std::vector<Words>(4)) const {
+                                           const std::vector<Words>& own = std::vector<Words>(4),
+                                           const Words& hosts = {}) const {
     const std::string port = "127.0.0.1:" + std::to_string(free_port());
     std::vector<std::unique_ptr<Rank>> ranks;
     for (int rank = 0; rank < size; ++rank) {
@@ -116,7 +118,8 @@ struct Place {
       words.insert(words.end(), {"--world-size", std::to_string(size), "--rank", std::to_string(rank)});
       words.insert(words.end(), {"--rendezvous", port});
       words.insert(words.end(), own[size_t(rank)].begin(), own[size_t(rank)].end());
-      ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank))));
+      const Words variables = hosts.empty() ? Words{} : Words{"ARBALEST_HOST=" + hosts[size_t(rank)]};
+      ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank)), variables));
     }
     return ranks;
   }

@@ -46,19 +46,20 @@ inline constexpr const char* kGraph =
 class Rank {
  public:
   // `variables`: "NAME=value", besides those of this process.
-  Rank(const Words& words, const std::string& errors, Words variables = {}) : errors_(errors) {
+  Rank(const Words& words, const std::string& errors, Words variables = {}, const std::string& output = "/dev/null")
+      : errors_(errors) {
     variables.push_back(std::string(kWords) + "=");
     for (const std::string& word : words) variables.back() += word + "\n";
     std::vector<char*> environment;
     for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
     for (std::string& variable : variables) environment.push_back(variable.data());
     environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world";
-    std::vector<char*> arguments = {program.data(), filter.data(), nullptr};
+    std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world", quiet = "--no-intro=1";
+    std::vector<char*> arguments = {program.data(), filter.data(), quiet.data(), nullptr};
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     REQUIRE(posix_spawn(&process_, program.c_str(), &files, nullptr, arguments.data(), environment.data()) == 0);
     posix_spawn_file_actions_destroy(&files);
   }

@@ -42,10 +42,11 @@ struct HostsMean {
 HostsMean add_hosts_mean(const PlanSoFar& plan, const std::string& name, const std::vector<Term>& arrays,
                          const std::vector<TaskId>& after);
 
-// Adds a task "DEVICE/`name`" at the ticks of the hosts' clock, which writes the models of the device's learners and
-// which their next step waits for. Its nodes are those of `write`: of one learner with the places that hold its
-// weights, the lowered ones last.
+// Adds the node of `task` that writes one learner's model, to the places that hold its weights, the lowered ones last.
 using ModelWriter = std::function<void(TaskId task, const Replica& replica, const std::vector<Term>& models)>;
+
+// Adds a task "DEVICE/`name`" at the ticks of the hosts' clock, which writes the models of the device's learners by
+// `write`, and which their next step waits for.
 TaskId add_model_move(const PlanSoFar& plan, const std::string& name, int32_t device, const ModelWriter& write);
 
 }  // namespace arbalest

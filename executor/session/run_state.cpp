@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "executor/plan/strategy.h"
@@ -81,7 +82,9 @@ RunState with_hosts_met(RunState state) {
 }
 
 ModelState shared_model(const RunState& given, const StrategyOptions& options) {
-  const RunState& state = given.averages.size() < 2 ? given : with_hosts_met(given);
+  std::optional<RunState> met;
+  if (given.averages.size() > 1) met = with_hosts_met(given);
+  const RunState& state = met ? *met : given;
   const Strategy& strategy = strategy_named(options.name);
   const bool alone = strategy.facts().alone;
   return {.weights = strategy.shared_weights(state, options),
@@ -103,7 +106,9 @@ MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& wei
 
 RunState with_learners(const RunState& given, size_t devices, size_t learners, const StrategyOptions& before,
                        const StrategyOptions& after) {
-  const RunState state = with_hosts_met(given);
+  std::optional<RunState> met;
+  if (given.averages.size() > 1) met = with_hosts_met(given);
+  const RunState& state = met ? *met : given;
   const ModelState model = shared_model(state, before);
   CarryOver from{state, model, before, {}};
   LearnerState fresh{model.weights, model.statistics, {}};

@@ -375,6 +375,7 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
   return trained.model().add("arbalest.Synchronize", {trained},
                              {{"strategy", options.strategy},
                               {"every", options.every},
+                              {"every_hosts", options.every_hosts},
                               {"alpha", options.alpha},
                               {"beta", options.beta},
                               {"momentum", options.momentum},

@@ -316,6 +316,7 @@ Tensor train(Tensor loss, const TrainOptions& options);
 struct SynchronizeOptions {
   std::string strategy = "sma";  // or "ssgd", "local", "none", or one that the program has registered
   int64_t every = 1;             // updates from one averaging to the next
+  int64_t every_hosts = 1;       // sma, local: averagings from one over all hosts to the next
   double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
   double momentum = -1;          // sma: of the average; negative: 0.9 if Train is sgd without momentum, else 0
   double bucket_mib = 32;        // ssgd: gradients that travel together, at least

@@ -307,9 +307,8 @@ std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>,
                   "docs/building.md lists",
                   index));
 }
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<Ranks>,
-                                              const std::vector<int>&, std::shared_ptr<CudaEvents>, CallWatch&,
-                                              const std::shared_ptr<DeviceCache>&) {
+std::unique_ptr<Queues> make_cuda_collectives(const Plan&, std::shared_ptr<Ranks>, std::shared_ptr<CudaEvents>,
+                                              CallWatch&, const std::shared_ptr<DeviceCache>&) {
   throw RunError("collectives over GPUs: this build has no CUDA; expected one with -Dcuda=enabled");
 }
 int cuda_device_count() {

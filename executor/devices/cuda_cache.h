@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "executor/devices/device.h"
@@ -16,8 +17,9 @@ namespace arbalest {
 struct DeviceCache {
   std::map<int, int64_t> free_bytes;                     // by ordinal, before all else
   std::map<int, std::shared_ptr<CudaContext>> contexts;  // by ordinal
-  // By ordinals, in a plan's order, and by the number of the lane among those of collectives.
-  std::map<std::pair<std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;
+  // By ordinals in a plan's order, the ranks of the devices that a lane spans, and the lane's number among those of
+  // collectives.
+  std::map<std::tuple<std::vector<int>, std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;
 };
 
 }  // namespace arbalest

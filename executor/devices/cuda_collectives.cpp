@@ -21,6 +21,7 @@
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
 #include "executor/devices/hang_watch.h"
+#include "executor/plan/plan_part.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/world/ranks.h"
 #include "ops/replicas/collective_context.h"
@@ -48,17 +49,18 @@ std::vector<int> places_of(int rank, const std::vector<int>& ranks_of_devices) {
   return places;
 }
 
-// Every rank calls it at the same time.
+// Every rank calls it at the same time, each for a group of ranks that it is one of; the first of a group names it.
 std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinals, Ranks& ranks,
                                                  const std::vector<int>& ranks_of_devices) {
+  const int first = *std::min_element(ranks_of_devices.begin(), ranks_of_devices.end());
   std::string own;
-  if (ranks.first()) {
+  if (ranks.rank() == first) {
     const ncclUniqueId made = make_collective_id();
     own.assign(made.internal, sizeof made.internal);
   }
-  const std::string given = ranks.exchange("collectives", own).front();
+  const std::string given = ranks.exchange("collectives", own)[size_t(first)];
   ncclUniqueId id;
-  if (given.size() != sizeof id.internal) throw RunError("rank 0 sent no name for the collectives");
+  if (given.size() != sizeof id.internal) throw RunError(ranks.name(first) + " sent no name for the collectives");
   std::copy(given.begin(), given.end(), id.internal);
   return std::make_shared<CollectiveContext>(ordinals, places_of(ranks.rank(), ranks_of_devices),
                                              int(ranks_of_devices.size()), id, [&] {
@@ -81,23 +83,23 @@ class CudaCollectives final : public Queues {
   };
 
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
-                  const std::vector<int>& ranks_of_devices, std::shared_ptr<CudaEvents> events, CallWatch& calls,
+  CudaCollectives(const Plan& plan, std::shared_ptr<Ranks> ranks, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                   std::shared_ptr<DeviceCache> cache)
-      : world_{std::move(ranks), ranks_of_devices},
-        devices_(ordinals_of(devices)),
+      : world_{std::move(ranks), plan},
+        devices_(ordinals_of(plan.devices)),
         cache_(std::move(cache)),
         limit_(world_.ranks ? std::max(calls.limit(), kOthersBound) : calls.limit()),
         events_(std::move(events)),
         callers_{calls.add(device_names()), calls.add(device_names()), calls.add(device_names())},
-        event_lists_(devices.size()) {}
+        event_lists_(plan.devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId lane, Lane::Kind) override {
     if (world_.ranks || links_.empty()) {
-      std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, links_.size()}];
+      const std::vector<int> ranks = world_.ranks ? ranks_of(world_.plan, lane) : std::vector<int>();
+      std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, ranks, links_.size()}];
       if (!known || known->aborted()) {
-        known = world_.ranks ? connect_ranks(devices_, *world_.ranks, world_.ranks_of_devices)
+        known = world_.ranks ? connect_ranks(devices_, *world_.ranks, ranks)
                              : std::make_shared<CollectiveContext>(devices_);
       }
       links_.push_back(std::make_unique<Link>(known, limit_));
@@ -268,7 +270,7 @@ class CudaCollectives final : public Queues {
 
   struct World {
     std::shared_ptr<Ranks> ranks;  // nullptr: all devices are here
-    std::vector<int> ranks_of_devices;
+    const Plan& plan;
   };
   struct Callers {
     CallWatch::Caller &issuing, &looking, &ending;  // who issues, with the mutex; the poller; who ends the run
@@ -297,12 +299,10 @@ class CudaCollectives final : public Queues {
 
 }  // namespace
 
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
-                                              const std::vector<int>& ranks_of_devices,
+std::unique_ptr<Queues> make_cuda_collectives(const Plan& plan, std::shared_ptr<Ranks> ranks,
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaCollectives>(devices, std::move(ranks), ranks_of_devices, std::move(events), calls,
-                                           cache);
+  return std::make_unique<CudaCollectives>(plan, std::move(ranks), std::move(events), calls, cache);
 }
 
 }  // namespace arbalest

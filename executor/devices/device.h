@@ -187,10 +187,10 @@ inline std::vector<int64_t> medians(std::vector<std::vector<int64_t>> times) {
 struct CpuProgress;
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
 std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
-// Collectives over CPU devices of several processes. `ranks_of_devices`: of all of them, in the plan's order. Throws
-// RunError if the ranks cannot be connected.
+// Collectives over CPU devices of several processes, whose plan `part` is this one's part of. Throws RunError if the
+// ranks cannot be connected.
 class Ranks;
-std::unique_ptr<Queues> make_rank_collectives(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_devices,
+std::unique_ptr<Queues> make_rank_collectives(std::shared_ptr<Ranks> ranks, const Plan& part,
                                               std::shared_ptr<CpuProgress> progress);
 
 // State that successive plans on the same devices share: kernels already found, connections between GPUs.
@@ -203,11 +203,9 @@ struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
-// Collectives over GPUs through NCCL, one at a time, with the same limit. `ranks`: if the devices are part of those of
-// several processes, else nullptr; `ranks_of_devices`: see make_rank_collectives(). Throws RunError if NCCL cannot
-// connect the devices.
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<Ranks> ranks,
-                                              const std::vector<int>& ranks_of_devices,
+// Collectives over a plan's GPUs through NCCL, one at a time, with the same limit. `ranks`: if the plan is the part of
+// one of several processes, else nullptr. Throws RunError if NCCL cannot connect the devices.
+std::unique_ptr<Queues> make_cuda_collectives(const Plan& plan, std::shared_ptr<Ranks> ranks,
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU

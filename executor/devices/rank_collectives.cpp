@@ -9,19 +9,19 @@
 
 #include "executor/devices/device.h"
 #include "executor/devices/rank_links.h"
+#include "executor/plan/plan_part.h"
 
 namespace arbalest {
 namespace {
 
 class RankCollectives final : public Queues {
  public:
-  RankCollectives(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_devices,
-                  std::shared_ptr<CpuProgress> progress)
-      : ranks_(std::move(ranks)), ranks_of_devices_(std::move(ranks_of_devices)), progress_(std::move(progress)) {}
+  RankCollectives(std::shared_ptr<Ranks> ranks, const Plan& part, std::shared_ptr<CpuProgress> progress)
+      : ranks_(std::move(ranks)), part_(part), progress_(std::move(progress)) {}
 
   void make_queue(LaneId lane, Lane::Kind kind) override {
-    auto links = std::make_shared<RankLinks>(ranks_, ranks_of_devices_);
-    const int index = int(ranks_of_devices_.size() + lanes_.size());
+    auto links = std::make_shared<RankLinks>(ranks_, ranks_of(part_, lane));
+    const int index = int(part_.ranks_of_devices.size() + lanes_.size());
     lanes_[lane] = {links, make_cpu_device(index, 1, progress_)};
     lanes_[lane].device->make_queue(lane, kind);
   }
@@ -34,11 +34,10 @@ class RankCollectives final : public Queues {
   }
   void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
-    plan_ = &plan;
     for (auto& [lane, own] : lanes_) own.device->start(plan, tasks, sink, trace);
   }
   void issue(const BoundTask& task, int64_t instance) override {
-    lanes_.at(plan_->tasks[size_t(task.id)].lane).device->issue(task, instance);
+    lanes_.at(part_.tasks[size_t(task.id)].lane).device->issue(task, instance);
   }
   void wake() override {
     for (auto& [lane, own] : lanes_) own.device->wake();
@@ -57,17 +56,16 @@ class RankCollectives final : public Queues {
   };
 
   const std::shared_ptr<Ranks> ranks_;
-  const std::vector<int> ranks_of_devices_;
+  const Plan& part_;
   const std::shared_ptr<CpuProgress> progress_;
   std::map<LaneId, Own> lanes_;
-  const Plan* plan_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Queues> make_rank_collectives(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_devices,
+std::unique_ptr<Queues> make_rank_collectives(std::shared_ptr<Ranks> ranks, const Plan& part,
                                               std::shared_ptr<CpuProgress> progress) {
-  return std::make_unique<RankCollectives>(std::move(ranks), std::move(ranks_of_devices), std::move(progress));
+  return std::make_unique<RankCollectives>(std::move(ranks), part, std::move(progress));
 }
 
 }  // namespace arbalest

@@ -55,6 +55,14 @@ struct RankLinks::Transport {
     context->connectFullMesh(store, device);
   }
 
+  // Nothing is sent or received any more, so that the memory of pieces may go. Gloo would go on with those that other
+  // ranks still send.
+  void close() const {
+    for (int rank = 0; rank < context->size; ++rank) {
+      if (rank != context->rank) context->getPair(rank)->close();
+    }
+  }
+
   std::shared_ptr<gloo::rendezvous::Context> context;
   std::vector<uint64_t> sent, received;  // pieces so far, by rank: Gloo's number for the next
   std::mutex mutex;
@@ -99,10 +107,12 @@ void RankLinks::exchange(const std::vector<Piece>& sent, const std::vector<Piece
     bool whole = true;
     for (auto* buffer : sending) whole = whole && (!buffer || buffer->waitSend(kUnlimited));
     for (auto* buffer : receiving) whole = whole && (!buffer || buffer->waitRecv(kUnlimited));
+    if (!whole) transport.close();
     const std::scoped_lock lock(transport.mutex);
     transport.under_way.clear();
     if (!whole) throw RunError("the ranks' connections were aborted");
   } catch (const gloo::Exception& error) {
+    transport.close();
     fail(fmt::format("Gloo: {}", error.what()));
   }
 }

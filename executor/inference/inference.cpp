@@ -13,6 +13,8 @@
 #include "executor/run/scheduler.h"
 #include "executor/segment/validation_reader.h"
 #include "executor/session/reading.h"
+#include "executor/world/part.h"
+#include "executor/world/ranks.h"
 
 namespace arbalest {
 
@@ -62,14 +64,14 @@ TensorType Inference::output_type(size_t index) const {
   return model_->output_type(index);
 }
 
-// Device d of D takes batches d, d + D, …; those beyond the split's end are padding.
+// Device d of D, of all processes, takes batches d, d + D, …; those beyond the split's end are padding.
 std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task) const {
   const Source& source = *model_->prepared.validation;
   auto filler =
       std::make_shared<BatchFiller>(*model_->binding, model_->plan.tasks[size_t(task)],
                                     batch_layout(model_->loop(), model_->prepared.request.validation_batches), reader_);
   const DataOrder order(options_.numerics.seed, source.size(), false, source.block());
-  return [filler, order, devices = int64_t(model_->plan.devices.size()), device = replica.device,
+  return [filler, order, devices = int64_t(model_->planned().everywhere), device = replica.place,
           seed = options_.numerics.seed](int64_t tick) {
     StepScalars scalars;
     scalars.seed = seed;
@@ -84,7 +86,7 @@ std::function<void(int64_t)> Inference::hand_out(const Replica& replica,
                                                  const std::function<void(const InferredBatch&)>& each) {
   return [this, &each, replica](int64_t tick) {
     InferredBatch batch;
-    batch.first = (tick * int64_t(model_->plan.devices.size()) + replica.device) * model_->loop().batch;
+    batch.first = (tick * int64_t(model_->planned().everywhere) + replica.place) * model_->loop().batch;
     batch.samples = std::min(model_->loop().batch, samples() - batch.first);
     if (batch.samples <= 0 || !each) return;
     const std::vector<int64_t> left_out = reader_->left_out().among(0, batch.first, batch.samples);
@@ -99,6 +101,39 @@ std::function<void(int64_t)> Inference::hand_out(const Replica& replica,
     const std::scoped_lock lock(handing_out_);
     each(batch);
   };
+}
+
+// Appends each batch to `kept`, as a part for rank 0.
+std::function<void(const InferredBatch&)> Inference::keeper(std::string& kept) const {
+  return [this, &kept](const InferredBatch& batch) {
+    PartWriter part;
+    part.number(batch.first);
+    part.number(batch.samples);
+    part.array(batch.rows);
+    for (size_t i = 0; i < batch.values.size(); ++i) {
+      const int64_t bytes = output_type(i).bytes() * int64_t(batch.rows.size());
+      part.array(std::string(reinterpret_cast<const char*>(batch.values[i]), size_t(bytes)));
+    }
+    kept += part.bytes;
+  };
+}
+
+// Hands the batches of the other processes to `each`, at rank 0.
+void Inference::take_others(const std::string& kept, const std::function<void(const InferredBatch&)>& each) const {
+  for (const std::string& part : options_.ranks->gather("batches", kept)) {
+    for (PartReader in(part); !in.at_end();) {
+      InferredBatch batch;
+      batch.first = in.number<int64_t>();
+      batch.samples = in.number<int64_t>();
+      batch.rows = in.array<int64_t>();
+      std::vector<std::vector<std::byte>> values;
+      for (size_t i = 0; i < model_->loop().outputs.size(); ++i) {
+        values.push_back(in.array<std::byte>());
+        batch.values.push_back(values.back().data());
+      }
+      each(batch);
+    }
+  }
 }
 
 // Throws if the samples are why values are not finite. Some metrics are nan for good reasons.
@@ -118,24 +153,32 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   const auto began = std::chrono::steady_clock::now();
   const LoopPlan& planned = model_->planned();
   Scheduler::HostFunctions host(model_->plan.tasks.size());
+  Ranks* const ranks = options_.ranks.get();
+  std::string kept;
+  const bool hands_on = each && ranks && !ranks->first();
+  const std::function<void(const InferredBatch&)> own = hands_on ? keeper(kept) : each;
   for (const Replica& replica : planned.replicas) {
     for (const TaskId task : replica.fills) host[size_t(task)] = fill(replica, task);
-    if (replica.hand_out != kNone) host[size_t(replica.hand_out)] = hand_out(replica, each);
+    if (replica.hand_out != kNone) host[size_t(replica.hand_out)] = hand_out(replica, own);
   }
   ValidationReader reader(*model_->binding, model_->loop(), planned, samples(), reader_->left_out());
   SchedulerOptions scheduling;
   scheduling.threads = thread_count(options_);
   scheduling.late_read = [this] { return model_->prepared.watch->late(); };
+  scheduling.ranks = options_.ranks;
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
   scheduler.run(interrupted);
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");
 
   Validated result;
   const std::string& loss = model_->prepared.program.training().metrics.front().name;
-  const Measurement measured = reader.read(0);
+  if (ranks && each) take_others(kept, each);
+  const std::string part = reader.part(0);
+  const Measurement measured = reader.read(0, ranks ? ranks->exchange("measured", part) : Ranks::Parts{part});
   blame_data(measured);
   tell(measured_metrics(model_->loop(), class_names_), loss, measured, result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (ranks) ranks->end();
   return result;
 }
 

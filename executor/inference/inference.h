@@ -51,12 +51,17 @@ class Inference {
   // May be called once. `each` gets every batch, one at a time; with several devices the order is not fixed. An
   // exception of `each` ends the pass. Returns what the graph's Validate measures, as the last validation of a run with
   // the same weights does. Throws RunError if `stop` was requested before the end.
+  //
+  // Of several processes, rank 0 gets the batches of all: those of the others once the pass is over. All return the
+  // same.
   Validated run(const std::function<void(const InferredBatch&)>& each = {}, std::stop_token stop = {});
 
  private:
   void blame_data(const Measurement& measured) const;
   std::function<void(int64_t)> fill(const Replica& replica, TaskId task) const;
   std::function<void(int64_t)> hand_out(const Replica& replica, const std::function<void(const InferredBatch&)>& each);
+  std::function<void(const InferredBatch&)> keeper(std::string& kept) const;
+  void take_others(const std::string& kept, const std::function<void(const InferredBatch&)>& each) const;
 
   const SessionOptions options_;
   const std::unique_ptr<const LoadedModel> model_;

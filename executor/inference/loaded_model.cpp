@@ -8,16 +8,29 @@
 #include <optional>
 
 #include "base/process.h"
+#include "base/random.h"
+#include "base/version.h"
+#include "executor/plan/plan_part.h"
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
 #include "executor/weights/class_names.h"
+#include "executor/world/agreement.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {
 
+namespace {
+
+// Tells apart what differs by mistake.
+std::string sum_of(std::string_view content) {
+  return fmt::format("{:016x}", hash_name(content));
+}
+
+}  // namespace
+
 LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
     : prepared(prepare_inference(std::move(graph), options, asked)),
-      plan(make_inference_plan(prepared.program, prepared.request)),
+      plan(own_plan(prepared, options)),
       binding(bind_plan(plan, thread_count(options), options.execution.device_timeout, bind_options(prepared, options),
                         make_device_cache())) {
   for (const ValueId output : loop().outputs) {
@@ -31,6 +44,19 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
   put_weights(options);
 }
 
+Plan LoadedModel::own_plan(const Prepared& prepared, const SessionOptions& options) {
+  const Plan whole = make_inference_plan(prepared.program, prepared.request);
+  if (!options.ranks) return whole;
+  check_alike(*options.ranks, {{"arbalest", ARBALEST_VERSION},
+                               {"graph", prepared.graph.name},
+                               {"data", prepared.validation->describe()},
+                               {"samples", fmt::format("{}", prepared.validation->size())},
+                               {"seed", fmt::format("{}", options.numerics.seed)},
+                               {"precision", std::string(name_of(options.numerics.precision))},
+                               {"plan", sum_of(print_plan(whole))}});
+  return part_of(whole, options.ranks->rank());
+}
+
 void LoadedModel::put_weights(const SessionOptions& options) {
   std::optional<WeightsFile> file;
   const ArenaValues& arenas = prepared.program.training().arenas;
@@ -41,6 +67,13 @@ void LoadedModel::put_weights(const SessionOptions& options) {
   name_classes(file ? &*file : nullptr);
   const Initialisation start{options.numerics.seed, file ? &*file : nullptr, thread_count(options)};
   const InitialValues content = initial_values(loop(), *prepared.validation, start);
+  if (options.ranks) {
+    std::string sums;
+    for (const auto& [value, bytes] : content) {
+      sums += sum_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+    check_alike(*options.ranks, {{"weights", sum_of(sums)}});
+  }
   for (const Replica& replica : planned().replicas) put_values(*binding, replica, content);
 }
 

@@ -14,7 +14,8 @@ class LoadedModel {
  public:
   // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
   // that file weights are what the graph's initialisers say. Throws GraphError, and RunError if the file does not
-  // fit the graph.
+  // fit the graph. Of several processes each has a part of the pass, on its own devices; throws GraphError if they
+  // differ.
   LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
@@ -35,6 +36,7 @@ class LoadedModel {
   const std::unique_ptr<Binding> binding;
 
  private:
+  static Plan own_plan(const Prepared& prepared, const SessionOptions& options);
   void put_weights(const SessionOptions& options);
   void name_classes(const WeightsFile* file);
 

@@ -46,10 +46,13 @@ Plan make_inference_plan(const Program& program, const PlanRequest& request) {
   const ClockId batch = builder.add_clock("batch", batches);
   const bool measures = loop.arenas.tally != kNone;
   const ClockId pass = measures ? builder.add_coarser("pass", batch, batches, batches).first : kNone;
-  const Lanes lanes = add_lanes(builder, in);
+  PlanRequest apart = request;  // devices have nothing to agree on
+  apart.strategy.name = kNoStrategy;
+  const Lanes lanes = add_lanes(builder, {program, apart});
   LoopPlan planned{LoopRole::Validate, in.graph_of(loop), batch, {}};
   for (int32_t device = 0; device < in.devices(); ++device) {
     planned.replicas.push_back(add_replica(builder, in, lanes, loop, device, batch, pass));
+    planned.replicas.back().place = planned.everywhere++;
   }
   builder.plan.handles.loops.push_back(std::move(planned));
   verify(builder.plan);

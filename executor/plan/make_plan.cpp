@@ -26,7 +26,8 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   const StepCut cut = strategy.cut_step(in);
   const SharedMemory memory = add_shared_memory(builder, in, clocks);
   std::vector<Replica> learners;
-  const PlanSoFar plan{builder, in, clocks, lanes, memory, learners};
+  std::vector<TaskId> met;
+  const PlanSoFar plan{builder, in, clocks, lanes, memory, learners, met};
   add_learners(plan, cut, report, learners);
   const std::vector<TaskId> averaged = strategy.add_tasks(plan, cut);
   if (clocks.validations > 0) add_validation(plan, averaged);
@@ -57,6 +58,25 @@ int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accu
 
 const Strategy& PlanInputs::strategy() const {
   return strategy_named(request.strategy.name);
+}
+
+bool PlanInputs::hosts_average_apart() const {
+  const auto elsewhere = [&](const PlanDevice& device) {
+    return device.host_number != request.devices.front().host_number;
+  };
+  return strategy_facts().averages_hosts_apart && request.strategy.every_hosts > 1 &&
+         std::any_of(request.devices.begin(), request.devices.end(), elsewhere);
+}
+
+std::vector<std::vector<int32_t>> PlanInputs::averaging_groups() const {
+  const bool apart = hosts_average_apart();
+  std::vector<std::vector<int32_t>> groups;
+  for (int32_t d = 0; d < devices(); ++d) {
+    const size_t group = apart ? size_t(request.devices[size_t(d)].host_number) : 0;
+    if (group >= groups.size()) groups.resize(group + 1);
+    groups[group].push_back(d);
+  }
+  return groups;
 }
 
 void check(const PlanInputs& in) {
@@ -101,6 +121,10 @@ void add_validation_clocks(PlanBuilder& builder, const PlanInputs& in, int64_t e
   if (clocks.sync != kNone) {
     plan.relations.push_back(
         {clocks.sync, clocks.validation, every_epochs * syncs_per_epoch, period * syncs_per_epoch});
+  }
+  if (const ClockRelation* hosts = plan.relation(plan.handles.by_hosts)) {
+    const int64_t of_epoch = hosts->groups_per_period();
+    plan.relations.push_back({clocks.hosts, clocks.validation, every_epochs * of_epoch, period * of_epoch});
   }
   if (in.request.validation_samples < 1) throw GraphError("the validation split holds no samples");
   const auto add_batches = [&](const char* name, int64_t batches) {
@@ -150,6 +174,13 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in) {
         builder.add_coarser("sync", clocks.batch, std::min(group, within), rounds);
     syncs_per_epoch = plan.relations[size_t(plan.handles.by_sync)].groups_per_period();
   }
+  if (in.hosts_average_apart()) {
+    const ClockRelation sync = plan.relations[size_t(plan.handles.by_sync)];
+    const int64_t syncs = std::min(request.strategy.every_hosts, syncs_per_epoch);
+    clocks.hosts = builder.add_coarser("hosts", clocks.sync, syncs, syncs_per_epoch).first;
+    plan.handles.by_hosts = int32_t(plan.relations.size());
+    plan.relations.push_back({clocks.batch, clocks.hosts, std::min(syncs * sync.group, rounds), rounds});
+  }
   if (in.program.find(LoopRole::Validate) && request.validates) {
     add_validation_clocks(builder, in, epochs, rounds, syncs_per_epoch, clocks);
   }
@@ -167,6 +198,14 @@ Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in) {
     lanes.copy_out.push_back(add(Lane::Kind::CopyOut, "/copy out"));
     const char* averages = in.strategy_facts().sums_gradients ? "/gradients" : "/averaging";
     if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, averages));
+  }
+  // Every process has one of these, so that all connect at the same time, also where a host has one device.
+  if (in.hosts_average_apart()) {
+    for (const std::vector<int32_t>& group : in.averaging_groups()) {
+      const std::string name = fmt::format("host {}/collectives", lanes.within_hosts.size());
+      lanes.within_hosts.push_back(builder.add_lane(Lane::Kind::Collectives, kNone, kNone, name));
+      builder.plan.lanes.back().spans = group;
+    }
   }
   if (in.synchronised() && in.devices() > 1) {
     lanes.collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "collectives");

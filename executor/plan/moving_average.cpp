@@ -32,9 +32,11 @@ void add_moving_average(PlanBuilder& builder, const PlanInputs& in, const Shared
   const MovingAverageBuffers& buffers = memory.moving_averages[size_t(device)];
   // Models that are averaged change once in a group of updates, others with every update.
   int64_t every = 1, period = 1;
-  if (const ClockRelation* sync = builder.plan.relation(builder.plan.handles.by_sync)) {
-    every = sync->group / in.program.accumulate;
-    period = sync->period / in.program.accumulate;
+  const PlanHandles& handles = builder.plan.handles;
+  if (const ClockRelation* met =
+          builder.plan.relation(handles.by_hosts == kNone ? handles.by_sync : handles.by_hosts)) {
+    every = met->group / in.program.accumulate;
+    period = met->period / in.program.accumulate;
   }
   const Term average{{buffers.weights, 0, 0}, model.type}, progress{{buffers.progress, 0, 0}, kProgress};
   builder.add_node(task, "arbalest.MovingAverage", in.device_name(device) + "/moving average",

@@ -23,6 +23,10 @@ struct PlanInputs {
   bool synchronised() const { return !strategy_facts().alone; }
   int32_t devices() const { return int32_t(request.devices.size()); }
   int64_t learners() const { return int64_t(request.devices.size()) * request.learners; }  // of all devices
+  // True if hosts average with each other more rarely than learners of a host do.
+  bool hosts_average_apart() const;
+  // The devices that average with each other each time: those of each host, or all. By host, each list in order.
+  std::vector<std::vector<int32_t>> averaging_groups() const;
   std::string device_name(int32_t device) const { return to_string(request.devices[size_t(device)]); }
   // Index in Plan::graphs of the graph of `loop`, one of the program's loops.
   int32_t graph_of(const Loop& loop) const { return int32_t(&loop - program.loops.data()); }
@@ -39,6 +43,7 @@ bool has_branches(const PlanInputs& in, int32_t device);
 struct Clocks {
   ClockId batch = kNone, report = kNone, sync = kNone, validation = kNone, validation_batch = kNone,
           recalibration_batch = kNone;
+  ClockId hosts = kNone;           // averagings between hosts, where these are rarer than those of `sync`
   int64_t validations = 0;         // ticks of `validation`
   int64_t validation_every = 0;    // batches from one validation to the next
   int64_t validation_batches = 0;  // of one validation, on each device that takes part
@@ -48,6 +53,7 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in);
 struct Lanes {
   LaneId host = kNone;
   LaneId collectives = kNone;                        // over all devices, if several synchronise
+  std::vector<LaneId> within_hosts;                  // over those of each host, if hosts average apart
   LaneId validation_collectives = kNone;             // the same for validation
   std::vector<LaneId> copy_in, copy_out, averaging;  // by device
 };
@@ -107,6 +113,9 @@ struct PlanSoFar {
   const Lanes& lanes;
   const SharedMemory& memory;
   const std::vector<Replica>& learners;
+  // By device, the task after which the learners of all hosts have one model. Strategy::add_tasks() fills it if hosts
+  // average apart.
+  std::vector<TaskId>& met;
 };
 
 // Adds the learners, in order, with their readers and steps, to the plan and to `learners`, which are the plan's;

@@ -65,8 +65,9 @@ struct PlanDevice {
   enum class Kind : uint8_t { Cpu, Cuda };
   Kind kind = Kind::Cpu;
   int index = 0;
-  int32_t rank = 0;  // of the process that binds it
-  std::string host;  // how plans of several processes name that process; "" otherwise
+  int32_t rank = 0;         // of the process that binds it
+  std::string host;         // how plans of several processes name that process; "" otherwise
+  int32_t host_number = 0;  // of the machine that it is in, from 0 on: processes of one machine have the same
   bool operator==(const PlanDevice&) const = default;
 };
 std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3", "node07/cuda:3"
@@ -74,12 +75,15 @@ std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3", "node07/
 // A queue of tasks. Host tasks run on threads of the process, several at once; a device lane executes its tasks in
 // order.
 struct Lane {
-  // Averaging: of the replicas of one device. Collectives: over all devices.
+  // Averaging: of the replicas of one device. Collectives: over all devices, or those of a host.
   enum class Kind : uint8_t { Host, Compute, CopyIn, CopyOut, Validate, Averaging, Collectives };
   Kind kind = Kind::Host;
   int32_t device = kNone;   // index into Plan::devices; kNone for the host, and for collectives over all devices
   int32_t learner = kNone;  // of a Compute lane
   std::string name;         // "host", "cuda:0/learner 1", "cuda:0/copy in"
+  // Collectives over devices of one host alone: these devices, by their index in the plan of all processes. Otherwise
+  // empty.
+  std::vector<int32_t> spans = {};
 };
 
 // One allocation.
@@ -131,7 +135,7 @@ struct Task {
     CopyIn,           // pinned slot → device slot, by a copy or by a node that takes the samples that it names
     Compute,          // a run of nodes on one lane
     Average,          // replicas of one device → their average, by a run of nodes
-    Collective,       // over all devices at once
+    Collective,       // over all devices of its lane at once
     Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
     CopyOut,          // tallies, or a batch's outputs → pinned
     HandOut,          // host: a batch's outputs to the code that asked for them
@@ -217,7 +221,8 @@ struct MovingAverageBuffers {
 struct PlanHandles {
   std::vector<LoopPlan> loops;  // that run, in the program's order
   TaskId report = kNone, validation_begin = kNone, validation_end = kNone;
-  int32_t by_report = kNone, by_sync = kNone, by_validation = kNone;  // relations of the base clock to coarser ones
+  // Relations of the base clock to coarser ones.
+  int32_t by_report = kNone, by_sync = kNone, by_hosts = kNone, by_validation = kNone;
   std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
   std::vector<MovingAverageBuffers> moving_averages;       // by device
   BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: the model validated last

@@ -32,6 +32,11 @@ class PartOfPlan {
  private:
   static int32_t at(const std::vector<int32_t>& ids, int32_t id) { return id == kNone ? kNone : ids[size_t(id)]; }
   bool here(int32_t device) const { return device == kNone || devices_[size_t(device)] != kNone; }
+  bool has(const Arena& arena) const { return here(arena.device); }
+  bool has(const Lane& lane) const {
+    const auto is_here = [&](int32_t device) { return here(device); };
+    return here(lane.device) && (lane.spans.empty() || std::any_of(lane.spans.begin(), lane.spans.end(), is_here));
+  }
 
   // Devices, lanes and arenas.
   void take_places() {
@@ -42,7 +47,7 @@ class PartOfPlan {
     }
     const auto take = [&](const auto& from, auto& to, std::vector<int32_t>& ids) {
       for (const auto& each : from) {
-        ids.push_back(here(each.device) ? int32_t(to.size()) : kNone);
+        ids.push_back(has(each) ? int32_t(to.size()) : kNone);
         if (ids.back() == kNone) continue;
         to.push_back(each);
         to.back().device = at(devices_, each.device);
@@ -158,6 +163,14 @@ int32_t rank_count(const Plan& plan) {
   int32_t most = 0;
   for (const PlanDevice& device : plan.devices) most = std::max(most, device.rank);
   return most + 1;
+}
+
+std::vector<int> ranks_of(const Plan& part, LaneId lane) {
+  const std::vector<int32_t>& spans = part.lanes[size_t(lane)].spans;
+  if (spans.empty()) return part.ranks_of_devices;
+  std::vector<int> ranks;
+  for (const int32_t device : spans) ranks.push_back(part.ranks_of_devices[size_t(device)]);
+  return ranks;
 }
 
 Plan part_of(const Plan& plan, int32_t rank) {

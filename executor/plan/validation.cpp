@@ -144,6 +144,11 @@ void add_snapshot(const ValidationInputs& given, const GatheredStatistics& gathe
     builder.add_edge(averaged, snapshot, 0, Needs::Issued, Why::Data, "average");
     builder.add_edge(snapshot, averaged, 1, Needs::Issued, Why::Reuse, "average");
   }
+  if (!given.met.empty()) {
+    const TaskId met = given.met[size_t(device)];
+    builder.add_edge(met, snapshot, 0, Needs::Issued, Why::Data, "average of hosts");
+    builder.add_edge(snapshot, met, 1, Needs::Issued, Why::Reuse, "average of hosts");
+  }
   if (gathered.after != kNone) {
     builder.add_edge(gathered.after, snapshot, 0, Needs::Issued, Why::Data, "sum of statistics");
     builder.add_edge(snapshot, gathered.after, 1, Needs::Issued, Why::Reuse, "sum of statistics");

@@ -23,12 +23,11 @@ std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double device_timeou
   std::unique_ptr<Queues> collectives;
   const bool apart = !plan.ranks_of_devices.empty();
   if (spans && cpus > 0) {
-    collectives = apart ? make_rank_collectives(options.ranks, plan.ranks_of_devices, progress)
+    collectives = apart ? make_rank_collectives(options.ranks, plan, progress)
                         : make_cpu_device(int(plan.devices.size()), 1, progress);
   }
   if (spans && cpus == 0) {
-    collectives = make_cuda_collectives(plan.devices, apart ? options.ranks : nullptr, plan.ranks_of_devices, events,
-                                        *calls, cache);
+    collectives = make_cuda_collectives(plan, apart ? options.ranks : nullptr, events, *calls, cache);
   }
   return std::make_unique<Binding>(plan, std::move(calls), std::move(devices), std::move(collectives), options);
 }

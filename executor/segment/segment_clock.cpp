@@ -41,6 +41,7 @@ SegmentTimes times_of(const Prepared& prepared, const SessionOptions& options, c
           .samples = prepared.training->size(),
           .accumulate = prepared.program.accumulate,
           .sync = groups_of(plan, plan.handles.by_sync),
+          .hosts = groups_of(plan, plan.handles.by_hosts),
           .validations = groups_of(plan, plan.handles.by_validation),
           .schedule = LearningRate(prepared.program.train),
           .total_epochs = prepared.total_epochs,
@@ -149,11 +150,19 @@ int64_t SegmentClock::averagings(int64_t ticks) const {
   return std::min(times_.sync->of(ticks), times_.sync->complete);
 }
 
+int64_t SegmentClock::updates_since(const std::optional<IterationGroups>& groups, int64_t ticks) const {
+  if (!groups || ticks == 0) return 0;
+  const int64_t group = groups->of(ticks - 1);
+  const bool complete = groups->last_of(group) == ticks - 1;
+  return complete ? 0 : (ticks - groups->first_of(group)) / times_.accumulate;
+}
+
 int64_t SegmentClock::unaveraged(int64_t ticks) const {
-  if (!times_.sync || ticks == 0) return 0;
-  const int64_t group = times_.sync->of(ticks - 1);
-  const bool averaged = times_.sync->last_of(group) == ticks - 1;
-  return averaged ? 0 : (ticks - times_.sync->first_of(group)) / times_.accumulate;
+  return updates_since(times_.sync, ticks);
+}
+
+int64_t SegmentClock::apart(int64_t ticks) const {
+  return updates_since(times_.hosts ? times_.hosts : times_.sync, ticks);
 }
 
 Cursor SegmentClock::cursor(int64_t ticks) const {

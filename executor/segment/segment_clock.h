@@ -36,7 +36,7 @@ struct SegmentTimes {
   int64_t batch = 1;
   int64_t samples = 1;  // of the split
   int64_t accumulate = 1;
-  std::optional<IterationGroups> sync, validations;  // none: the plan has no such clock
+  std::optional<IterationGroups> sync, hosts, validations;  // none: the plan has no such clock
   LearningRate schedule;
   double total_epochs = 1;  // of the run
   double rate_scale = 1;
@@ -77,6 +77,7 @@ class SegmentClock {
   StepScalars scalars(int64_t tick, const LearnerStart& learner) const;
   int64_t averagings(int64_t ticks) const;  // complete after so many iterations
   int64_t unaveraged(int64_t ticks) const;  // updates since the last averaging
+  int64_t apart(int64_t ticks) const;       // updates since the last averaging of all hosts
 
   // The beginning of the next segment if this one ends after so many iterations. Batches that were accumulated and not
   // yet used for an update are read again.
@@ -84,6 +85,7 @@ class SegmentClock {
   RunPosition position(int64_t ticks) const;
 
  private:
+  int64_t updates_since(const std::optional<IterationGroups>& groups, int64_t ticks) const;
   double seen(int64_t tick) const;
   int64_t validations_before(int64_t tick) const;
   int64_t rate_drops(int64_t tick) const;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "ops/optim/moving_average.h"
@@ -21,7 +22,8 @@ void SegmentState::put(InitialValues values) {
   starts_.assign(size_t(clock_.times().learners), {});
   for (const Replica& replica : learners()) put_values(binding_, replica, values);
   RunState state;
-  state.average = state.previous = state.moving_average.weights = values.at(arenas.weights);
+  state.moving_average.weights = values.at(arenas.weights);
+  state.averages = {{values.at(arenas.weights), values.at(arenas.weights)}};
   put_averages(state);
   put_validation();
 }
@@ -34,7 +36,13 @@ void SegmentState::put(const RunState& state) {
   put_validation();
 }
 
-void SegmentState::put(const SegmentSnapshot& snapshot) {
+void SegmentState::put(const SegmentSnapshot& given) {
+  std::optional<SegmentSnapshot> met;
+  if (!has_hosts_of(given.state)) {
+    met = given;
+    met->state = with_hosts_met(std::move(met->state));
+  }
+  const SegmentSnapshot& snapshot = met ? *met : given;
   frozen_ = snapshot.state.frozen;
   for (size_t l = 0; l < snapshot.corrections.size(); ++l) {
     starts_.push_back({snapshot.corrections[l], snapshot.updates[l]});
@@ -56,11 +64,30 @@ void SegmentState::put_back(const SegmentSnapshot& snapshot) const {
   put_averages(snapshot.state, clock_.times().sync ? clock_.averagings(snapshot.at.iterations) : 0);
 }
 
+// The number of the average that learners of a device follow.
+size_t SegmentState::average_of(int32_t device) const {
+  return plan_.handles.by_hosts == kNone ? 0 : size_t(plan_.devices[size_t(device)].host_number);
+}
+
+// False if the learners of all ranks follow the averages of other hosts than the plan's.
+bool SegmentState::has_hosts_of(const RunState& state) const {
+  if (state.averages.size() < 2) return true;
+  const PlanRequest& request = prepared_.request;
+  for (size_t learner = 0; learner < state.learners.size(); ++learner) {
+    const int32_t host = request.devices[learner / size_t(request.learners)].host_number;
+    if (plan_.handles.by_hosts == kNone || state.learners[learner].host != host) return false;
+  }
+  return true;
+}
+
 // Averaging n reads slot n mod 2 as z and the other as z_prev.
 void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
-  for (const BufferId buffer : plan_.handles.averages) {
-    binding_.put({buffer, 0, 0}, averagings, state.average);
-    binding_.put({buffer, 0, 0}, averagings + 1, state.previous);
+  for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {
+    const Operand models{plan_.handles.averages[device], 0, 0};
+    const AverageState& own =
+        state.averages.size() == 1 ? state.averages[0] : state.averages[average_of(int32_t(device))];
+    binding_.put(models, averagings, own.now);
+    binding_.put(models, averagings + 1, own.before);
   }
   const MovingAverageProgress progress{state.moving_average.updates, state.moving_average.within};
   std::vector<std::byte> bytes(sizeof progress);
@@ -146,15 +173,21 @@ RunState SegmentState::read(int64_t iterations) const {
       learner.slots.push_back(bytes_of(training(), replica, slot.value));
     }
     learner.updates = clock_.updates_before(iterations, start_of(replica.learner).updates);
+    learner.host = int32_t(average_of(replica.device));
   }
   state.unaveraged = clock_.unaveraged(iterations);
+  state.apart = clock_.apart(iterations);
   state.moving_average = moving_average();
-  if (plan_.handles.averages.empty()) return state;
-  const BufferId average = plan_.handles.averages.front();
-  const int64_t averagings = clock_.averagings(iterations), bytes = plan_.buffers[size_t(average)].bytes;
-  state.averaged = averagings > 0 && state.unaveraged == 0;
-  state.average = binding_.get({average, 0, 0}, averagings, bytes);
-  state.previous = binding_.get({average, 0, 0}, averagings + 1, bytes);
+  const int64_t averagings = clock_.times().sync ? clock_.averagings(iterations) : 0;
+  state.averaged = !plan_.handles.averages.empty() && averagings > 0 && state.unaveraged == 0;
+  for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {  // those of one host are alike
+    const Operand models{plan_.handles.averages[device], 0, 0};
+    const int64_t bytes = plan_.buffers[size_t(models.buffer)].bytes;
+    const size_t host = average_of(int32_t(device));
+    if (host >= state.averages.size()) state.averages.resize(host + 1);
+    AverageState& own = state.averages[host];
+    if (own.now.empty()) own = {binding_.get(models, averagings, bytes), binding_.get(models, averagings + 1, bytes)};
+  }
   return state;
 }
 

@@ -39,6 +39,8 @@ class SegmentState {
   const std::vector<Replica>& learners() const { return plan_.handles.loops.front().replicas; }
   void put_learners(const RunState& state, int64_t first_learner = 0) const;
   void put_averages(const RunState& state, int64_t averagings = 0) const;
+  size_t average_of(int32_t device) const;
+  bool has_hosts_of(const RunState& state) const;
   void put_validation() const;
   void put_validation(const SegmentSnapshot& snapshot) const;
   void add_frozen(const Loop& loop, InitialValues& values) const;

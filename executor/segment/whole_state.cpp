@@ -17,8 +17,33 @@ std::string packed(const std::vector<LearnerState>& learners) {
     for (const auto& slot : learner.slots) out.array(slot);
     out.number(learner.updates);
     out.number(learner.correction);
+    out.number(learner.host);
   }
   return std::move(out.bytes);
+}
+
+// The averages of this rank's hosts, from the host `first` on.
+std::string packed(const std::vector<AverageState>& averages, size_t first) {
+  PartWriter out;
+  for (size_t host = first; host < averages.size(); ++host) {
+    if (averages[host].now.empty()) continue;
+    out.number(uint64_t(host));
+    out.array(averages[host].now);
+    out.array(averages[host].before);
+  }
+  return std::move(out.bytes);
+}
+
+// Adds the averages of hosts that `averages` lacks.
+void add_averages(const Ranks::Parts& parts, std::vector<AverageState>& averages) {
+  for (const std::string& part : parts) {
+    for (PartReader in(part); !in.at_end();) {
+      const auto host = size_t(in.number<uint64_t>());
+      if (host >= averages.size()) averages.resize(host + 1);
+      averages[host].now = in.array<std::byte>();
+      averages[host].before = in.array<std::byte>();
+    }
+  }
 }
 
 std::vector<LearnerState> learners_of(const Ranks::Parts& parts) {
@@ -31,6 +56,7 @@ std::vector<LearnerState> learners_of(const Ranks::Parts& parts) {
       for (auto slots = in.number<uint64_t>(); slots > 0; --slots) learner.slots.push_back(in.array<std::byte>());
       learner.updates = in.number<int64_t>();
       learner.correction = in.number<double>();
+      learner.host = in.number<int32_t>();
     }
   }
   return learners;
@@ -40,12 +66,17 @@ std::vector<LearnerState> learners_of(const Ranks::Parts& parts) {
 
 RunState gathered(Ranks& ranks, RunState mine) {
   const Ranks::Parts parts = ranks.gather("learners", packed(mine.learners));
-  if (ranks.first()) mine.learners = learners_of(parts);
+  const Ranks::Parts averages = ranks.gather("averages", packed(mine.averages, 1));  // rank 0 is of host 0
+  if (!ranks.first()) return mine;
+  mine.learners = learners_of(parts);
+  add_averages(averages, mine.averages);
   return mine;
 }
 
 RunState exchanged(Ranks& ranks, RunState mine) {
   mine.learners = learners_of(ranks.exchange("all learners", packed(mine.learners)));
+  if (mine.averages.empty()) return mine;
+  add_averages(ranks.exchange("all averages", packed(mine.averages, 0)), mine.averages);
   return mine;
 }
 

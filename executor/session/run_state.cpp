@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "executor/plan/strategy.h"
@@ -59,7 +60,31 @@ std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learne
   return bytes_of(merged);
 }
 
-ModelState shared_model(const RunState& state, const StrategyOptions& options) {
+RunState with_hosts_met(RunState state) {
+  if (state.averages.size() < 2) return state;
+  WeightedSum now, before;
+  for (const LearnerState& learner : state.learners) {
+    const AverageState& own = state.averages[size_t(learner.host)];
+    now.add(1.0 / double(state.learners.size()), own.now);
+    before.add(1.0 / double(state.learners.size()), own.before);
+  }
+  const AverageState met{now.bytes(), before.bytes()};
+  for (LearnerState& learner : state.learners) {
+    WeightedSum moved;
+    moved.add(1, learner.weights);
+    moved.add(1, met.before);
+    moved.add(-1, state.averages[size_t(learner.host)].before);
+    learner.weights = moved.bytes();
+    learner.host = 0;
+  }
+  state.averages = {met};
+  return state;
+}
+
+ModelState shared_model(const RunState& given, const StrategyOptions& options) {
+  std::optional<RunState> met;
+  if (given.averages.size() > 1) met = with_hosts_met(given);
+  const RunState& state = met ? *met : given;
   const Strategy& strategy = strategy_named(options.name);
   const bool alone = strategy.facts().alone;
   return {.weights = strategy.shared_weights(state, options),
@@ -69,18 +94,21 @@ ModelState shared_model(const RunState& state, const StrategyOptions& options) {
 
 MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& weights) {
   MovingAverage average = state.moving_average;
-  if (average.decay == 0 || state.unaveraged == 0) return average;
-  const double share = moving_average_share(std::log(average.decay), average.updates, state.unaveraged);
+  if (average.decay == 0 || state.apart == 0) return average;
+  const double share = moving_average_share(std::log(average.decay), average.updates, state.apart);
   WeightedSum moved;
   moved.add(1 - share, average.weights);
   moved.add(share, weights);
   average.weights = moved.bytes();
-  average.updates += state.unaveraged;
+  average.updates += state.apart;
   return average;
 }
 
-RunState with_learners(const RunState& state, size_t devices, size_t learners, const StrategyOptions& before,
+RunState with_learners(const RunState& given, size_t devices, size_t learners, const StrategyOptions& before,
                        const StrategyOptions& after) {
+  std::optional<RunState> met;
+  if (given.averages.size() > 1) met = with_hosts_met(given);
+  const RunState& state = met ? *met : given;
   const ModelState model = shared_model(state, before);
   CarryOver from{state, model, before, {}};
   LearnerState fresh{model.weights, model.statistics, {}};

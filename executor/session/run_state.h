@@ -4,6 +4,7 @@
 // hold what device memory holds.
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "ops/replicas/synchronize.h"
@@ -16,6 +17,12 @@ struct LearnerState {
   std::vector<std::vector<std::byte>> slots;   // float[P] each: the optimiser's
   int64_t updates = 0;                         // that the slots have seen since they were zeros
   double correction = 0;                       // of w − z_prev: the share that the next update still takes away
+  int32_t host = 0;                            // whose average it follows, if hosts average apart
+};
+
+// The average that learners are corrected towards: z and z_prev, float[P] each.
+struct AverageState {
+  std::vector<std::byte> now, before;
 };
 
 // The exponential moving average of the weights that the learners share (ops/optim/moving_average.h).
@@ -28,11 +35,13 @@ struct MovingAverage {
 
 // All that the learners of a run have learnt.
 struct RunState {
-  std::vector<LearnerState> learners;        // by number
-  std::vector<std::byte> average, previous;  // of a strategy that corrects: z and z_prev; else empty
-  std::vector<std::byte> frozen;             // float[F]: what never changes
-  bool averaged = false;                     // no update has corrected the learners by the last averaging yet
-  int64_t unaveraged = 0;                    // updates that each learner has made since the last averaging
+  std::vector<LearnerState> learners;  // by number
+  // One average, or one for each host if hosts average apart; empty unless the strategy corrects.
+  std::vector<AverageState> averages;
+  std::vector<std::byte> frozen;  // float[F]: what never changes
+  bool averaged = false;          // no update has corrected the learners by the last averaging yet
+  int64_t unaveraged = 0;         // updates that each learner has made since the last averaging
+  int64_t apart = 0;              // the same since the last averaging of all hosts
   MovingAverage moving_average;
 };
 
@@ -54,6 +63,10 @@ class WeightedSum {
 
 // The mean of the learners' weights, float[P], summed in double.
 std::vector<std::byte> mean_weights(const std::vector<LearnerState>& learners);
+
+// The state once hosts that average apart have met: they have one average, and the learners of each have moved as far
+// as its average has. Without averages, or with one, as it is.
+RunState with_hosts_met(RunState state);
 
 // The model that the learners share under `strategy`. Where learners have made updates since the last averaging, they
 // are averaged once more. Throws GraphError if there is no such strategy.

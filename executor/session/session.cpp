@@ -379,7 +379,9 @@ StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, 
   const Node* synchronize = graph.find_op("arbalest.Synchronize");
   StrategyOptions strategy = synchronize ? strategy_options(*synchronize) : StrategyOptions{};
   if (options.learners.strategy) strategy.name = *options.learners.strategy;
-  if (strategy_spec(strategy.name).sums_gradients) strategy.every = 1;
+  const StrategySpec& spec = strategy_spec(strategy.name);
+  if (spec.sums_gradients) strategy.every = 1;
+  if (!spec.averages_hosts_apart) strategy.every_hosts = 1;
   return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Local SGD: after every group of `every` updates each replica becomes the mean of all. Nothing can run meanwhile.
+// Local SGD: after every group of `every` updates each replica becomes the mean of all. Nothing can run meanwhile. If
+// hosts average apart, it becomes the mean of its host's, and that of all at the end of each group of `every_hosts`.
 
 #include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"
@@ -11,17 +12,19 @@ namespace {
 
 class Local final : public Strategy {
  public:
-  Local() : Strategy({.name = "local", .averages_models = true, .replaces_models = true}) {}
+  Local()
+      : Strategy({.name = "local", .averages_models = true, .replaces_models = true, .averages_hosts_apart = true}) {}
 
   std::vector<TaskId> add_tasks(const PlanSoFar& plan, const StepCut& cut) const override;
 
   std::vector<std::byte> shared_weights(const RunState& state, const StrategyOptions& options) const override {
-    return state.unaveraged > 0 ? mean_weights(state.learners) : Strategy::shared_weights(state, options);
+    return state.apart > 0 ? mean_weights(state.learners) : Strategy::shared_weights(state, options);
   }
 };
 
 std::vector<TaskId> Local::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/) const {
   const ValueId copy = plan.in.training().arenas.weights_lowered;
+  const bool apart = plan.in.hosts_average_apart();
   const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
                          const std::vector<double>& coefficients) {
     std::vector<Term> masters, lowered;
@@ -33,13 +36,29 @@ std::vector<TaskId> Local::add_tasks(const PlanSoFar& plan, const StepCut& /*cut
     masters.insert(masters.end(), lowered.begin(), lowered.end());
     plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, masters,
                           {{"coefficients", coefficients}, {"lowered", count}});
-    add_moving_average(plan.builder, plan.in, plan.memory, d, task, masters.front());
+    if (!apart) add_moving_average(plan.builder, plan.in, plan.memory, d, task, masters.front());
   };
   const std::vector<TaskId> replaced =
       sum_models(plan, "replace models", 1.0 / double(plan.in.learners()), write).writes;
   for (const Replica& replica : plan.learners) {
     plan.builder.add_edge(replaced[size_t(replica.device)], replica.first(), 1, Edge::Needs::Issued, Edge::Why::Data,
                           "weights");
+  }
+  if (!apart) return replaced;
+  std::vector<Term> models;
+  for (int32_t d = 0; d < plan.in.devices(); ++d) {
+    models.push_back(weights_of(plan, *on_device(plan.learners, d).front()));
+  }
+  const HostsMean mean = add_hosts_mean(plan, "model", models, replaced);
+  for (int32_t d = 0; d < plan.in.devices(); ++d) {
+    const Term& met = mean.means[size_t(d)];
+    const auto become = [&](TaskId task, const Replica&, const std::vector<Term>& places) {
+      plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, {met}, places,
+                            {{"coefficients", std::vector<double>{1}}, {"lowered", int64_t(places.size()) - 1}});
+    };
+    plan.met.push_back(add_model_move(plan, "replace models by those of hosts", d, become));
+    add_moving_average(plan.builder, plan.in, plan.memory, d, plan.met.back(), met);
+    plan.builder.add_edge(mean.all, plan.met.back(), 0, Edge::Needs::Issued, Edge::Why::Data, "model of hosts");
   }
   return replaced;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/strategies/sum_models.h"
 
+#include <fmt/format.h>
+
 namespace arbalest {
 
 Term weights_of(const PlanSoFar& plan, const Replica& replica) {
@@ -8,15 +10,25 @@ Term weights_of(const PlanSoFar& plan, const Replica& replica) {
   return {replica.placement.of[size_t(weights)], plan.in.type_of(weights)};
 }
 
-SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double share, const SumWriter& write) {
+namespace {
+
+// Devices whose learners are summed: those of a host, or all.
+struct Group {
+  const std::vector<int32_t>& devices;
+  LaneId collectives = kNone;
+  std::string prefix;  // of the name of their collective
+  double share = 0;
+};
+
+void sum_models(const PlanSoFar& plan, const std::string& name, const Group& group, const SumWriter& write,
+                SummedModels& summed) {
   const TensorType type = plan.in.type_of(plan.in.training().arenas.weights);
-  const bool alone = plan.in.devices() == 1;
+  const bool alone = group.devices.size() == 1;
   std::vector<Term> sums;
-  std::vector<TaskId> reads;
-  for (int32_t d = 0; d < plan.in.devices(); ++d) {
+  for (const int32_t d : group.devices) {
     std::vector<Term> models;
     for (const Replica* replica : on_device(plan.learners, d)) models.push_back(weights_of(plan, *replica));
-    const std::vector<double> shares(models.size(), share);
+    const std::vector<double> shares(models.size(), group.share);
     const std::string task_name = plan.in.device_name(d) + "/" + (alone ? name : "sum");
     const TaskId task =
         plan.builder.add_task(Task::Kind::Average, task_name, plan.lanes.averaging[size_t(d)], plan.clocks.sync);
@@ -31,22 +43,79 @@ SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double s
     for (const Replica* replica : on_device(plan.learners, d)) {
       plan.builder.add_edge(replica->update(), task, 0, Edge::Needs::Issued, Edge::Why::Data, "weights");
     }
-    reads.push_back(task);
+    summed.reads[size_t(d)] = summed.writes[size_t(d)] = task;
   }
-  if (alone) return {reads, reads};
-  const TaskId all =
-      add_all_reduce(plan.builder, plan.lanes.collectives, "all-reduce models", plan.clocks.sync, sums, false);
-  std::vector<TaskId> writes;
-  for (int32_t d = 0; d < plan.in.devices(); ++d) {
+  if (alone) return;
+  const TaskId all = add_all_reduce(plan.builder, group.collectives, group.prefix + "all-reduce models",
+                                    plan.clocks.sync, sums, false);
+  for (size_t i = 0; i < group.devices.size(); ++i) {
+    const int32_t d = group.devices[i];
     const TaskId task = plan.builder.add_task(Task::Kind::Average, plan.in.device_name(d) + "/" + name,
                                               plan.lanes.averaging[size_t(d)], plan.clocks.sync);
-    write(task, d, {sums[size_t(d)]}, {1.0});
-    plan.builder.add_edge(reads[size_t(d)], all, 0, Edge::Needs::Issued, Edge::Why::Data, "sum of models");
+    write(task, d, {sums[i]}, {1.0});
+    const TaskId read = summed.reads[size_t(d)];
+    plan.builder.add_edge(read, all, 0, Edge::Needs::Issued, Edge::Why::Data, "sum of models");
     plan.builder.add_edge(all, task, 0, Edge::Needs::Issued, Edge::Why::Data, "sum of models");
-    plan.builder.add_edge(task, reads[size_t(d)], 1, Edge::Needs::Issued, Edge::Why::Reuse, "sum of models");
-    writes.push_back(task);
+    plan.builder.add_edge(task, read, 1, Edge::Needs::Issued, Edge::Why::Reuse, "sum of models");
+    summed.writes[size_t(d)] = task;
   }
-  return {reads, writes};
+}
+
+}  // namespace
+
+SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double share, const SumWriter& write) {
+  const auto devices = size_t(plan.in.devices());
+  SummedModels summed{std::vector<TaskId>(devices, kNone), std::vector<TaskId>(devices, kNone)};
+  const bool apart = plan.in.hosts_average_apart();
+  const std::vector<std::vector<int32_t>> groups = plan.in.averaging_groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (apart) {
+      const double of_host = share * double(devices) / double(groups[g].size());
+      sum_models(plan, name, {groups[g], plan.lanes.within_hosts[g], fmt::format("host {}/", g), of_host}, write,
+                 summed);
+    } else {
+      sum_models(plan, name, {groups[g], plan.lanes.collectives, "", share}, write, summed);
+    }
+  }
+  return summed;
+}
+
+HostsMean add_hosts_mean(const PlanSoFar& plan, const std::string& name, const std::vector<Term>& arrays,
+                         const std::vector<TaskId>& after) {
+  HostsMean mean;
+  std::vector<TaskId> copies;
+  for (int32_t d = 0; d < plan.in.devices(); ++d) {
+    const std::string task_name = plan.in.device_name(d) + "/copy " + name;
+    const TensorType& type = arrays[size_t(d)].type;
+    const TaskId copy =
+        plan.builder.add_task(Task::Kind::Average, task_name, plan.lanes.averaging[size_t(d)], plan.clocks.hosts);
+    const BufferId buffer =
+        plan.builder.add_device_buffer(plan.in.device_name(d) + "/" + name + " of hosts", d, type.bytes(), 1, kNone);
+    mean.means.push_back({{buffer, 0, 0}, type});
+    plan.builder.add_node(copy, "arbalest.Combine", task_name, {arrays[size_t(d)]}, {mean.means.back()},
+                          {{"coefficients", std::vector<double>{1}}});
+    plan.builder.add_edge(after[size_t(d)], copy, 0, Edge::Needs::Issued, Edge::Why::Data, name);
+    copies.push_back(copy);
+  }
+  mean.all = add_all_reduce(plan.builder, plan.lanes.collectives, "mean " + name + " of hosts", plan.clocks.hosts,
+                            mean.means, true);
+  for (const TaskId copy : copies) {
+    plan.builder.add_edge(copy, mean.all, 0, Edge::Needs::Issued, Edge::Why::Data, name);
+  }
+  return mean;
+}
+
+TaskId add_model_move(const PlanSoFar& plan, const std::string& name, int32_t device, const ModelWriter& write) {
+  const ValueId lowered = plan.in.training().arenas.weights_lowered;
+  const TaskId task = plan.builder.add_task(Task::Kind::Average, plan.in.device_name(device) + "/" + name,
+                                            plan.lanes.averaging[size_t(device)], plan.clocks.hosts);
+  for (const Replica* replica : on_device(plan.learners, device)) {
+    std::vector<Term> models = {weights_of(plan, *replica)};
+    if (lowered != kNone) models.push_back({replica->placement.of[size_t(lowered)], plan.in.type_of(lowered)});
+    write(task, *replica, models);
+    plan.builder.add_edge(task, replica->first(), 1, Edge::Needs::Issued, Edge::Why::Data, "weights");
+  }
+  return task;
 }
 
 }  // namespace arbalest

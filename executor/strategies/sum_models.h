@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sum of the learners' models, as strategies that average models need it.
+// The sum of the learners' models, as strategies that average models need it, and what hosts average apart.
 
 #include <functional>
 #include <string>
@@ -26,6 +26,27 @@ struct SummedModels {
 // Makes share · Σ w_j over all learners, as tasks at the ticks of the sync clock: one a device that reads its replicas;
 // or a sum on each device, an all-reduce, and one a device that reads the whole. The tasks that have the whole sum are
 // called "DEVICE/`name`". The caller adds the edges that protect the models and what `write` writes.
+//
+// If hosts average apart, the sum on the devices of each is that of its own learners, whose shares are greater in
+// proportion: 1 / k becomes 1 / k_h.
 SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double share, const SumWriter& write);
+
+// The mean of an array over all devices, which is that over learners, at the ticks of the hosts' clock.
+struct HostsMean {
+  std::vector<Term> means;  // by device: memory of its own
+  TaskId all = kNone;       // the collective after which it is there
+};
+
+// Makes the mean of arrays[d], which device d has once after[d] has run; `name` says what it is: "average". `after` is
+// a task at the last tick of a group of the sync clock, whose learners' updates it waits for.
+HostsMean add_hosts_mean(const PlanSoFar& plan, const std::string& name, const std::vector<Term>& arrays,
+                         const std::vector<TaskId>& after);
+
+// Adds the node of `task` that writes one learner's model, to the places that hold its weights, the lowered ones last.
+using ModelWriter = std::function<void(TaskId task, const Replica& replica, const std::vector<Term>& models)>;
+
+// Adds a task "DEVICE/`name`" at the ticks of the hosts' clock, which writes the models of the device's learners by
+// `write`, and which their next step waits for.
+TaskId add_model_move(const PlanSoFar& plan, const std::string& name, int32_t device, const ModelWriter& write);
 
 }  // namespace arbalest

@@ -106,8 +106,11 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
     }
   }
   add("frozen/", state.frozen, frozen_, frozen_bytes_);
-  add("average/", state.average, weights_, weight_bytes_);
-  add("previous average/", state.previous, weights_, weight_bytes_);
+  for (size_t host = 0; host < state.averages.size(); ++host) {
+    const std::string prefix = host == 0 ? "" : fmt::format("host {}/", host);
+    add(prefix + "average/", state.averages[host].now, weights_, weight_bytes_);
+    add(prefix + "previous average/", state.averages[host].before, weights_, weight_bytes_);
+  }
   add("moving average/", state.moving_average.weights, weights_, weight_bytes_);
   if (segment.validating) add_model("validating", segment.model);
   if (checkpoint.keeps_validated) add_model("validated", checkpoint.validated);
@@ -176,6 +179,11 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
     return part.members == &weights_ && !part.prefix.starts_with("learner ") && !part.members->empty() &&
            !tensors.contains(part.prefix + part.members->front().name);
   };
+  std::vector<AverageState>& averages = checkpoint.segment.state.averages;
+  averages.assign(1, {});
+  for (const LearnerState& learner : checkpoint.segment.state.learners) {
+    averages.resize(std::max(averages.size(), size_t(learner.host) + 1));
+  }
   for (const Part& part : parts_of(checkpoint)) {
     if (optional(part)) continue;
     part.content->assign(size_t(part.bytes), std::byte{0});
@@ -192,6 +200,12 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
                       part.content->data() + member.offset);
     }
   }
+  const bool averaged = !averages.front().now.empty();
+  for (const LearnerState& learner : checkpoint.segment.state.learners) {
+    if (averaged == !averages[size_t(learner.host)].now.empty()) continue;
+    throw RunError(fmt::format("the checkpoint has no average for learners of host {}", averaged ? learner.host : 0));
+  }
+  if (!averaged) averages.clear();
   if (taken != file.tensors.size()) throw RunError("the checkpoint has tensors that are not of this run");
   for (ModelState* model : {&checkpoint.segment.model, &checkpoint.validated}) {
     model->frozen = checkpoint.segment.state.frozen;

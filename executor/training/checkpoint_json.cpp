@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kFormat = 1;
 constexpr int64_t kMost = int64_t{1} << 50;  // of any count
+constexpr int64_t kMostHosts = 1 << 16;
 
 Json real(double value) {
   if (std::isfinite(value)) return value;
@@ -246,10 +247,17 @@ StrategyOptions strategy_of(const Json& json) {
     throw RunError(error.what());
   }
   strategy.every = count_of(json.at("every"));
+  if (json.contains("every_hosts")) strategy.every_hosts = count_of(json["every_hosts"]);  // older files have none
   strategy.alpha = real_of(json.at("alpha"));
   strategy.beta = real_of(json.at("beta"));
   strategy.momentum = real_of(json.at("momentum"));
   return strategy;
+}
+
+int32_t host_of(const Json& json) {
+  const int64_t host = count_of(json, kMostHosts - 1);
+  if (host < 0) throw RunError(fmt::format("the number {} of a host is below 0", host));
+  return int32_t(host);
 }
 
 Json json_of(const SegmentSnapshot& segment) {
@@ -257,7 +265,8 @@ Json json_of(const SegmentSnapshot& segment) {
   for (size_t j = 0; j < segment.state.learners.size(); ++j) {
     learners.push_back({{"updates", segment.state.learners[j].updates},
                         {"updates_before", segment.updates[j]},
-                        {"correction", real(segment.corrections[j])}});
+                        {"correction", real(segment.corrections[j])},
+                        {"host", segment.state.learners[j].host}});
   }
   for (const std::vector<double>& sums : segment.tallies) tallies.push_back(reals(sums));
   const MovingAverage& average = segment.state.moving_average;
@@ -268,6 +277,7 @@ Json json_of(const SegmentSnapshot& segment) {
           {"learners", learners},
           {"averaged", segment.state.averaged},
           {"unaveraged", segment.state.unaveraged},
+          {"apart", segment.state.apart},
           {"moving_average", {{"decay", average.decay}, {"updates", average.updates}, {"within", average.within}}},
           {"reported", segment.reported},
           {"trained", reals(segment.trained)},
@@ -283,12 +293,15 @@ SegmentSnapshot segment_of(const Json& json) {
   constexpr int64_t kMostLearners = 1 << 20;
   segment.learners = int32_t(count_of(json.at("learners_per_device"), kMostLearners));
   for (const Json& each : json.at("learners").get_ref<const Json::array_t&>()) {
-    segment.state.learners.emplace_back().updates = count_of(each.at("updates"));
+    LearnerState& learner = segment.state.learners.emplace_back();
+    learner.updates = count_of(each.at("updates"));
+    learner.host = each.contains("host") ? host_of(each["host"]) : 0;  // older files have none
     segment.updates.push_back(count_of(each.at("updates_before")));
     segment.corrections.push_back(real_of(each.at("correction")));
   }
   segment.state.averaged = json.at("averaged").get<bool>();
   segment.state.unaveraged = count_of(json.at("unaveraged"));
+  segment.state.apart = json.contains("apart") ? count_of(json["apart"]) : segment.state.unaveraged;
   const Json& average = json.at("moving_average");
   segment.state.moving_average.decay = real_of(average.at("decay"));
   segment.state.moving_average.updates = count_of(average.at("updates"));
@@ -321,6 +334,7 @@ Json to_json(const Checkpoint& checkpoint) {
           {"strategy",
            {{"kind", checkpoint.strategy.name},
             {"every", checkpoint.strategy.every},
+            {"every_hosts", checkpoint.strategy.every_hosts},
             {"alpha", checkpoint.strategy.alpha},
             {"beta", checkpoint.strategy.beta},
             {"momentum", checkpoint.strategy.momentum}}},

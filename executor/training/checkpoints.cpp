@@ -14,9 +14,9 @@ constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
 
 int64_t bytes_of(const Checkpoint& checkpoint) {
   const RunState& state = checkpoint.segment.state;
-  size_t bytes = state.average.size() + state.previous.size() + state.frozen.size() +
-                 state.moving_average.weights.size() + checkpoint.validated.weights.size() +
+  size_t bytes = state.frozen.size() + state.moving_average.weights.size() + checkpoint.validated.weights.size() +
                  checkpoint.segment.model.weights.size();
+  for (const AverageState& average : state.averages) bytes += average.now.size() + average.before.size();
   for (const LearnerState& learner : state.learners) {
     bytes += learner.weights.size() + learner.statistics.size();
     for (const auto& slot : learner.slots) bytes += slot.size();

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <optional>
 
 #include "base/plain_message.h"
@@ -20,6 +21,17 @@
 #include "graph/op.h"
 
 namespace arbalest {
+namespace {
+
+// The file of a rank's own part of the trace.
+std::string path_of_part(const std::string& trace, int rank) {
+  const std::filesystem::path path(trace);
+  const std::string name = path.filename().string();
+  const size_t dot = std::min(name.find('.', 1), name.size());
+  return path.parent_path() / fmt::format("{}.rank{}{}", name.substr(0, dot), rank, name.substr(dot));
+}
+
+}  // namespace
 
 RunTrace::RunTrace(const SessionOptions& options) : options_(options) {
   run_.started = utc_time(std::time(nullptr));
@@ -71,7 +83,7 @@ void RunTrace::finish(Segment& segment, RunFinished& end) {
   std::vector<TraceFile> traces = options_.ranks ? traces_of_all(*options_.ranks) : std::vector{own_trace()};
   if (traces.empty()) return;
   try {
-    write(traces.size() == 1 ? traces.front() : joined(std::move(traces)));
+    write(traces.size() == 1 ? traces.front() : joined(std::move(traces)), options_.files.trace);
   } catch (const std::exception& error) {
     end.trace_error = plain_message(error);
     warn(end.trace_error);
@@ -112,13 +124,13 @@ std::vector<TraceFile> RunTrace::traces_of_all(Ranks& ranks) {
   return traces;
 }
 
-void RunTrace::write(const TraceFile& trace) {
-  write_trace(trace, options_.files.trace);
-  written_ = options_.files.trace;
+void RunTrace::write(const TraceFile& trace, const std::string& path) {
+  write_trace(trace, path);
+  written_ = path;
 }
 
 void RunTrace::write_failed() noexcept {
-  if (!recorder_ || (options_.ranks && !options_.ranks->first())) return;
+  if (!recorder_) return;
   try {
     run_.ended = RunEnd::Failed;
     try {
@@ -129,7 +141,9 @@ void RunTrace::write_failed() noexcept {
       run_.message = plain_message(error);
       std::replace(run_.message.begin(), run_.message.end(), '\n', ' ');
     }
-    write(own_trace());
+    const bool first = !options_.ranks || options_.ranks->first();
+    const std::string& whole = options_.files.trace;
+    write(own_trace(), first ? whole : path_of_part(whole, options_.ranks->rank()));
   } catch (const std::exception& error) {
     warn(error.what());
   }

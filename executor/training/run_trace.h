@@ -24,7 +24,8 @@ class RunTrace {
   // Writes the trace of a run that is over, if there is one. Failures become warnings and part of `end`.
   void finish(Segment& segment, RunFinished& end);
   // The trace of a run that fails is written too: called while its exception is handled. If writing fails as well, it
-  // is a warning: the run's own error is the one that is reported.
+  // is a warning: the run's own error is the one that is reported. Ranks other than the first write their own part next
+  // to that file, because nobody can be sure to gather it any more: "run.rank2.json.gz" for "run.json.gz".
   void write_failed() noexcept;
   const std::string& written() const { return written_; }  // the file, or ""
 
@@ -32,7 +33,7 @@ class RunTrace {
   void describe(const Segment& segment, const Prepared& prepared);
   TraceFile own_trace();
   std::vector<TraceFile> traces_of_all(Ranks& ranks);
-  void write(const TraceFile& trace);
+  void write(const TraceFile& trace, const std::string& path);
 
   const SessionOptions& options_;
   std::unique_ptr<TraceRecorder> recorder_;

@@ -6,12 +6,12 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
-#include <sstream>
 #include <string_view>
 
 #include "base/random.h"
 #include "base/version.h"
 #include "executor/devices/device.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -131,25 +131,7 @@ void check_strategy(const Prepared& prepared) {
 
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
   check_strategy(prepared);
-  const auto mine = facts_of(prepared, options, identity);
-  std::string text;
-  for (const auto& [name, value] : mine) text += fmt::format("{}\t{}\n", name, printable(value));
-  const Ranks::Parts parts = ranks.exchange("facts", text);
-  for (int rank = 1; rank < ranks.size(); ++rank) {
-    std::istringstream first(parts[0]), other(parts[size_t(rank)]);
-    for (std::string a, b; std::getline(first, a) && std::getline(other, b);) {
-      if (a == b) continue;
-      const auto value = [](const std::string& line) {
-        return line.substr(std::min(line.find('\t') + 1, line.size()));
-      };
-      throw GraphError(fmt::format(
-          "{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 trains with each process alone",
-          ranks.name(rank), ranks.name(0), b.substr(0, b.find('\t')), value(b), ranks.name(0), value(a)));
-    }
-    if (parts[0] != parts[size_t(rank)]) {
-      throw GraphError(fmt::format("{} differs from {} in what it trains", ranks.name(rank), ranks.name(0)));
-    }
-  }
+  check_alike(ranks, facts_of(prepared, options, identity));
 }
 
 }  // namespace arbalest

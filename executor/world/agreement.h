@@ -7,12 +7,17 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "executor/world/ranks.h"
 
 namespace arbalest {
 
+// Throws GraphError, on all ranks alike, if facts (name, value) are not the same everywhere: it names the first rank
+// that differs, and both values.
+void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
 int64_t largest_of(Ranks* ranks, int64_t number);
 std::string first_of(Ranks* ranks, std::string text);  // of the first rank whose text is not empty; "": all are
 // An error that all ranks throw, so that all can go on from there in another way.

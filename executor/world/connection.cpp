@@ -222,10 +222,4 @@ std::unique_ptr<Connection> Listener::accept(std::chrono::milliseconds longest) 
   return descriptor < 0 ? nullptr : std::make_unique<Connection>(descriptor);
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 }  // namespace arbalest

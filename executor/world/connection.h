@@ -70,6 +70,4 @@ class Listener {
   int descriptor_ = -1;
 };
 
-std::string host_name();
-
 }  // namespace arbalest

@@ -90,7 +90,7 @@ class RankZero {
     met_.connections.resize(size_t(settings.size));
     met_.hosts.resize(size_t(settings.size));
     processes_.resize(size_t(settings.size));
-    met_.hosts[0] = host_name();
+    met_.hosts[0] = settings.own_host;
     processes_[0] = std::to_string(getpid());
   }
 
@@ -252,8 +252,8 @@ Met visit(const WorldSettings& settings) {
     const std::string ours = challenge();
     const std::string mine = proof(settings.secret, fmt::format("rank {}", settings.rank), asked.bytes);
     connection->send(Frame::Kind::Hello, {},
-                     as_lines({kProtocol, std::to_string(settings.rank), std::to_string(settings.size), host_name(),
-                               std::to_string(getpid()), mine, ours}));
+                     as_lines({kProtocol, std::to_string(settings.rank), std::to_string(settings.size),
+                               settings.own_host, std::to_string(getpid()), mine, ours}));
     const Frame answer = connection->receive(kSmall);
     if (answer.kind != Frame::Kind::Welcome) fail_as_told(settings, answer);
     if (answer.bytes != proof(settings.secret, "rank 0", ours)) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -79,6 +80,17 @@ void put_place(WorldSettings& settings, const std::string& name, const std::stri
   settings.host = host;
   settings.port = Variables::parse(name + "'s port", text.substr(colon + 1), 1, kMostPort,
                                    fmt::format("a number from 1 to {}", kMostPort));
+}
+
+void put_host(WorldSettings& settings, const Variables& variables) {
+  constexpr size_t kLongest = 255;  // as of names of the system
+  const std::string* given = variables.find(kHostVariable);
+  if (!given) return;
+  if (given->empty() || given->size() > kLongest || printable(*given) != *given) {
+    throw GraphError(fmt::format("{} is '{}'; expected the name of a host, of {} letters at most", kHostVariable,
+                                 printable(*given).substr(0, kLongest), kLongest));
+  }
+  settings.own_host = *given;
 }
 
 // A port that all ranks of a job work out alike.
@@ -220,6 +232,12 @@ std::string first_of_hosts(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) + rest;
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 WorldSettings detect_world(const Environment& environment, const WorldOptions& options) {
   const Variables variables(environment);
   WorldSettings settings;
@@ -239,6 +257,7 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
     find_place(settings, *launcher, variables);
   }
   settings.patience = options.patience;
+  put_host(settings, variables);
   settings.secret = secret_of(variables, options.secret_file);
   if (settings.secret.empty() && !is_loopback(settings.host)) {
     throw GraphError(

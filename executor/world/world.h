@@ -21,14 +21,18 @@ struct WorldOptions {
 };
 
 inline constexpr const char* kSecretVariable = "ARBALEST_SECRET";
+inline constexpr const char* kHostVariable = "ARBALEST_HOST";
 inline constexpr int kMostRanks = 65536;
+
+std::string host_name();  // as the system has it
 
 struct WorldSettings {
   int rank = 0, size = 1;
-  std::string host;     // where rank 0 waits
-  int port = 0;         // the same
-  std::string told_by;  // "srun (SLURM_PROCID, SLURM_NTASKS)", for messages
-  std::string secret;   // "": none
+  std::string host;                    // where rank 0 waits
+  int port = 0;                        // the same
+  std::string told_by;                 // "srun (SLURM_PROCID, SLURM_NTASKS)", for messages
+  std::string secret;                  // "": none
+  std::string own_host = host_name();  // or as kHostVariable names it
   double patience = 25;
 };
 

@@ -40,14 +40,17 @@ class RankSum {
   RankSum(RankExchange& ranks, int64_t count, std::vector<T> shares)
       : ranks_(ranks), count_(count), shares_(std::move(shares)), of_(ranks.ranks_of_arrays()) {
     if (of_.size() != shares_.size()) throw RunError("all_reduce: there is not one array for each device of the ranks");
-    size_ = *std::max_element(of_.begin(), of_.end()) + 1;
+    members_ = of_;
+    std::sort(members_.begin(), members_.end());
+    members_.erase(std::unique(members_.begin(), members_.end()), members_.end());
+    place_ = std::find(members_.begin(), members_.end(), ranks.rank()) - members_.begin();
     const auto elsewhere = std::count_if(of_.begin(), of_.end(), [&](int rank) { return rank != ranks.rank(); });
-    pieces_.resize(size_t(elsewhere) * size_t(end(ranks.rank()) - begin(ranks.rank())));
+    pieces_.resize(size_t(elsewhere) * size_t(end(place_) - begin(place_)));
   }
 
   void run(const KernelContext& context) {
     const int here = ranks_.rank();
-    const int64_t own = begin(here), length = end(here) - own;
+    const int64_t own = begin(place_), length = end(place_) - own;
     std::vector<const void*> inputs;
     std::vector<void*> outputs;
     std::vector<RankExchange::Piece> sent, received;
@@ -57,7 +60,7 @@ class RankSum {
         T* const array = static_cast<T*>(const_cast<void*>(context.inputs[i]));
         inputs.push_back(array + own);
         outputs.push_back(static_cast<T*>(context.outputs[i]) + own);
-        for (int rank = 0; rank < size_; ++rank) add(sent, rank, array);
+        for (int64_t place = 0; place < size(); ++place) add(sent, place, array);
       } else {
         inputs.push_back(piece);
         received.push_back({of_[i], piece, length * int64_t(sizeof(T))});
@@ -73,11 +76,14 @@ class RankSum {
   }
 
  private:
-  int64_t begin(int rank) const { return count_ * rank / size_; }
-  int64_t end(int rank) const { return begin(rank + 1); }
-  void add(std::vector<RankExchange::Piece>& pieces, int rank, T* array) const {
-    if (rank == ranks_.rank()) return;
-    pieces.push_back({rank, array + begin(rank), (end(rank) - begin(rank)) * int64_t(sizeof(T))});
+  // The range of the rank at a place among the members.
+  int64_t size() const { return int64_t(members_.size()); }
+  int64_t begin(int64_t place) const { return count_ * place / size(); }
+  int64_t end(int64_t place) const { return begin(place + 1); }
+  void add(std::vector<RankExchange::Piece>& pieces, int64_t place, T* array) const {
+    if (place == place_) return;
+    const int64_t bytes = (end(place) - begin(place)) * int64_t(sizeof(T));
+    pieces.push_back({members_[size_t(place)], array + begin(place), bytes});
   }
 
   // The sums of this rank's range to the others, and theirs to all arrays here.
@@ -88,15 +94,16 @@ class RankSum {
       if (of_[i] == here) arrays.push_back(static_cast<T*>(context.outputs[i]));
     }
     std::vector<RankExchange::Piece> sent, received;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == here) continue;
-      sent.push_back({rank, arrays.front() + begin(here), (end(here) - begin(here)) * int64_t(sizeof(T))});
-      add(received, rank, arrays.front());
+    for (int64_t place = 0; place < size(); ++place) {
+      if (place == place_) continue;
+      const int64_t bytes = (end(place_) - begin(place_)) * int64_t(sizeof(T));
+      sent.push_back({members_[size_t(place)], arrays.front() + begin(place_), bytes});
+      add(received, place, arrays.front());
     }
     ranks_.exchange(sent, received);
     for (size_t i = 1; i < arrays.size(); ++i) {
-      std::copy_n(arrays.front(), begin(here), arrays[i]);
-      std::copy(arrays.front() + end(here), arrays.front() + count_, arrays[i] + end(here));
+      std::copy_n(arrays.front(), begin(place_), arrays[i]);
+      std::copy(arrays.front() + end(place_), arrays.front() + count_, arrays[i] + end(place_));
     }
   }
 
@@ -104,8 +111,9 @@ class RankSum {
   const int64_t count_;
   const std::vector<T> shares_;
   const std::vector<int>& of_;
-  int size_ = 1;
-  std::vector<T> pieces_;  // of arrays elsewhere: this rank's range
+  std::vector<int> members_;  // ranks that have arrays
+  int64_t place_ = 0;         // of this rank among them
+  std::vector<T> pieces_;     // of arrays elsewhere: this rank's range
 };
 
 template <typename T>

@@ -73,7 +73,7 @@ void add_strategy_spec(const StrategySpec& spec) {
   if (int(spec.alone) + int(spec.sums_gradients) + int(spec.averages_models) > 1) {
     refuse("its learners train alone, sum gradients or average models; expected one of these at most");
   }
-  if ((spec.replaces_models || spec.corrects) && !spec.averages_models) {
+  if ((spec.replaces_models || spec.corrects || spec.averages_hosts_apart) && !spec.averages_models) {
     refuse("it replaces models or corrects towards an average; expected that it averages models");
   }
   specs().add(spec);
@@ -111,6 +111,11 @@ StrategyOptions strategy_options(const Node& node) {
   options.every = int_attribute_from(node, "every", 1);
   if (spec.sums_gradients && options.every != 1) {
     fail(node, fmt::format("attribute 'every' is {}; {} averages gradients at every update", options.every, spec.name));
+  }
+  options.every_hosts = int_attribute_from(node, "every_hosts", 1);
+  if (!spec.averages_hosts_apart && options.every_hosts != 1) {
+    fail(node, fmt::format("attribute 'every_hosts' is {}; with {} all hosts take part each time", options.every_hosts,
+                           spec.name));
   }
   options.alpha = float_attribute(node, "alpha");
   if (!(options.alpha > 0 && options.alpha <= 1)) {
@@ -151,6 +156,8 @@ void register_replicas_synchronize(OpRegistry& registry) {
        .outputs = {{.name = "synced"}},
        .attributes = {string_spec("strategy", defaults.name, strategies_in_words()),
                       int_spec("every", defaults.every, "updates from one averaging to the next"),
+                      int_spec("every_hosts", defaults.every_hosts,
+                               "sma and local: averagings from one over all hosts to the next; others are within each"),
                       float_spec("alpha", defaults.alpha,
                                  "sma: share of its distance from the average that a learner gives up"),
                       float_spec("beta", defaults.beta,

@@ -21,6 +21,8 @@ struct StrategySpec {
   bool replaces_models = false;  // by averages_models: learners are alike afterwards
   // By averages_models: updates correct towards an average, and start again from it where the rate drops in a step.
   bool corrects = false;
+  // By averages_models: hosts may average with each other more rarely than learners of a host do (`every_hosts`).
+  bool averages_hosts_apart = false;
 };
 
 // The strategy of a single learner.
@@ -30,6 +32,7 @@ inline constexpr const char* kNoStrategy = "none";
 struct StrategyOptions {
   std::string name = "sma";
   int64_t every = 1;                // τ: updates from one averaging to the next
+  int64_t every_hosts = 1;          // averagings from one that spans all hosts to the next; others are within a host
   double alpha = 0.5, beta = 1;     // α and β
   double momentum = -1;             // μ; negative: 0.9 where Train's optimiser keeps no momentum of its own, else 0
   int64_t bucket_bytes = 32 << 20;  // of gradients that travel together, at least

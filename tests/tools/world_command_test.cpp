@@ -38,6 +38,7 @@ TEST_CASE("one rank of a world") {
     warn(plain_message(error));
     status = int(error.code());
   }
+  std::fflush(stdout);
   std::_Exit(status);
 }
 

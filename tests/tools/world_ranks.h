@@ -46,19 +46,20 @@ inline constexpr const char* kGraph =
 class Rank {
  public:
   // `variables`: "NAME=value", besides those of this process.
-  Rank(const Words& words, const std::string& errors, Words variables = {}) : errors_(errors) {
+  Rank(const Words& words, const std::string& errors, Words variables = {}, const std::string& output = "/dev/null")
+      : errors_(errors) {
     variables.push_back(std::string(kWords) + "=");
     for (const std::string& word : words) variables.back() += word + "\n";
     std::vector<char*> environment;
     for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
     for (std::string& variable : variables) environment.push_back(variable.data());
     environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world";
-    std::vector<char*> arguments = {program.data(), filter.data(), nullptr};
+    std::string program = "/proc/self/exe", filter = "--test-case=one rank of a world", quiet = "--no-intro=1";
+    std::vector<char*> arguments = {program.data(), filter.data(), quiet.data(), nullptr};
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     REQUIRE(posix_spawn(&process_, program.c_str(), &files, nullptr, arguments.data(), environment.data()) == 0);
     posix_spawn_file_actions_destroy(&files);
   }
@@ -106,9 +107,11 @@ struct Place {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  // The ranks of a world, of which rank `r` has words of its own as well.
+  // The ranks of a world, of which rank `r` has words of its own as well. `hosts`: names that ranks give their hosts,
+  // in place of the system's.
   std::vector<std::unique_ptr<Rank>> start(int size, const Words& more,
-                                           const std::vector<Words>& own = std::vector<Words>(4)) const {
+                                           const std::vector<Words>& own = std::vector<Words>(4),
+                                           const Words& hosts = {}) const {
     const std::string port = "127.0.0.1:" + std::to_string(free_port());
     std::vector<std::unique_ptr<Rank>> ranks;
     for (int rank = 0; rank < size; ++rank) {
@@ -116,7 +119,8 @@ struct Place {
       words.insert(words.end(), {"--world-size", std::to_string(size), "--rank", std::to_string(rank)});
       words.insert(words.end(), {"--rendezvous", port});
       words.insert(words.end(), own[size_t(rank)].begin(), own[size_t(rank)].end());
-      ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank))));
+      const Words variables = hosts.empty() ? Words{} : Words{"ARBALEST_HOST=" + hosts[size_t(rank)]};
+      ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank)), variables));
     }
     return ranks;
   }

@@ -153,6 +153,7 @@ struct ProfileOptions : GraphOptions {
 
 // One pass over a split with weights as they are.
 struct EvaluateOptions : GraphOptions {
+  WorldOptions world;
   std::string split;        // "": the graph's validation split
   std::string class_names;  // a file of them, a line each
   std::string value;        // the scores that classes are counted by; "": the first loss's
@@ -162,6 +163,7 @@ struct EvaluateOptions : GraphOptions {
 
 struct PredictOptions : GraphOptions {
   using Format = LineFormat;
+  WorldOptions world;
   std::string split;
   std::string class_names;
   std::string value;               // instead of classes, the numbers of this value of the graph, or its classes

@@ -428,4 +428,26 @@ void bind_inference(CLI::App& command, GraphOptions& options, std::string& split
       ->check(not_empty());
 }
 
+void bind_world(CLI::App& command, WorldOptions& world) {
+  command.add_option("--rank", world.rank, "of this process among those that work together; a launcher's otherwise")
+      ->type_name("N");
+  command
+      .add_option("--world-size", world.size,
+                  "how many processes work together; 1: this one alone, whatever started it")
+      ->type_name("N");
+  command.add_option("--rendezvous", world.rendezvous, "where rank 0 waits for the others")
+      ->type_name("HOST:PORT")
+      ->check(not_empty());
+  command
+      .add_option("--secret-file", world.secret_file,
+                  "holds the secret that the processes share; otherwise the variable ARBALEST_SECRET")
+      ->type_name("FILE")
+      ->check(not_empty());
+  command
+      .add_option("--rendezvous-timeout", world.patience, "seconds after which a process that has not come is missing")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(real(0.1, 86400));
+}
+
 }  // namespace arbalest

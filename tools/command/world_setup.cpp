@@ -95,9 +95,11 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   check_each_gpu_once(*ranks, ranks->exchange("GPUs", bus_ids(own)));
   const Ranks::Parts parts = ranks->exchange("devices", fmt::format("{} {}", threads, fmt::join(names, ",")));
   session.learners.devices.clear();
+  std::map<std::string, int32_t> hosts;  // their numbers
   session.execution.threads = threads;
   for (int rank = 0; rank < ranks->size(); ++rank) {
     const std::string& part = parts[size_t(rank)];
+    const int32_t host = hosts.emplace(ranks->host(rank), int32_t(hosts.size())).first->second;
     const size_t blank = std::min(part.find(' '), part.size() - 1);
     int theirs = threads;
     std::from_chars(part.data(), part.data() + blank, theirs);
@@ -105,6 +107,7 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
     for (PlanDevice device : parse_devices(part.substr(blank + 1), default_devices)) {
       device.rank = rank;
       device.host = name_in_plan(*ranks, rank);
+      device.host_number = host;
       session.learners.devices.push_back(device);
     }
   }
@@ -128,7 +131,8 @@ std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Ki
   const int hosts = number(0, by, kMostHosts), each = number(by + 1, text.size(), kMostEach);
   std::vector<PlanDevice> devices;
   for (int host = 0; host < hosts; ++host) {
-    for (int index = 0; index < each; ++index) devices.push_back({kind, index, host, fmt::format("host{}", host)});
+    for (int index = 0; index < each; ++index)
+      devices.push_back({kind, index, host, fmt::format("host{}", host), host});
   }
   return devices;
 }

@@ -22,6 +22,7 @@
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/trained_graph.h"
+#include "tools/command/world_setup.h"
 
 namespace arbalest {
 namespace {
@@ -243,7 +244,10 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
 
 }  // namespace
 
-int command_evaluate(const EvaluateOptions& options) {
+namespace {
+
+int evaluate_as_rank(const EvaluateOptions& options, const std::shared_ptr<Ranks>& ranks) {
+  const bool tells = !ranks || ranks->first();
   Graph graph = load_as_trained(options);
   std::optional<Head> head;
   if (!options.value.empty() || !heads_of(graph).empty()) head = head_of(graph, options.value, "leave --value out");
@@ -253,15 +257,19 @@ int command_evaluate(const EvaluateOptions& options) {
   if (head) asked.outputs = {head->scores, head->label};
   SessionOptions session = session_options(options);
   take_as_trained(session, options, graph);
+  if (ranks) share_session(ranks, options.devices, session);
   Inference inference(std::move(graph), session, asked);
   const Source& source = inference.source();
   if (options.class_names.empty()) {
     refuse_other_classes(inference.class_names(), source.class_names(), source.describe());
   }
   if (!options.class_names.empty()) name_classes(inference, options.class_names, counted_by(head, inference));
-  tell_of_fresh_weights(options.session.files);
-  for (const std::string& note : inference.notes()) warn(note);
+  if (tells) tell_of_fresh_weights(options.session.files);
+  for (const std::string& note : inference.notes()) {
+    if (tells) warn(note);
+  }
   Evaluated evaluated = evaluate(inference, head);
+  if (!tells) return kDone;
   if (head) {
     evaluated.scores = head->scores;
     evaluated.others = others;
@@ -274,12 +282,20 @@ int command_evaluate(const EvaluateOptions& options) {
   return kDone;
 }
 
+}  // namespace
+
+int command_evaluate(const EvaluateOptions& options) {
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return evaluate_as_rank(options, ranks); });
+}
+
 void declare_evaluate(Subcommands& commands) {
   const auto command =
       commands.add<EvaluateOptions>("evaluate", "measure a trained model on a split", command_evaluate);
   CLI::App& app = command.app;
   EvaluateOptions& options = command.options;
   bind_inference(app, options, options.split, options.class_names);
+  bind_world(app, options.world);
   app.add_option("--value", options.value,
                  "the scores that classes are counted by, where several losses compare some; otherwise the first's")
       ->type_name("NAME")

@@ -25,6 +25,7 @@
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/trained_graph.h"
+#include "tools/command/world_setup.h"
 
 namespace arbalest {
 namespace {
@@ -184,7 +185,10 @@ bool has_files(const Source& source) {
 
 }  // namespace
 
-int command_predict(const PredictOptions& options) {
+namespace {
+
+int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>& ranks) {
+  const bool tells = !ranks || ranks->first();
   Graph graph = load_as_trained(options);
   SessionOptions session = session_options(options);
   InferenceRequest asked{options.split, {}};
@@ -192,11 +196,12 @@ int command_predict(const PredictOptions& options) {
   if (options.files.empty()) take_as_trained(session, options, graph);
   const int64_t may_be_left_out = session.execution.skip_bad;
   if (!options.files.empty()) ask_about_files(graph, options, session, asked);
+  if (ranks) share_session(ranks, options.devices, session);
   Inference inference(std::move(graph), session, asked);
-  tell_of_fresh_weights(options.session.files);
+  if (tells) tell_of_fresh_weights(options.session.files);
   const std::unique_ptr<PredictionLines> format = lines_of(options, inference, scores);
   const std::string head = format->head();
-  std::fwrite(head.data(), 1, head.size(), stdout);
+  if (tells) std::fwrite(head.data(), 1, head.size(), stdout);
   OrderedLines lines;
   int64_t left_out = 0;
   const bool files = has_files(inference.source());
@@ -215,12 +220,20 @@ int command_predict(const PredictOptions& options) {
   return left_out > may_be_left_out ? kFailed : kDone;
 }
 
+}  // namespace
+
+int command_predict(const PredictOptions& options) {
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return predict_as_rank(options, ranks); });
+}
+
 void declare_predict(Subcommands& commands) {
   const auto command = commands.add<PredictOptions>(
       "predict", "print what a trained model makes of a split or of files", command_predict);
   CLI::App& app = command.app;
   PredictOptions& options = command.options;
   bind_inference(app, options, options.split, options.class_names);
+  bind_world(app, options.world);
   app.add_option("FILES", options.files, "image files to look at, instead of a split")->type_name("");
   app.add_option("--top", options.top,
                  "classes to print a sample, the most probable first; otherwise one, or all labels of several")

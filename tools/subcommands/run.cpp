@@ -147,25 +147,6 @@ int command_run(const RunOptions& options) {
 
 namespace {
 
-void bind_world(CLI::App& app, WorldOptions& world) {
-  app.add_option("--rank", world.rank, "of this process among those that train together; a launcher's otherwise")
-      ->type_name("N");
-  app.add_option("--world-size", world.size,
-                 "how many processes train together; 1: this one alone, whatever started it")
-      ->type_name("N");
-  app.add_option("--rendezvous", world.rendezvous, "where rank 0 waits for the others")
-      ->type_name("HOST:PORT")
-      ->check(not_empty());
-  app.add_option("--secret-file", world.secret_file,
-                 "holds the secret that the processes share; otherwise the variable ARBALEST_SECRET")
-      ->type_name("FILE")
-      ->check(not_empty());
-  app.add_option("--rendezvous-timeout", world.patience, "seconds after which a process that has not come is missing")
-      ->type_name("SECONDS")
-      ->capture_default_str()
-      ->check(real(0.1, 86400));
-}
-
 // The options as given, or their defaults.
 std::vector<OptionValue> values_of(const CLI::App& command) {
   std::vector<OptionValue> values;

@@ -192,6 +192,9 @@ TEST_CASE("plans are live for all combinations of options") {
     const auto learners = int64_t(request.devices.size()) * request.learners;
     StrategyOptions strategy{
         .name = strategy_names()[size_t(digit(59, 4))], .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
+    if (strategy_spec(strategy.name).averages_hosts_apart) strategy.every_hosts = 1 + digit(83, 4);
+    for (size_t d = 1; d < request.devices.size(); ++d)
+      request.devices[d].host_number = int32_t(digit(89, 2) * int64_t(d));
     strategy = resolved(strategy, learners, programs[0][0][0].train);
     const int64_t averaging = strategy.name == "sma" ? 1 + digit(79, 2) : 0;
     Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
@@ -294,8 +297,10 @@ TEST_CASE("an update waits for the average of all devices only where it may star
 TEST_CASE("plans of learners on two devices have no races, and have them without edges of reuse") {
   SessionOptions options = on_cpus(2, 2);
   options.length.epochs = 3;
-  for (const char* strategy : {"strategy = \"sma\"", "strategy = \"ssgd\"", "strategy = \"local\", every = 2"}) {
+  for (const char* strategy : {"strategy = \"sma\"", "strategy = \"ssgd\"", "strategy = \"local\", every = 2",
+                               "strategy = \"sma\", every_hosts = 3", "strategy = \"local\", every_hosts = 3"}) {
     INFO(std::string(strategy));
+    options.learners.devices[1].host_number = std::string_view(strategy).find("hosts") != std::string_view::npos;
     TinyNet net = convolutional();
     net.source = "glyphs:?train=256&test=50&size=16";
     net.synchronize = strategy;

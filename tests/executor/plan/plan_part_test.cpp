@@ -18,18 +18,19 @@ using namespace arbalest::test;
 namespace plan_part_test {
 namespace {
 
-// Devices of two processes with two each.
-Plan plan_of_two(const char* strategy, int learners) {
+// Devices of two processes with two each, on one host or on two.
+Plan plan_of_two(const char* strategy, int learners, bool hosts_apart = false) {
   TinyNet net;
   net.source = "glyphs:?train=200&test=60&size=16";
   net.layers = "c = arbalest.ConvBnRelu <filters = 2, kernel_shape = [3, 3]> (x)\nh = Flatten (c)\n";
-  net.synchronize = fmt::format("strategy = \"{}\"", strategy);
+  net.synchronize = fmt::format("strategy = \"{}\", every_hosts = {}", strategy, hosts_apart ? 3 : 1);
   net.validate = "batch = 5, recalibrate = 2";
   net.train = "lr = 0.1, ema = 0.9";
   SessionOptions options = on_cpus(4, learners);
   options.files.save_best = "best";
   for (size_t d = 0; d < 4; ++d) {
-    options.learners.devices[d] = {PlanDevice::Kind::Cpu, int(d % 2), int32_t(d / 2), d < 2 ? "a" : "b"};
+    options.learners.devices[d] = {PlanDevice::Kind::Cpu, int(d % 2), int32_t(d / 2), d < 2 ? "a" : "b",
+                                   hosts_apart ? int32_t(d / 2) : 0};
   }
   const Prepared prepared = prepare(tiny(net), options);
   return make_plan(prepared.program, prepared.request);
@@ -108,6 +109,32 @@ TEST_CASE("each device's tasks and memory are in one part, collectives and the h
       }
       for (const Arena& arena : whole.arenas) CHECK(memory[arena.name] == 1);
     }
+  }
+}
+
+TEST_CASE("what learners of a host average by themselves is in the parts of its processes alone") {
+  for (const char* strategy : {"sma", "local"}) {
+    const Plan whole = plan_of_two(strategy, 2, true);
+    CHECK(whole.clocks[size_t(whole.relations[size_t(whole.handles.by_hosts)].coarse)].name == "hosts");
+    std::map<std::string, int> found;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const Plan part = part_of(whole, rank);
+      for (const auto& [name, task] : by_name(part)) {
+        found[name] += task->kind == Task::Kind::Collective;
+        const std::vector<std::string> operands = operands_of(part, *task);
+        if (name == fmt::format("host {}/all-reduce models", rank)) {
+          CHECK(std::count(operands.begin(), operands.end(), "") == 0);
+          CHECK(ranks_of(part, task->lane) == std::vector<int>{rank, rank});
+        } else if (name.starts_with("mean ")) {
+          CHECK(std::count(operands.begin(), operands.end(), "") * 2 == int64_t(operands.size()));
+          CHECK(ranks_of(part, task->lane) == std::vector<int>{0, 0, 1, 1});
+        }
+      }
+    }
+    CHECK(found["host 0/all-reduce models"] == 1);
+    CHECK(found["host 1/all-reduce models"] == 1);
+    CHECK(found[std::string("sma") == strategy ? "mean average of hosts" : "mean model of hosts"] == 2);
+    CHECK(found["mean next average of hosts"] == (std::string("sma") == strategy ? 2 : 0));
   }
 }
 

@@ -100,9 +100,9 @@ TEST_CASE("learners of a registered strategy go on under others") {
   CHECK(more.learners[0].weights == bytes(1));
   CHECK(more.learners[1].weights == bytes(3));
   CHECK(more.learners[2].weights == bytes(2));
-  CHECK(more.average.empty());
+  CHECK(more.averages.empty());
   CHECK(with_learners(state, 1, 2, elastic, ssgd).learners[1].weights == bytes(2));
-  CHECK(with_learners(state, 1, 2, elastic, {.name = "sma"}).average == bytes(2));
+  CHECK(with_learners(state, 1, 2, elastic, {.name = "sma"}).averages.at(0).now == bytes(2));
 }
 
 TEST_CASE("a strategy that cannot be one is refused, with the reason") {

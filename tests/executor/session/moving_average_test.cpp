@@ -199,7 +199,7 @@ TEST_CASE("where the number of learners changes the moving average goes on") {
   second.run(std::atomic<bool>(false), nullptr);
   const RunState after = second.state();
   CHECK(after.moving_average.updates == 6);
-  const std::vector<float> e = floats_of(before.weights), z = floats_of(after.average),
+  const std::vector<float> e = floats_of(before.weights), z = floats_of(after.averages.at(0).now),
                            moved = floats_of(after.moving_average.weights);
   REQUIRE(moved.size() == e.size());
   const double share = (1 - 0.9) / (1 - std::pow(0.9, 6));
@@ -218,9 +218,9 @@ TEST_CASE("a segment that ends within a group leaves its moving average caught u
   };
   RunState state;
   state.learners = {{bytes(4), {}, {}}, {bytes(8), {}, {}}};
-  state.average = state.previous = bytes(5);
+  state.averages = {{bytes(5), bytes(5)}};
   state.moving_average = {0.5, bytes(2), 1};
-  state.unaveraged = 2;
+  state.unaveraged = state.apart = 2;
   const StrategyOptions sma{.name = "sma", .every = 4, .alpha = 0.5, .beta = 1, .momentum = 0};
   const RunState next = with_learners(state, 1, 3, sma, sma);
   CHECK(next.moving_average.updates == 3);

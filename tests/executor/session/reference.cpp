@@ -106,9 +106,10 @@ Graph graph_of(const Setting& s) {
     net.train +=
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
-  net.synchronize = fmt::format("strategy = \"{}\", every = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
-                                s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta,
-                                s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
+  net.synchronize = fmt::format(
+      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
+      s.strategy.name, s.strategy.every, s.strategy.every_hosts, s.strategy.alpha, s.strategy.beta, s.strategy.momentum,
+      double(s.strategy.bucket_bytes) / (1 << 20));
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
 }
@@ -119,18 +120,20 @@ SessionOptions options_of(const Setting& setting) {
   options.length.iterations = setting.iterations;
   for (size_t i = 0; i < setting.gpus.size(); ++i)
     options.learners.devices[i] = {PlanDevice::Kind::Cuda, setting.gpus[i]};
+  for (size_t d = 0; d < setting.hosts.size(); ++d) options.learners.devices[d].host_number = setting.hosts[d];
   options.learners.rate_scaling = setting.scaling;
   return options;
 }
 
 std::string to_string(const Setting& s) {
   return fmt::format(
-      "{} every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, decay {}, nesterov "
+      "{} every {}, hosts [{}] every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, "
+      "decay {}, nesterov "
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}, ema {}",
-      s.strategy.name, s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
-      s.rate,
+      s.strategy.name, s.strategy.every, fmt::join(s.hosts, ", "), s.strategy.every_hosts, s.strategy.alpha,
+      s.strategy.beta, s.strategy.momentum, s.devices, s.learners, s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
@@ -286,12 +289,17 @@ Reference::Reference(const Setting& s)
   const std::vector<double> start = first_weights(s);
   const std::vector<double> zeros(start.size(), 0);
   learners_.assign(size_t(s.all_learners()), Learner{start, zeros, zeros, zeros, zeros});
+  averages_ = {{start, start}};
+  for (size_t j = 0; j < learners_.size() && s.strategy.every_hosts > 1 && !s.hosts.empty(); ++j) {
+    learners_[j].host = size_t(s.hosts[j / size_t(s.learners)]);
+    averages_.resize(std::max(averages_.size(), learners_[j].host + 1), averages_[0]);
+  }
+  for (const Learner& learner : learners_) ++averages_[learner.host].learners;
   for (size_t i = 0; i < start.size(); ++i) {
     decay_.push_back(s.decay_biases || !perceptron_.is_bias(i) ? s.decay : 0);
     factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
-  z_ = z_before_ = start;
   weighed_ = zeros;
 }
 
@@ -329,10 +337,22 @@ void Reference::add_gradient(Learner& learner, int64_t epoch, int64_t batch) con
   }
 }
 
-std::vector<double> Reference::mean(std::vector<double> Learner::*of) const {
-  std::vector<double> sum(z_.size(), 0);
+std::vector<double> Reference::mean(std::vector<double> Learner::*of, int host) const {
+  std::vector<double> sum(weighed_.size(), 0);
+  double count = 0;
+  for (const Learner& learner : learners_) count += host < 0 || learner.host == size_t(host);
   for (const Learner& learner : learners_) {
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += (learner.*of)[i] / double(learners_.size());
+    if (host >= 0 && learner.host != size_t(host)) continue;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += (learner.*of)[i] / count;
+  }
+  return sum;
+}
+
+std::vector<double> Reference::mean(std::vector<double> Average::*of) const {
+  std::vector<double> sum(weighed_.size(), 0);
+  for (const Average& average : averages_) {
+    const double share = average.learners / double(learners_.size());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += share * (average.*of)[i];
   }
   return sum;
 }
@@ -350,7 +370,8 @@ void Reference::advance(int64_t iterations) {
     update(iteration_);
     if (!averages_models()) take_in(1);
     ++updates_;
-    if (updates_ == setting_.strategy.every || round + 1 == rounds_) synchronise();
+    ++apart_;
+    if (updates_ == setting_.strategy.every || round + 1 == rounds_) synchronise(round + 1 == rounds_);
   }
 }
 
@@ -365,21 +386,24 @@ void Reference::update(int64_t iteration) {
     clip(learner);
     const std::vector<double> ratio = trust(learner);
     if (setting_.rule == "muon" && !restarts) turn(learner);
-    for (size_t i = 0; i < z_.size() && !restarts; ++i) {
-      const double pull = averaged_ ? alpha_ * (learner.weights[i] - z_before_[i]) : 0;
+    const std::vector<double>& towards = averages_[learner.host].before;
+    for (size_t i = 0; i < towards.size() && !restarts; ++i) {
+      const double pull = averaged_ ? alpha_ * (learner.weights[i] - towards[i]) : 0;
       if (!frozen_[i]) learner.weights[i] -= change(learner, i, rate * factor_[i] * ratio[i]) + pull;
     }
     ++learner.updates;
     if (restarts) restart(learner);
-    learner.gradient.assign(z_.size(), 0);
+    learner.gradient.assign(towards.size(), 0);
   }
-  if (restarts) z_before_ = z_;
+  for (Average& average : averages_) {
+    if (restarts) average.before = average.now;
+  }
   averaged_ = false;
 }
 
 void Reference::clip(Learner& learner) const {
   double squares = 0;
-  for (size_t i = 0; i < z_.size(); ++i) squares += frozen_[i] ? 0 : learner.gradient[i] * learner.gradient[i];
+  for (size_t i = 0; i < weighed_.size(); ++i) squares += frozen_[i] ? 0 : learner.gradient[i] * learner.gradient[i];
   if (setting_.clip == 0 || std::sqrt(squares) <= setting_.clip) return;
   for (double& g : learner.gradient) g *= setting_.clip / std::sqrt(squares);
 }
@@ -420,7 +444,7 @@ double Reference::change(Learner& learner, size_t i, double rate) const {
 // The direction of Muon's update: the velocity, a matrix with its singular values brought near 1.
 void Reference::turn(Learner& learner) const {
   const std::vector<size_t> begins = perceptron_.parameters();
-  for (size_t i = 0; i < z_.size(); ++i) {
+  for (size_t i = 0; i < weighed_.size(); ++i) {
     learner.means[i] = learner.velocity[i] = setting_.momentum * learner.velocity[i] + learner.gradient[i];
   }
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
@@ -434,7 +458,7 @@ void Reference::turn(Learner& learner) const {
 // The factor of each weight's learning rate: the norm of its parameter divided by that of the direction in which the
 // parameter moves.
 std::vector<double> Reference::trust(const Learner& learner) const {
-  std::vector<double> ratio(z_.size(), 1);
+  std::vector<double> ratio(weighed_.size(), 1);
   if (setting_.rule != "lars" && setting_.rule != "lamb") return ratio;
   Learner moved = learner;
   const std::vector<size_t> begins = perceptron_.parameters();
@@ -456,41 +480,74 @@ std::vector<double> Reference::trust(const Learner& learner) const {
 }
 
 void Reference::restart(Learner& learner) const {
-  learner.weights = z_;
-  learner.velocity.assign(z_.size(), 0);
-  learner.squares.assign(z_.size(), 0);
-  learner.means.assign(z_.size(), 0);
+  learner.weights = averages_[learner.host].now;
+  learner.velocity.assign(weighed_.size(), 0);
+  learner.squares.assign(weighed_.size(), 0);
+  learner.means.assign(weighed_.size(), 0);
   learner.updates = 0;
 }
 
-std::vector<double> Reference::next_average() const {
-  std::vector<double> next(z_.size());
+std::vector<double> Reference::next_average(size_t host) const {
+  const auto& [now, before, learners] = averages_[host];
+  std::vector<double> next(now.size());
+  const std::vector<double> of_learners = mean(&Learner::weights, int(host));
   for (size_t i = 0; i < next.size(); ++i) {
-    next[i] = z_[i] + mu_ * (z_[i] - z_before_[i]);
-    for (const Learner& learner : learners_) next[i] += beta_ / double(learners_.size()) * (learner.weights[i] - z_[i]);
+    next[i] = now[i] + beta_ * (of_learners[i] - now[i]) + mu_ * (now[i] - before[i]);
   }
   return next;
 }
 
-void Reference::synchronise() {
-  const int64_t updates = std::exchange(updates_, 0);
+void Reference::synchronise(bool ends_epoch) {
+  updates_ = 0;
   if (kind_ == "local") {
-    const std::vector<double> shared = mean(&Learner::weights);
-    for (Learner& learner : learners_) learner.weights = shared;
+    std::vector<std::vector<double>> shared;
+    for (size_t host = 0; host < averages_.size(); ++host) shared.push_back(mean(&Learner::weights, int(host)));
+    for (Learner& learner : learners_) learner.weights = shared[learner.host];
   } else if (kind_ == "elastic") {
     const std::vector<double> shared = mean(&Learner::weights);
     for (Learner& learner : learners_) {
       for (size_t i = 0; i < shared.size(); ++i) learner.weights[i] -= alpha_ * (learner.weights[i] - shared[i]);
     }
   } else if (kind_ == "sma") {
-    z_before_ = std::exchange(z_, next_average());
+    std::vector<std::vector<double>> next;
+    for (size_t host = 0; host < averages_.size(); ++host) next.push_back(next_average(host));
+    for (size_t host = 0; host < averages_.size(); ++host) {
+      averages_[host].before = std::exchange(averages_[host].now, next[host]);
+    }
     averaged_ = true;
   }
+  if (++averagings_ == setting_.strategy.every_hosts || ends_epoch || averages_.size() == 1) meet();
+}
+
+// Each host moves as a whole, so that all have the average before; then they take the mean of their averages.
+void Reference::meet() {
+  if (kind_ == "local") {
+    const std::vector<double> shared = mean(&Learner::weights);
+    for (Learner& learner : learners_) learner.weights = shared;
+  } else if (averages_.size() > 1) {
+    const std::vector<double> now = mean(&Average::now), before = mean(&Average::before);
+    for (Learner& learner : learners_) {
+      const std::vector<double>& own = averages_[learner.host].before;
+      for (size_t i = 0; i < own.size(); ++i) learner.weights[i] += before[i] - own[i];
+    }
+    for (Average& average : averages_) average = {now, before, average.learners};
+  }
+  averagings_ = 0;
+  const int64_t updates = std::exchange(apart_, 0);
   if (averages_models()) take_in(updates);
 }
 
 std::vector<double> Reference::shared() const {
-  if (kind_ == "sma") return updates_ > 0 ? next_average() : z_;
+  if (kind_ == "sma" && updates_ == 0) return mean(&Average::now);
+  if (kind_ == "sma") {
+    std::vector<double> shared(weighed_.size(), 0);
+    for (size_t host = 0; host < averages_.size(); ++host) {
+      const std::vector<double> next = next_average(host);
+      const double share = averages_[host].learners / double(learners_.size());
+      for (size_t i = 0; i < next.size(); ++i) shared[i] += share * next[i];
+    }
+    return shared;
+  }
   return averages_models() ? mean(&Learner::weights) : learners_.front().weights;
 }
 
@@ -511,7 +568,7 @@ void Reference::take_in(int64_t updates) {
 
 std::vector<double> Reference::model() const {
   if (setting_.ema == 0) return shared();
-  const int64_t left = averages_models() ? updates_ : 0;
+  const int64_t left = averages_models() ? apart_ : 0;
   std::vector<double> average = weighed(left);
   for (double& weight : average) weight /= 1 - std::pow(setting_.ema, double(seen_ + left));
   return average;

@@ -20,6 +20,7 @@ struct Setting {
   StrategyOptions strategy = {.name = "none"};
   int devices = 1, learners = 1;  // learners per device
   std::vector<int> gpus;          // the devices, if they are not CPUs
+  std::vector<int> hosts;         // by device, the number of its host; empty: all are of one
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
@@ -107,6 +108,11 @@ class Reference {
     std::vector<double> velocity, squares;  // AdamW: the first and the second moment
     std::vector<double> means;              // RMSprop: of gradients. Muon: the direction of the update
     int64_t updates = 0;                    // since they were zeros
+    size_t host = 0;                        // whose average it follows
+  };
+  struct Average {
+    std::vector<double> now, before;
+    double learners = 0;
   };
 
   double epochs_at(int64_t iteration) const;
@@ -120,13 +126,15 @@ class Reference {
   std::vector<double> trust(const Learner& learner) const;
   void turn(Learner& learner) const;
   void restart(Learner& learner) const;
-  std::vector<double> mean(std::vector<double> Learner::*of) const;
-  std::vector<double> next_average() const;
+  std::vector<double> mean(std::vector<double> Learner::*of, int host = -1) const;  // of a host's learners, or of all
+  std::vector<double> mean(std::vector<double> Average::*of) const;
+  std::vector<double> next_average(size_t host) const;
   std::vector<double> shared() const;
   bool averages_models() const { return kind_ == "sma" || kind_ == "local" || kind_ == "elastic"; }
   std::vector<double> weighed(int64_t updates) const;
   void take_in(int64_t updates);
-  void synchronise();
+  void synchronise(bool ends_epoch);
+  void meet();
 
   const Setting setting_;
   const std::string kind_;
@@ -139,8 +147,9 @@ class Reference {
   std::vector<bool> frozen_;
   int64_t iteration_ = 0;
   std::vector<Learner> learners_;
-  std::vector<double> z_, z_before_;
+  std::vector<Average> averages_;             // z and z_prev: one, or, if hosts average apart, one for each host
   int64_t updates_ = 0;                       // in the group of updates that is under way
+  int64_t averagings_ = 0, apart_ = 0;        // since the last averaging of all hosts; updates since then
   int64_t group_begin_ = 0, last_begin_ = 0;  // first iterations of this group and of the one before
   bool averaged_ = false;                     // no update has followed the last averaging
   std::vector<double> weighed_;               // Σ of models, each times its weight in the moving average

@@ -26,7 +26,8 @@ struct Case {
   int devices = 1, learners = 1;
   int64_t epochs = 3;
   ValidationRules rules;
-  int slow = 0;  // milliseconds that reading a validation batch takes at least
+  int slow = 0;                 // milliseconds that reading a validation batch takes at least
+  std::vector<int> hosts = {};  // by device, the number of its host; empty: all are of one
 };
 
 constexpr const char* kSource = "glyphs:?train=140&test=70&size=16";
@@ -63,6 +64,7 @@ struct Ended {
 Ended trained(const Case& of, const std::vector<int64_t>& rests) {
   SessionOptions options = on_cpus(of.devices, of.learners);
   options.numerics.deterministic = true;
+  for (size_t d = 0; d < of.hosts.size(); ++d) options.learners.devices[d].host_number = of.hosts[d];
   options.length.epochs = of.epochs;
   options.rules = of.rules;
   if (of.slow > 0) {
@@ -113,8 +115,11 @@ void check_same(const Ended& found, const Ended& expected) {
     CHECK(one.slots == other.slots);
     CHECK(one.updates == other.updates);
   }
-  CHECK(found.state.average == expected.state.average);
-  CHECK(found.state.previous == expected.state.previous);
+  REQUIRE(found.state.averages.size() == expected.state.averages.size());
+  for (size_t h = 0; h < found.state.averages.size(); ++h) {
+    CHECK(found.state.averages[h].now == expected.state.averages[h].now);
+    CHECK(found.state.averages[h].before == expected.state.averages[h].before);
+  }
   CHECK(found.state.moving_average.weights == expected.state.moving_average.weights);
   CHECK(found.model.weights == expected.model.weights);
   CHECK(found.model.statistics == expected.model.statistics);
@@ -153,6 +158,12 @@ TEST_CASE("a run that rests and goes on elsewhere trains the same bits") {
                      .synchronize = "strategy = \"local\", every = 3",
                      .devices = devices,
                      .learners = learners});
+  }
+  for (const char* strategy : {"sma", "local"}) {
+    cases.push_back({.train = "lr = 0.05, ema = 0.9",
+                     .synchronize = fmt::format("strategy = \"{}\", every_hosts = 2", strategy),
+                     .devices = 3,
+                     .hosts = {0, 1, 1}});
   }
   for (const Case& each : cases) {
     CAPTURE(each.train);

@@ -219,8 +219,7 @@ TEST_CASE("a run of so many iterations ends with them, whatever the plans before
 TEST_CASE("replicas take the correction of the last averaging with them") {
   RunState state;
   state.learners = {replica(1, 10), replica(3, 20)};
-  state.average = bytes_of({2, -2});
-  state.previous = bytes_of({1, -1});
+  state.averages = {{bytes_of({2, -2}), bytes_of({1, -1})}};
   const StrategyOptions sma = of("sma", 0.5);
   const auto next = [&](size_t learners, const StrategyOptions& after) {
     return with_learners(state, 1, learners, sma, after);
@@ -237,19 +236,37 @@ TEST_CASE("replicas take the correction of the last averaging with them") {
   CHECK(floats_of(carried.learners[1].slots[0]) == std::vector<float>{20, 20});
   CHECK(floats_of(carried.learners[2].weights) == std::vector<float>{2, -2});  // new: z
   CHECK(floats_of(carried.learners[2].slots[0]) == std::vector<float>{0, 0});
-  CHECK(carried.average == state.average);
-  CHECK(carried.previous == state.previous);
+  CHECK(carried.averages.at(0).now == state.averages[0].now);
+  CHECK(carried.averages.at(0).before == state.averages[0].before);
 
   state.averaged = false;
-  state.unaveraged = 1;  // update since: averaged once more, with z = 2
+  state.unaveraged = state.apart = 1;  // update since: averaged once more, with z = 2
   carried = next(2, sma);
-  CHECK(floats_of(carried.average) == std::vector<float>{2, -2});  // 2 + (1 − 2)/2 + (3 − 2)/2
-  CHECK(carried.previous == state.average);
+  CHECK(floats_of(carried.averages.at(0).now) == std::vector<float>{2, -2});  // 2 + (1 − 2)/2 + (3 − 2)/2
+  CHECK(carried.averages.at(0).before == state.averages[0].now);
   CHECK(carried.learners[0].correction == 0.5);
 
   carried = next(1, of("none"));  // a single learner goes on from z
   CHECK(floats_of(carried.learners[0].weights) == std::vector<float>{2, -2});
   CHECK(carried.learners[0].correction == 0);
+}
+
+TEST_CASE("hosts that average apart meet where learners or hosts change") {
+  RunState state;
+  state.learners = {replica(1, 10), replica(3, 20), replica(8, 30)};
+  state.learners[2].host = 1;
+  state.averages = {{bytes_of({2, -2}), bytes_of({1, -1})}, {bytes_of({8, -8}), bytes_of({7, -7})}};
+  const RunState met = with_hosts_met(state);
+  REQUIRE(met.averages.size() == 1);
+  CHECK(floats_of(met.averages[0].now) == std::vector<float>{4, -4});           // (2 · 2 + 8) / 3
+  CHECK(floats_of(met.averages[0].before) == std::vector<float>{3, -3});        // (2 · 1 + 7) / 3
+  const std::vector<float> first = {3, -3}, second = {5, -5}, third = {4, -4};  // 1 + (3 − 1), 3 + (3 − 1), 8 + (3 − 7)
+  CHECK(floats_of(met.learners[0].weights) == first);
+  CHECK(floats_of(met.learners[1].weights) == second);
+  CHECK(floats_of(met.learners[2].weights) == third);
+  CHECK(met.learners[2].host == 0);
+  CHECK(floats_of(shared_model(state, of("sma", 0.5)).weights) == std::vector<float>{4, -4});
+  CHECK(floats_of(with_learners(state, 1, 1, of("sma", 0.5), of("none")).learners[0].weights) == third);
 }
 
 TEST_CASE("learners that average gradients stay alike when there are more") {
@@ -266,7 +283,7 @@ TEST_CASE("learners that average gradients stay alike when there are more") {
 TEST_CASE("learners that are replaced by their mean go on from it") {
   RunState state;
   state.learners = {replica(1, 10), replica(3, 20)};
-  state.unaveraged = 1;
+  state.unaveraged = state.apart = 1;
   const StrategyOptions local = of("local");
   const RunState next = with_learners(state, 1, 3, local, local);
   for (const LearnerState& one : next.learners) CHECK(floats_of(one.weights) == std::vector<float>{2, -2});

@@ -206,6 +206,64 @@ TEST_CASE("what is compared tells strategies apart") {
   }
 }
 
+// Groups of averagings are cut short at the end of each epoch, and the run ends within one.
+TEST_CASE("hosts that average apart train as the equations say") {
+  for (StrategyOptions strategy : {sma(1, 0), sma(1, 0.9), sma(2, 0), sma(2, 0.9), local(1), local(2)}) {
+    for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 1}, {0, 1, 0, 1}, {0, 1, 2}}) {
+      for (const int64_t every_hosts : {2, 3, 9}) {
+        strategy.every_hosts = every_hosts;
+        Setting setting =
+            setting_of(strategy, optimizers(strategy).back(), int(hosts.size()), 1 + int(hosts.size()) % 2);
+        setting.hosts = hosts;
+        setting.rounds = 9;
+        check_against_simulation(setting);
+        setting.milestones = {1, 2.4, 2.8, 5};  // averaging starts again at the end of an epoch, and within groups
+        check_against_simulation(setting);
+        if (hosts.size() != 3) continue;
+        setting.ema = 0.8;
+        setting.accumulate = 2;
+        setting.rounds = 10;
+        check_against_simulation(setting);
+      }
+    }
+  }
+}
+
+TEST_CASE("with hosts that average apart a run may end anywhere, and validates what they have in common") {
+  for (StrategyOptions strategy : {sma(1, 0), sma(2, 0.9), local(2)}) {
+    strategy.every_hosts = 2;
+    Setting setting = setting_of(strategy, {0, 0, false}, 3, 1);
+    setting.hosts = {0, 1, 1};
+    setting.rounds = 7;
+    for (setting.iterations = 1; setting.iterations <= 12; ++setting.iterations) check_against_simulation(setting);
+    setting.test_samples = 61;
+    setting.iterations = 4 * setting.rounds;
+    setting.milestones = {2};
+    check_validations(setting, 1e-5);
+    setting.ema = 0.8;
+    check_validations(setting, 1e-5);
+  }
+}
+
+TEST_CASE("what hosts do by themselves makes a difference, and none if they average each time") {
+  for (StrategyOptions strategy : {sma(1, 0.9), sma(2, 0), local(1)}) {
+    Setting one = setting_of(strategy, {0, 0, false}, 2, 2);
+    SessionOptions options = options_of(one);
+    options.numerics.deterministic = true;
+    const Bits bits = bits_of(trained(graph_of(one), options));
+    one.hosts = {0, 1};
+    options.learners.devices = options_of(one).learners.devices;
+    CHECK(bits_of(trained(graph_of(one), options)) == bits);
+    Setting apart = one;
+    apart.strategy.every_hosts = 3;
+    CHECK(bits_of(trained(graph_of(apart), options)) != bits);
+    CHECK(greatest_difference(simulated(one), simulated(apart)) > 100 * kTolerance);
+    apart.hosts = {0, 0};  // on one host it has no meaning
+    options.learners.devices = options_of(apart).learners.devices;
+    CHECK(bits_of(trained(graph_of(apart), options)) == bits);
+  }
+}
+
 TEST_CASE("gradients may travel in buckets") {
   for (const auto& [devices, learners] : {std::pair{1, 2}, {3, 1}, {2, 2}}) {
     Setting setting = setting_of(ssgd(), {0.9, 0, false}, devices, learners);
@@ -396,6 +454,14 @@ TEST_CASE("synchronisation that cannot be is refused") {
                  "attribute 'beta' is 2.5; expected more than 0 and at most 2"));
   CHECK(contains(refusal("synchronize.momentum=1", options), "attribute 'momentum' is 1; expected less than 1"));
   CHECK(contains(refusal("synchronize.every=0", options), "attribute 'every' is 0"));
+  CHECK(contains(refusal("synchronize.every_hosts=0", options), "attribute 'every_hosts' is 0"));
+  CHECK(contains(message_of([&] {
+                   Graph graph = graph_of(setting);
+                   apply_override(graph, "synchronize.strategy=ssgd");
+                   apply_override(graph, "synchronize.every_hosts=2");
+                   run(std::move(graph), options);
+                 }),
+                 "attribute 'every_hosts' is 2; with ssgd all hosts take part each time"));
   CHECK(contains(message_of([&] {
                    Graph graph = graph_of(setting);
                    apply_override(graph, "synchronize.strategy=ssgd");

@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
-#include "base/plain_message.h"
+#include "base/process.h"
 #include "base/shell_word.h"
 #include "executor/session/output_paths.h"
 #include "tools/command/commands.h"

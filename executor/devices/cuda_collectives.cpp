@@ -95,6 +95,9 @@ class CudaCollectives final : public Queues {
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId lane, Lane::Kind) override {
+    if (!world_.ranks && !world_.plan.lanes[size_t(lane)].spans.empty()) {
+      throw std::logic_error("one process has one communicator, of all its devices");
+    }
     if (world_.ranks || links_.empty()) {
       const std::vector<int> ranks = world_.ranks ? ranks_of(world_.plan, lane) : std::vector<int>();
       std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, ranks, links_.size()}];

@@ -119,8 +119,8 @@ std::function<void(const InferredBatch&)> Inference::keeper(std::string& kept) c
 }
 
 // Hands the batches of the other processes to `each`, at rank 0.
-void Inference::take_others(const std::string& kept, const std::function<void(const InferredBatch&)>& each) const {
-  for (const std::string& part : options_.ranks->gather("batches", kept)) {
+void Inference::take_others(std::string kept, const std::function<void(const InferredBatch&)>& each) const {
+  for (const std::string& part : options_.ranks->gather("batches", std::move(kept))) {
     for (PartReader in(part); !in.at_end();) {
       InferredBatch batch;
       batch.first = in.number<int64_t>();
@@ -172,7 +172,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
 
   Validated result;
   const std::string& loss = model_->prepared.program.training().metrics.front().name;
-  if (ranks && each) take_others(kept, each);
+  if (ranks && each) take_others(std::move(kept), each);
   const std::string part = reader.part(0);
   const Measurement measured = reader.read(0, ranks ? ranks->exchange("measured", part) : Ranks::Parts{part});
   blame_data(measured);

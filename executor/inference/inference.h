@@ -61,7 +61,7 @@ class Inference {
   std::function<void(int64_t)> fill(const Replica& replica, TaskId task) const;
   std::function<void(int64_t)> hand_out(const Replica& replica, const std::function<void(const InferredBatch&)>& each);
   std::function<void(const InferredBatch&)> keeper(std::string& kept) const;
-  void take_others(const std::string& kept, const std::function<void(const InferredBatch&)>& each) const;
+  void take_others(std::string kept, const std::function<void(const InferredBatch&)>& each) const;
 
   const SessionOptions options_;
   const std::unique_ptr<const LoadedModel> model_;

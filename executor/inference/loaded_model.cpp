@@ -8,25 +8,15 @@
 #include <optional>
 
 #include "base/process.h"
-#include "base/random.h"
-#include "base/version.h"
 #include "executor/plan/plan_part.h"
 #include "executor/run/bind_plan.h"
+#include "executor/session/facts.h"
 #include "executor/session/initial_values.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/agreement.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {
-
-namespace {
-
-// Tells apart what differs by mistake.
-std::string sum_of(std::string_view content) {
-  return fmt::format("{:016x}", hash_name(content));
-}
-
-}  // namespace
 
 LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
     : prepared(prepare_inference(std::move(graph), options, asked)),
@@ -47,10 +37,11 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
 Plan LoadedModel::own_plan(const Prepared& prepared, const SessionOptions& options) {
   const Plan whole = make_inference_plan(prepared.program, prepared.request);
   if (!options.ranks) return whole;
-  check_alike(*options.ranks, {{"arbalest", ARBALEST_VERSION},
-                               {"graph", prepared.graph.name},
+  check_alike(*options.ranks, {{"build", build_text()},
+                               {"graph", sum_of(fmt::format("{}", fmt::join(node_lines(prepared.graph), "\n")))},
                                {"data", prepared.validation->describe()},
-                               {"samples", fmt::format("{}", prepared.validation->size())},
+                               {"samples", samples_text(*prepared.validation)},
+                               {"--skip-bad", fmt::format("{}", options.execution.skip_bad)},
                                {"seed", fmt::format("{}", options.numerics.seed)},
                                {"precision", std::string(name_of(options.numerics.precision))},
                                {"plan", sum_of(print_plan(whole))}});

@@ -356,6 +356,7 @@ void Scheduler::leave() {
 
 // Asks all processes to come to rest if that is due here, and answers if one has asked.
 void Scheduler::look_up_with_others(bool interrupted) {
+  if (interrupted && !options_.rest) return fail(std::make_exception_ptr(TaskError("interrupted", -1)));
   if (!phase_.asked && (interrupted || (options_.rest_due && options_.rest_due()))) {
     phase_.asked = true;
     options_.ranks->call(phase_.stretch);

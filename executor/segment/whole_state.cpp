@@ -22,10 +22,13 @@ std::string packed(const std::vector<LearnerState>& learners) {
   return std::move(out.bytes);
 }
 
-// The averages of this rank's hosts, from the host `first` on.
-std::string packed(const std::vector<AverageState>& averages, size_t first) {
+// The averages of this rank's hosts, if it is the first rank of its host: the others have the same.
+std::string packed(const Ranks& ranks, const std::vector<AverageState>& averages) {
+  for (int rank = 0; rank < ranks.rank(); ++rank) {
+    if (ranks.host(rank) == ranks.host(ranks.rank())) return "";
+  }
   PartWriter out;
-  for (size_t host = first; host < averages.size(); ++host) {
+  for (size_t host = 0; host < averages.size(); ++host) {
     if (averages[host].now.empty()) continue;
     out.number(uint64_t(host));
     out.array(averages[host].now);
@@ -66,7 +69,7 @@ std::vector<LearnerState> learners_of(const Ranks::Parts& parts) {
 
 RunState gathered(Ranks& ranks, RunState mine) {
   const Ranks::Parts parts = ranks.gather("learners", packed(mine.learners));
-  const Ranks::Parts averages = ranks.gather("averages", packed(mine.averages, 1));  // rank 0 is of host 0
+  const Ranks::Parts averages = ranks.gather("averages", ranks.first() ? "" : packed(ranks, mine.averages));
   if (!ranks.first()) return mine;
   mine.learners = learners_of(parts);
   add_averages(averages, mine.averages);
@@ -76,7 +79,7 @@ RunState gathered(Ranks& ranks, RunState mine) {
 RunState exchanged(Ranks& ranks, RunState mine) {
   mine.learners = learners_of(ranks.exchange("all learners", packed(mine.learners)));
   if (mine.averages.empty()) return mine;
-  add_averages(ranks.exchange("all averages", packed(mine.averages, 0)), mine.averages);
+  add_averages(ranks.exchange("all averages", packed(ranks, mine.averages)), mine.averages);
   return mine;
 }
 

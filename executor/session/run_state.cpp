@@ -69,11 +69,15 @@ RunState with_hosts_met(RunState state) {
     before.add(1.0 / double(state.learners.size()), own.before);
   }
   const AverageState met{now.bytes(), before.bytes()};
+  // Learners are on their way to the average before, until they have been corrected by it.
+  const auto towards = [&](const AverageState& average) -> const std::vector<std::byte>& {
+    return state.unaveraged > 0 ? average.now : average.before;
+  };
   for (LearnerState& learner : state.learners) {
     WeightedSum moved;
     moved.add(1, learner.weights);
-    moved.add(1, met.before);
-    moved.add(-1, state.averages[size_t(learner.host)].before);
+    moved.add(1, towards(met));
+    moved.add(-1, towards(state.averages[size_t(learner.host)]));
     learner.weights = moved.bytes();
     learner.host = 0;
   }

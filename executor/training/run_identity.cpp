@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/shell_word.h"
+#include "executor/session/facts.h"
 #include "executor/training/changes.h"
 #include "graph/op.h"
 
@@ -20,28 +21,6 @@ namespace {
 constexpr const char *kDevices = "devices", *kLearners = "learners";
 // Source::checksum() of what is trained on and validated with.
 constexpr const char *kTrainingSum = "training data's checksum", *kValidationSum = "validation data's checksum";
-
-// Shortens long lists to their beginning, their length and a checksum.
-std::string shortened(const std::string& text) {
-  constexpr size_t kLongest = 300;
-  if (text.size() <= kLongest) return text;
-  const auto sum = crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size());
-  return fmt::format("{}... ({} bytes, sum {:08x})", text.substr(0, kLongest / 2), text.size(), sum);
-}
-
-std::string line_of(const Graph& graph, const Node& node) {
-  const auto names = [&](const std::vector<ValueId>& values) {
-    std::vector<std::string> found;
-    for (const ValueId value : values) found.push_back(value == kNone ? "" : graph.values[size_t(value)].name);
-    return fmt::format("{}", fmt::join(found, ", "));
-  };
-  std::string line = fmt::format("{}: {} = {} (", node.name, names(node.outputs), node.op->qualified_name());
-  line += names(node.inputs) + ")";
-  for (const NamedAttribute& attribute : node.attributes) {
-    line += fmt::format(" {}={}", attribute.name, shortened(to_string(attribute.value)));
-  }
-  return line;
-}
 
 // The line of a value in the identity: name, type, shape, and its initialiser or the checksum of its initial data.
 std::string line_of(const Value& value) {
@@ -115,7 +94,7 @@ RunIdentity identity_of(const Prepared& prepared, const SessionOptions& options,
   add(kValidationSum, prepared.validation ? fmt::format("{:08x}", prepared.validation->checksum()) : "none");
   identity.class_names = prepared.training->class_names();
   const Graph& graph = prepared.graph;
-  for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
+  identity.graph = node_lines(graph);
   for (const Value& value : graph.values) {
     if (value.role == Role::Constant) identity.graph.push_back(fmt::format("{}{}", kConstant, line_of(value)));
   }

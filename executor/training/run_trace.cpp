@@ -34,6 +34,9 @@ std::string path_of_part(const std::string& trace, int rank) {
 }  // namespace
 
 RunTrace::RunTrace(const SessionOptions& options) : options_(options) {
+  const std::string& trace = options_.files.trace;
+  std::error_code ignored;  // an earlier run that failed may have left this rank's part
+  if (options_.ranks && !trace.empty()) std::filesystem::remove(path_of_part(trace, options_.ranks->rank()), ignored);
   run_.started = utc_time(std::time(nullptr));
 }
 

@@ -144,7 +144,7 @@ bool started_by(const Launcher& launcher, const Variables& variables) {
   if (rank && std::string(launcher.name) == "srun") return true;  // SLURM_NTASKS is looked for
   throw GraphError(
       fmt::format("{} is set, and {} is not; expected both, as {} sets them, or neither; --world-size 1 "
-                  "trains with this process alone",
+                  "is for this process alone",
                   rank ? launcher.rank : launcher.size, rank ? launcher.size : launcher.rank, launcher.name));
 }
 

@@ -9,6 +9,7 @@ import collections
 import fcntl
 import multiprocessing
 import os
+import shutil
 import select
 import struct
 import subprocess
@@ -25,6 +26,8 @@ def lacking():
         return "root"
     if not os.path.exists("/dev/net/tun"):
         return "/dev/net/tun"
+    if not shutil.which("ip"):
+        return "ip (iproute2)"
     made = subprocess.run(["ip", "netns", "add", f"hosts-{os.getpid()}"], capture_output=True, text=True)
     if made.returncode != 0:
         return f"network namespaces ({made.stderr.strip()})"

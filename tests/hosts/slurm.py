@@ -90,7 +90,13 @@ class Slurm:
             raise RuntimeError(f"{words[0]}: {done.stderr.strip()}")
 
     def __exit__(self, *_):
-        self.run("scancel", "--user", "root")
+        try:
+            self.run("scancel", "--user", "root")
+            until = time.monotonic() + 20
+            while self.run("squeue", "--noheader").stdout.strip() and time.monotonic() < until:
+                time.sleep(0.5)
+        except subprocess.TimeoutExpired:  # a controller that does not answer
+            pass
         for name in ["slurmd-n1.pid", "slurmd-n2.pid", "slurmctld.pid", "munge.pid"]:
             try:
                 with open(os.path.join(self.base, name)) as file:

@@ -69,6 +69,10 @@ class Rank:
         except ProcessLookupError:
             pass
 
+    def end(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
     def wait(self, seconds):
         try:
             return self.process.wait(timeout=max(0.0, seconds))
@@ -82,18 +86,21 @@ class World:
     def __init__(self, folder, words, own, variables=None, before=None, rendezvous=None):
         at = rendezvous or f"127.0.0.1:{free_port()}"
         self.ranks = []
-        for rank, more in enumerate(own):
-            by_hand = ["--rank", str(rank), "--world-size", str(len(own)), "--rendezvous", at]
-            self.ranks.append(Rank([*words, *by_hand, *more], folder, os.path.join(folder, f"said-{rank}"),
-                                   variables[rank] if variables else None, before[rank] if before else ()))
+        try:
+            for rank, more in enumerate(own):
+                by_hand = ["--rank", str(rank), "--world-size", str(len(own)), "--rendezvous", at]
+                self.ranks.append(Rank([*words, *by_hand, *more], folder, os.path.join(folder, f"said-{rank}"),
+                                       variables[rank] if variables else None, before[rank] if before else ()))
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         for rank in self.ranks:
-            rank.signal(signal.SIGKILL)
-            rank.process.wait()
+            rank.end()
 
     def wait(self, seconds, apart_from=()):
         """The exit statuses of the ranks, of which those in `apart_from` are not waited for."""

@@ -35,9 +35,9 @@ void bind_strategy(CLI::App& command, SessionOptions& session);
 void bind_weights(CLI::App& command, FileOptions& files, const char* description);
 inline constexpr const char* kModelsWeights =
     "the model's weights (safetensors), with what their run changed by --set; otherwise the graph's own";
-// A trained model, and the split that it looks at.
 // Options that say which of several processes this one is.
 void bind_world(CLI::App& command, WorldOptions& world);
+// A trained model, and the split that it looks at.
 void bind_inference(CLI::App& command, GraphOptions& options, std::string& split, std::string& class_names);
 // The treatment of samples that cannot be read.
 void bind_reading(CLI::App& command, SessionOptions& session, const char* description);

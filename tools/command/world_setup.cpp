@@ -137,6 +137,14 @@ std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Ki
   return devices;
 }
 
+WarningsOfFirst::WarningsOfFirst(const Ranks* ranks) {
+  if (ranks && !ranks->first()) before_ = set_warning_handler([](const std::string&) {});
+}
+
+WarningsOfFirst::~WarningsOfFirst() {
+  if (before_) set_warning_handler(before_);
+}
+
 int run_as_rank(Ranks* ranks, const std::function<int()>& run) {
   if (!ranks) return run();
   const auto tell = [&](const std::exception& error) {

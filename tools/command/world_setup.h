@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process.h"
 #include "executor/session/session.h"
 #include "executor/world/ranks.h"
 #include "tools/command/options.h"
@@ -23,6 +24,18 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
 
 // Devices of so many hosts with so many each, for plans: "2x4". `kind`: a device of that kind. Throws GraphError.
 std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind);
+
+// Until it is gone, warnings of ranks but the first are dropped: the first gives the same ones.
+class WarningsOfFirst {
+ public:
+  explicit WarningsOfFirst(const Ranks* ranks);
+  ~WarningsOfFirst();
+  WarningsOfFirst(const WarningsOfFirst&) = delete;
+  WarningsOfFirst& operator=(const WarningsOfFirst&) = delete;
+
+ private:
+  MessageHandler before_ = nullptr;
+};
 
 // Returns what `run` does. If there are other ranks, they hear of an error, and the error says which rank it is of.
 int run_as_rank(Ranks* ranks, const std::function<int()>& run);

@@ -94,13 +94,15 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   if (classes && head->labels) evaluated.labels.emplace(size_t(*classes));
   if (classes && !head->labels) evaluated.confusion.emplace(*classes);
   if (classes) evaluated.names = names_for(inference.graph(), inference.class_names(), *classes);
+  std::function<void(const InferredBatch&)> each;  // none: nothing is counted, so that no answers are kept
+  if (classes) {
+    each = [&](const InferredBatch& batch) {
+      if (evaluated.confusion) count(*evaluated.confusion, head->ignored, batch);
+      if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
+    };
+  }
   const InterruptHandler interrupt;
-  evaluated.measured = inference.run(
-      [&](const InferredBatch& batch) {
-        if (evaluated.confusion) count(*evaluated.confusion, head->ignored, batch);
-        if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
-      },
-      interrupt.token());
+  evaluated.measured = inference.run(each, interrupt.token());
   return evaluated;
 }
 
@@ -242,12 +244,9 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   print_confusion(*evaluated.confusion, names);
 }
 
-}  // namespace
-
-namespace {
-
 int evaluate_as_rank(const EvaluateOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool tells = !ranks || ranks->first();
+  std::optional<WarningsOfFirst> quiet(ranks.get());
   Graph graph = load_as_trained(options);
   std::optional<Head> head;
   if (!options.value.empty() || !heads_of(graph).empty()) head = head_of(graph, options.value, "leave --value out");
@@ -268,6 +267,7 @@ int evaluate_as_rank(const EvaluateOptions& options, const std::shared_ptr<Ranks
   for (const std::string& note : inference.notes()) {
     if (tells) warn(note);
   }
+  quiet.reset();
   Evaluated evaluated = evaluate(inference, head);
   if (!tells) return kDone;
   if (head) {

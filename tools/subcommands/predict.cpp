@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/process.h"
@@ -183,12 +184,9 @@ bool has_files(const Source& source) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
-}  // namespace
-
-namespace {
-
 int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool tells = !ranks || ranks->first();
+  std::optional<WarningsOfFirst> quiet(ranks.get());
   Graph graph = load_as_trained(options);
   SessionOptions session = session_options(options);
   InferenceRequest asked{options.split, {}};
@@ -202,6 +200,7 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
   const std::unique_ptr<PredictionLines> format = lines_of(options, inference, scores);
   const std::string head = format->head();
   if (tells) std::fwrite(head.data(), 1, head.size(), stdout);
+  quiet.reset();
   OrderedLines lines;
   int64_t left_out = 0;
   const bool files = has_files(inference.source());

@@ -267,6 +267,13 @@ TEST_CASE("hosts that average apart meet where learners or hosts change") {
   CHECK(met.learners[2].host == 0);
   CHECK(floats_of(shared_model(state, of("sma", 0.5)).weights) == std::vector<float>{4, -4});
   CHECK(floats_of(with_learners(state, 1, 1, of("sma", 0.5), of("none")).learners[0].weights) == third);
+  // After an update learners have been corrected by the average before and are next by the one now: 2 → 4 and 8 → 4.
+  state.unaveraged = 1;
+  state.averages[1].before = bytes_of({4, -4});
+  const RunState within = with_hosts_met(state);
+  CHECK(floats_of(within.averages[0].before) == std::vector<float>{2, -2});
+  CHECK(floats_of(within.learners[0].weights) == first);
+  CHECK(floats_of(within.learners[2].weights) == third);
 }
 
 TEST_CASE("learners that average gradients stay alike when there are more") {

@@ -62,8 +62,9 @@ class Pipe {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) ::signal(signal, SIG_DFL);
-  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);  // a terminal would stop a group in the background
+  const int nothing = open("/dev/null", O_RDONLY);  // a terminal would stop a group in the background
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) _exit(1);
+  if (nothing != STDIN_FILENO) close(nothing);
   dup2(output, STDOUT_FILENO);
   dup2(errors, STDERR_FILENO);
   execv(program, words);

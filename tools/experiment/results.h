@@ -21,9 +21,9 @@ std::string_view name_of(Measure measure);
 // All that a result depends on apart from chance. Texts, so that a change can be named.
 struct Identity {
   std::string graph;    // hash of the graph file's content and of the models' that it calls
-  std::string options;  // the command line without the file
+  std::string options;  // the command line without the file, weights by their content, and the metric of training
   std::string build;    // of the program and its library
-  std::string devices;  // their models
+  std::string devices;  // their models, of CPUs with the cores that may be used, and how many hosts
   bool operator==(const Identity&) const = default;
 };
 

@@ -206,8 +206,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
     table.columns.push_back({"of images/s", true, true});
   }
   table.columns.push_back({"final", true, true});
-  if (rule.claim)
-    table.columns.push_back({fmt::format("p for a mean {} {:g}", rule.lower ? "below" : "above", *rule.claim)});
+  if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
   const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
   if (energy) table.columns.push_back({"Wh a run", true, true});
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});

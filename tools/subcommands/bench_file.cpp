@@ -365,11 +365,13 @@ class Bench {
 
   // As many hardware queues for all cells of the file as the one with the most learners needs, whichever are asked for.
   void give_queues() {
+    constexpr int kUsual = 8;  // learners that give_learners_queues() takes "auto" for
     const bool given = std::getenv(kQueues);
     int learners = 1;
     std::string devices = "cpu:0";
     for (const BenchCell& cell : cells_.cells) {
-      learners = std::max(learners, std::atoi(setting_of(cell.settings, "learners").c_str()));
+      const std::string text = setting_of(cell.settings, "learners");
+      learners = std::max(learners, text == "auto" ? kUsual : std::atoi(text.c_str()));
       if (device_count(cell.settings) > 1) devices = setting_of(cell.settings, "devices");
     }
     give_learners_queues(learners, devices);

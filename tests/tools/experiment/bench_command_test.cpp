@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -18,6 +19,7 @@
 #include "tests/tools/redirected.h"
 #include "tests/tools/world_ranks.h"
 #include "tools/experiment/cell_command.h"
+#include "tools/experiment/child_process.h"
 #include "tools/experiment/results.h"
 #include "tools/experiment/trials.h"
 
@@ -187,8 +189,33 @@ TEST_CASE("another program has its user's environment, no input, and an end that
   CHECK(place.run("r.jsonl") == kDone);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
   CHECK(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") != nullptr);
-  CHECK_MESSAGE(place.text("out").find("g, other     7.500") != std::string::npos, place.text("out"), place.text("errors"));
+  CHECK_MESSAGE(place.text("out").find("g, other     7.500") != std::string::npos, place.text("out"),
+                place.text("errors"));
   unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_CASE("hardware queues are those of the whole file, whichever cells are asked for") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nlearners = [1, 9]\n[throughput]\n");
+  const std::string id = expand(read_bench_file(place.path("b.toml"))).cells.front().id;
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(place.run("r.jsonl", {"--dry-run", "--cell", id}) == kDone);
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(queues != nullptr);
+  CHECK(std::string(queues) == "9");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_CASE("a process whose end nobody can tell is no success") {
+  const ChildEnd end = run_child("/bin/sh", {"-c", "cat; echo out; echo err >&2; exit 3"}, {});
+  CHECK(end.status == 3);
+  CHECK(end.signal == 0);
+  CHECK(end.output == "out\n");
+  CHECK(end.errors == "err\n");
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  CHECK_THROWS_AS(run_child("/bin/true", {}, {}), RunError);
+  std::signal(SIGCHLD, before);
+  CHECK(run_child("/bin/true", {}, {}).status == 0);
 }
 
 TEST_CASE("a crash is a result, and what ends a process from outside is none") {

@@ -248,8 +248,8 @@ TEST_CASE("runs that fail count as those that never get there, and leave no clai
     return size_t{0};
   };
   CHECK(table.rows[1][column("s to 0.5")].text.ends_with(", 4 of 5"));
-  CHECK(table.rows[0][column("p for a mean above 0.4")].text.ends_with(" holds"));
-  CHECK(table.rows[1][column("p for a mean above 0.4")].text == "-");
+  CHECK(table.rows[0][column("p if the mean were 0.4")].text.ends_with(" holds"));
+  CHECK(table.rows[1][column("p if the mean were 0.4")].text == "-");
 }
 
 TEST_CASE("repetitions that had not settled are counted under the table") {

@@ -101,6 +101,7 @@ TEST_CASE("a warm-up ends once the rates of two windows agree, which are the fir
   CHECK(window(80));         // settled once, it stays so
   CHECK(meter.rates() == std::vector<double>{100, 104, 80});
   CHECK(meter.warmup_seconds() == 4);
+  CHECK(meter.agreed());
 
   WindowMeter restless(rule);
   iteration = 0;
@@ -109,6 +110,7 @@ TEST_CASE("a warm-up ends once the rates of two windows agree, which are the fir
   restless.add(iteration += 50, 12);
   CHECK(restless.complete());  // after the most windows it counts as warm
   CHECK(restless.rates().size() == 3);
+  CHECK_FALSE(restless.agreed());
 }
 
 TEST_CASE("bench's help lists scaling and its options") {

@@ -10,9 +10,11 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 
 #include "base/files/file.h"
 #include "tools/command/duration.h"
+#include "tools/experiment/cells.h"
 #include "tools/experiment/expression.h"
 #include "tools/experiment/settings.h"
 
@@ -116,7 +118,7 @@ class Keys {
   Keys& numbers(const std::string& key, std::vector<Number>& values, double least) {
     return with(key, false, [this, key, &values, least](const toml::node& node) {
       values.clear();
-      each(node, [&](const toml::node& item) { values.push_back(Number(real(item, key, least))); });
+      each(node, [&](const toml::node& item) { values.push_back(number<Number>(item, key, least)); });
       if (values.empty()) reader_.fail(node, fmt::format("{}: the list is empty", key));
       if (std::set<Number>(values.begin(), values.end()).size() < values.size()) {
         reader_.fail(node, fmt::format("{}: a number is named twice", key));
@@ -143,6 +145,14 @@ class Keys {
   }
 
  private:
+  template <typename Number>
+  Number number(const toml::node& node, const std::string& key, double least) const {
+    if constexpr (std::is_same_v<Number, double>) return real(node, key, least);
+    const auto number = node.value_exact<int64_t>();
+    if (number && double(*number) >= least) return Number(*number);
+    reader_.fail(node,
+                 fmt::format("{}: found {}, expected whole numbers from {} on", key, reader_.text(node, key), least));
+  }
   double real(const toml::node& node, const std::string& key, double least) const {
     const auto number = node.is_number() ? node.value<double>() : std::nullopt;
     if (number && *number >= least && *number < 1e18) return *number;
@@ -164,12 +174,16 @@ class Keys {
 };
 
 // Calls `read` with the full name and value of each setting in a table: that of `lr` in `train` is "train.lr".
-void each_setting(const toml::table& table, const std::string& prefix,
-                  const std::function<void(const std::string&, const toml::node&)>& read) {
+void each_setting(const Reader& reader, const toml::table& table, const std::string& prefix,
+                  const std::function<void(const std::string&, const toml::node&)>& read, int depth = 0) {
+  constexpr int kMostDepth = 16;
+  if (depth > kMostDepth) {
+    reader.fail(table, fmt::format("settings stand in more than {} tables, one in the other", kMostDepth));
+  }
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
     if (const toml::table* inner = node.as_table()) {
-      each_setting(*inner, name + ".", read);
+      each_setting(reader, *inner, name + ".", read, depth + 1);
     } else {
       read(name, node);
     }
@@ -190,6 +204,9 @@ std::vector<std::string> values_of(const Reader& reader, const std::string& name
   std::vector<std::string> values;
   const toml::array* list = node.as_array();
   if (!list) return {reader.text(node, name)};
+  if (list->size() > kMostCells) {
+    reader.fail(node, fmt::format("{}: found {} values, and {} are the most", name, list->size(), kMostCells));
+  }
   for (const toml::node& item : *list) {
     values.push_back(reader.text(item, name));
     if (std::count(values.begin(), values.end(), values.back()) > 1) {
@@ -206,7 +223,7 @@ void read_together(const Reader& reader, const toml::table& table, std::vector<S
   SettingAxis axis;
   axis.where = reader.where(table);
   std::string first;
-  each_setting(table, "", [&](const std::string& name, const toml::node& node) {
+  each_setting(reader, table, "", [&](const std::string& name, const toml::node& node) {
     check_setting(reader, name, node);
     const toml::array* list = node.as_array();
     if (!list) reader.fail(node, fmt::format("[[together]]: {}: found {}, expected a list", name, kind_of(node)));
@@ -230,7 +247,7 @@ void read_together(const Reader& reader, const toml::table& table, std::vector<S
 
 void read_axes(const Reader& reader, const toml::table& root, BenchFile& file) {
   if (const toml::node* settings = root.get("settings")) {
-    each_setting(reader.table(*settings, "settings"), "", [&](const std::string& name, const toml::node& node) {
+    each_setting(reader, reader.table(*settings, "settings"), "", [&](const std::string& name, const toml::node& node) {
       check_setting(reader, name, node);
       SettingAxis axis{{name}, {}, reader.where(node)};
       for (std::string& value : values_of(reader, name, node)) axis.values.push_back({std::move(value)});
@@ -250,7 +267,7 @@ void read_axes(const Reader& reader, const toml::table& root, BenchFile& file) {
 void read_derived(const Reader& reader, const toml::table& root, BenchFile& file) {
   const toml::node* derived = root.get("derived");
   if (!derived) return;
-  each_setting(reader.table(*derived, "derived"), "", [&](const std::string& name, const toml::node& node) {
+  each_setting(reader, reader.table(*derived, "derived"), "", [&](const std::string& name, const toml::node& node) {
     check_setting(reader, name, node);
     file.derived.push_back({name, reader.text(node, name), reader.where(node)});
   });
@@ -300,12 +317,6 @@ void read_measures(const Reader& reader, const toml::table& root, BenchFile& fil
     if (rule.lower) std::reverse(rule.targets.begin(), rule.targets.end());
   }
   if (!file.throughput && !file.accuracy) file.throughput.emplace();
-  for (const SettingAxis& axis : file.axes) {
-    if (axis.names.front() == "hosts" && file.throughput &&
-        axis.values != std::vector<std::vector<std::string>>{{"1"}}) {
-      throw GraphError(axis.where, "hosts: throughput of one host alone is measured; expected [accuracy] alone");
-    }
-  }
 }
 
 void read_comparison(const Reader& reader, const toml::node& node, BenchFile& file) {
@@ -355,6 +366,9 @@ void read_price(const Reader& reader, const toml::node& node, BenchFile& file) {
 void read_peers(const Reader& reader, const toml::table& peers, BenchFile& file) {
   for (const auto& [key, node] : peers) {
     Peer peer{.name = std::string(key.str()), .command = "", .when = "", .where = reader.where(node)};
+    if (peer.name.empty() || peer.name == "arbalest") {
+      reader.fail(node, fmt::format("[peer.\"{}\"]: expected another program's name", peer.name));
+    }
     Keys(reader, reader.table(node, "peer." + peer.name), "[peer." + peer.name + "]")
         .text("command", peer.command, true)
         .text("when", peer.when)

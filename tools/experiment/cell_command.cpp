@@ -68,7 +68,9 @@ std::string hash_of_graph(const Graph& graph, const std::vector<std::string>& fi
 std::string models_of(const std::vector<PlanDevice>& devices) {
   std::vector<std::string> models;
   for (const PlanDevice& device : devices) {
-    models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
+    models.push_back(device.kind == PlanDevice::Kind::Cuda
+                         ? cuda_device_model(device.index)
+                         : fmt::format("{} ({} cores)", cpu_model(), usable_cores().size()));
   }
   return fmt::format("{}", fmt::join(models, ", "));
 }
@@ -84,6 +86,7 @@ Identities::Identities(const std::string& program) : build_(program.empty() ? bu
 
 Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& words) {
   Identity identity{"", fmt::format("{}", fmt::join(words, " ")), build_, models_of(devices_of(cell))};
+  if (const int hosts = hosts_in(cell.settings); hosts > 1) identity.devices += fmt::format(" × {} hosts", hosts);
   if (!cell.peer.empty()) {
     identity.build = "";
     return identity;
@@ -91,7 +94,11 @@ Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& w
   try {
     const GraphOptions options = understood(words).graph;
     identity.options = "";
-    for (const std::string& word : words) identity.options += word == options.graph ? "" : word + " ";
+    for (size_t w = 0; w < words.size(); ++w) {
+      if (words[w] == options.graph) continue;
+      const bool weights = w > 0 && words[w - 1] == "--weights";  // their content counts, as a graph's does
+      identity.options += (weights ? hash_of_weights(words[w]) : words[w]) + " ";
+    }
     std::string key = options.graph;
     for (const ModelFile& model : options.models) key += "\n" + model.name + "=" + model.path;
     Known& known = graphs_[key];
@@ -107,6 +114,12 @@ Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& w
     throw GraphError(fmt::format("{}: {}", cell.name, error.what()));
   }
   return identity;
+}
+
+const std::string& Identities::hash_of_weights(const std::string& path) {
+  std::string& hash = weights_[path];
+  if (hash.empty()) hash = hash_of_file(path);
+  return hash;
 }
 
 CellNeeds needs_of(const std::vector<std::string>& words, int64_t gpu_memory) {

@@ -32,8 +32,11 @@ class Identities {
     Graph graph;
     std::string hash;
   };
+  const std::string& hash_of_weights(const std::string& path);
+
   const std::string build_;
-  std::map<std::string, Known> graphs_;  // by the names of their files
+  std::map<std::string, Known> graphs_;         // by the names of their files
+  std::map<std::string, std::string> weights_;  // hashes by the names of files
 };
 
 // The needs of a cell, from its plan.

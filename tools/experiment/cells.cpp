@@ -5,8 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <filesystem>
-#include <regex>
 #include <set>
 #include <utility>
 
@@ -62,6 +63,10 @@ void derive(const std::vector<DerivedSetting>& all, Settings& settings) {
       });
       if (!ready) return false;
       const double* number = std::get_if<double>(&value);
+      if (number && !std::isfinite(*number)) {
+        throw GraphError(each->where, fmt::format("[derived]: {}: found {}, expected a finite number", each->name,
+                                                  text_of(*number)));
+      }
       settings[each->name] = number ? text_of(*number) : std::get<std::string>(value);
       return true;
     });
@@ -133,6 +138,31 @@ std::string id_of(const Settings& settings) {
   return hash_of(text);
 }
 
+// Throws GraphError for a cell that cannot be measured or priced as the file asks.
+void check_cell(const BenchFile& file, const BenchCell& cell) {
+  const auto fail = [&](const Position& where, const std::string& what) {
+    throw GraphError(where, fmt::format("{}: {}", cell.name, what));
+  };
+  if (file.throughput && hosts_in(cell.settings) > 1) {
+    Position where{file.path, 0, 0};
+    for (const SettingAxis& axis : file.axes) {
+      if (std::find(axis.names.begin(), axis.names.end(), "hosts") != axis.names.end()) where = axis.where;
+    }
+    for (const DerivedSetting& derived : file.derived) {
+      if (derived.name == "hosts") where = derived.where;
+    }
+    fail(where, "hosts: throughput of one host alone is measured; expected [accuracy] alone");
+  }
+  if (!file.price) return;
+  for (const std::string& price : {file.price->per_hour, file.price->spot_per_hour}) {
+    const double money = price.empty() ? 1 : number_of(price, cell.settings, file.price->where);
+    if (money <= 0) {
+      fail(file.price->where, fmt::format("per_hour: found {}, expected more than 0", text_of(money)));
+    }
+  }
+}
+
+// Adds a cell with its sides of other programs.
 void add(const BenchFile& file, BenchCell cell, BenchCells& all) {
   derive(file.derived, cell.settings);
   cell.name = name_of(all.varied, cell.settings);
@@ -142,6 +172,7 @@ void add(const BenchFile& file, BenchCell cell, BenchCells& all) {
     all.excluded.push_back({cell.name, exclusion.reason});
     return;
   }
+  check_cell(file, cell);
   cell.id = id_of(cell.settings);
   for (const char* path : {"graph", "weights"}) {
     if (auto found = cell.settings.find(path); found != cell.settings.end()) {
@@ -173,6 +204,8 @@ BenchCells expand(const BenchFile& file) {
     if (axis.values.size() == 1) continue;
     for (std::string& name : telling_names(axis)) all.varied.push_back(std::move(name));
   }
+  const size_t repeats =
+      (file.throughput ? size_t(file.throughput->repetitions) : 0) + (file.accuracy ? file.accuracy->seeds.size() : 0);
   for (const Exclusion& exclusion : file.exclusions) all.idle.push_back(exclusion.where);
   for (size_t k = 0; k < count; ++k) {
     BenchCell cell;
@@ -185,6 +218,16 @@ BenchCells expand(const BenchFile& file) {
       for (size_t n = 0; n < axis.names.size(); ++n) cell.settings[axis.names[n]] = axis.values[cell.place[a]][n];
     }
     add(file, std::move(cell), all);
+    if (all.cells.size() * repeats > kMostTrials) {
+      throw GraphError(Position{file.path, 0, 0},
+                       fmt::format("the cells, with the sides of other programs, take more than {} trials, {} each",
+                                   kMostTrials, repeats));
+    }
+  }
+  std::set<std::string> ids;
+  for (const BenchCell& cell : all.cells) {
+    if (ids.insert(cell.id).second) continue;
+    throw GraphError(Position{file.path, 0, 0}, fmt::format("two combinations are the same: {}", cell.name));
   }
   if (all.cells.empty()) {
     throw GraphError(Position{file.path, 0, 0}, fmt::format("all {} combinations are excluded", count));
@@ -204,17 +247,24 @@ std::string hash_of(const std::string& text) {
 }
 
 std::string fill_in(const std::string& command, const Settings& settings, const Position& where) {
-  static const std::regex name("\\{([A-Za-z_][A-Za-z0-9_.]*)\\}");  // other braces are the command's own
+  const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; };
   std::string filled;
-  auto rest = command.cbegin();
-  for (std::sregex_iterator i(command.begin(), command.end(), name), end; i != end; ++i) {
-    const ExpressionValue value = at(where, [&] { return value_in(settings, (*i)[1]); });
-    const double* number = std::get_if<double>(&value);
-    filled.append(rest, (*i)[0].first);
-    filled += shell_word(number ? text_of(*number) : std::get<std::string>(value));
-    rest = (*i)[0].second;
+  for (size_t i = 0; i < command.size(); ++i) {
+    filled += command[i];
+    if (command[i] != '{' || (i > 0 && command[i - 1] == '$')) continue;  // ${NAME} is the shell's
+    size_t end = i + 1;
+    while (end < command.size() && in_name(static_cast<unsigned char>(command[end]))) ++end;
+    const std::string name = command.substr(i + 1, end - i - 1);
+    const bool names = !name.empty() && name[0] != '.' && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+    if (!names || end == command.size() || command[end] != '}') continue;  // other braces are the command's own
+    const auto found = settings.find(name);
+    filled.pop_back();
+    filled += found != settings.end()
+                  ? shell_word(found->second)
+                  : text_of(at(where, [&] { return std::get<double>(value_in(settings, name)); }));  // device_count
+    i = end;
   }
-  return filled.append(rest, command.cend());
+  return filled;
 }
 
 }  // namespace arbalest

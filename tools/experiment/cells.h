@@ -30,10 +30,11 @@ struct BenchCells {
   std::vector<Position> idle;       // exclusions that leave out nothing
 };
 
-inline constexpr size_t kMostCells = 10'000;  // of a file, excluded ones included
+inline constexpr size_t kMostCells = 10'000;    // of a file, excluded ones included
+inline constexpr size_t kMostTrials = 100'000;  // of a file, those of other programs included
 
 // Multiplies the axes, derives settings, and leaves out what the file excludes. Throws GraphError with the line of an
-// expression that is wrong.
+// expression that is wrong, and for combinations that are the same or too many.
 BenchCells expand(const BenchFile& file);
 
 // The settings of a cell in expressions, with device_count.
@@ -42,8 +43,8 @@ double number_of(const std::string& expression, const Settings& settings, const 
 // Hexadecimal digits that follow from the text.
 std::string hash_of(const std::string& text);
 
-// A shell's command with settings, quoted as it needs them, in the place of their names in braces. Throws GraphError
-// for a name that is no setting.
+// A shell's command with settings, quoted as it needs them, in the place of their names in braces. ${NAME} and braces
+// around anything but a name stay. Throws GraphError for a name that is no setting.
 std::string fill_in(const std::string& command, const Settings& settings, const Position& where);
 
 }  // namespace arbalest

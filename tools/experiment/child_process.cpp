@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 
@@ -21,6 +22,9 @@ namespace {
 
 constexpr size_t kMostErrors = 64 << 10;
 constexpr size_t kMostOutput = 64 << 20;
+
+constexpr std::chrono::seconds kGrace{1};      // for what is in the pipes once the process has ended
+constexpr std::chrono::seconds kPatience{30};  // after SIGTERM
 
 // Both ends of a pipe.
 class Pipe {
@@ -58,12 +62,23 @@ class Pipe {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) ::signal(signal, SIG_DFL);
+  const int nothing = open("/dev/null", O_RDONLY);  // a terminal would stop a group in the background
+  if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) _exit(1);
+  if (nothing != STDIN_FILENO) close(nothing);
   dup2(output, STDOUT_FILENO);
   dup2(errors, STDERR_FILENO);
   execv(program, words);
   const char* const why = std::strerror(errno);
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, why, std::strlen(why));
   _exit(127);
+}
+
+bool has_ended(const std::string& program, pid_t child, int& status) {
+  const pid_t found = waitpid(child, &status, WNOHANG);
+  if (found < 0 && errno != EINTR) {
+    throw RunError(fmt::format("{}: how it ended is unknown: {}", program, std::strerror(errno)));
+  }
+  return found == child;
 }
 
 }  // namespace
@@ -82,14 +97,23 @@ ChildEnd run_child(const std::string& program, const std::vector<std::string>& w
   output.close_end(1);
   errors.close_end(1);
   ChildEnd end;
-  bool asked = false;
-  while (output.end(0) >= 0 || errors.end(0) >= 0) {
+  int status = 0;
+  std::optional<std::chrono::steady_clock::time_point> asked, ended;
+  while (!ended || output.end(0) >= 0 || errors.end(0) >= 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!ended && has_ended(program, child, status)) ended = now;
+    if (ended && now - *ended > kGrace) {  // others that it has started hold the pipes
+      kill(-child, SIGKILL);
+      break;
+    }
     if (stop.stop_requested() && !asked) {
-      asked = true;
+      asked = now;
       kill(-child, SIGTERM);
     }
+    if (!ended && asked && now - *asked > kPatience) kill(-child, SIGKILL);
+    const bool closed = output.end(0) < 0 && errors.end(0) < 0;
     std::array<pollfd, 2> ready = {pollfd{output.end(0), POLLIN, 0}, pollfd{errors.end(0), POLLIN, 0}};
-    if (poll(ready.data(), ready.size(), 100) <= 0) continue;
+    if (poll(ready.data(), ready.size(), closed ? 5 : 100) <= 0) continue;
     if (ready[0].revents != 0) output.drain(end.output);
     if (ready[1].revents != 0) errors.drain(end.errors);
     if (end.errors.size() > kMostErrors) end.errors.erase(0, end.errors.size() - kMostErrors);
@@ -98,10 +122,7 @@ ChildEnd run_child(const std::string& program, const std::vector<std::string>& w
       output.close_end(0);
     }
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  end.seconds = std::chrono::duration<double>(*ended - begin).count();
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   if (WIFEXITED(status)) end.status = WEXITSTATUS(status);
   return end;

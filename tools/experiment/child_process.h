@@ -17,8 +17,10 @@ struct ChildEnd {
 };
 
 // Runs a program, found by its path, with the words after its name, and waits for its end. The process is in a group of
-// its own: terminals do not interrupt it. Once a stop is requested it gets SIGTERM. It ends with this process, however
-// that ends. Throws RunError if it cannot be started.
+// its own, so that terminals do not interrupt it, and its standard input is empty. Once a stop is requested the group
+// gets SIGTERM, and SIGKILL half a minute later. What holds its pipes a second after its end is ended, too. The process
+// itself ends with this one, however that ends; what it has started may then go on. Throws RunError if it cannot be
+// started, or SIGCHLD is ignored.
 ChildEnd run_child(const std::string& program, const std::vector<std::string>& words, const std::stop_token& stop);
 
 }  // namespace arbalest

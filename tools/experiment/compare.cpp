@@ -27,8 +27,10 @@ struct Quantities {
 
 Quantities quantities_of(const std::vector<TrialResult>& trials) {
   Quantities found;
+  std::map<std::pair<std::string, Measure>, const Identity*> latest;
+  for (const TrialResult& trial : trials) latest[{trial.cell, trial.measure}] = &trial.identity;
   for (const TrialResult& trial : trials) {
-    if (!trial.error.empty()) continue;
+    if (!trial.error.empty() || !(trial.identity == *latest.at({trial.cell, trial.measure}))) continue;
     const auto add = [&](const char* what, double value, bool lower) {
       const auto [place, fresh] = found.all.try_emplace({trial.cell, what});
       if (fresh) found.order.push_back(place->first);

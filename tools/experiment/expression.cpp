@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kFunctions = {"min", "max", "sqrt", "floor", "ceil", "round", "log2"};
 
+constexpr int kMostDepth = 128;  // two of each pair of brackets
+
 // Reads from left to right, a function for each level of binding.
 class Evaluation {
  public:
@@ -30,6 +32,20 @@ class Evaluation {
   }
 
  private:
+  // A level of recursion.
+  class Level {
+   public:
+    explicit Level(Evaluation& of) : of_(of) {
+      if (++of_.depth_ > kMostDepth) of_.fail("less nesting");
+    }
+    ~Level() { --of_.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Evaluation& of_;
+  };
+
   [[noreturn]] void fail(const std::string& expected) const {
     throw GraphError(fmt::format("expression '{}': found {} after {} characters, expected {}", text_,
                                  word_.empty() ? "its end" : fmt::format("'{}'", word_), at_ - word_.size(), expected));
@@ -85,6 +101,7 @@ class Evaluation {
     return left;
   }
   ExpressionValue negated() {
+    const Level level(*this);
     if (take("not")) return double(number(negated()) == 0);
     return comparison();
   }
@@ -125,6 +142,7 @@ class Evaluation {
     }
   }
   ExpressionValue factor() {
+    const Level level(*this);
     if (take("-")) return -number(factor());
     if (take("(")) {
       ExpressionValue value = either();
@@ -168,7 +186,8 @@ class Evaluation {
 
   const std::string_view text_;
   const NameValue& value_of_;
-  size_t at_ = 0;          // after the word
+  size_t at_ = 0;  // after the word
+  int depth_ = 0;
   std::string_view word_;  // "": the end
 };
 

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -27,20 +29,21 @@ constexpr double kMostBusy = 0.2;               // share of the cores
 constexpr double kMostUsed = 10;                // % of a GPU
 constexpr double kMostTaken = 1.0 * (1 << 30);  // bytes of a GPU's memory, more than any driver keeps
 
-// Seconds that all cores have worked, since the machine was started; −1: unknown.
-double worked() {
+// Seconds that the cores have worked, since the machine was started; −1: unknown.
+double worked(const std::set<int>& cores) {
   std::ifstream file("/proc/stat");
-  std::string word;
-  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0;
-  if (!(file >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft)) return -1;
-  return (user + nice + system + interrupts + soft) / double(sysconf(_SC_CLK_TCK));
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return int(std::thread::hardware_concurrency());
-  return CPU_COUNT(&set);
+  double sum = 0;
+  bool any = false;
+  for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
+    std::istringstream words(line.substr(3));
+    int core = 0;
+    double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0;
+    if (line[3] == ' ' || !(words >> core >> user >> nice >> system >> idle >> waiting >> interrupts >> soft)) continue;
+    if (!cores.contains(core)) continue;
+    any = true;
+    sum += user + nice + system + interrupts + soft;
+  }
+  return any ? sum / double(sysconf(_SC_CLK_TCK)) : -1;
 }
 
 void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state) {
@@ -93,15 +96,27 @@ int add_build_id(dl_phdr_info* object, size_t, void* text) {
 
 }  // namespace
 
+std::set<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::set<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.insert(core);
+  }
+  return cores;
+}
+
 MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
   MachineState state;
   state.cpu = cpu_model();
-  state.cores = usable_cores();
-  const double before = worked();
+  const std::set<int> cores = usable_cores();
+  state.cores = cores.empty() ? int(std::thread::hardware_concurrency()) : int(cores.size());
+  const double before = worked(cores);
   const auto begin = std::chrono::steady_clock::now();
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (before >= 0) state.busy_cores = (worked() - before) / seconds;
+  if (before >= 0) state.busy_cores = (worked(cores) - before) / seconds;
   double load = 0;
   if (getloadavg(&load, 1) == 1) state.load = load;
   if (state.busy_cores > kMostBusy * state.cores) {

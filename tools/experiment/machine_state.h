@@ -2,6 +2,7 @@
 #pragma once
 // The state of a machine before something is measured on it.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,13 @@
 
 namespace arbalest {
 
+// The numbers of the cores that this process may use; empty: unknown.
+std::set<int> usable_cores();
+
 struct MachineState {
   std::string cpu;                  // model
   int cores = 0;                    // that this process may use
-  double busy_cores = 0;            // by others, over a quarter of a second
+  double busy_cores = 0;            // of those, by others, over a quarter of a second
   double load = 0;                  // of the last minute
   std::vector<std::string> gpus;    // "cuda:0: 3 % used, 512 MiB taken, 1980 of 1980 MHz"
   std::vector<std::string> faults;  // why measurements would mislead

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/shell_word.h"
 
 namespace arbalest {
@@ -31,7 +32,12 @@ int hosts_of(const BenchCells& cells) {
 
 // A line of options, left out without a value.
 std::string option(const char* name, const std::string& value) {
-  return value.empty() ? "" : fmt::format("#SBATCH --{}={}\n", name, value);
+  const auto ends_quote = [](unsigned char c) { return c < ' ' || c == '"' || c == '\'' || c == '\\'; };
+  if (std::any_of(value.begin(), value.end(), ends_quote)) {
+    throw GraphError(fmt::format("--slurm: {}: found '{}', expected no quotes, backslashes and ends of lines", name,
+                                 printable(value)));
+  }
+  return value.empty() ? "" : fmt::format("#SBATCH --{}=\"{}\"\n", name, value);
 }
 
 std::string header(const BenchFile& file, const BenchCells& cells, const QueuePaths& paths) {
@@ -58,6 +64,12 @@ std::string header(const BenchFile& file, const BenchCells& cells, const QueuePa
 std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
                          const QueuePaths& paths) {
   const QueueSettings& queue = file.queue;
+  if (hosts_of(cells) > 1 && !(queue.apptainer.empty() && queue.pyxis.empty())) {
+    throw GraphError(
+        fmt::format("[slurm]: {}: the bench starts cells of several hosts by srun, which an image does not have; "
+                    "expected hosts = 1 or no image",
+                    queue.apptainer.empty() ? "pyxis" : "apptainer"));
+  }
   std::string text = header(file, cells, paths);
   text += "set -euo pipefail\n\n";
   for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
@@ -68,7 +80,7 @@ std::string slurm_script(const BenchFile& file, const BenchCells& cells, const s
         "ARBALEST_SECRET=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')\nexport ARBALEST_SECRET\n";
   }
   text += "\ncells=(\n";
-  for (const BenchCell& cell : cells.cells) text += fmt::format("  {}  # {}\n", cell.id, cell.name);
+  for (const BenchCell& cell : cells.cells) text += fmt::format("  {}  # {}\n", cell.id, printable(cell.name));
   text += ")\ncell=${cells[$SLURM_ARRAY_TASK_ID]}\n\n";
   std::string command = shell_word(paths.program);
   if (!queue.apptainer.empty())
@@ -85,7 +97,7 @@ std::string slurm_script(const BenchFile& file, const BenchCells& cells, const s
       "{} --cell \"$cell\" --results {}/\"$cell\".jsonl --anyway &\n"
       "bench=$!\n"
       "# The queue's signal goes to this shell, which hands it on; the bench then ends with a checkpoint.\n"
-      "trap 'told=1; kill -USR1 \"$bench\"' USR1\n"
+      "trap 'told=1; kill -USR1 \"$bench\" || true' USR1\n"
       "status=0 told=\n"
       "wait \"$bench\" || status=$?\n"
       "while [ -n \"$told\" ]; do  # the signal has ended the wait\n"

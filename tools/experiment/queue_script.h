@@ -19,7 +19,8 @@ struct QueuePaths {
 
 // Makes the script. Each element keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be
 // ended at any time and goes on when it is queued again. `changes`: --set of the command line. Cells of several hosts
-// are started by srun on each.
+// are started by srun on each. Throws GraphError for a value that cannot stand in a line of options, and for an image
+// with cells of several hosts.
 std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
                          const QueuePaths& paths);
 

@@ -23,7 +23,11 @@ TrialResult result_of(const Json& line) {
   line.at("cell").get_to(result.cell);
   line.at("name").get_to(result.name);
   line.at("settings").get_to(result.settings);
-  result.measure = line.at("measure") == name_of(Measure::Accuracy) ? Measure::Accuracy : Measure::Throughput;
+  const std::string measure = line.at("measure");
+  if (measure != name_of(Measure::Throughput) && measure != name_of(Measure::Accuracy)) {
+    throw RunError(fmt::format("measure: found '{}', expected throughput or accuracy", measure));
+  }
+  result.measure = measure == name_of(Measure::Accuracy) ? Measure::Accuracy : Measure::Throughput;
   take("repetition", result.repetition);
   const Json& identity = line.at("identity");
   identity.at("graph").get_to(result.identity.graph);
@@ -31,10 +35,10 @@ TrialResult result_of(const Json& line) {
   identity.at("build").get_to(result.identity.build);
   identity.at("devices").get_to(result.identity.devices);
   take("error", result.error);
-  take("too_large", result.too_large);
   take("images_per_second", result.images_per_second);
   take("windows", result.windows);
   take("warmup_seconds", result.warmup_seconds);
+  take("settled", result.settled);
   take("peak_bytes", result.peak_bytes);
   take("joules", result.joules);
   take("seconds", result.seconds);
@@ -44,12 +48,18 @@ TrialResult result_of(const Json& line) {
   if (const auto curve = line.find("curve"); curve != line.end()) {
     for (const Json& point : *curve) result.curve.push_back({point.at(0), point.at(1), point.at(2)});
   }
+  if (result.measure == Measure::Accuracy && result.error.empty() && result.curve.empty()) {
+    throw RunError("curve: found no validations, expected one or more");
+  }
   if (const auto state = line.find("state"); state != line.end()) result.state = *state;
   return result;
 }
 
 void keep(std::vector<TrialResult>& trials, TrialResult result) {
-  const auto same = [&](const TrialResult& earlier) { return earlier.key == result.key; };
+  // Another program's trial may be that of several cells.
+  const auto same = [&](const TrialResult& earlier) {
+    return earlier.key == result.key && earlier.cell == result.cell;
+  };
   std::erase_if(trials, same);
   trials.push_back(std::move(result));
 }
@@ -76,7 +86,6 @@ std::string line_of(const TrialResult& result) {
                  {"devices", identity.devices}}}};
   if (!result.error.empty()) {
     line["error"] = result.error;
-    if (result.too_large) line["too_large"] = true;
   } else {
     line["images_per_second"] = result.images_per_second;
     line["setup_seconds"] = result.setup_seconds;
@@ -85,6 +94,7 @@ std::string line_of(const TrialResult& result) {
     if (result.measure == Measure::Throughput) {
       line["windows"] = result.windows;
       line["warmup_seconds"] = result.warmup_seconds;
+      if (!result.settled) line["settled"] = false;
     } else {
       line["seconds"] = result.seconds;
       line["epochs"] = result.epochs;
@@ -110,10 +120,9 @@ Results read_results(const std::string& path) {
     ++number;
     try {
       const Json line = Json::parse(text.substr(at, end - at));
-      if (line.at("event") != "trial")
-        throw RunError(fmt::format("{}:{}: is no line of a bench's results", path, number));
+      if (line.at("event") != "trial") throw RunError("event: expected trial");
       keep(results.trials, result_of(line));
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const std::exception& error) {
       throw RunError(fmt::format("{}:{}: is no line of a bench's results: {}", path, number, error.what()));
     }
     at = end + 1;

@@ -21,9 +21,9 @@ std::string_view name_of(Measure measure);
 // All that a result depends on apart from chance. Texts, so that a change can be named.
 struct Identity {
   std::string graph;    // hash of the graph file's content and of the models' that it calls
-  std::string options;  // the command line without the file
+  std::string options;  // the command line without the file, weights by their content, and the metric of training
   std::string build;    // of the program and its library
-  std::string devices;  // their models
+  std::string devices;  // their models, of CPUs with the cores that may be used, and how many hosts
   bool operator==(const Identity&) const = default;
 };
 
@@ -42,10 +42,11 @@ struct TrialResult {
   int64_t repetition = 0;  // from 0 on; of training its seed
   Identity identity;
   std::string error;              // why there is no result; "": there is one
-  bool too_large = false;         // whether that is for want of memory, as the plan says, and nothing was tried
+  bool too_large = false;         // whether that is for want of memory, as the plan says; never in a file
   double images_per_second = 0;   // a median of windows, or over all of training
   std::vector<double> windows;    // images/s
   double warmup_seconds = 0;      // until rates agreed
+  bool settled = true;            // whether they did
   int64_t peak_bytes = 0;         // planned, of the device that needs most
   double joules = 0;              // of all GPUs, for the whole process; 0: unknown
   double seconds = 0;             // of training
@@ -58,9 +59,9 @@ struct TrialResult {
 
 std::string line_of(const TrialResult& result);  // with a line feed
 
-// Results of a file in its order; those of one key replace earlier ones. Lines that end with the file and without a
-// line feed were cut short by the end of a process and are left out. Throws RunError for a file that is no bench's,
-// with the line. A file that does not exist has none.
+// Results of a file in its order; those of one key and cell replace earlier ones. Lines that end with the file and
+// without a line feed were cut short by the end of a process and are left out. Throws RunError for a file that is no
+// bench's, with the line. A file that does not exist has none.
 struct Results {
   std::vector<TrialResult> trials;
   int64_t whole = 0;  // bytes up to the end of the last whole line

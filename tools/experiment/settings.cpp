@@ -60,11 +60,6 @@ const std::vector<std::string>& setting_names() {
   return all;
 }
 
-bool is_of_training(const std::string& name) {
-  const Rule* rule = rule_of(name);
-  return rule && rule->training;
-}
-
 std::vector<std::string> words_of(const Settings& settings, bool training) {
   std::vector<std::string> words;
   for (const auto& [name, value] : settings) {

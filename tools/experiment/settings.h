@@ -14,9 +14,6 @@ using Settings = std::map<std::string, std::string>;  // by name
 // other programs.
 const std::vector<std::string>& setting_names();
 
-// Whether only training to an accuracy has the setting, so that throughput is measured without it.
-bool is_of_training(const std::string& name);
-
 // The words that state the settings, in the order of their names: "--learners", "2", "--set", "train.lr=0.1".
 // `training`: for `arbalest run`, otherwise for `arbalest bench scaling`.
 std::vector<std::string> words_of(const Settings& settings, bool training);

@@ -46,6 +46,7 @@ size_t outliers_of(const std::vector<double>& values, double median) {
   std::vector<double> apart;
   for (const double value : values) apart.push_back(std::abs(value - median));
   const double most = 3 * kScale * median_of(apart);
+  if (most == 0) return 0;  // most values are the same, and tell nothing of how far others may lie
   return size_t(std::count_if(apart.begin(), apart.end(), [&](double distance) { return distance > most; }));
 }
 
@@ -59,12 +60,12 @@ double median_of(std::vector<double> values) {
 
 Estimate estimate(const std::vector<double>& values) {
   Estimate found{.median = median_of(values), .interval = {}, .count = values.size(), .outliers = 0};
-  if (values.size() < 2) return found;
+  if (values.size() < kFewest) return found;
   Bootstrap bootstrap(0);
   std::vector<double> medians;
   for (int i = 0; i < kSamples; ++i) medians.push_back(bootstrap.median(values));
   found.interval = middle(std::move(medians));
-  if (std::isfinite(found.median) && values.size() >= kFewest) found.outliers = outliers_of(values, found.median);
+  if (std::isfinite(found.median)) found.outliers = outliers_of(values, found.median);
   return found;
 }
 
@@ -72,7 +73,7 @@ std::optional<Estimate> ratio(const std::vector<double>& over, const std::vector
   const double a = median_of(over), b = median_of(under);
   if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return std::nullopt;
   Estimate found{.median = a / b, .interval = {}, .count = std::min(over.size(), under.size()), .outliers = 0};
-  if (found.count < 2) return found;
+  if (found.count < kFewest) return found;
   Bootstrap of_over(1), of_under(2);
   std::vector<double> ratios;
   for (int i = 0; i < kSamples; ++i) {
@@ -84,7 +85,7 @@ std::optional<Estimate> ratio(const std::vector<double>& over, const std::vector
 }
 
 Difference difference(const Estimate& ratio) {
-  if (!ratio.interval || ratio.count < kFewest) return Difference::Unclear;
+  if (!ratio.interval) return Difference::Unclear;
   if (ratio.interval->low > 1) return Difference::Above;
   return ratio.interval->high < 1 ? Difference::Below : Difference::Unclear;
 }
@@ -113,7 +114,7 @@ double chance_above(const std::vector<double>& values, double bound) {
   }
   const double scale = std::exp(std::lgamma((freedom + 1) / 2) - std::lgamma(freedom / 2)) / std::sqrt(M_PI);
   const double inside = scale * sum * angle / kSteps / 3;
-  return t > 0 ? 0.5 - inside : 0.5 + inside;
+  return t > 0 ? std::max(0.0, 0.5 - inside) : 0.5 + inside;
 }
 
 }  // namespace arbalest

@@ -18,11 +18,15 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 void add(const BenchFile& file, const TrialResult& result, CellSummary& summary) {
   if (!result.error.empty()) {
     summary.fault = result.error;
+    if (result.measure != Measure::Accuracy || result.too_large) return;
+    ++summary.failed;
+    for (std::vector<double>& times : summary.times) times.push_back(kNever);
     return;
   }
   summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
   if (result.measure == Measure::Throughput) {
     summary.rates.push_back(result.images_per_second);
+    summary.unsettled += result.settled ? 0 : 1;
     return;
   }
   if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
@@ -141,8 +145,7 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   const bool compared = is_compared(all), counted = counts_devices(file);
   if (compared) table.columns.push_back({"against " + against(file, all), true, true});
   if (counted) {
-    const bool strong = all.front().cell->settings.contains("batch_total");
-    table.columns.push_back({strong ? "strong efficiency" : "weak efficiency", true, true});
+    table.columns.push_back({"weak efficiency", true, true});  // each device has the whole batch
   }
   table.columns.insert(table.columns.end(), {{"planned memory"}, {"repetitions"}, {"note", false}});
   for (const CellSummary& summary : all) {
@@ -165,9 +168,14 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   }
   if (std::string best = fastest(all); !best.empty()) table.notes.push_back(std::move(best));
   table.notes.push_back(fmt::format(
-      "medians with intervals of 95 %; faster and slower are said only of {} repetitions or more whose interval "
-      "excludes 1",
+      "medians with bootstrap intervals of {} repetitions or more; faster and slower are said only of those whose "
+      "interval excludes 1",
       kFewest));
+  size_t unsettled = 0;
+  for (const CellSummary& summary : all) unsettled += summary.unsettled;
+  if (unsettled > 0) {
+    table.notes.push_back(fmt::format("{} repetitions had not settled when they were measured", unsettled));
+  }
   return table;
 }
 
@@ -198,7 +206,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
     table.columns.push_back({"of images/s", true, true});
   }
   table.columns.push_back({"final", true, true});
-  if (rule.claim) table.columns.push_back({fmt::format("chance of {:g} by luck", *rule.claim)});
+  if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
   const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
   if (energy) table.columns.push_back({"Wh a run", true, true});
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
@@ -220,7 +228,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
                        ? fmt::format("{:.4f} ({:.4f}–{:.4f})", last.median, last.interval->low, last.interval->high)
                        : fmt::format("{:.4f}", last.median),
                    last.median, last.interval});
-    if (rule.claim) {
+    if (rule.claim && summary.failed > 0) {
+      row.push_back({"-"});
+    } else if (rule.claim) {
       std::vector<double> values = summary.finals;
       if (rule.lower) std::transform(values.begin(), values.end(), values.begin(), std::negate<>());
       const double chance = chance_above(values, rule.lower ? -*rule.claim : *rule.claim);

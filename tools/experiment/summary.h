@@ -19,9 +19,11 @@ struct CellSummary {
   const CellSummary* baseline = nullptr;   // that it is compared with; nullptr: there is none, or it is one itself
   std::vector<double> rates;               // images/s, one a repetition
   std::vector<double> run_rates;           // images/s of training runs
-  std::vector<std::vector<double>> times;  // s to each target, one a run; infinite: the run did not get there
+  std::vector<std::vector<double>> times;  // s to each target, one a run; infinite: the run failed or did not get there
   std::vector<double> joules;              // of training runs, as far as they are known
   std::vector<double> finals;              // the metric at the end of each run
+  size_t failed = 0;                       // training runs without an end
+  size_t unsettled = 0;                    // repetitions whose warm-up ended before rates agreed
   int64_t peak_bytes = 0;                  // planned, of the device that needs most
   std::string fault;                       // why there is nothing to show; "": there is
 };

@@ -43,6 +43,7 @@ void add_trials(const BenchFile& file, const BenchCell& cell, Measure measure, c
   }
   const std::vector<std::string> words = cell_words(file, cell, measure);
   Trial trial{&cell, measure, 0, words, identity_of(cell, words), ""};
+  if (measure == Measure::Accuracy && cell.peer.empty()) trial.identity.options += "metric " + file.accuracy->metric;
   for (const int64_t repetition : repetitions) {
     trial.repetition = repetition;
     trial.words = words;
@@ -71,6 +72,23 @@ std::vector<json> objects_in(const std::string& text) {
 std::optional<double> number_in(const json& object, const std::string& key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+// The targets that another program has met, as "time_to" says, the earliest first.
+std::vector<CurvePoint> times_in(const json& object) {
+  std::vector<CurvePoint> points;
+  const json times = object.value("time_to", json::object());
+  for (const auto& [target, time] : times.items()) {
+    double value = 0;
+    const auto read = std::from_chars(target.data(), target.data() + target.size(), value);
+    if (read.ec != std::errc{} || read.ptr != target.data() + target.size()) {
+      throw RunError(fmt::format("\"time_to\": found '{}', expected a number, as in \"0.99\"", target));
+    }
+    if (time.is_number()) points.push_back({0, time, value});
+  }
+  std::sort(points.begin(), points.end(),
+            [](const CurvePoint& a, const CurvePoint& b) { return a.seconds < b.seconds; });
+  return points;
 }
 
 }  // namespace
@@ -130,26 +148,32 @@ void read_throughput(const std::string& output, TrialResult& result) {
     object.at("planned_peak_bytes").get_to(result.peak_bytes);
     object.at("setup_seconds").get_to(result.setup_seconds);
     object.at("warmup_seconds").get_to(result.warmup_seconds);
+    result.settled = object.value("settled", true);
     return;
   }
   throw RunError("its output has no result");
 }
 
 void read_training(const std::string& log, const AccuracyRule& rule, TrialResult& result) {
-  bool ended = false;
+  bool ended = false, resumed = false;
   for (const json& event : objects_in(log)) {
     const std::string kind = event.value("event", "");
     if (kind == "start" || kind == "resume") {
       // A run that goes on is set up again, which is no part of training.
-      if (kind == "resume") result.joules = 0;  // a part of it was not counted
-      if (kind == "start") result.setup_seconds = number_in(event, "setup_seconds").value_or(0);
+      resumed = kind == "resume";
+      ended = false;
+      if (resumed) result.joules = 0;  // a part of it was not counted
+      if (!resumed) result.setup_seconds = number_in(event, "setup_seconds").value_or(0);
       result.peak_bytes = event.value("planned_peak_bytes", int64_t{0});
+    } else if (kind == "kept" && !resumed) {  // samples that were read into a cache before training began
+      result.setup_seconds += number_in(event, "seconds").value_or(0);
     } else if (kind == "validation") {
       const auto value = number_in(event, rule.metric);
       if (!value) continue;
       result.curve.push_back({event.value("epoch", 0.0), event.value("seconds", 0.0), *value});
     } else if (kind == "end") {
       ended = true;
+      if (!resumed) result.setup_seconds = number_in(event, "setup_seconds").value_or(result.setup_seconds);
       result.seconds = event.value("seconds", 0.0);
       result.epochs = event.value("epoch", 0.0);
       result.images_per_second = event.value("images_per_second", 0.0);
@@ -159,7 +183,8 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
   if (result.curve.empty()) throw RunError(fmt::format("its log has no validation with '{}'", rule.metric));
 }
 
-void read_peer(const std::string& output, double seconds, TrialResult& result) {
+void read_peer(const std::string& output, double seconds, const std::optional<AccuracyRule>& rule,
+               TrialResult& result) {
   const bool training = result.measure == Measure::Accuracy;
   const char* const needed = training ? "final" : "images_per_second";
   bool found = false;
@@ -176,14 +201,18 @@ void read_peer(const std::string& output, double seconds, TrialResult& result) {
     result.curve.clear();
     result.seconds = number_in(object, "seconds").value_or(seconds);
     result.setup_seconds = number_in(object, "setup_seconds").value_or(0);
-    const json times = object.value("time_to", json::object());
-    for (const auto& [target, time] : times.items()) {
-      double value = 0;
-      std::from_chars(target.data(), target.data() + target.size(), value);
-      if (time.is_number()) result.curve.push_back({0, time, value});
+    result.curve = times_in(object);
+    for (const double target : rule ? rule->targets : std::vector<double>()) {
+      const bool met = rule->lower ? *last <= target : *last >= target;
+      const bool told = std::any_of(result.curve.begin(), result.curve.end(),
+                                    [&](const CurvePoint& point) { return point.value == target; });
+      if (met && !told) {
+        throw RunError(
+            fmt::format("ends at {:g} and does not say when it met {:g}; expected \"time_to\": "
+                        "{{\"{:g}\": SECONDS}}",
+                        *last, target, target));
+      }
     }
-    std::sort(result.curve.begin(), result.curve.end(),
-              [](const CurvePoint& a, const CurvePoint& b) { return a.seconds < b.seconds; });
     result.curve.push_back({0, result.seconds, *last});
   }
   if (!found) throw RunError(fmt::format("no line of its output is a JSON object with \"{}\"", needed));

@@ -3,6 +3,7 @@
 // The processes that a bench runs: one for each repetition of each cell.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,8 @@ TrialResult result_for(const Trial& trial);
 // Reads what a trial's process has printed, or of training its log. Throws RunError if that has no result.
 void read_throughput(const std::string& output, TrialResult& result);
 void read_training(const std::string& log, const AccuracyRule& rule, TrialResult& result);
-// `seconds`: how long it ran, for a peer that does not say how long it trained.
-void read_peer(const std::string& output, double seconds, TrialResult& result);
+// `seconds`: how long it ran, for a peer that does not say how long it trained. `rule`: of training; a peer that ends
+// beyond a target says when it met it.
+void read_peer(const std::string& output, double seconds, const std::optional<AccuracyRule>& rule, TrialResult& result);
 
 }  // namespace arbalest

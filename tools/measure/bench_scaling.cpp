@@ -62,6 +62,7 @@ class CellObserver final : public RunObserver {
   std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
   double warmup_seconds() const { return meter_.warmup_seconds(); }
+  bool settled() const { return meter_.agreed(); }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
     for (double& rate : rates) rate *= images_per_iteration_;
@@ -120,7 +121,8 @@ void WindowMeter::settle() {
   ++unsettled_;
   if (rates_.size() < 2) return;
   const double before = rates_[rates_.size() - 2], last = rates_.back();
-  settled_ = std::abs(last - before) <= rule_.settled * before || unsettled_ == WindowRule::kMostUnsettled;
+  agreed_ = std::abs(last - before) <= rule_.settled * before;
+  settled_ = agreed_ || unsettled_ == WindowRule::kMostUnsettled;
   const size_t kept = settled_ ? std::min(size_t(rule_.windows), size_t{2}) : 1;
   rates_.erase(rates_.begin(), rates_.end() - std::ptrdiff_t(kept));
   begin_ = kept == 2 ? last_begin_ : seconds_;
@@ -168,6 +170,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
   }
   cell.windows = observer.images_per_second();
   cell.warmup_seconds = observer.warmup_seconds();
+  cell.settled = observer.settled();
   return cell;
 }
 
@@ -240,6 +243,7 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["planned_peak_bytes"] = cell.planned_peak_bytes;
     line["setup_seconds"] = cell.setup_seconds;
     line["warmup_seconds"] = cell.warmup_seconds;
+    if (!cell.settled) line["settled"] = false;
     if (row.images_per_money_unit) line["images_per_money_unit"] = *row.images_per_money_unit;
   }
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -38,12 +38,13 @@ class WindowMeter {
   bool complete() const { return settled_ && rates_.size() == size_t(rule_.windows); }
   const std::vector<double>& rates() const { return rates_; }  // iterations per second, one a complete window
   double warmup_seconds() const { return begin_; }             // until the first window began
+  bool agreed() const { return agreed_; }                      // whether rates did, as far as that is looked at
 
  private:
   void settle();
 
   WindowRule rule_;
-  bool warm_ = false, settled_ = false;
+  bool warm_ = false, settled_ = false, agreed_ = true;
   int unsettled_ = 0;      // windows so far, until rates agree
   int64_t iteration_ = 0;  // at which the current window began
   double seconds_ = 0;
@@ -66,6 +67,7 @@ struct ScalingCell {
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
   double warmup_seconds = 0;
+  bool settled = true;         // whether rates agreed when the warm-up ended
   std::string error;           // one line; "" if measured
   std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
 

@@ -24,12 +24,30 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
+namespace {
+
+std::string escaped(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&': safe += "&amp;"; break;
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      default: safe += c;
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
 HtmlPage::HtmlPage(std::string_view title, const PageParts& parts) : parts_(parts) {
   text_ = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   text_ +=
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n";
-  text_ += fmt::format("<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n", title);
+  text_ += fmt::format("<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n",
+                       escaped(title));
   text_ += parts.style;
   text_ += "</style>\n</head>\n";
   text_ += parts.body;

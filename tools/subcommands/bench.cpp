@@ -265,6 +265,9 @@ CLI::App& declare_file(Subcommands& commands) {
           "bench: found no file, expected FILE.toml, scaling, tracing or compare; 'arbalest bench --help' says more");
     }
     if (!options.file.ends_with(".toml")) reject(app, {options.file});
+    if (options.gpu_memory > 0 && !options.dry_run) {
+      throw GraphError("bench: --gpu-memory stands for GPUs that are not here; expected --dry-run with it");
+    }
   };
   return app;
 }

@@ -6,7 +6,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -14,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
@@ -49,6 +52,8 @@ std::string last_line(const std::string& text) {
   return line.starts_with(kName) ? line.substr(kName.size()) : line;
 }
 
+constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
+
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
@@ -61,6 +66,7 @@ class Bench {
         file_(read_bench_file(options.file, options.set)),
         cells_(expand(file_)),
         identities_(options.program) {
+    give_queues();
     keep_asked();
     const std::string name = name_without(options.file, {".toml"});
     results_path_ = options.results.empty() ? name + ".results.jsonl" : options.results;
@@ -111,7 +117,8 @@ class Bench {
     return kDone;
   }
 
-  // Takes over the results that elements of an array job have left, whatever machine they ran on.
+  // Takes over the results that elements of an array job have left, whatever machine they ran on; a dry run shows them
+  // and writes nothing.
   void collect() {
     namespace fs = std::filesystem;
     const fs::path folder = fs::path(options_.collect) / "results";
@@ -125,17 +132,22 @@ class Bench {
       if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
-    check_kind_kept("--results", results_path_, OutputKind::Log);
-    ResultsFile written(results_path_);
-    size_t added = 0;
+    std::vector<TrialResult> fresh;
+    std::set<std::pair<std::string, std::string>> seen;  // another program's trial may be that of several cells
+    for (const TrialResult& trial : read_results(results_path_).trials) seen.emplace(trial.key, trial.cell);
     for (const fs::path& file : files) {
       for (TrialResult& trial : read_results(file.string()).trials) {
-        if (by_key(written.trials()).contains(trial.key)) continue;
-        written.add(std::move(trial));
-        ++added;
+        if (seen.emplace(trial.key, trial.cell).second) fresh.push_back(std::move(trial));
       }
     }
-    warn(fmt::format("{}: {} results of {} files are new", results_path_, added, files.size()));
+    warn(fmt::format("{}: {} results of {} files are new", results_path_, fresh.size(), files.size()));
+    if (options_.dry_run) {
+      held_ = std::move(fresh);
+      return;
+    }
+    check_kind_kept("--results", results_path_, OutputKind::Log);
+    ResultsFile written(results_path_);
+    for (TrialResult& trial : fresh) written.add(std::move(trial));
   }
 
   // Leaves the cells that the command line asks for.
@@ -156,6 +168,7 @@ class Bench {
 
   void take(std::vector<TrialResult> results) {
     results_ = std::move(results);
+    results_.insert(results_.end(), held_.begin(), held_.end());
     known_ = by_key(results_);
     places_.clear();
     for (const TrialResult& result : results_)
@@ -184,10 +197,24 @@ class Bench {
     return waiting;
   }
 
-  void find_needs(const BenchCell& cell) {
-    if (!cell.peer.empty() || needs_.contains(cell.id)) return;
-    const Measure measure = file_.accuracy ? Measure::Accuracy : Measure::Throughput;
-    needs_[cell.id] = needs_of(cell_words(file_, cell, measure), options_.gpu_memory);
+  // The needs of a cell for a measure; of another program nothing is known.
+  const CellNeeds& needs(const BenchCell& cell, Measure measure) {
+    const auto [place, fresh] = needs_.try_emplace({cell.id, measure});
+    if (fresh && cell.peer.empty()) {
+      place->second = needs_of(cell_words(file_, cell, measure), options_.gpu_memory);
+    }
+    return place->second;
+  }
+  // The needs of a cell for all that is measured of it.
+  CellNeeds needs(const BenchCell& cell) {
+    CellNeeds all;
+    for (const Measure measure : {Measure::Throughput, Measure::Accuracy}) {
+      if (measure == Measure::Throughput ? !file_.throughput : !file_.accuracy) continue;
+      const CellNeeds& each = needs(cell, measure);
+      all.bytes = std::max(all.bytes, each.bytes);
+      if (all.fault.empty()) all.fault = each.fault;
+    }
+    return all;
   }
 
   // Names what makes earlier results of the same cells count no longer.
@@ -214,7 +241,6 @@ class Bench {
   }
 
   int dry_run() {
-    for (const BenchCell& cell : cells_.cells) find_needs(cell);
     ResultTable table{file_.title.empty() ? options_.file : file_.title,
                       {{"cell", false}, {"id", false}, {"planned memory"}, {"trials to run"}, {"s, about"}},
                       {},
@@ -225,7 +251,7 @@ class Bench {
     double total = 0;
     bool all_known = true;
     for (const BenchCell& cell : cells_.cells) {
-      const CellNeeds& needs = needs_[cell.id];
+      const CellNeeds takes = needs(cell);
       const auto count =
           std::count_if(waiting.begin(), waiting.end(), [&](auto* trial) { return trial->cell == &cell; });
       const TimeLeft left = time_left(cell, waiting);
@@ -233,7 +259,7 @@ class Bench {
       all_known = all_known && left.known;
       table.rows.push_back({{cell.name},
                             {cell.id},
-                            {needs.bytes > 0 ? size_text(needs.bytes) : "-"},
+                            {takes.bytes > 0 ? size_text(takes.bytes) : "-"},
                             {std::to_string(count)},
                             {shown(left.seconds) + (left.known ? "" : " and training")}});
       if (file_.price) {
@@ -241,7 +267,7 @@ class Bench {
         table.rows.back().push_back(
             {shown(hours * number_of(file_.price->per_hour, cell.settings, file_.price->where))});
       }
-      table.rows.back().push_back({needs.fault});
+      table.rows.back().push_back({takes.fault});
     }
     for (const ExcludedCell& excluded : cells_.excluded) {
       std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
@@ -260,7 +286,7 @@ class Bench {
     bool known = true;  // false: without training runs, whose speed nothing has measured
   };
   // How long the cell's trials that are left will take.
-  TimeLeft time_left(const BenchCell& cell, const std::vector<const Trial*>& waiting) const {
+  TimeLeft time_left(const BenchCell& cell, const std::vector<const Trial*>& waiting) {
     constexpr double kStart = 1;  // s that a process takes before it trains
     std::vector<double> rates;
     for (const TrialResult& result : results_) {
@@ -268,14 +294,14 @@ class Bench {
     }
     TimeLeft left;
     for (const Trial* trial : waiting) {
-      if (trial->cell != &cell || (needs_.contains(cell.id) && !needs_.at(cell.id).fault.empty())) continue;
+      if (trial->cell != &cell || !needs(cell, trial->measure).fault.empty()) continue;
       if (trial->measure == Measure::Throughput) {
         const ThroughputRule& rule = *file_.throughput;
         left.seconds += kStart + rule.warmup_seconds + double(rule.windows) * rule.window_seconds;
-      } else if (rates.empty() || !needs_.contains(cell.id)) {
+      } else if (rates.empty() || !cell.peer.empty()) {
         left.known = false;
       } else {
-        left.seconds += kStart + needs_.at(cell.id).samples / median_of(rates);
+        left.seconds += kStart + needs(cell, trial->measure).samples / median_of(rates);
       }
     }
     return left;
@@ -285,28 +311,42 @@ class Bench {
     check_kind_kept("--results", results_path_, OutputKind::Log);
     ResultsFile written(results_path_);
     take(written.trials());
-    const std::vector<const Trial*> waiting = pending();
-    for (const Trial* trial : waiting) find_needs(*trial->cell);
-    check_machine();
-    give_queues();
+    std::vector<const Trial*> waiting = pending();
+    for (const Trial* trial : waiting) hold_too_large(*trial);
+    std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
+    if (!waiting.empty()) check_machine();
     const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is under way\n");
     bool all = true;
     for (size_t i = 0; i < waiting.size(); ++i) {
-      const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token());
+      std::string outcome;
+      const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token(), outcome);
       if (InterruptHandler::requested()) return kInterrupted;
-      warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome_of(result)));
+      if (result) outcome = outcome_of(*result);
+      warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome));
       all = all && result;
-      if (result) written.add(*result);
+      if (!result) continue;
+      written.add(*result);
+      std::error_code ignored;  // checkpoints left behind cost room alone
+      std::filesystem::remove_all(folder_of(*waiting[i]) / "checkpoints", ignored);
     }
     take(written.trials());
     return all ? kDone : kFailed;
   }
 
-  static std::string outcome_of(const std::optional<TrialResult>& result) {
-    if (!result) return "ended by a signal, or has too few hosts; it runs again with the next command";
-    if (!result->error.empty()) return (result->too_large ? "" : "failed: ") + result->error;
-    if (result->measure == Measure::Throughput) return fmt::format("{} images/s", shown(result->images_per_second));
-    return fmt::format("{:.4f} after {} s", result->curve.back().value, shown(result->seconds));
+  // Takes it for a result of this process alone that a trial does not fit: other devices may have more memory.
+  void hold_too_large(const Trial& trial) {
+    const CellNeeds& takes = needs(*trial.cell, trial.measure);
+    if (!takes.too_large) return;
+    held_.push_back(result_for(trial));
+    held_.back().error = takes.fault;
+    held_.back().too_large = true;
+    warn(fmt::format("{}: {}", trial.name(), takes.fault));
+  }
+
+  static std::string outcome_of(const TrialResult& result) {
+    if (!result.error.empty()) return "failed: " + result.error;
+    if (result.measure == Measure::Throughput) return fmt::format("{} images/s", shown(result.images_per_second));
+    return fmt::format("{:.4f} after {} s", result.curve.back().value, shown(result.seconds));
   }
 
   void check_machine() const {
@@ -323,33 +363,37 @@ class Bench {
         fmt::format("measurements would mislead: {}; --anyway measures all the same", fmt::join(state.faults, "; ")));
   }
 
-  // As many hardware queues for all cells as the one with the most learners needs.
-  void give_queues() const {
+  // As many hardware queues for all cells of the file as the one with the most learners needs, whichever are asked for.
+  void give_queues() {
+    constexpr int kUsual = 8;  // learners that give_learners_queues() takes "auto" for
+    const bool given = std::getenv(kQueues);
     int learners = 1;
     std::string devices = "cpu:0";
     for (const BenchCell& cell : cells_.cells) {
-      learners = std::max(learners, std::atoi(setting_of(cell.settings, "learners").c_str()));
+      const std::string text = setting_of(cell.settings, "learners");
+      learners = std::max(learners, text == "auto" ? kUsual : std::atoi(text.c_str()));
       if (device_count(cell.settings) > 1) devices = setting_of(cell.settings, "devices");
     }
     give_learners_queues(learners, devices);
+    gave_queues_ = !given && std::getenv(kQueues);
   }
 
-  // The result; none if the process was ended from outside, or failed to begin.
-  std::optional<TrialResult> measure(const Trial& trial, const std::stop_token& stop) const {
+  // The result; none, and why, if the process was ended from outside, or failed to begin.
+  std::optional<TrialResult> measure(const Trial& trial, const std::stop_token& stop, std::string& why) {
     TrialResult result = result_for(trial);
     const int hosts = hosts_in(trial.cell->settings);
-    if (const auto needs = needs_.find(trial.cell->id); needs != needs_.end() && !needs->second.fault.empty()) {
-      result.error = needs->second.fault;
-      result.too_large = needs->second.too_large;
-      return result;
+    result.error = needs(*trial.cell, trial.measure).fault;
+    if (!result.error.empty()) return result;
+    if (hosts > 1 && !std::getenv("SLURM_JOB_ID")) {
+      why = fmt::format("takes {} hosts, which a batch queue has; --slurm DIR writes a script for it", hosts);
+      return std::nullopt;
     }
-    if (hosts > 1 && !std::getenv("SLURM_JOB_ID")) return std::nullopt;
     result.lower = file_.accuracy && file_.accuracy->lower;
     result.state = record_of(look_at_machine(devices_of(*trial.cell)));
     const bool peer = !trial.cell->peer.empty();
     const bool training = trial.measure == Measure::Accuracy && !peer;
     std::vector<std::string> words = trial.words;
-    const std::filesystem::path folder = std::filesystem::path(folder_of_results()) / trial.key;
+    const std::filesystem::path folder = folder_of(trial);
     if (training) {
       std::filesystem::create_directories(folder);
       words.insert(words.end(),
@@ -357,7 +401,8 @@ class Bench {
                     file_.accuracy->checkpoint_every, "--resume", "--log", (folder / "log.jsonl").string()});
     }
     std::string program = options_.program.empty() ? own_program() : options_.program;
-    if (peer) {
+    if (peer) {  // in the environment of the bench's user
+      if (gave_queues_) words.insert(words.begin(), {"/usr/bin/env", "-u", kQueues});
       program = words.front();
       words.erase(words.begin());
     } else if (hosts > 1) {
@@ -368,10 +413,18 @@ class Bench {
     const double before = joules_of(devices_of(*trial.cell));
     const ChildEnd end = run_child(program, words, stop);
     if (before > 0) result.joules = std::max(0.0, joules_of(devices_of(*trial.cell)) - before);
-    if (stop.stop_requested() || end.signal != 0 || end.status == kInterrupted) return std::nullopt;
+    const std::set<int> crashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
+    const bool crashed = crashes.contains(end.signal);
+    if (stop.stop_requested() || (end.signal != 0 && !crashed) || end.status == kInterrupted) {
+      why = fmt::format("was ended from outside{}; it runs again with the next command",
+                        end.signal != 0 ? fmt::format(" ({})", strsignal(end.signal)) : "");
+      return std::nullopt;
+    }
     try {
-      if (peer && end.status == kDone) {
-        read_peer(end.output, end.seconds, result);
+      if (crashed) {
+        result.error = fmt::format("crashed ({}): {}", strsignal(end.signal), last_line(end.errors));
+      } else if (peer && end.status == kDone) {
+        read_peer(end.output, end.seconds, file_.accuracy, result);
       } else if (training && end.status == kDone) {
         read_training(read_text(folder / "log.jsonl"), *file_.accuracy, result);
       } else if (!training && !peer && (end.status == kDone || !end.output.empty())) {
@@ -382,13 +435,18 @@ class Bench {
     } catch (const std::exception& error) {
       result.error = fmt::format("{} (status {}): {}", error.what(), end.status, last_line(end.errors));
     }
-    std::error_code ignored;  // checkpoints left behind cost room alone
-    if (training) std::filesystem::remove_all(folder / "checkpoints", ignored);
     return result;
   }
 
-  // "lenet.results" next to "lenet.results.jsonl".
-  std::string folder_of_results() const { return std::filesystem::path(results_path_).replace_extension().string(); }
+  // The folder of a trial's log and checkpoints: in "lenet.results" next to "lenet.results.jsonl", and in "lenet.runs"
+  // next to results in a file "lenet".
+  std::filesystem::path folder_of(const Trial& trial) const {
+    constexpr std::string_view kEnd = ".jsonl";
+    const bool usual = results_path_.ends_with(kEnd);
+    const std::string folder =
+        usual ? results_path_.substr(0, results_path_.size() - kEnd.size()) : results_path_ + ".runs";
+    return std::filesystem::path(folder) / trial.key;
+  }
 
   void print() const {
     std::vector<TrialResult> current;
@@ -437,8 +495,10 @@ class Bench {
   Identities identities_;
   std::vector<Trial> trials_;
   std::vector<TrialResult> results_;
-  std::map<std::string, const TrialResult*> known_, places_;  // by key, and by cell and repetition
-  std::map<std::string, CellNeeds> needs_;                    // by a cell's id
+  std::map<std::string, const TrialResult*> known_, places_;    // by key, and by cell and repetition
+  std::map<std::pair<std::string, Measure>, CellNeeds> needs_;  // by a cell's id
+  std::vector<TrialResult> held_;  // that stand in no file: of a dry run, and of trials that do not fit
+  bool gave_queues_ = false;       // whether the environment has kQueues from here
 };
 
 }  // namespace

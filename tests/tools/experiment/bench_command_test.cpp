@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -17,7 +18,10 @@
 #include "base/plain_message.h"
 #include "tests/tools/redirected.h"
 #include "tests/tools/world_ranks.h"
+#include "tools/experiment/cell_command.h"
+#include "tools/experiment/child_process.h"
 #include "tools/experiment/results.h"
+#include "tools/experiment/trials.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -171,8 +175,91 @@ TEST_CASE("another program is measured in turn, and a wrong one is an error of i
   CHECK(place.run("r.jsonl") == kFailed);
   const std::string out = place.text("out");
   INFO(out);
-  CHECK(out.find("g, other   7.500") != out.npos);
+  CHECK(out.find("g, other      7.500") != out.npos);
   CHECK(out.find("it said nothing") != out.npos);
+}
+
+TEST_CASE("another program has its user's environment, no input, and an end that nothing in the background holds up") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\nlearners = 9\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"
+      "[peer.other]\ncommand = \"cat; sleep 60 & echo '{\\\"img_s\\\": '${CUDA_DEVICE_MAX_CONNECTIONS:-7.5}'}'\"\n");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(place.run("r.jsonl") == kDone);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+  CHECK(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") != nullptr);
+  CHECK_MESSAGE(place.text("out").find("g, other     7.500") != std::string::npos, place.text("out"),
+                place.text("errors"));
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_CASE("hardware queues are those of the whole file, whichever cells are asked for") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nlearners = [1, 9]\n[throughput]\n");
+  const std::string id = expand(read_bench_file(place.path("b.toml"))).cells.front().id;
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(place.run("r.jsonl", {"--dry-run", "--cell", id}) == kDone);
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(queues != nullptr);
+  CHECK(std::string(queues) == "9");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_CASE("a process whose end nobody can tell is no success") {
+  const ChildEnd end = run_child("/bin/sh", {"-c", "cat; echo out; echo err >&2; exit 3"}, {});
+  CHECK(end.status == 3);
+  CHECK(end.signal == 0);
+  CHECK(end.output == "out\n");
+  CHECK(end.errors == "err\n");
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  CHECK_THROWS_AS(run_child("/bin/true", {}, {}), RunError);
+  std::signal(SIGCHLD, before);
+  CHECK(run_child("/bin/true", {}, {}).status == 0);
+}
+
+TEST_CASE("a crash is a result, and what ends a process from outside is none") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\n");
+  const auto killed_by = [&](const char* signal) {
+    place.folder.write("arbalest", std::string("#!/usr/bin/env bash\necho why >&2\nkill -") + signal + " $$\n");
+    return place.run("r.jsonl");
+  };
+  CHECK(killed_by("KILL") == kFailed);
+  CHECK(place.text("errors").find("repetition 1: was ended from outside (Killed); it runs again") != std::string::npos);
+  CHECK(read_results(place.path("r.jsonl")).trials.empty());
+  CHECK(killed_by("SEGV") == kFailed);
+  const std::vector<TrialResult> results = read_results(place.path("r.jsonl")).trials;
+  REQUIRE(results.size() == 1);
+  CHECK(results[0].error == "crashed (Segmentation fault): why");
+}
+
+TEST_CASE("the logs of results without a usual name stand next to them, and checkpoints end with their trial") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[accuracy]\nseeds = [1]\ncheckpoint_every = \"1it\"\n");
+  REQUIRE(place.run("results") == kDone);
+  const std::string key = read_results(place.path("results")).trials.at(0).key;
+  CHECK(fs::exists(place.path("results.runs/" + key + "/log.jsonl")));
+  CHECK_FALSE(fs::exists(place.path("results.runs/" + key + "/checkpoints")));
+}
+
+TEST_CASE("a trial is known by its hosts and by the content of its weights") {
+  const Place place;
+  place.folder.write("w.safetensors", std::string("one"));
+  place.write("devices = \"cpu:0\"\nhosts = [1, 2]\nweights = \"w.safetensors\"\n[accuracy]\n");
+  const BenchFile file = read_bench_file(place.path("b.toml"));
+  const BenchCells cells = expand(file);
+  const auto identity = [&](size_t cell) {
+    return Identities("").of(cells.cells[cell], cell_words(file, cells.cells[cell], Measure::Accuracy));
+  };
+  const Identity one = identity(0), two = identity(1);
+  CHECK(two.devices == one.devices + " × 2 hosts");
+  CHECK(one.options == two.options);
+  CHECK(one.devices.find(" cores)") != one.devices.npos);
+  CHECK(one.options.find("w.safetensors") == one.options.npos);
+  place.folder.write("w.safetensors", std::string("another"));
+  CHECK(identity(0).options != one.options);
 }
 
 TEST_CASE("a script for SLURM is written with its folders, and what its elements leave is collected") {
@@ -182,11 +269,15 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
       "window = \"20ms\"\n");
   REQUIRE(place.run("r.jsonl", {"--slurm", place.path("queue")}) == kDone);
   const std::string script = read_text(place.path("queue/b.sbatch"));
-  CHECK(script.find("#SBATCH --array=0-1%4\n") != script.npos);
+  CHECK(script.find("#SBATCH --array=\"0-1%4\"\n") != script.npos);
   const size_t at = script.find("cells=(\n  ") + 10;
   const std::string id = script.substr(at, 16);
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);  // nothing is there yet
   REQUIRE(place.run("queue/results/" + id + ".jsonl", {"--cell", id}) == kDone);
+  const size_t before = read_text(place.path("r.jsonl")).size();
+  CHECK(place.run("r.jsonl", {"--collect", place.path("queue"), "--dry-run"}) == kDone);
+  CHECK(place.text("out").find("2 cells, 1 trials to run") != std::string::npos);
+  CHECK(read_text(place.path("r.jsonl")).size() == before);
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);
   CHECK(place.text("out").find("not measured yet") != std::string::npos);
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
@@ -196,10 +287,14 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
 
 TEST_CASE("bench compare ends with a status for scripts, and a page has the tables") {
   const Place place;
-  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  place.folder.write(
+      "b.toml",
+      std::string("title = \"a </title><b> & c\"\n[settings]\ngraph = \"g.onnxtxt\"\ndevices = \"cpu:0\"\nthreads = 1\n"
+                  "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"));
   REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html")}) == kDone);
   const std::string page = read_text(place.path("page.html"));
   CHECK(page.find("\"title\":\"Throughput\"") != page.npos);
+  CHECK(page.find("<title>a &lt;/title&gt;&lt;b&gt; &amp; c</title>") != page.npos);
   const std::string results = place.path("r.jsonl");
   const Redirected output(place.path("out")), errors(place.path("errors"), stderr);
   CHECK(parse({"bench", "compare", results.c_str(), results.c_str()}).run() == kDone);
@@ -207,6 +302,7 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
   CHECK(fault({"bench", "compare", results.c_str()}).find("found 1 files, expected two") != std::string::npos);
   CHECK(fault({"bench"}).find("expected FILE.toml") != std::string::npos);
+  CHECK(fault({"bench", "a.toml", "--gpu-memory", "80GiB"}).find("expected --dry-run with it") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--format", "pdf"}).find("expected text, markdown or csv") != std::string::npos);
 }
 

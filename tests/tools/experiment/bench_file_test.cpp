@@ -111,6 +111,12 @@ TEST_CASE("another program has a cell wherever its condition holds") {
   CHECK(names(cells) == Texts{"learners 1", "learners 1, torch", "learners 2"});
   CHECK(cells.cells[1].peer == "torch");
   CHECK(fill_in("t {learners} {graph} {\"a\"}", {{"learners", "2"}, {"graph", "a b"}}, {}) == "t 2 'a b' {\"a\"}");
+  const Settings settings = {{"lr", "1e-05"}, {"batch", "064"}, {"devices", "cpu:0-1"}, {"name", "it's"}};
+  CHECK(fill_in("${lr} {lr} {batch} {device_count} { lr } {1} {} {lr", settings, {}) ==
+        "${lr} 1e-05 064 2 { lr } {1} {} {lr");
+  CHECK(fill_in("{name}{lr", settings, {}) == "'it'\\''s'{lr");
+  CHECK(fill_in(std::string(100'000, '{'), settings, {}).size() == 100'000);
+  CHECK(fill_in("{" + std::string(100'000, 'a'), settings, {}).size() == 100'001);
   CHECK_THROWS_WITH_AS(fill_in("t {learnres}", {{"learners", "2"}}, Position{"f", 3, 1}),
                        "f:3:1: 'learnres' is no setting here; expected one of device_count, learners; did you mean "
                        "'learners'?",
@@ -159,7 +165,28 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");
   check_fault(kGraph + "[derived]\ntrain.lr = \"0.1 *\"\n",
               "b.toml:4:12: expression '0.1 *': found its end after 5 characters, expected a value");
-  check_fault(kGraph + "hosts = [1, 2]\n[throughput]\n", "throughput of one host alone is measured");
+  const std::string one_host = "hosts: throughput of one host alone is measured";
+  check_fault(kGraph + "hosts = [1, 2]\n[throughput]\n", "b.toml:3:9: hosts 2: " + one_host);
+  check_fault(kGraph + "[throughput]\n[derived]\nhosts = \"1 + 1\"\n", "b.toml:5:9: g: " + one_host);
+  check_fault(kGraph + "[throughput]\n[[together]]\nbatch = [1, 2]\nhosts = [1, 2]\n", one_host);
+  check_fault(kGraph + "[[together]]\nbatch = [1, 2, 1]\nlearners = [1, 1, 1]\n", "two combinations are the same: ");
+  check_fault(kGraph + "[accuracy]\nseeds = [1.5]\n", "seeds: found 1.5, expected whole numbers from 0 on");
+  CHECK(read(kGraph + "[accuracy]\nseeds = [9007199254740993]\n").accuracy->seeds.front() == 9007199254740993);
+  check_fault(kGraph + "[peer.\"\"]\ncommand = \"t\"\n", "[peer.\"\"]: expected another program's name");
+  check_fault(kGraph + "[peer.arbalest]\ncommand = \"t\"\n", "[peer.\"arbalest\"]: expected another");
+  check_fault(kGraph + "[derived]\ntrain.lr = \"1 / 0\"\n",
+              "b.toml:4:12: [derived]: train.lr: found inf, expected a finite number");
+  const std::string price = "[price]\ncurrency = \"EUR\"\nsource = \"s\"\ndate = 2026-01-01\n";
+  check_fault(kGraph + price + "per_hour = 0\n", "b.toml:3:1: g: per_hour: found 0, expected more than 0");
+  check_fault(kGraph + price + "per_hour = 1\n[price.spot]\nper_hour = \"0 - 1\"\n", "found -1, expected more than 0");
+  std::string long_list = "[1", deep;
+  for (int i = 2; i <= 20'000; ++i) long_list += ", " + std::to_string(i);
+  check_fault(kGraph + "batch = " + long_list + "]\n", "batch: found 20000 values, and 10000 are the most");
+  for (int i = 0; i < 30; ++i) deep += "a.";
+  check_fault(kGraph + deep + "b = 1\n", "settings stand in more than 16 tables, one in the other");
+  check_fault(
+      kGraph + "batch = " + long_list.substr(0, long_list.find(", 1001,")) + "]\n[throughput]\nrepetitions = 101\n",
+      "take more than 100000 trials, 101 each");
   std::string many = kGraph;
   for (const char* name : {"batch", "learners", "threads"}) {
     many += std::string(name) + " = [";
@@ -190,6 +217,13 @@ TEST_CASE("expressions have the usual order, and say where they are wrong") {
   CHECK_THROWS_WITH_AS(number("(1"), "expression '(1': found its end after 2 characters, expected ')'", GraphError);
   CHECK_THROWS_WITH_AS(number("sqrt(1, 2)"), "expression 'sqrt(1, 2)': sqrt takes one value, found 2", GraphError);
   CHECK_THROWS_AS(number("'a"), GraphError);
+  const std::string brackets(50, '('), ends(50, ')');
+  CHECK(number((brackets + "1" + ends).c_str()) == 1);
+  for (const char* repeated : {"(", "-", "not ", "min("}) {
+    std::string nested;
+    for (int i = 0; i < 100'000; ++i) nested += repeated;
+    CHECK_THROWS_AS(number((nested + "1").c_str()), GraphError);
+  }
   CHECK_THROWS_AS(number("1 $ 2"), GraphError);
   CHECK_THROWS_AS(number(""), GraphError);
   CHECK_THROWS_AS(number("1..2"), GraphError);

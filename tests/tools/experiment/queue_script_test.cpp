@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
+#include "base/error.h"
 #include "tests/io/test_folder.h"
 #include "tools/experiment/queue_script.h"
 
@@ -36,12 +38,13 @@ TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no 
       "devices = [\"cuda:0\", \"cuda:0-3\"]\nlearners = [1, 2]\n[slurm]\naccount = \"lab\"\npartition = \"gpu\"\n"
       "time = \"02:00:00\"\nat_once = 3\nmodules = [\"cuda/13\"]\nsetup = [\"export X=1\"]\ncpus_per_task = 8\n",
       folder);
-  check_lines(
-      text, {"#!/usr/bin/env bash", "#SBATCH --job-name=my bench", "#SBATCH --array=0-3%3", "#SBATCH --account=lab",
-             "#SBATCH --partition=gpu", "#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=1", "#SBATCH --gpus-per-task=4",
-             "#SBATCH --cpus-per-task=8", "#SBATCH --time=02:00:00", "#SBATCH --signal=B:USR1@120", "#SBATCH --requeue",
-             "#SBATCH --open-mode=append", "#SBATCH --output=/scratch/x y/output/%A_%a.out", "#SBATCH --chdir=/home/me",
-             "module load cuda/13", "export X=1", "exit \"$status\""});
+  check_lines(text,
+              {"#!/usr/bin/env bash", "#SBATCH --job-name=\"my bench\"", "#SBATCH --array=\"0-3%3\"",
+               "#SBATCH --account=\"lab\"", "#SBATCH --partition=\"gpu\"", "#SBATCH --nodes=\"1\"",
+               "#SBATCH --ntasks-per-node=\"1\"", "#SBATCH --gpus-per-task=\"4\"", "#SBATCH --cpus-per-task=\"8\"",
+               "#SBATCH --time=\"02:00:00\"", "#SBATCH --signal=\"B:USR1@120\"", "#SBATCH --requeue",
+               "#SBATCH --open-mode=\"append\"", "#SBATCH --output=\"/scratch/x y/output/%A_%a.out\"",
+               "#SBATCH --chdir=\"/home/me\"", "module load cuda/13", "export X=1", "exit \"$status\""});
   CHECK(text.find("--qos") == text.npos);
   CHECK(text.find("srun --mpi=none /opt/arbalest bench ") != text.npos);
   CHECK(text.find("--set 'data=folder:it'\\''s' --cell \"$cell\" --results '/scratch/x y/results'/\"$cell\".jsonl") !=
@@ -52,14 +55,39 @@ TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no 
 TEST_CASE("cells of several hosts are started by the bench, and containers stand before it") {
   const TestFolder folder;
   const std::string several =
-      script("hosts = [1, 2]\ndevices = \"cpu:0\"\n[accuracy]\n[slurm]\ngres = \"gpu:h100:2\"\napptainer = \"a.sif\"\n",
-             folder);
-  check_lines(several, {"#SBATCH --nodes=2", "#SBATCH --gres=gpu:h100:2", "export ARBALEST_SECRET"});
-  CHECK(several.find("\napptainer exec --nv a.sif /opt/arbalest bench") != several.npos);
+      script("hosts = [1, 2]\ndevices = \"cpu:0\"\n[accuracy]\n[slurm]\ngres = \"gpu:h100:2\"\n", folder);
+  check_lines(several, {"#SBATCH --nodes=\"2\"", "#SBATCH --gres=\"gpu:h100:2\"", "export ARBALEST_SECRET"});
+  CHECK(several.find("\n/opt/arbalest bench") != several.npos);
   CHECK(several.find("srun --mpi") == several.npos);
   CHECK(several.find("gpus-per-task") == several.npos);
   const std::string pyxis = script("devices = \"cpu:0\"\n[slurm]\npyxis = \"nvcr.io#x\"\n", folder);
   CHECK(pyxis.find("srun --mpi=none --container-image='nvcr.io#x' /opt/arbalest") != pyxis.npos);
+  const std::string apptainer = script("devices = \"cpu:0\"\n[slurm]\napptainer = \"a.sif\"\n", folder);
+  CHECK(apptainer.find("srun --mpi=none apptainer exec --nv a.sif /opt/arbalest bench") != apptainer.npos);
+  for (const char* image : {"apptainer", "pyxis"}) {
+    CHECK_THROWS_WITH_AS(
+        script("hosts = [1, 2]\ndevices = \"cpu:0\"\n[accuracy]\n[slurm]\n" + std::string(image) + " = \"a\"\n",
+               folder),
+        ("[slurm]: " + std::string(image) +
+         ": the bench starts cells of several hosts by srun, which an image does not have; expected hosts = 1 or no "
+         "image")
+            .c_str(),
+        GraphError);
+  }
+}
+
+TEST_CASE("texts of a bench file are no lines of its SLURM script") {
+  const TestFolder folder;
+  const std::string mark = (folder / "mark").string();
+  const std::string text = script("data = [\"a\", \"b\\ntouch '" + mark + "' )\\ntouch '" + mark + "'\"]\n", folder);
+  const std::string cells = text.substr(text.find("cells=("), text.find("cell=$") - text.find("cells=("));
+  const std::string path = folder.write("cells.sh", cells + "test ${#cells[@]} -eq 2\n").string();
+  CHECK(std::system(("bash '" + path + "'").c_str()) == 0);
+  CHECK_FALSE(std::filesystem::exists(mark));
+  CHECK_THROWS_WITH_AS(
+      script("devices = \"cpu:0\"\n[slurm]\naccount = \"a\\n#SBATCH --uid=0\"\n", folder),
+      "--slurm: account: found 'a\\x0a#SBATCH --uid=0', expected no quotes, backslashes and ends of lines", GraphError);
+  CHECK_THROWS_AS(script("devices = \"cpu:0\"\n[slurm]\nqos = 'a\" --x'\n", folder), GraphError);
 }
 
 }  // namespace queue_script_test

@@ -4,8 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,9 +91,34 @@ TEST_CASE("results are read back as they were written, the last of a key counts,
   CHECK(read_text(path).find("cu{") == std::string::npos);
 
   std::ofstream(path) << "{\"event\":\"start\"}\n";
-  CHECK_THROWS_WITH_AS(read_results(path), (path + ":1: is no line of a bench's results").c_str(), RunError);
+  CHECK_THROWS_WITH_AS(read_results(path),
+                       (path + ":1: is no line of a bench's results: event: expected trial").c_str(), RunError);
   std::ofstream(path) << "{\"event\":\"trial\"}\nnothing\n";
   CHECK_THROWS_AS(read_results(path), RunError);
+  const auto check_fault = [&](TrialResult result, const char* from, const char* to, const char* what) {
+    std::string line = line_of(result);
+    const size_t at = line.find(from);
+    REQUIRE(at != line.npos);
+    std::ofstream(path) << line_of(throughput("a", 0, 1)) << line.replace(at, std::string(from).size(), to);
+    CHECK_THROWS_WITH_AS(read_results(path), (path + ":2: is no line of a bench's results: " + what).c_str(), RunError);
+  };
+  TrialResult empty = training("a", 1, 4, 0.9);
+  empty.curve.clear();
+  check_fault(empty, "", "", "curve: found no validations, expected one or more");
+  check_fault(throughput("a", 0, 1), "\"measure\":\"throughput\"", "\"measure\":\"speed\"",
+              "measure: found 'speed', expected throughput or accuracy");
+}
+
+TEST_CASE("a trial of another program that is that of several cells is kept for each") {
+  const TestFolder folder;
+  ResultsFile file((folder / "r.jsonl").string());
+  TrialResult shared = throughput("a", 0, 10);
+  file.add(shared);
+  shared.cell = "b";
+  file.add(shared);
+  file.add(shared);
+  CHECK(file.trials().size() == 2);
+  CHECK(read_results((folder / "r.jsonl").string()).trials.size() == 2);
 }
 
 TEST_CASE("a trial's output becomes its result, or an error that says what is missing") {
@@ -127,21 +154,43 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK(time_to(run, 0.9, false) == 4.5);
   CHECK(std::isinf(time_to(run, 0.91, false)));
   CHECK(time_to(run, 0.8, true) == 2.5);
+  const std::string head =
+      "{\"event\":\"start\",\"setup_seconds\":0.5}\n{\"event\":\"kept\",\"seconds\":2}\n"
+      "{\"event\":\"kept\",\"seconds\":1}\n";
+  const std::string tail =
+      "{\"event\":\"validation\",\"epoch\":1,\"seconds\":4,\"accuracy\":0.9}\n"
+      "{\"event\":\"end\",\"setup_seconds\":3.75}\n";
+  run = {};
+  read_training(head + tail, rule, run);
+  CHECK(run.setup_seconds == 3.75);  // the end knows all of it
+  run = {};
+  read_training(head + "{\"event\":\"resume\",\"setup_seconds\":9}\n{\"event\":\"kept\",\"seconds\":7}\n" + tail, rule,
+                run);
+  CHECK(run.setup_seconds == 3.5);  // reading data again for a run that goes on is no part of it
+  CHECK_THROWS_WITH_AS(read_training(head + tail + "{\"event\":\"resume\"}\n", rule, run), "its log has no end",
+                       RunError);
+
   rule.metric = "auc";
   run = {};
   CHECK_THROWS_WITH_AS(read_training(log + "{\"event\":\"end\"}\n", rule, run), "its log has no validation with 'auc'",
                        RunError);
 
   TrialResult peer;
-  read_peer("hello\n{\"img_s\": 12}\n", 3, peer);
+  read_peer("hello\n{\"img_s\": 12}\n", 3, {}, peer);
   CHECK(peer.images_per_second == 12);
   TrialResult trained;
   trained.measure = Measure::Accuracy;
-  read_peer("{\"time_to\":{\"0.9\":7,\"0.8\":5,\"0.95\":null},\"final\":0.92}\n", 11, trained);
+  const std::optional<AccuracyRule> rules = AccuracyRule{.targets = {0.8, 0.9}};
+  read_peer("{\"time_to\":{\"0.9\":7,\"0.8\":5,\"0.95\":null},\"final\":0.92}\n", 11, rules, trained);
   CHECK(time_to(trained, 0.8, false) == 5);
   CHECK(time_to(trained, 0.9, false) == 7);
   CHECK(std::isinf(time_to(trained, 0.95, false)));
-  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, trained), "no line of its output is a JSON object with \"final\"",
+  CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"0.8\":5},\"final\":0.95}\n", 11, rules, trained),
+                       "ends at 0.95 and does not say when it met 0.9; expected \"time_to\": {\"0.9\": SECONDS}",
+                       RunError);
+  CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"90 %\":5},\"final\":0.5}\n", 11, rules, trained),
+                       "\"time_to\": found '90 %', expected a number, as in \"0.99\"", RunError);
+  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, rules, trained), "no line of its output is a JSON object with \"final\"",
                        RunError);
 }
 
@@ -166,6 +215,55 @@ TEST_CASE("trials are interleaved: all cells of one repetition, in an order that
   for (size_t i = 0; i < trials.size(); ++i) CHECK(again[i].key == trials[i].key);
   const auto other = [](const BenchCell& cell, const auto&) { return Identity{"g", cell.name, "other build", "d"}; };
   CHECK(trials_of(file, cells, other)[0].key != trials[0].key);
+  BenchFile loss = file;
+  loss.accuracy->metric = "loss";
+  const std::vector<Trial> others = trials_of(loss, cells, identity);
+  CHECK(others[0].key == trials[0].key);
+  const auto has_key = [&](const std::string& key) {
+    return std::any_of(others.begin(), others.end(), [&](const Trial& trial) { return trial.key == key; });
+  };
+  CHECK_FALSE(has_key(trials[24].key));  // its curve is of another metric
+}
+
+TEST_CASE("runs that fail count as those that never get there, and leave no claim") {
+  const BenchFile file = file_of(
+      "[settings]\ngraph = \"g\"\nbatch = [8, 16]\n[accuracy]\ntargets = [0.5]\nseeds = [1, 2, 3, 4, 5]\n"
+      "claim = 0.4\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (size_t c = 0; c < 2; ++c) {
+    for (int i = 0; i < 5; ++i) results.push_back(training(cells.cells[c].id, i, 20 + i, 0.9 + 0.01 * i));
+  }
+  results[9].error = "the loss is not finite";
+  const std::vector<CellSummary> all = summarize(file, cells, results);
+  CHECK(all[0].failed == 0);
+  CHECK(all[1].failed == 1);
+  CHECK(std::isinf(all[1].times[0][4]));
+  const ResultTable table = tables_of(file, all).at(0);
+  const auto column = [&](const std::string& name) {
+    for (size_t c = 0; c < table.columns.size(); ++c) {
+      if (table.columns[c].name == name) return c;
+    }
+    FAIL("no column " << name);
+    return size_t{0};
+  };
+  CHECK(table.rows[1][column("s to 0.5")].text.ends_with(", 4 of 5"));
+  CHECK(table.rows[0][column("p if the mean were 0.4")].text.ends_with(" holds"));
+  CHECK(table.rows[1][column("p if the mean were 0.4")].text == "-");
+}
+
+TEST_CASE("repetitions that had not settled are counted under the table") {
+  const BenchFile file = file_of("[settings]\ngraph = \"g\"\n[throughput]\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results = five(cells.cells[0].id, 100);
+  read_throughput(
+      "{\"event\":\"cell\",\"images_per_second\":5.5,\"window_images_per_second\":[5,6],\"planned_peak_bytes\":7,"
+      "\"setup_seconds\":0.1,\"warmup_seconds\":2,\"settled\":false}\n",
+      results[0]);
+  const TestFolder folder;
+  const std::string path = folder.write("r.jsonl", line_of(results[0]) + line_of(results[1])).string();
+  const std::vector<ResultTable> tables = tables_of(file, summarize(file, cells, read_results(path).trials));
+  CHECK(tables.at(0).notes.back() == "1 repetitions had not settled when they were measured");
 }
 
 TEST_CASE("cells are compared with the one that differs in one setting alone, and priced") {
@@ -241,6 +339,16 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   CHECK(compare(after, before, 0).worse == 0);
   CHECK(compare(before, {after[0], after[1]}, 0).worse == 0);  // two are too few to be sure
   CHECK(compare(before, five("b", 100), 0).missing == 1);
+  std::vector<TrialResult> rebuilt = before;  // a file with the results of two builds: the last line's count
+  for (TrialResult trial : after) {
+    trial.identity.build = "another";
+    trial.key += "another";
+    rebuilt.push_back(std::move(trial));
+  }
+  CHECK(compare(before, rebuilt, 0).worse == 1);
+  CHECK(compare(rebuilt, after, 0).worse == 0);
+  rebuilt.back().error = "crashed";
+  CHECK(compare(before, rebuilt, 0).worse == 1);
   std::vector<TrialResult> slow, quick;
   for (int i = 0; i < 5; ++i) {
     slow.push_back(training("a", i, 20 + 0.1 * i, 0.9));

@@ -89,12 +89,12 @@ TEST_CASE("a run goes on with its devices on another number of hosts") {
   const ApartPlace place("sma");
   const Words words = {"--set", "train.epochs=400", "--checkpoint", place.path("c"), "--checkpoint-every", "7it"};
   Words two = words, one = words;
-  two.insert(two.end(), {"--devices", "cpu:0", "--iterations", "160"});
+  two.insert(two.end(), {"--devices", "cpu:0"});
   auto ranks = place.start_on({"a", "b"}, two);
   await_checkpoints(place.path("c"), 1);
   ranks[0]->send(SIGTERM);
   expect(kInterrupted, ranks);
-  one.insert(one.end(), {"--devices", "cpu:0-1", "--resume", "--iterations", "160"});
+  one.insert(one.end(), {"--devices", "cpu:0-1", "--resume"});
   Rank process(place.command(one), place.path("errors"));
   CHECK_MESSAGE(process.wait() == kDone, process.errors());
 }

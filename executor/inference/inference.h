@@ -52,8 +52,8 @@ class Inference {
   // exception of `each` ends the pass. Returns what the graph's Validate measures, as the last validation of a run with
   // the same weights does. Throws RunError if `stop` was requested before the end.
   //
-  // Of several processes, rank 0 gets the batches of all: those of the others once the pass is over. All return the
-  // same.
+  // If there are several processes, rank 0 gets the batches of all: those of the others once the pass is over. All
+  // return the same.
   Validated run(const std::function<void(const InferredBatch&)>& each = {}, std::stop_token stop = {});
 
  private:

@@ -14,7 +14,7 @@ class LoadedModel {
  public:
   // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
   // that file weights are what the graph's initialisers say. Throws GraphError, and RunError if the file does not
-  // fit the graph. Of several processes each has a part of the pass, on its own devices; throws GraphError if they
+  // fit the graph. Each of several processes has a part of the pass, on its own devices; throws GraphError if they
   // differ.
   LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   LoadedModel(const LoadedModel&) = delete;

@@ -20,7 +20,7 @@ namespace {
 // The linker's identification of a loaded object, if it is the program or the library.
 int add_build_id(dl_phdr_info* info, size_t /*bytes*/, void* to) {
   const std::string name = info->dlpi_name ? info->dlpi_name : "";
-  if (!name.empty() && name.find("arbalest") == std::string::npos) return 0;
+  if (!name.empty() && name.find("libarbalest") == std::string::npos) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& header = info->dlpi_phdr[i];
     if (header.p_type != PT_NOTE) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The trace of a run: of its latest segment, written at its end, however it ends. Of several processes rank 0 writes
-// one of all, or, if the run fails, one of its own part.
+// The trace of a run: of its latest segment, written at its end, however it ends. If there are several processes,
+// rank 0 writes one of all; if the run fails, each rank that is left writes its own part.
 
 #include <memory>
 #include <string>

@@ -14,6 +14,7 @@
 #include "executor/devices/device.h"
 #include "executor/plan/device_list.h"
 #include "executor/plan/make_plan.h"
+#include "executor/session/facts.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "ops/builtin_ops.h"
@@ -82,7 +83,7 @@ std::vector<PlanDevice> devices_of(const BenchCell& cell) {
   return parse_devices(devices.empty() ? "auto" : devices, default_devices);
 }
 
-Identities::Identities(const std::string& program) : build_(program.empty() ? build_id() : hash_of_file(program)) {}
+Identities::Identities(const std::string& program) : build_(program.empty() ? build_text() : hash_of_file(program)) {}
 
 Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& words) {
   Identity identity{"", fmt::format("{}", fmt::join(words, " ")), build_, models_of(devices_of(cell))};

@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/experiment/machine_state.h"
 
-#include <elf.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <link.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
-#include "base/version.h"
 #include "executor/devices/device.h"
 #include "executor/devices/nvml.h"
 #include "executor/limit/recomputation.h"
@@ -70,28 +66,6 @@ void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state
   for (const std::string& reason : nvml.state(cuda_bus_id(device.index)).held_back) {
     state.faults.push_back(fmt::format("{}: its clocks are held back by {}", name, reason));
   }
-}
-
-// Appends the build id of a loaded object, if it is the program or its library.
-int add_build_id(dl_phdr_info* object, size_t, void* text) {
-  const std::string_view name = object->dlpi_name;
-  if (!name.empty() && name.find("libarbalest") == name.npos) return 0;
-  for (int i = 0; i < object->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& header = object->dlpi_phdr[i];
-    if (header.p_type != PT_NOTE) continue;
-    const auto* at = reinterpret_cast<const unsigned char*>(object->dlpi_addr + header.p_vaddr);
-    for (const unsigned char* end = at + header.p_memsz; at + sizeof(ElfW(Nhdr)) <= end;) {
-      ElfW(Nhdr) note;
-      std::memcpy(&note, at, sizeof note);
-      const unsigned char* content = at + sizeof note + (note.n_namesz + 3) / 4 * 4;
-      const bool is_id = note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4;
-      for (size_t b = 0; is_id && b < std::min<size_t>(note.n_descsz, 8); ++b) {
-        *static_cast<std::string*>(text) += fmt::format("{:02x}", content[b]);
-      }
-      at = content + (note.n_descsz + 3) / 4 * 4;
-    }
-  }
-  return 0;
 }
 
 }  // namespace
@@ -157,12 +131,6 @@ nlohmann::ordered_json record_of(const MachineState& state) {
   if (!state.gpus.empty()) record["gpus"] = state.gpus;
   if (!state.faults.empty()) record["faults"] = state.faults;
   return record;
-}
-
-std::string build_id() {
-  std::string text;
-  dl_iterate_phdr(add_build_id, &text);
-  return text.empty() ? ARBALEST_VERSION : text;
 }
 
 }  // namespace arbalest

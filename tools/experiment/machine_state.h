@@ -34,7 +34,4 @@ double joules_of(const std::vector<PlanDevice>& devices);
 // For results: without the model and what is too long for each line.
 nlohmann::ordered_json record_of(const MachineState& state);
 
-// Texts that tell one build of the program and of its library from another: their linker's build ids.
-std::string build_id();
-
 }  // namespace arbalest

@@ -20,7 +20,7 @@ namespace {
 std::string script(const std::string& more, const TestFolder& folder) {
   const BenchFile file = read_bench_file(folder.write("my bench.toml", "[settings]\ngraph = \"g\"\n" + more).string());
   const std::string text =
-      slurm_script(file, expand(file), {"data=folder:it's"}, {"/opt/arbalest", "/scratch/x y", "/home/me"});
+      slurm_script(file, expand(file), {"data=folder:it's"}, {"/opt/arbalest", "/scratch/x y", "/scratch/me"});
   const std::string path = folder.write("s.sbatch", text).string();
   CHECK(std::system(("bash -n '" + path + "'").c_str()) == 0);
   return text;
@@ -44,7 +44,7 @@ TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no 
                "#SBATCH --ntasks-per-node=\"1\"", "#SBATCH --gpus-per-task=\"4\"", "#SBATCH --cpus-per-task=\"8\"",
                "#SBATCH --time=\"02:00:00\"", "#SBATCH --signal=\"B:USR1@120\"", "#SBATCH --requeue",
                "#SBATCH --open-mode=\"append\"", "#SBATCH --output=\"/scratch/x y/output/%A_%a.out\"",
-               "#SBATCH --chdir=\"/home/me\"", "module load cuda/13", "export X=1", "exit \"$status\""});
+               "#SBATCH --chdir=\"/scratch/me\"", "module load cuda/13", "export X=1", "exit \"$status\""});
   CHECK(text.find("--qos") == text.npos);
   CHECK(text.find("srun --mpi=none /opt/arbalest bench ") != text.npos);
   CHECK(text.find("--set 'data=folder:it'\\''s' --cell \"$cell\" --results '/scratch/x y/results'/\"$cell\".jsonl") !=

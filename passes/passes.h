@@ -82,6 +82,13 @@ void fuse_statistics(Graph& graph);
 // gradients. Each saves passes over images.
 void fuse_batch_norm_pairs(Graph& graph);
 
+// Sums of a product of matrices and a tensor of its shape become one product that adds the tensor.
+void fuse_residuals(Graph& graph);
+
+// Batch norms next to elementwise operators become elementwise operators themselves, apart from their statistics and
+// sums, so that fuse_regions joins them.
+void open_batch_norms(Graph& graph);
+
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
 // running statistics from now on.

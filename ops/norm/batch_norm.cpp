@@ -100,6 +100,16 @@ void infer_norm_training(InferContext& context) {
   for (size_t i = 1; i < 5; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
 }
 
+void infer_norm_statistics(InferContext& context) {
+  using In = BatchNormStatisticsInput;
+  const TensorType x = check_norm_operands(context, In::X, In::Mean, In::Variance);
+  positive_float(context.node(), "epsilon");
+  check_momentum(context);
+  flag_attribute(context.node(), "correction");
+  check_norm_partials(context, In::Partials, x);
+  for (size_t i = 0; i < 4; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
 void grad_norm_training(GradContext& c) {
   using In = BatchNormInput;
   using Out = BatchNormOutput;
@@ -290,6 +300,20 @@ std::vector<Sample> norm_training_samples() {
   return samples;
 }
 
+std::vector<Sample> norm_statistics_samples() {
+  std::vector<Sample> samples;
+  for (const Sample& training : norm_training_samples()) {
+    if (training.inputs.size() > BatchNormInput::Residual && training.inputs[BatchNormInput::Residual].type.dtype != DataType::Token) continue;
+    Sample sample = training;
+    sample.output_count = 4;
+    sample.attributes.erase("relu");
+    sample.inputs.erase(sample.inputs.begin() + BatchNormInput::Scale, sample.inputs.begin() + BatchNormInput::Mean);
+    if (sample.inputs.size() > 3) sample.inputs.erase(sample.inputs.begin() + 3);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
 std::vector<Sample::Input> given_statistics(const SampleShape& s) {
   return {norm_tensor(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2), norm_channels(s.shape, -1, 1),
           norm_channels(s.shape, s.low, s.high, false), norm_channels(s.shape, 0.5, 2, false)};
@@ -370,6 +394,13 @@ std::vector<Sample> inference_grad_samples() {
 AttributeSpec epsilon_spec() {
   return float_spec("epsilon", 1e-5, "added to the variance");
 }
+AttributeSpec momentum_spec() {
+  return float_spec("momentum", 0.1, "weight of the batch, as in PyTorch");
+}
+AttributeSpec correction_spec() {
+  return int_spec("correction", 1,
+                  "what the divisor of the running variance lacks of the batch's rows: 1 as in PyTorch, 0 as in ONNX");
+}
 AttributeSpec relu_after_sum_spec() {
   return int_spec("relu", 0, "1: Relu after the sum");
 }
@@ -402,11 +433,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
                   lowered("residual", Optional), plain("partials", Optional)},
        .outputs = {lowered("Y"), plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
-       .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"),
-                      relu_after_sum_spec(),
-                      int_spec("correction", 1,
-                               "what the divisor of the running variance lacks of the batch's rows: 1 as in PyTorch, "
-                               "0 as in ONNX"),
+       .attributes = {epsilon_spec(), momentum_spec(), relu_after_sum_spec(), correction_spec(),
                       int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
        .internal = true,
        .layout = Layout::ChannelsLast,
@@ -418,6 +445,20 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .samples = norm_training_samples,
        .aliases = {{1, 3}, {2, 4}},
        .cpu = batch_norm_training_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "BatchNormStatistics",
+                .doc = "the statistics of BatchNormTraining, for a Y that is made elsewhere",
+                .inputs = {lowered("X"), plain("running_mean"), plain("running_var"), plain("partials", Optional)},
+                .outputs = {plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
+                .attributes = {epsilon_spec(), momentum_spec(), correction_spec(),
+                               int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_norm_statistics,
+                .cost = elementwise_cost(3),
+                .samples = norm_statistics_samples,
+                .aliases = {{0, 1}, {1, 2}},
+                .cpu = batch_norm_statistics_cpu});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormAgain",
                 .doc = "Y of BatchNormTraining once more, to the same bits, by the statistics that it has saved",

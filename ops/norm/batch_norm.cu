@@ -3,6 +3,7 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
 #include "ops/norm/batch_norm_launch.cuh"
+#include "ops/norm/batch_norms.h"
 
 namespace arbalest {
 
@@ -68,6 +69,51 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                           });
                           check_launch("batch_norm normalize");
                         });
+        },
+        given ? 0 : layouts.workspace_bytes());
+  });
+}
+
+std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
+  using In = BatchNormStatisticsInput;
+  using Out = BatchNormStatisticsOutput;
+  const NormLayouts layouts(request, request.inputs[In::X], kResident);
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  const float momentum = float(float_attribute(request.node, "momentum"));
+  const float correction = float(int_attribute(request.node, "correction"));
+  const bool given = request.has_input(In::Partials);
+  const Columns chunks = given ? chunks_of(request, request.inputs[In::X]) : Columns();
+  std::array<bool, 4> has{};
+  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel(
+        [=](const KernelContext& c) {
+          const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
+          const Statistics numbers{nullptr,
+                                   nullptr,
+                                   input<float>(c, In::Mean),
+                                   input<float>(c, In::Variance),
+                                   out(Out::NewMean),
+                                   out(Out::NewVariance),
+                                   out(Out::SavedMean),
+                                   out(Out::SavedInvStd),
+                                   epsilon,
+                                   momentum,
+                                   correction};
+          const T* x = input<T>(c, In::X);
+          with_width<T>(layouts, aligned(x), [&](auto width, const Columns& own, const Columns& columns) {
+            constexpr int W = decltype(width)::value;
+            if (!given) {
+              launch_dependent(statistics_kernel<W, T>, own.grid(), kThreads, 0, stream_of(c), own, x,
+                               static_cast<Partial*>(c.workspace));
+              check_launch("batch_norm statistics");
+            }
+            const auto* partials = given ? input<Partial>(c, In::Partials) : static_cast<const Partial*>(c.workspace);
+            launch_dependent(merge_kernel<W>, dim3(unsigned(columns.slices)), kThreads, 0, stream_of(c), columns,
+                             given ? chunks : own, numbers, partials);
+            check_launch("batch_norm merge");
+          });
         },
         given ? 0 : layouts.workspace_bytes());
   });
@@ -205,6 +251,7 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
 
 void register_norm_batch_norm_cuda(OpRegistry& registry) {
   registry.find("arbalest.BatchNormTraining")->cuda = training;
+  registry.find("arbalest.BatchNormStatistics")->cuda = statistics;
   registry.find("arbalest.BatchNormAgain")->cuda = again;
   registry.find("arbalest.BatchNormInference")->cuda = inference;
   registry.find("arbalest.BatchNormGrad")->cuda = gradient;

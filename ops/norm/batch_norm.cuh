@@ -143,16 +143,9 @@ struct Affine {
   }
 };
 
-// Thread t sets the terms of channel t of its slice, which is `channel` of all. Blocks of the first row of the grid
-// also store the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
-__device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
-                                       int channel, SliceTerms& terms) {
-  const int t = int(threadIdx.x);
-  const float inv_std = 1.0f / sqrtf(merged.y / rows + statistics.epsilon);
-  terms.mean[t] = merged.x;
-  terms.gain[t] = affine.scale * inv_std;
-  terms.bias[t] = affine.bias;
-  if (blockIdx.y != 0) return;
+// Stores a channel's statistics by the mean and the sum of squared deviations, `merged`, of `rows` rows.
+__device__ inline void store_statistics(const Statistics& statistics, Partial merged, float rows, float inv_std,
+                                        int channel) {
   const float keep = 1.0f - statistics.momentum;
   const float variance = merged.y / fmaxf(rows - statistics.correction, 1.0f);
   if (statistics.saved_mean != nullptr) statistics.saved_mean[channel] = merged.x;
@@ -163,6 +156,35 @@ __device__ inline void take_statistics(const Statistics& statistics, const Affin
   if (statistics.new_var != nullptr) {
     statistics.new_var[channel] = keep * statistics.running_var[channel] + statistics.momentum * variance;
   }
+}
+
+__device__ inline float inverse_deviation(Partial merged, float rows, float epsilon) {
+  return 1.0f / sqrtf(merged.y / rows + epsilon);
+}
+
+// Thread t sets the terms of channel t of its slice, which is `channel` of all. Blocks of the first row of the grid
+// also store the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
+__device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
+                                       int channel, SliceTerms& terms) {
+  const int t = int(threadIdx.x);
+  const float inv_std = inverse_deviation(merged, rows, statistics.epsilon);
+  terms.mean[t] = merged.x;
+  terms.gain[t] = affine.scale * inv_std;
+  terms.bias[t] = affine.bias;
+  if (blockIdx.y == 0) store_statistics(statistics, merged, rows, inv_std, channel);
+}
+
+// Stores the statistics alone. A block takes a slice of the channels; `columns` has no more than one chunk.
+template <int W>
+__global__ void __launch_bounds__(kThreads)
+    merge_kernel(Columns columns, Columns reduced, Statistics statistics, const Partial* partials) {
+  const Place<W> place(columns);
+  wait_for_dependencies();
+  const int channel = total_channel(columns, place);
+  const Partial merged = merge_partials(reduced, place, partials);
+  if (channel < 0) return;
+  const float rows = float(columns.rows);
+  store_statistics(statistics, merged, rows, inverse_deviation(merged, rows, statistics.epsilon), channel);
 }
 
 // `reduced`: the layout that wrote the partials; `columns`: this kernel's, with the same slices.

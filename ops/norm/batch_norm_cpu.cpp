@@ -172,39 +172,79 @@ void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) 
   }
 }
 
+// The statistics of a batch: from X, or from partials that a convolution has left.
+template <typename T>
+class BatchStatistics {
+ public:
+  using W = Wide<T>;
+
+  // `partials`: that input, which there need not be.
+  BatchStatistics(const KernelRequest& request, size_t partials)
+      : size_(rows_of(request.inputs[0])),
+        epsilon_(float_attribute(request.node, "epsilon")),
+        momentum_(float_attribute(request.node, "momentum")),
+        partials_(partials),
+        given_(request.has_input(partials)) {
+    const double rows = double(size_.rows);
+    corrected_ = rows / std::max(rows - double(int_attribute(request.node, "correction")), 1.0);
+    if (given_) chunks_ = pixel_chunks(request.inputs[0].shape, int_attribute(request.node, "chunk_pixels"));
+  }
+
+  int64_t scratch() const { return given_ ? 0 : 2 * row_chunks(size_) * size_.channels; }  // numbers of type W
+
+  // `old`: the inputs with the running mean and, after it, variance; `made`: the outputs with the new ones and, after
+  // them, the saved ones.
+  void find(const KernelContext& context, size_t old, size_t made, W* scratch) const {
+    W *means = scratch, *squares = scratch + this->scratch() / 2;
+    if (!given_) chunk_moments(size_, input<T>(context, 0), means, squares);
+    for (int64_t c = 0; c < size_.channels; ++c) {
+      const MergedMoments moments = given_ ? merge_partials(size_, chunks_, input<W>(context, partials_), c)
+                                           : merge_moments(size_, means, squares, c);
+      const double old_mean = double(input<W>(context, old)[c]), old_variance = double(input<W>(context, old + 1)[c]);
+      output<W>(context, made + 2)[c] = W(moments.mean());
+      output<W>(context, made + 3)[c] = W(1 / std::sqrt(moments.variance() + epsilon_));
+      output<W>(context, made)[c] = W((1 - momentum_) * old_mean + momentum_ * moments.mean());
+      output<W>(context, made + 1)[c] =
+          W((1 - momentum_) * old_variance + momentum_ * moments.variance() * corrected_);
+    }
+  }
+
+ private:
+  Rows size_;
+  double epsilon_, momentum_, corrected_ = 1;
+  size_t partials_;
+  bool given_;
+  PixelChunks chunks_ = {};
+};
+
 template <typename T>
 std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using W = Wide<T>;
   using In = BatchNormInput;
   using Out = BatchNormOutput;
-  const Norm norm{rows_of(request.inputs[In::X]), float_attribute(request.node, "epsilon"),
-                  int_attribute(request.node, "relu") != 0};
-  const double momentum = float_attribute(request.node, "momentum"), rows = double(norm.size.rows);
-  const double corrected = rows / std::max(rows - double(int_attribute(request.node, "correction")), 1.0);
-  const bool residual = request.has_input(In::Residual), given = request.has_input(In::Partials);
-  const PixelChunks chunks =
-      given ? pixel_chunks(request.inputs[In::X].shape, int_attribute(request.node, "chunk_pixels")) : PixelChunks{};
-  const int64_t channels = norm.size.channels, partial = given ? 0 : norm.chunks() * channels;
+  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
+  const BatchStatistics<T> statistics(request, In::Partials);
+  const bool residual = request.has_input(In::Residual);
+  const int64_t channels = norm.size.channels;
   auto run = [=](const KernelContext& context) {
-    const auto in = [&](size_t i) { return input<W>(context, i); };
-    W *mean = output<W>(context, Out::SavedMean), *inv_std = output<W>(context, Out::SavedInvStd);
-    W *factor = array<W>(context, 0), *means = factor + channels, *squares = means + partial;
-    if (!given) chunk_moments(norm.size, input<T>(context, In::X), means, squares);
-    for (int64_t c = 0; c < channels; ++c) {
-      const MergedMoments moments =
-          given ? merge_partials(norm.size, chunks, in(In::Partials), c) : merge_moments(norm.size, means, squares, c);
-      const double old_mean = double(in(In::Mean)[c]), old_variance = double(in(In::Variance)[c]);
-      mean[c] = W(moments.mean());
-      inv_std[c] = W(1 / std::sqrt(moments.variance() + norm.epsilon));
-      factor[c] = in(In::Scale)[c] * inv_std[c];
-      output<W>(context, Out::NewMean)[c] = W((1 - momentum) * old_mean + momentum * moments.mean());
-      output<W>(context, Out::NewVariance)[c] =
-          W((1 - momentum) * old_variance + momentum * moments.variance() * corrected);
-    }
-    normalise(norm, input<T>(context, In::X), mean, factor, in(In::Bias),
+    const W *mean = output<W>(context, Out::SavedMean), *inv_std = output<W>(context, Out::SavedInvStd);
+    W* factor = array<W>(context, 0);
+    statistics.find(context, In::Mean, Out::NewMean, factor + channels);
+    for (int64_t c = 0; c < channels; ++c) factor[c] = input<W>(context, In::Scale)[c] * inv_std[c];
+    normalise(norm, input<T>(context, In::X), mean, factor, input<W>(context, In::Bias),
               residual ? input<T>(context, In::Residual) : nullptr, output<T>(context, Out::Y));
   };
-  return make_kernel(run, (channels + 2 * partial) * int64_t(sizeof(W)));
+  return make_kernel(run, (channels + statistics.scratch()) * int64_t(sizeof(W)));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
+  const BatchStatistics<T> statistics(request, BatchNormStatisticsInput::Partials);
+  auto run = [=](const KernelContext& context) {
+    statistics.find(context, BatchNormStatisticsInput::Mean, BatchNormStatisticsOutput::NewMean,
+                    array<Wide<T>>(context, 0));
+  };
+  return make_kernel(run, statistics.scratch() * int64_t(sizeof(Wide<T>)));
 }
 
 // Y by given statistics. Without an epsilon these are what training has saved, and Y is training's to the same bits;
@@ -302,6 +342,9 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_training<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_statistics_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_statistics<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype,

@@ -13,6 +13,13 @@ struct BatchNormInput {
 struct BatchNormOutput {  // of training
   enum : size_t { Y, NewMean, NewVariance, SavedMean, SavedInvStd };
 };
+// arbalest.BatchNormStatistics: what training makes besides Y, at the positions that training has them after Y.
+struct BatchNormStatisticsInput {
+  enum : size_t { X, Mean, Variance, Partials };
+};
+struct BatchNormStatisticsOutput {
+  enum : size_t { NewMean, NewVariance, SavedMean, SavedInvStd };
+};
 // arbalest.BatchNormGrad. Y or Bias say where Relu lets a gradient pass; Second is added to dY.
 struct BatchNormGradInput {
   enum : size_t { dY, X, Y, Scale, SavedMean, SavedInvStd, Bias, Second, Partials };

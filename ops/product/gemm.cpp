@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
+#include "ops/fused/decomposed.h"
 #include "ops/product/gemm.h"
 #include "ops/product/matrix_product.h"
 
@@ -111,6 +112,21 @@ void infer_gemm(InferContext& context) {
   context.set_output(0, {a.dtype, {p.rows, p.columns}});
 }
 
+void infer_gemm_sum(InferContext& context) {
+  infer_gemm(context);
+  const Node& node = context.node();
+  const GemmProduct p = product_of(node, context.input(0), context.input(1));
+  expect_input(context, 3, {context.input(0).dtype, {p.rows, p.columns}}, "the type of the product");
+}
+
+void decompose_gemm_sum(ExpandContext& c) {
+  const Node node = c.node();
+  std::vector<ValueId> inputs = {c.input(0), c.input(1)};
+  if (c.input(2) != kNone) inputs.push_back(c.input(2));
+  const ValueId product = add_one(c, "Gemm", std::move(inputs), node.attributes);
+  c.replace_output(0, add_one(c, "Add", {product, c.input(3)}));
+}
+
 void grad_gemm(GradContext& c) {
   const Node node = c.node();
   const ValueId dy = c.output_gradient(0), a = c.input(0), b = c.input(1);
@@ -194,6 +210,17 @@ std::vector<Sample> gemm_samples() {
   return samples;
 }
 
+std::vector<Sample> gemm_sum_samples() {
+  std::vector<Sample> samples = gemm_samples();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::vector<Sample::Input>& inputs = samples[i].inputs;
+    if (inputs.size() == 2) inputs.push_back({{DataType::Token, {}}, 0, 0, false});
+    inputs.push_back({{DataType::Float32, {kGemmCases[i].rows, kGemmCases[i].columns}}});
+    for (Sample::Input& input : inputs) input.differentiable = false;
+  }
+  return samples;
+}
+
 std::vector<Sample> grad_b_samples() {
   std::vector<Sample> samples;
   for (const GemmCase& c : kGemmCases) {
@@ -211,7 +238,7 @@ std::vector<AttributeSpec> product_specs() {
 }
 
 Cost gemm_cost(const Graph& graph, const Node& node) {
-  const bool forward = node.op->name == "Gemm";
+  const bool forward = node.op->name != "GemmGradB";
   const TensorType &a = input_type(graph, node, 0),
                    &y = forward ? output_type(graph, node, 0) : input_type(graph, node, 1);
   return {2 * double(y.elements()) * double(a.shape[int_attribute(node, "transA") ? 0 : 1]),
@@ -236,6 +263,21 @@ void register_product_gemm(OpRegistry& registry) {
                 .cost = gemm_cost,
                 .samples = gemm_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return gemm_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "GemmSum",
+                .doc = "alpha * A B + beta * C + summand, in the product's own epilogue",
+                .inputs = {{.name = "A", .lowered = true},
+                           {.name = "B", .lowered = true},
+                           {.name = "C", .arity = OperandSpec::Optional},
+                           {.name = "summand", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = gemm_specs,
+                .internal = true,
+                .infer = infer_gemm_sum,
+                .decompose = decompose_gemm_sum,
+                .cost = gemm_cost,
+                .samples = gemm_sum_samples,
+                .cpu = decomposed_cpu});
   registry.add({.domain = "arbalest",
                 .name = "GemmGradB",
                 .doc = "the gradient of Gemm's B",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gemm and arbalest.GemmGradB on CUDA.
+// Gemm, arbalest.GemmSum and arbalest.GemmGradB on CUDA.
 
 #include "ops/product/gemm.cuh"
 
@@ -10,7 +10,8 @@ using namespace cuda;
 
 namespace {
 
-std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
+// Y = alpha · op(A) · op(B) + beta · C, C at input 2.
+Problem problem_of(const KernelRequest& request) {
   const Shape &a = request.inputs[0].shape, &y = request.outputs[0].shape;
   Problem problem = {.m = y[0],
                      .n = y[1],
@@ -22,12 +23,21 @@ std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
                      .alpha = float(float_attribute(request.node, "alpha")),
                      .beta = float(float_attribute(request.node, "beta"))};
   problem.k = problem.trans_a ? a[0] : a[1];
-  const bool has_c = request.has_input(2) && problem.beta != 0;
-  if (has_c) {
+  if (request.has_input(2) && problem.beta != 0) {
     if (request.inputs[2].dtype != DataType::Float32) fail_type(request, request.inputs[2].dtype, "a float C");
     problem.addend = addend_of(request.inputs[2].shape, problem.m, problem.n);
   }
-  return std::make_unique<GemmKernel>(request, problem, 0, 1, has_c ? 2 : -1);
+  return problem;
+}
+
+std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
+  const Problem problem = problem_of(request);
+  return std::make_unique<GemmKernel>(request, problem, 0, 1, problem.addend == Addend::None ? -1 : 2);
+}
+
+std::unique_ptr<Kernel> gemm_sum(const KernelRequest& request) {
+  const Problem problem = problem_of(request);
+  return std::make_unique<GemmKernel>(request, problem, 0, 1, problem.addend == Addend::None ? -1 : 2, 3);
 }
 
 // With Y = alpha · op(A) · op(B): dB = alpha · op(A)ᵀ · dY, or its transpose if B enters transposed.
@@ -50,6 +60,7 @@ std::unique_ptr<Kernel> gemm_grad_b(const KernelRequest& request) {
 
 void register_product_gemm_cuda(OpRegistry& registry) {
   registry.find("Gemm")->cuda = gemm;
+  registry.find("arbalest.GemmSum")->cuda = gemm_sum;
   registry.find("arbalest.GemmGradB")->cuda = gemm_grad_b;
 }
 

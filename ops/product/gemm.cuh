@@ -64,7 +64,8 @@ struct MatrixSteps {
   int64_t a = 0, b = 0, y = 0;
 };
 
-// Y (M,N) = alpha · op(A) · op(B) [+ beta · C], C of floats; for batches without C.
+// Y (M,N) = alpha · op(A) · op(B) [+ beta · C] [+ a summand], C of floats, the summand of Y's type; for batches without
+// both.
 struct Problem {
   int64_t m, n, k;
   bool trans_a, trans_b;
@@ -78,9 +79,9 @@ struct Problem {
 
 class GemmKernel final : public Kernel {
  public:
-  // `a`, `b`, `c`: which inputs the operands are; c < 0 if there is none.
-  GemmKernel(const KernelRequest& request, const Problem& problem, int a, int b, int c)
-      : problem_(problem), a_(a), b_(b), c_(c), context_(cuda_context(request)) {
+  // `a`, `b`, `c`, `summand`: which inputs the operands are; below 0 if there is none.
+  GemmKernel(const KernelRequest& request, const Problem& problem, int a, int b, int c, int summand = -1)
+      : problem_(problem), a_(a), b_(b), c_(c), summand_(summand), context_(cuda_context(request)) {
     if (empty()) return;
     concurrent_ = std::min(request.concurrent, kMostTimedTogether);
     timed_ = !request.deterministic && problem.batch == 1 && problem.calls.size() == 1 &&
@@ -104,7 +105,7 @@ class GemmKernel final : public Kernel {
       bias_in_epilogue_ = choose_algorithm(request.workspace_limit, tf32, true);
       if (!bias_in_epilogue_) make_descriptor(tf32);
     }
-    matrix_in_product_ = problem.addend == Addend::Matrix && problem.out == DataType::Float32;
+    matrix_in_product_ = problem.addend == Addend::Matrix && problem.out == DataType::Float32 && summand < 0;
     if (!bias_in_epilogue_ && !choose_algorithm(request.workspace_limit, tf32, false)) {
       throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
                      "): cuBLASLt has no algorithm for a product of " + std::to_string(problem.m) + " × " +
@@ -122,10 +123,12 @@ class GemmKernel final : public Kernel {
     const auto* addend = c_ < 0 ? nullptr : input<float>(c, size_t(c_));
     if (problem_.k == 0) {
       const int64_t products = problem_.batch * int64_t(problem_.calls.size());
-      CUDA_CHECK(
-          cudaMemsetAsync(y, 0, size_t(products * problem_.m * problem_.n) * size_of(problem_.out), stream_of(c)));
+      const size_t bytes = size_t(products * problem_.m * problem_.n) * size_of(problem_.out);
+      if (summand_ < 0) CUDA_CHECK(cudaMemsetAsync(y, 0, bytes, stream_of(c)));
+      if (summand_ >= 0) CUDA_CHECK(cudaMemcpyAsync(y, c.inputs[summand_], bytes, cudaMemcpyDefault, stream_of(c)));
     } else {
-      require_alignment("gemm", {c.inputs[a_], c.inputs[b_], y, matrix_in_product_ ? addend : nullptr});
+      require_alignment("gemm", {c.inputs[a_], c.inputs[b_], y, matrix_in_product_ ? addend : nullptr,
+                                 summand_ < 0 ? nullptr : c.inputs[summand_]});
       if (bias_in_epilogue_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_from(c, addend));
       for (const MatrixSteps& call : problem_.calls) multiply(c, call, addend);
       if (bias_in_epilogue_ || matrix_in_product_) return;
@@ -151,17 +154,25 @@ class GemmKernel final : public Kernel {
       return static_cast<const char*>(base) + elements * int64_t(size_of(type));
     };
     void* y = static_cast<char*>(c.outputs[0]) + call.y * int64_t(size_of(problem_.out));
-    launch(algorithm_, at(c.inputs[a_], call.a, problem_.in), at(c.inputs[b_], call.b, problem_.in),
-           matrix_in_product_ ? addend : nullptr, y, c.workspace, stream_of(c));
+    const Joined joined = summand_ >= 0         ? Joined{c.inputs[summand_], 1}
+                          : matrix_in_product_ ? Joined{addend, problem_.beta}
+                                               : Joined{};
+    launch(algorithm_, at(c.inputs[a_], call.a, problem_.in), at(c.inputs[b_], call.b, problem_.in), joined, y,
+           c.workspace, stream_of(c));
   }
 
-  // `addend`: a matrix that joins the product, or null.
-  void launch(const ProductAlgorithm& algorithm, const void* a, const void* b, const float* addend, void* y,
+  // A matrix of Y's type that joins the product, and its factor; null: there is none.
+  struct Joined {
+    const void* matrix = nullptr;
+    float factor = 0;
+  };
+
+  void launch(const ProductAlgorithm& algorithm, const void* a, const void* b, const Joined& joined, void* y,
               void* workspace, cudaStream_t stream) const {
-    const float alpha = problem_.alpha, beta = addend != nullptr ? problem_.beta : 0.0f;
+    const float alpha = problem_.alpha;
     const HandlePool::Lease handles(context_.handles);
-    CUBLAS_CHECK(cublasLtMatmul(handles->cublas_lt, descriptor_.get(), &alpha, b, left_.get(), a, right_.get(), &beta,
-                                addend != nullptr ? static_cast<const void*>(addend) : y, result_.get(), y,
+    CUBLAS_CHECK(cublasLtMatmul(handles->cublas_lt, descriptor_.get(), &alpha, b, left_.get(), a, right_.get(),
+                                &joined.factor, joined.matrix != nullptr ? joined.matrix : y, result_.get(), y,
                                 result_.get(), &algorithm.algorithm, workspace, size_t(algorithm.workspace_bytes),
                                 stream));
   }
@@ -216,7 +227,7 @@ class GemmKernel final : public Kernel {
     if (timed_) {
       const auto run = [&](const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream) {
         if (bias) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, with.bias.data());
-        launch(algorithm, with.a.data(), with.b.data(), nullptr, with.result.data(), with.workspace.data(), stream);
+        launch(algorithm, with.a.data(), with.b.data(), {}, with.result.data(), with.workspace.data(), stream);
       };
       algorithm_ = fastest_algorithm(context_, timed_problem(most_workspace, tf32, bias), description, run);
     } else {
@@ -244,7 +255,7 @@ class GemmKernel final : public Kernel {
   static constexpr int64_t kWorthTiming = 1 << 22;  // products of two numbers, in a product of matrices
 
   Problem problem_;
-  int a_, b_, c_;
+  int a_, b_, c_, summand_;
   CudaContext& context_;
   MatmulDescriptor descriptor_;
   MatrixLayout left_, right_, result_;

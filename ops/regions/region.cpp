@@ -72,7 +72,14 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
     if (!fits) expect_input(c, i, space, "or what broadcasts to it");
   }
   const std::vector<std::string> types = strings_attribute(c.node(), "types");
-  for (size_t i = 0; i < c.output_count(); ++i) {
+  const int64_t channels = space.shape.empty() ? 0 : space.shape[innermost_axis(space)];
+  if (!program.sums.empty() && channels < 2) {
+    c.fail(fmt::format("the innermost axis of {} has {} elements; sums need two", to_string(space), channels));
+  }
+  for (size_t i = program.results.size(); i < c.output_count(); ++i) {
+    c.set_output(i, {doubles ? DataType::Float64 : DataType::Float32, {channels}});
+  }
+  for (size_t i = 0; i < program.results.size(); ++i) {
     space.dtype = doubles ? DataType::Float64 : result_type(c.node(), types[i]);
     c.set_output(i, space);
   }
@@ -104,9 +111,10 @@ class Blocks {
 
   template <typename T>
   void hand_out(size_t result, int64_t count, T* out) const {
-    const W* from = rows_[program_.inputs + result];
+    const W* from = row(program_.inputs + result);
     for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(Wide<T>(from[i]));
   }
+  const W* row(size_t operand) const { return rows_[operand]; }
 
  private:
   void take(size_t input, int64_t count) {
@@ -132,33 +140,78 @@ class Blocks {
   std::vector<const W*> rows_;
 };
 
+// Rows are summed in parts of fixed size, so that the result does not depend on the number of threads.
+constexpr int64_t kRowsPerPart = 256;
+
 template <typename W>
-std::unique_ptr<Kernel> region_kernel(const KernelRequest& request, RegionProgram program) {
-  std::vector<Strided> walks;
-  std::vector<DataType> inputs, outputs;
-  for (const TensorType& type : request.inputs) {
-    walks.push_back(Strided(std::vector<TensorType>{request.outputs[0], type}));
-    inputs.push_back(type.dtype);
+class RegionKernel final : public Kernel {
+ public:
+  RegionKernel(const KernelRequest& request, RegionProgram program)
+      : program_(std::move(program)), space_(stated_type(request.node, DataType::Float32)) {
+    for (const TensorType& type : request.inputs) {
+      walks_.push_back(Strided(std::vector<TensorType>{space_, type}));
+      inputs_.push_back(type.dtype);
+    }
+    for (const TensorType& type : request.outputs) outputs_.push_back(type.dtype);
+    channels_ = space_.shape.empty() ? 1 : space_.shape[innermost_axis(space_)];
   }
-  for (const TensorType& type : request.outputs) outputs.push_back(type.dtype);
-  const int64_t count = request.outputs[0].elements(), work = int64_t(program.steps.size());
-  return make_kernel([=, program = std::move(program)](const KernelContext& c) {
-    if (count == 0) return;
-    parallel_for(count, work, [&](int64_t begin, int64_t end) {
-      Blocks<W> blocks(program, walks, inputs, c, begin);
-      for (int64_t at = begin; at < end; at += kBlock) {
-        const int64_t part = std::min(kBlock, end - at);
-        blocks.compute(part);
-        for (size_t k = 0; k < outputs.size(); ++k) {
-          dispatch_floating(outputs[k], [&](auto element) {
-            using T = decltype(element);
-            blocks.hand_out(program.results[k], part, output<T>(c, k) + at);
-          });
-        }
+  int64_t workspace_bytes() const override { return parts() * sums_of_part() * int64_t(sizeof(double)); }
+
+  void run(const KernelContext& c) const override {
+    const int64_t count = space_.elements(), work = int64_t(program_.steps.size());
+    if (program_.sums.empty()) {
+      return parallel_for(count, work, [&](int64_t begin, int64_t end) { compute(c, begin, end, nullptr); });
+    }
+    auto* sums = static_cast<double*>(c.workspace);
+    std::fill(sums, sums + parts() * sums_of_part(), 0.0);
+    const int64_t part = kRowsPerPart * channels_;
+    parallel_for(parts(), work * part, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        compute(c, p * part, std::min(count, (p + 1) * part), sums + p * sums_of_part());
       }
     });
-  });
-}
+    for (int64_t i = 0; i < sums_of_part(); ++i) {
+      double total = 0;
+      for (int64_t p = 0; p < parts(); ++p) total += sums[p * sums_of_part() + i];
+      const size_t sum = size_t(i / channels_);
+      output<W>(c, program_.results.size() + sum)[i % channels_] = W(program_.sums[sum].scale * total);
+    }
+  }
+
+ private:
+  int64_t parts() const {
+    const int64_t part = kRowsPerPart * channels_;
+    return program_.sums.empty() || part == 0 ? 0 : (space_.elements() + part - 1) / part;
+  }
+  int64_t sums_of_part() const { return int64_t(program_.sums.size()) * channels_; }
+
+  // The elements from `begin` to `end`; their sums are added to `sums`.
+  void compute(const KernelContext& c, int64_t begin, int64_t end, double* sums) const {
+    if (begin == end) return;
+    Blocks<W> blocks(program_, walks_, inputs_, c, begin);
+    for (int64_t at = begin; at < end; at += kBlock) {
+      const int64_t count = std::min(kBlock, end - at);
+      blocks.compute(count);
+      for (size_t k = 0; k < program_.results.size(); ++k) {
+        dispatch_floating(outputs_[k], [&](auto element) {
+          using T = decltype(element);
+          blocks.hand_out(program_.results[k], count, output<T>(c, k) + at);
+        });
+      }
+      for (size_t k = 0; k < program_.sums.size(); ++k) {
+        const W* from = blocks.row(program_.sums[k].of);
+        double* to = sums + int64_t(k) * channels_;
+        for (int64_t i = 0; i < count; ++i) to[(at + i) % channels_] += double(from[i]);
+      }
+    }
+  }
+
+  RegionProgram program_;
+  TensorType space_;
+  std::vector<Strided> walks_;
+  std::vector<DataType> inputs_, outputs_;
+  int64_t channels_ = 1;
+};
 
 // GELU as PyTorch exports it, with a bias before and both ways out; the gradients of a product with a broadcast factor;
 // a choice; what stands still along inner axes; an odd innermost axis.
@@ -170,7 +223,9 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
   const auto add = [&](std::string name, const Shape& shape, const std::vector<Shape>& inputs, RegionProgram program,
                        std::vector<DataType> types, bool condition = false) {
     program.inputs = inputs.size();
-    Sample sample{.name = std::move(name), .output_count = int(program.results.size()), .tolerance = 2e-6};
+    Sample sample{.name = std::move(name),
+                  .output_count = int(program.results.size() + program.sums.size()),
+                  .tolerance = program.sums.empty() ? 2e-6 : 1e-5};
     for (const Shape& input : inputs) sample.inputs.push_back({{DataType::Float32, input}, 0.5, 2});
     if (condition) sample.inputs[0] = {{DataType::Bool, inputs[0]}, 0, 1};
     sample.attributes = region_attributes(program, {DataType::Float32, shape}, types);
@@ -193,10 +248,29 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
       {Float32}, true);
   add("operands that cross", {4, 5}, {{4, 1}, {1, 5}},
       {.steps = {step("Sub", {0, 1}), step("Mul", {2, 2})}, .results = {1}}, {Float32});
+  // The gradient of a batch norm after a sigmoid: sums, then what is made of them; and a bias's alone.
+  for (const Shape& shape : {Shape{600, 64}, Shape{3, 5, 40}, Shape{2, 3, 7, 9}, Shape{1030, 3}, Shape{20, 4096}}) {
+    const size_t rank = shape.size();
+    const Shape row = {shape.back()};
+    add(fmt::format("{}: sums over rows", to_string(shape)), shape, {shape, shape, row, row},
+        {.steps = {step("arbalest.SigmoidGrad", {0, 1}), step("Sub", {1, 2}), step("Mul", {5, 3}), step("Mul", {4, 6})},
+         .results = {0},
+         .sums = {{4, 1}, {7, 1}, {4, 0.25}, {1, 0.5}}},
+        {Float32});
+    add(fmt::format("{}: operands of columns", to_string(shape)), shape, {shape, row, row, Shape(rank, 1)},
+        {.steps = {step("Sub", {0, 1}), step("Mul", {4, 2}), step("Add", {5, 3})}, .results = {2}}, {Float32});
+    add(fmt::format("{}: sums alone", to_string(shape)), shape, {shape, row},
+        {.steps = {step("Mul", {0, 1})}, .sums = {{2, 1}}}, {});
+  }
   return samples;
 }
 
 }  // namespace
+
+size_t innermost_axis(const TensorType& type) {
+  const size_t rank = type.shape.size();
+  return type.layout == Layout::ChannelsLast && rank > 2 ? 1 : rank - 1;
+}
 
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
                              const std::vector<DataType>& results) {
@@ -207,10 +281,20 @@ Attributes region_attributes(const RegionProgram& program, const TensorType& spa
     numbers.insert(numbers.end(), step.numbers.begin(), step.numbers.end());
   }
   for (const DataType type : results) types.emplace_back(name_of(type));
+  std::vector<int64_t> sums;
+  std::vector<double> scales;
+  for (const RegionSum& sum : program.sums) {
+    sums.push_back(int64_t(sum.of));
+    scales.push_back(sum.scale);
+  }
   Attributes attributes = {{"steps", std::move(steps)},
                            {"numbers", std::move(numbers)},
                            {"results", std::vector<int64_t>(program.results.begin(), program.results.end())},
                            {"types", std::move(types)}};
+  if (!sums.empty()) {
+    attributes.set("sums", std::move(sums));
+    attributes.set("scales", std::move(scales));
+  }
   set_type(attributes, space);
   return attributes;
 }
@@ -233,10 +317,24 @@ RegionProgram region_program(const Node& node, const OpRegistry& registry) {
     }
     program.results.push_back(size_t(result));
   }
+  const std::vector<int64_t> sums = ints_attribute(node, "sums");
+  const std::vector<double> scales = floats_attribute(node, "scales");
+  if (scales.size() != sums.size()) {
+    fail(node, fmt::format("attribute 'scales' has {}; expected one a sum, {}", scales.size(), sums.size()));
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const size_t known = program.inputs + steps.size();
+    if (sums[i] < 0 || size_t(sums[i]) >= known) {
+      fail(node, fmt::format("attribute 'sums' has {}; expected operands, from 0 below {}", sums[i], known));
+    }
+    program.sums.push_back({size_t(sums[i]), scales[i]});
+  }
   const size_t types = strings_attribute(node, "types").size();
-  if (program.results.size() != node.outputs.size() || types != node.outputs.size()) {
-    fail(node, fmt::format("attributes 'results' and 'types' have {} and {}; expected one an output, {}",
-                           program.results.size(), types, node.outputs.size()));
+  if (program.results.size() + sums.size() != node.outputs.size() || types != program.results.size()) {
+    fail(node,
+         fmt::format("attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type for each result, and "
+                     "a result or a sum for each of {} outputs",
+                     program.results.size(), types, sums.size(), node.outputs.size()));
   }
   return program;
 }
@@ -246,11 +344,13 @@ void register_regions_region(OpRegistry& registry) {
   attributes.push_back(
       required_spec("steps", AttributeKind::Strings, "an operator each, with numbers for its operands"));
   attributes.push_back(required_spec("numbers", AttributeKind::Floats, "two a step: alpha and beta of its formula"));
-  attributes.push_back(required_spec("results", AttributeKind::Ints, "the step that each output is the result of"));
-  attributes.push_back(required_spec("types", AttributeKind::Strings, "the type of elements of each output"));
+  attributes.push_back(ints_spec("results", {}, "the step that each output, but for sums, is the result of"));
+  attributes.push_back(strings_spec("types", {}, "the type of elements of each of these"));
+  attributes.push_back(ints_spec("sums", {}, "what is summed over all axes but the innermost, for each further output"));
+  attributes.push_back(floats_spec("scales", {}, "the factor of each sum"));
   registry.add({.domain = "arbalest",
                 .name = "Region",
-                .doc = "elementwise operators that are computed together, element by element",
+                .doc = "elementwise operators that are computed together, element by element, and sums of their results",
                 .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
                 .outputs = {{.name = "outputs", .arity = OperandSpec::Variadic, .lowered = true}},
                 .attributes = std::move(attributes),
@@ -260,14 +360,16 @@ void register_regions_region(OpRegistry& registry) {
                 .cost =
                     [](const Graph& graph, const Node& node) {
                       const double steps = double(strings_attribute(node, "steps").size());
-                      return Cost{steps * double(output_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+                      const double elements = double(stated_type(node, DataType::Float32).elements());
+                      return Cost{steps * elements, operand_bytes(graph, node)};
                     },
                 .samples = [&registry] { return region_samples(registry); },
                 .cpu = [&registry](const KernelRequest& request) -> std::unique_ptr<Kernel> {
                   RegionProgram program = region_program(request.node, registry);
-                  const bool doubles = request.outputs[0].dtype == DataType::Float64;
-                  return doubles ? region_kernel<double>(request, std::move(program))
-                                 : region_kernel<float>(request, std::move(program));
+                  if (request.outputs[0].dtype == DataType::Float64) {
+                    return std::make_unique<RegionKernel<double>>(request, std::move(program));
+                  }
+                  return std::make_unique<RegionKernel<float>>(request, std::move(program));
                 }});
 }
 

@@ -4,8 +4,13 @@
 
 #include "ops/regions/region.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "ops/cuda/compiled_kernel.h"
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/dependent_launch.cuh"
+#include "ops/shape/copy.h"
 
 namespace arbalest {
 
@@ -13,46 +18,126 @@ using namespace cuda;
 
 namespace {
 
+// The outputs that are sums: where each goes, its factor, and which of the partial sums it is of.
+struct SumTargets {
+  float* to[RegionProgram::kMostOutputs];
+  float scale[RegionProgram::kMostOutputs];
+  int of[RegionProgram::kMostOutputs];
+  int count;
+};
+
+constexpr int kSumColumns = 32;  // channels that a block adds up
+
+// partials: (chunks, sums, channels). Block (i, a) adds up channels from 32 i of sum a.
+__global__ void __launch_bounds__(kThreads)
+    finish_sums_kernel(int chunks, int64_t channels, const float* partials, SumTargets targets) {
+  __shared__ double scratch[kThreads];
+  const int column = int(threadIdx.x) % kSumColumns, group = int(threadIdx.x) / kSumColumns;
+  constexpr int kGroups = kThreads / kSumColumns;
+  const int64_t channel = int64_t(blockIdx.x) * kSumColumns + column;
+  wait_for_dependencies();
+  double total = 0;
+  if (channel < channels) {
+    const float* own = partials + int64_t(blockIdx.y) * channels + channel;
+    const int64_t step = int64_t(gridDim.y) * channels;
+#pragma unroll 4
+    for (int chunk = group; chunk < chunks; chunk += kGroups) total += double(own[chunk * step]);
+  }
+  scratch[threadIdx.x] = total;
+  __syncthreads();
+  if (group != 0 || channel >= channels) return;
+#pragma unroll
+  for (int other = 1; other < kGroups; ++other) total += scratch[other * kSumColumns + column];
+  for (int i = 0; i < targets.count; ++i) {
+    if (targets.of[i] == int(blockIdx.y)) targets.to[i][channel] = float(double(targets.scale[i]) * total);
+  }
+}
+
 class RegionKernel final : public Kernel {
  public:
   RegionKernel(const KernelRequest& request, const RegionProgram& program)
-      : walk_(request.outputs[0], request.inputs), inputs_(request.inputs.size()), outputs_(request.outputs.size()) {
+      : walk_(stated_type(request.node, DataType::Float32), request.inputs, !program.sums.empty()),
+        inputs_(request.inputs.size()),
+        results_(program.results.size()),
+        sums_(program.sums) {
     std::vector<DataType> inputs, outputs;
     for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
-    for (const TensorType& type : request.outputs) outputs.push_back(type.dtype);
-    const RegionSource source = region_source(program, walk_, inputs, outputs);
+    for (size_t k = 0; k < results_; ++k) outputs.push_back(request.outputs[k].dtype);
+    source_ = region_source(program, walk_, inputs, outputs);
     CudaContext& context = cuda_context(request);
-    blocks_ = blocks_for((walk_.count + source.width - 1) / source.width, context.multiprocessors);
+    blocks_ = blocks_for((walk_.count + source_.width - 1) / source_.width, context.multiprocessors);
+    if (source_.by_columns) {
+      columns_.emplace(walk_, source_, context.multiprocessors);
+      blocks_ = unsigned(columns_->chunks * columns_->slices);
+    }
     // Rounding to bfloat16 hides what is rough; the source says which types there are.
     const bool rough = std::count(outputs.begin(), outputs.end(), DataType::Float32) == 0;
     compiled_ = context.compiled.find(
-        source.text, [&] { return std::make_shared<const CompiledKernel>(source.text, "region", rough); });
-    if (source.placed.empty()) return;
+        source_.text, [&] { return std::make_shared<const CompiledKernel>(source_.text, "region", rough); });
+    source_.text.clear();
+    if (source_.placed.empty()) return;
     places_ = walk_.extents;
-    for (const size_t i : source.placed)
+    for (const size_t i : source_.placed) {
       places_.insert(places_.end(), walk_.strides[i].begin(), walk_.strides[i].end());
+    }
+  }
+
+  int64_t workspace_bytes() const override {
+    return sums_.empty() ? 0 : columns_->chunks * int64_t(source_.summed.size()) * columns_->channels * 4;
   }
 
   void run(const KernelContext& c) const override {
-    if (walk_.count == 0) return;
+    if (walk_.count == 0) {
+      for (size_t k = 0; k < sums_.size() && columns_->channels > 0; ++k) {
+        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + k], 0, size_t(columns_->channels) * 4, stream_of(c)));
+      }
+      return;
+    }
     int packs = 1;
     int64_t count = walk_.count;
+    int channels = columns_ ? int(columns_->channels) : 0, chunks = columns_ ? columns_->chunks : 0;
+    int wide = columns_ ? columns_->across : 0;
+    void* partials = c.workspace;
     const void* pointers[RegionProgram::kMostInputs + RegionProgram::kMostOutputs];
-    void* arguments[3 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs, &count};
-    size_t next = 2;
+    void* arguments[7 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
+    size_t next = 1;
+    if (columns_) {
+      packs = channels % source_.width == 0;
+      for (int* number : {&channels, &chunks, &wide}) arguments[next++] = number;
+      arguments[next++] = &partials;
+    }
+    arguments[next++] = &count;
     if (!places_.empty()) arguments[next++] = const_cast<int64_t*>(places_.data());
-    for (size_t i = 0; i < inputs_ + outputs_; ++i) {
+    for (size_t i = 0; i < inputs_ + results_; ++i) {
       pointers[i] = i < inputs_ ? c.inputs[i] : c.outputs[i - inputs_];
       packs = packs && aligned(pointers[i]);
       arguments[next++] = &pointers[i];
     }
-    compiled_->launch(blocks_, kThreads, stream_of(c), arguments);
+    compiled_->launch(blocks_, source_.by_columns ? RegionSource::kThreads : kThreads, stream_of(c), arguments);
+    if (!sums_.empty()) finish_sums(c);
   }
   std::string engine() const override { return "generated"; }
 
  private:
+  void finish_sums(const KernelContext& c) const {
+    SumTargets targets = {};
+    targets.count = int(sums_.size());
+    for (size_t k = 0; k < sums_.size(); ++k) {
+      targets.to[k] = output<float>(c, results_ + k);
+      targets.scale[k] = float(sums_[k].scale);
+      targets.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), sums_[k].of) - source_.summed.begin());
+    }
+    const dim3 grid(unsigned((columns_->channels + kSumColumns - 1) / kSumColumns), unsigned(source_.summed.size()));
+    launch_dependent(finish_sums_kernel, grid, kThreads, 0, stream_of(c), columns_->chunks, columns_->channels,
+                     static_cast<const float*>(c.workspace), targets);
+    check_launch("region sums");
+  }
+
   RegionWalk walk_;
-  size_t inputs_, outputs_;
+  size_t inputs_, results_;
+  std::vector<RegionSum> sums_;
+  RegionSource source_;  // without its text
+  std::optional<RegionColumns> columns_;
   unsigned blocks_ = 1;
   std::vector<int64_t> places_;  // as the kernel's parameter `walk` has them
   std::shared_ptr<const CompiledKernel> compiled_;

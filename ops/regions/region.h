@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A region: elementwise operators that are computed together, element by element, so that what one hands to the next is
-// never stored. All of its values have one shape, to which the inputs broadcast; passes/fuse/regions.cpp finds regions.
+// never stored. All of its values have one shape, to which the inputs broadcast. Sums of steps over all axes but the
+// innermost in memory, such as gradients of biases, are made on the way. passes/fuse/regions.cpp finds regions.
 
 #include <string>
 #include <string_view>
@@ -19,15 +20,26 @@ struct RegionStep {
   std::array<double, 2> numbers = {};  // alpha and beta of its formula
 };
 
+// scale · (the sum over all axes but the innermost in memory) of a step or an input, numbered as operands are.
+struct RegionSum {
+  size_t of = 0;
+  double scale = 1;
+};
+
 struct RegionProgram {
   static constexpr size_t kMostInputs = 12, kMostOutputs = 8, kMostSteps = 48;
   size_t inputs = 0;
   std::vector<RegionStep> steps;
   std::vector<size_t> results;  // the step that each output is the result of
+  std::vector<RegionSum> sums;  // the outputs after these, float[channels]
 };
 
+// The axis that lies innermost in memory.
+size_t innermost_axis(const TensorType& type);
+
 // The attributes of a node of arbalest.Region whose outputs have the shape and the layout of `space`, and elements of
-// the types `results`, each Float32 or Bfloat16.
+// the types `results`, each Float32 or Bfloat16. Sums have one number for each element along the innermost axis, which
+// has two at least.
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
                              const std::vector<DataType>& results);
 // The program of such a node. Throws GraphError if its attributes do not state one.
@@ -40,8 +52,10 @@ struct RegionWalk {
   std::vector<std::vector<int64_t>> strides;  // by input, in elements; 0 where it stands still
   int64_t count = 1;                          // of elements
 
-  RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs);
+  // `apart`: the innermost axis is merged with no other.
+  RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, bool apart = false);
   bool is_whole(size_t input) const;  // the input lies as the space does, without gaps
+  bool is_row(size_t input) const;    // the input moves along the innermost axis alone, there without gaps
 };
 
 // The source of a CUDA kernel `region`, and how it is called.
@@ -49,12 +63,26 @@ struct RegionSource {
   std::string text;
   int width = 1;                    // elements that a thread takes at a time
   std::vector<size_t> placed = {};  // inputs that are not whole: the walk's strides are passed for them, in this order
+  // Threads keep to a pack of channels and walk down rows: for sums, and where inputs are the same for all rows.
+  bool by_columns = false;
+  int unroll = 1;               // rows that a thread reads at a time
+  std::vector<size_t> summed;   // what partial sums are made of, numbered as operands are
+  static constexpr int kThreads = 256;
+};
+
+// How the rows of such a kernel are shared out among blocks.
+struct RegionColumns {
+  int64_t rows = 0, channels = 0;
+  int across = 1;              // packs of a slice, a thread each in each of a block's rows
+  int chunks = 1, slices = 1;  // a block each
+
+  RegionColumns(const RegionWalk& walk, const RegionSource& source, int multiprocessors);
 };
 
 // The functions that formulas call (ops/math/elementwise_functions.h), for the source of kernels.
 extern const std::string_view kFormulaText;
 
-// For NVRTC: it includes nothing. Elements are Float32, Bfloat16 or, of inputs, Bool.
+// For NVRTC: it includes nothing. Elements are Float32, Bfloat16 or, of inputs, Bool. `outputs`: those of the results.
 RegionSource region_source(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,
                            const std::vector<DataType>& outputs);
 

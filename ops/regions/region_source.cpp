@@ -2,6 +2,10 @@
 
 // The CUDA kernel of a region, as text. A thread computes `width` neighbouring elements in float. Extents and strides
 // are arguments, so that regions of other shapes are one kernel where they are walked through alike.
+//
+// By columns, a thread keeps its place along the innermost axis and walks down rows, which are all the others. It reads
+// what is the same for all rows once, and adds up sums. A block has a chunk of rows and a slice of the innermost axis,
+// and leaves its sums as partials (chunks, sums, channels), which another kernel adds up (ops/regions/region.cu).
 
 #include <fmt/format.h>
 
@@ -69,6 +73,11 @@ std::string literal(double number) {
 // How an input's elements are found for a pack of neighbours.
 enum class Way { Whole, Along, Still, Strided };
 
+// Registers of 32 bits that a pack takes.
+int registers_of(DataType type, int width) {
+  return (int(size_of(type)) * width + 3) / 4;
+}
+
 Way way_of(const RegionWalk& walk, size_t input) {
   if (walk.is_whole(input)) return Way::Whole;
   const int64_t inner = walk.strides[input].back();
@@ -105,10 +114,18 @@ class Writer {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (way_of(walk_, i) != Way::Whole) source_.placed.push_back(i);
     }
-    source_.width = width_of(walk_, inputs_, outputs_);
     add(fmt::format(kPrelude, fmt::arg("functions", kFormulaText)));
-    write_body();
-    write_kernel();
+    if (!source_.placed.empty()) {
+      add(fmt::format("struct Walk {{ long long extent[{0}], stride[{1}][{0}]; }};\n", rank(), source_.placed.size()));
+    }
+    choose();
+    if (source_.by_columns) {
+      write_columns();
+      write_columns_kernel();
+    } else {
+      write_body();
+      write_kernel();
+    }
     return std::move(source_);
   }
 
@@ -136,60 +153,196 @@ class Writer {
     return text;
   }
 
+  const char* index_type() const { return walk_.count < int64_t{1} << 31 ? "unsigned" : "long long"; }
+
+  // Coordinates c0, c1, … of the element, or row, that `at` is the number of, along the outermost `axes` axes.
+  void write_coordinates(size_t axes) {
+    add(fmt::format("  {} rest = at;\n", index_type()));
+    for (size_t axis = axes; axis-- > 1;) {
+      add(fmt::format(
+          "  const {0} e{1} = walk.extent[{1}], q{1} = rest / e{1}, c{1} = rest - q{1} * e{1};\n  rest = q{1};\n",
+          index_type(), axis));
+    }
+    add(fmt::format("  const {} c0 = rest;\n", index_type()));
+  }
+
   void write_body() {
-    const bool small = walk_.count < int64_t{1} << 31;
-    if (!source_.placed.empty()) {
-      add(fmt::format("struct Walk {{ long long extent[{0}], stride[{1}][{0}]; }};\n", rank(), source_.placed.size()));
-    }
     add(fmt::format("template <int N> __device__ void compute(long long at, {}) {{\n", parameters()));
-    if (!source_.placed.empty() && rank() > 1) {
-      add(fmt::format("  {} rest = at;\n", small ? "unsigned" : "long long"));
-      for (size_t axis = rank(); axis-- > 1;) {
-        add(fmt::format(
-            "  const {0} e{1} = walk.extent[{1}], q{1} = rest / e{1}, c{1} = rest - q{1} * e{1};\n  rest = q{1};\n",
-            small ? "unsigned" : "long long", axis));
-      }
-      add(fmt::format("  const {} c0 = rest;\n", small ? "unsigned" : "long long"));
-    } else if (!source_.placed.empty()) {
-      add("  const long long c0 = at;\n");
+    if (!source_.placed.empty()) write_coordinates(rank());
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      add(fmt::format("  {} in{};\n", element_of(i, "N"), i));
+      write_load(i, "");
     }
-    for (size_t i = 0; i < inputs_.size(); ++i) write_load(i);
     for (size_t k = 0; k < outputs_.size(); ++k)
       add(fmt::format("  Pack<N, {}> out{};\n", element_type(outputs_[k]), k));
+    write_elements();
+    for (size_t k = 0; k < outputs_.size(); ++k) add(fmt::format("  store(y{0} + at, out{0});\n", k));
+    add("}\n");
+  }
+
+  // The type of what is loaded of an input.
+  std::string element_of(size_t i, std::string_view width) const {
+    if (way_of(walk_, i) == Way::Still) return "W";
+    return fmt::format("Pack<{}, {}>", width, element_type(inputs_[i]));
+  }
+
+  // Computes a pack's elements of what was loaded. By columns, that of each row is at its number, u.
+  void write_elements() {
     add("#pragma unroll\n  for (int j = 0; j < N; ++j) {\n");
     for (size_t i = 0; i < inputs_.size(); ++i) {
+      const std::string_view own = source_.by_columns && !is_kept(i) ? "[u]" : "";
       const bool one = way_of(walk_, i) == Way::Still;
       add(fmt::format("    const W v{0} = {1};\n", i,
-                      one ? fmt::format("in{}", i) : fmt::format("widen(in{}.element[j])", i)));
+                      one ? fmt::format("in{}{}", i, own) : fmt::format("widen(in{}{}.element[j])", i, own)));
     }
     for (size_t s = 0; s < program_.steps.size(); ++s) write_step(s);
     for (size_t k = 0; k < outputs_.size(); ++k) {
       add(fmt::format("    narrow(v{}, out{}.element[j]);\n", program_.inputs + program_.results[k], k));
     }
+    for (size_t a = 0; a < source_.summed.size(); ++a) {
+      add(fmt::format("    sum[{}][j] += v{};\n", a, source_.summed[a]));
+    }
     add("  }\n");
-    for (size_t k = 0; k < outputs_.size(); ++k) add(fmt::format("  store(y{0} + at, out{0});\n", k));
-    add("}\n");
   }
 
-  void write_load(size_t i) {
+  // By columns: the last coordinate is the thread's own, `channel`.
+  void write_load(size_t i, std::string_view suffix) {
     const Way way = way_of(walk_, i);
-    if (way == Way::Whole) return add(fmt::format("  const auto in{0} = load<N>(x{0} + at);\n", i));
+    if (way == Way::Whole) {
+      const char* at = source_.by_columns ? "at * channels + channel" : "at";
+      return add(fmt::format("  in{0}{1} = load<N>(x{0} + {2});\n", i, suffix, at));
+    }
     const size_t place = size_t(std::find(source_.placed.begin(), source_.placed.end(), i) - source_.placed.begin());
     std::string offset;
     for (size_t axis = 0; axis < rank(); ++axis) {
       if (walk_.strides[i][axis] == 0) continue;
-      offset += fmt::format("{}c{} * walk.stride[{}][{}]", offset.empty() ? "" : " + ", axis, place, axis);
+      const bool own = source_.by_columns && axis + 1 == rank();
+      offset += fmt::format("{}{} * walk.stride[{}][{}]", offset.empty() ? "" : " + ",
+                            own ? "channel" : fmt::format("c{}", axis), place, axis);
     }
     if (offset.empty()) offset = "0";
     switch (way) {
-      case Way::Along: return add(fmt::format("  const auto in{0} = load<N>(x{0} + ({1}));\n", i, offset));
-      case Way::Still: return add(fmt::format("  const W in{0} = widen(x{0}[{1}]);\n", i, offset));
+      case Way::Along: return add(fmt::format("  in{0}{2} = load<N>(x{0} + ({1}));\n", i, offset, suffix));
+      case Way::Still: return add(fmt::format("  in{0}{2} = widen(x{0}[{1}]);\n", i, offset, suffix));
       default:
         return add(
-            fmt::format("  Pack<N, {2}> in{0};\n#pragma unroll\n  for (int j = 0; j < N; ++j) in{0}.element[j] = "
-                        "x{0}[{1} + j * walk.stride[{3}][{4}]];\n",
-                        i, offset, element_type(inputs_[i]), place, rank() - 1));
+            fmt::format("#pragma unroll\n  for (int j = 0; j < N; ++j) in{0}{4}.element[j] = "
+                        "x{0}[{1} + j * walk.stride[{2}][{3}]];\n",
+                        i, offset, place, rank() - 1, suffix));
     }
+  }
+
+  // By columns: whether the input is the same for all rows.
+  bool is_kept(size_t i) const {
+    const std::vector<int64_t>& strides = walk_.strides[i];
+    return walk_.is_row(i) || std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 0; });
+  }
+
+  // Kernels by columns are for sums, and where several inputs are the same for all rows.
+  void choose() {
+    size_t rows = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) rows += walk_.is_row(i) ? 1 : 0;
+    for (const RegionSum& sum : program_.sums) {
+      if (std::find(source_.summed.begin(), source_.summed.end(), sum.of) == source_.summed.end()) {
+        source_.summed.push_back(sum.of);
+      }
+    }
+    source_.by_columns = !program_.sums.empty() || rows > 1;
+    source_.width = width_of(walk_, inputs_, outputs_);
+    if (!source_.by_columns) return;
+    while (walk_.extents.back() % source_.width != 0) source_.width /= 2;
+    int kept = int(source_.summed.size()) * source_.width, read = 1;  // registers for all rows, and for each
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      (is_kept(i) ? kept : read) += way_of(walk_, i) == Way::Still ? 1 : registers_of(inputs_[i], source_.width);
+    }
+    constexpr int kRegisters = 84, kMostUnrolled = 4;  // of 128, some of which are for the work
+    while (source_.unroll < kMostUnrolled && kept + 2 * source_.unroll * read <= kRegisters) source_.unroll *= 2;
+  }
+
+  void write_columns() {
+    const std::string sums = fmt::format("float sum[{}][N] = {{}};", std::max<size_t>(1, source_.summed.size()));
+    add(fmt::format(R"(template <int n> struct Number {{ static const int value = n; }};
+template <int N> __device__ void columns(int channels, int chunks, int wide, float* partials, {0}) {{
+  const int lanes = channels / N, across = N == {4} ? wide : lanes < {1} ? lanes : {1}, depth = {1} / across;
+  const int slices = (lanes + across - 1) / across, lane = threadIdx.x % across, first = threadIdx.x / across;
+  const long long rows = count / channels, per = (rows + chunks - 1) / chunks;
+  for (int block = blockIdx.x; block < slices * chunks; block += gridDim.x) {{
+  const int slice = block % slices;
+  const long long chunk = {2}block / slices;
+  const long long channel = ((long long)slice * across + lane) * N;
+  {3}
+  if (first < depth && channel < channels) {{
+)",
+                    parameters(), RegionSource::kThreads, source_.summed.empty() ? "chunks - 1 - " : "", sums,
+                    source_.width));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!is_kept(i)) continue;
+      add(fmt::format("  {} in{};\n", element_of(i, "N"), i));
+      write_load(i, "");
+    }
+    add("  const auto take = [&](auto unrolled, long long from) {\n  constexpr int U = decltype(unrolled)::value;\n");
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!is_kept(i)) add(fmt::format("  {} in{}[U];\n", element_of(i, "N"), i));
+    }
+    add("#pragma unroll\n  for (int u = 0; u < U; ++u) {\n  const long long at = from + u * depth;\n");
+    const bool placed = std::any_of(source_.placed.begin(), source_.placed.end(),
+                                    [&](size_t i) { return !is_kept(i); });
+    if (placed && rank() > 1) write_coordinates(rank() - 1);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!is_kept(i)) write_load(i, "[u]");
+    }
+    add("  }\n#pragma unroll\n  for (int u = 0; u < U; ++u) {\n  const long long at = from + u * depth;\n");
+    for (size_t k = 0; k < outputs_.size(); ++k) {
+      add(fmt::format("  Pack<N, {}> out{};\n", element_type(outputs_[k]), k));
+    }
+    write_elements();
+    for (size_t k = 0; k < outputs_.size(); ++k) {
+      add(fmt::format("  store(y{0} + at * channels + channel, out{0});\n", k));
+    }
+    add(fmt::format(R"(  }}
+  }};
+  const long long end = (chunk + 1) * per < rows ? (chunk + 1) * per : rows;
+  long long row = chunk * per + first;
+  for (; row + {0} * depth < end; row += {1} * depth) take(Number<{1}>(), row);
+  for (; row < end; row += depth) take(Number<1>(), row);
+  }}
+)",
+                    source_.unroll - 1, source_.unroll));
+    if (!source_.summed.empty()) write_partials();
+    add("  }\n}\n");
+  }
+
+  // Sums of a block's threads that have the same channels.
+  void write_partials() {
+    add(fmt::format(R"(  __shared__ float scratch[{0} * N];
+  for (int a = 0; a < {1}; ++a) {{
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < N; ++j) scratch[threadIdx.x * N + j] = sum[a][j];
+    __syncthreads();
+    for (int t = threadIdx.x; t < across * N; t += {0}) {{
+      float total = 0;
+      for (int group = 0; group < depth; ++group) total += scratch[group * across * N + t];
+      const long long at = (long long)slice * across * N + t;
+      if (at < channels) partials[(chunk * {1} + a) * channels + at] = total;
+    }}
+  }}
+)",
+                    RegionSource::kThreads, source_.summed.size()));
+  }
+
+  void write_columns_kernel() {
+    add(fmt::format(
+        R"(extern "C" __global__ void __launch_bounds__({0}, 2) region(int packs, int channels, int chunks, int wide, float* partials,
+                                  {1}) {{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  if (packs) columns<{2}>(channels, chunks, wide, partials, {3});
+  else columns<1>(channels, chunks, wide, partials, {3});
+}}
+)",
+        RegionSource::kThreads, parameters(), source_.width, arguments()));
   }
 
   void write_step(size_t s) {
@@ -226,12 +379,23 @@ class Writer {
 
 }  // namespace
 
-RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs) : count(space.elements()) {
+RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, bool apart)
+    : count(space.elements()) {
   std::vector<std::vector<int64_t>> all = {memory_strides(space)};
   for (const TensorType& input : inputs) all.push_back(broadcast_strides(input, space.shape.size()));
+  if (apart) {  // one more tensor, with a stride along that axis alone
+    all.emplace_back(space.shape.size(), 0);
+    all.back()[innermost_axis(space)] = 1;
+  }
   const MergedAxes merged = merge_axes(space.shape, all);
   extents = merged.extents;
-  strides.assign(merged.strides.begin() + 1, merged.strides.end());
+  strides.assign(merged.strides.begin() + 1, merged.strides.begin() + 1 + std::ptrdiff_t(inputs.size()));
+}
+
+bool RegionWalk::is_row(size_t input) const {
+  const std::vector<int64_t>& own = strides[input];
+  const bool still = std::all_of(own.begin(), own.end() - 1, [](int64_t stride) { return stride == 0; });
+  return still && own.size() > 1 && own.back() == 1;
 }
 
 bool RegionWalk::is_whole(size_t input) const {
@@ -241,6 +405,27 @@ bool RegionWalk::is_whole(size_t input) const {
     elements *= extents[axis];
   }
   return true;
+}
+
+RegionColumns::RegionColumns(const RegionWalk& walk, const RegionSource& source, int multiprocessors) {
+  constexpr int64_t kResident = 2, kFewestRows = 32;  // blocks that a multiprocessor runs at once; rows of a chunk
+  channels = walk.extents.back();
+  rows = channels == 0 ? 0 : walk.count / channels;
+  const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  // Of slices as few as may be, but for those that leave fewer threads idle.
+  const int64_t lanes = std::max<int64_t>(1, channels / source.width), fewest = parts(lanes, RegionSource::kThreads);
+  double best = 0;
+  for (int64_t count = fewest; count < fewest + 8; ++count) {
+    const int64_t own = parts(lanes, count), depth = RegionSource::kThreads / own;
+    const double busy = double(depth * lanes) / double(count * RegionSource::kThreads);
+    if (busy <= 1.02 * best) continue;
+    best = busy;
+    across = int(own);
+    slices = int(parts(lanes, own));
+  }
+  const int64_t depth = RegionSource::kThreads / across;
+  const int64_t most = std::max<int64_t>(1, kResident * multiprocessors / slices);
+  chunks = int(std::clamp<int64_t>(parts(rows, std::max(kFewestRows, depth * source.unroll)), 1, most));
 }
 
 RegionSource region_source(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
-// region is never stored. What the backward pass reads of a forward region is computed again in it where that moves
-// fewer bytes.
+// region is never stored. Sums for biases, and for batch norms, join the region that makes or reads what they add up.
+// What the backward pass reads of another region is computed again in it where that moves fewer bytes.
 
 #include <algorithm>
 #include <limits>
@@ -20,7 +20,44 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kNear = 24;    // nodes between operators that are joined because they read the same tensor
-constexpr size_t kDeepest = 12;  // operators one after the other that are computed again
+constexpr size_t kDeepest = 32;  // operators one after the other that are computed again
+
+// The value whose elements lie in memory as those of `value` do, in rows as long, and that no such view makes.
+ValueId behind_views(const Graph& graph, ValueId value) {
+  const auto channels = [&](ValueId id) {
+    const TensorType& type = graph.values[size_t(id)].type;
+    return type.shape.empty() ? 0 : type.shape[innermost_axis(type)];
+  };
+  while (true) {
+    const NodeId producer = graph.values[size_t(value)].producer;
+    if (producer == kNone) return value;
+    const Node& node = graph.nodes[size_t(producer)];
+    const std::string name = node.op->qualified_name();
+    if (name != "Reshape" && name != "arbalest.TransposeInPlace") return value;
+    const TensorType& from = graph.values[size_t(node.inputs[0])].type;
+    const bool in_order = from.layout == Layout::RowMajor || name == "arbalest.TransposeInPlace";
+    if (!in_order || channels(node.inputs[0]) != channels(value)) return value;
+    value = node.inputs[0];
+  }
+}
+
+// Whether the node adds up all but the innermost axis of a tensor, as RegionSum does.
+bool is_row_sum(const Graph& graph, const Node& node) {
+  if (node.op->qualified_name() != "arbalest.ChannelSum" || int_attribute(node, "rank") != 1) return false;
+  const TensorType& type = graph.values[size_t(node.inputs[0])].type;
+  return innermost_axis(type) == 1 && type.shape[1] > 1 && type.elements() > 0 &&
+         (type.dtype == DataType::Float32 || type.dtype == DataType::Bfloat16);
+}
+
+// Whether the node does nothing but show its first input otherwise.
+bool is_view(const Node& node) {
+  if (node.op->aliases != std::vector<std::pair<int, int>>{{0, 0}}) return false;
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    const OperandSpec* spec = node.op->input_spec(i);
+    if (node.inputs[i] != kNone && !(spec && spec->constant)) return false;
+  }
+  return true;
+}
 
 // Which nodes have to run before which: readers after producers, and what writes over memory after its readers.
 class Order {
@@ -35,11 +72,13 @@ class Order {
         const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
         if (to == kNone || from == kNone) continue;
         const auto memory = size_t(memory_[size_t(to)] = memory_[size_t(from)]);
+        if (is_view(node)) continue;
         for (const NodeId reader : readers[memory]) followers_[size_t(reader)].push_back(NodeId(n));
         writers_[ValueId(memory)].push_back(NodeId(n));
       }
-      for (const ValueId input : node.inputs) {
+      for (ValueId input : node.inputs) {
         if (input == kNone) continue;
+        if (is_row_sum(graph, node)) input = behind_views(graph, input);  // which is what its region reads
         readers[size_t(memory_[size_t(input)])].push_back(NodeId(n));
         const NodeId producer = graph.values[size_t(input)].producer;
         if (producer != kNone) followers_[size_t(producer)].push_back(NodeId(n));
@@ -70,7 +109,7 @@ class Regions {
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
-      if (!may_join(n)) continue;
+      if (!is_member(n)) continue;
       for (const ValueId input : operands(n)) {
         const NodeId producer = rewriter_.value(input).producer;
         if (producer != kNone && may_join(producer)) join(producer, n);
@@ -98,6 +137,7 @@ class Regions {
   // read as it was before it was cast, since each element is cast on the way.
   std::vector<ValueId> operands(NodeId n) const {
     const Node& node = rewriter_.node(n);
+    if (is_row_sum(graph_, node)) return {behind_views(graph_, node.inputs[0])};
     std::vector<ValueId> inputs(node.inputs.begin(),
                                 node.inputs.begin() + std::ptrdiff_t(node.op->element->arguments.size()));
     for (ValueId& input : inputs) {
@@ -112,9 +152,13 @@ class Regions {
     const DataType type = rewriter_.value(value).type.dtype;
     return type == DataType::Float32 || type == DataType::Bfloat16;
   }
-  const TensorType& space(NodeId n) const { return rewriter_.value(result(n)).type; }
+  const TensorType& space(NodeId n) const {
+    return rewriter_.value(is_row_sum(graph_, rewriter_.node(n)) ? operands(n)[0] : result(n)).type;
+  }
   ValueId result(NodeId n) const { return rewriter_.node(n).outputs[0]; }
 
+  // Whether a region may have the node: as a step, or as a sum.
+  bool is_member(NodeId n) const { return may_join(n) || is_row_sum(graph_, rewriter_.node(n)); }
   bool may_join(NodeId n) const {
     const Node& node = rewriter_.node(n);
     const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
@@ -148,9 +192,9 @@ class Regions {
   Ends ends_of(const Group& group) const {
     Ends ends;
     const std::vector<NodeId> all = computed(group);
-    ends.steps = all.size();
     const std::set<NodeId> own(all.begin(), all.end());
     for (const NodeId n : all) {
+      ends.steps += may_join(n) ? 1 : 0;
       for (const ValueId input : operands(n)) {
         const bool inside = own.contains(rewriter_.value(input).producer);
         if (!inside && std::find(ends.inputs.begin(), ends.inputs.end(), input) == ends.inputs.end()) {
@@ -218,50 +262,86 @@ class Regions {
     Group both;
     std::merge(groups_[a].members.begin(), groups_[a].members.end(), groups_[b].members.begin(),
                groups_[b].members.end(), std::back_inserter(both.members));
-    if (!ends_of(both).fits() || !is_closed(both.members, a, b)) return;
+    if (!ends_of(both).fits() || reads_own_sum(both) || !is_closed(both.members, a, b)) return;
     for (const NodeId n : both.members) group_[size_t(n)] = a;
     groups_[a] = std::move(both);
     groups_[b] = {};
   }
 
+  // Whether a step needs a sum of the group, which is known only once all elements are.
+  bool reads_own_sum(const Group& group) const {
+    const auto is_own_sum = [&](ValueId value) {
+      const NodeId producer = rewriter_.value(value).producer;
+      return producer != kNone && !may_join(producer) &&
+             std::binary_search(group.members.begin(), group.members.end(), producer);
+    };
+    return std::any_of(group.members.begin(), group.members.end(), [&](NodeId n) {
+      const std::vector<ValueId> inputs = operands(n);
+      return std::any_of(inputs.begin(), inputs.end(), is_own_sum);
+    });
+  }
+
   // Operators near each other that read the same tensor read it once.
   void join_readers() {
-    for (ValueId v = 0; v < ValueId(graph_.values.size()); ++v) {
-      NodeId before = kNone;
-      for (const NodeId reader : rewriter_.readers(v)) {
-        if (reader == kNone || !may_join(reader) || space(reader).shape != rewriter_.shape(v)) continue;
-        if (before != kNone && reader - before <= kNear) join(before, reader);
-        before = reader;
+    std::map<ValueId, NodeId> before;  // the last reader so far
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (!is_member(n)) continue;
+      for (const ValueId input : operands(n)) {
+        if (space(n).shape != rewriter_.shape(input)) continue;
+        const auto [known, first] = before.try_emplace(input, n);
+        if (!first && n - known->second <= kNear) join(known->second, n);
+        known->second = n;
       }
     }
   }
 
   int64_t bytes(ValueId value) const { return rewriter_.value(value).type.bytes(); }
 
-  // Bytes that a group reads in order to have `value`, and the nodes that it computes for that.
+  // What a group reads in order to have a value, besides its inputs, and the nodes that it computes for that.
   struct Price {
-    int64_t bytes = std::numeric_limits<int64_t>::max() / 4;
+    std::set<ValueId> reads;
     std::set<NodeId> nodes;
   };
-  Price price(ValueId value, const Group& group, const std::vector<ValueId>& inputs, size_t depth, bool kept) const {
-    Price price;
-    if (kept && is_whole_until(value, group.members.back())) {
-      price.bytes = std::find(inputs.begin(), inputs.end(), value) == inputs.end() ? bytes(value) : 0;
+  struct Buyer {
+    const Group& group;
+    std::vector<ValueId> inputs;
+    std::map<ValueId, std::optional<Price>> known;  // of values that others may read as they are
+  };
+  int64_t bytes(const std::optional<Price>& price) const {
+    int64_t all = 0;
+    for (const ValueId value : price->reads) all += bytes(value);
+    return all;
+  }
+  // Nothing if the group cannot have it. `kept`: memory holds the value.
+  std::optional<Price> price(ValueId value, Buyer& buyer, size_t depth, bool kept) const {
+    if (const auto known = buyer.known.find(value); kept && known != buyer.known.end()) return known->second;
+    std::optional<Price> found;
+    if (kept && is_whole_until(value, buyer.group.members.back())) {
+      const bool has = std::find(buyer.inputs.begin(), buyer.inputs.end(), value) != buyer.inputs.end();
+      found = has ? Price() : Price{{value}, {}};
     }
+    const std::optional<Price> again = price_again(value, buyer, depth);
+    if (again && (!found || bytes(again) <= bytes(found))) found = again;
+    if (kept) buyer.known[value] = found;
+    return found;
+  }
+  std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth) const {
     const NodeId producer = rewriter_.value(value).producer;
-    if (producer == kNone || depth == kDeepest || !may_join(producer)) return price;
-    if (group.again.contains(producer)) return {0, {}};
-    const bool recomputable = rewriter_.node(producer).stage == Stage::Forward &&
-                              space(producer).shape == space(group.members[0]).shape &&
-                              space(producer).layout == space(group.members[0]).layout;
-    if (!recomputable) return price;
-    Price again{0, {producer}};
+    if (producer == kNone || depth == kDeepest || !may_join(producer)) return std::nullopt;
+    if (buyer.group.again.contains(producer)) return Price();
+    const TensorType& own = space(buyer.group.members[0]);
+    const Stage stage = rewriter_.node(producer).stage;
+    const bool recomputable = (stage == Stage::Forward || stage == Stage::Backward) &&
+                              space(producer).shape == own.shape && space(producer).layout == own.layout;
+    if (!recomputable) return std::nullopt;
+    Price again{{}, {producer}};
     for (const ValueId input : operands(producer)) {
-      const Price part = this->price(input, group, inputs, depth + 1, is_stored(input));
-      again.bytes += part.bytes;
-      again.nodes.insert(part.nodes.begin(), part.nodes.end());
+      const std::optional<Price> part = price(input, buyer, depth + 1, is_stored(input));
+      if (!part) return std::nullopt;
+      again.reads.insert(part->reads.begin(), part->reads.end());
+      again.nodes.insert(part->nodes.begin(), part->nodes.end());
     }
-    return again.bytes <= price.bytes ? again : price;
+    return again;
   }
   // Whether nothing writes over the value before `last` has run.
   bool is_whole_until(ValueId value, NodeId last) const {
@@ -278,7 +358,8 @@ class Regions {
 
   void compute_again() {
     for (NodeId n = rewriter_.count(); n-- > 0;) {
-      if (may_join(n) && rewriter_.node(n).stage == Stage::Forward) consider(n);
+      const Stage stage = rewriter_.node(n).stage;
+      if (may_join(n) && (stage == Stage::Forward || stage == Stage::Backward)) consider(n);
     }
   }
   // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all.
@@ -288,16 +369,17 @@ class Regions {
     for (const std::optional<size_t>& group : reading_groups(n)) {
       if (!group) return;
       const NodeId member = groups_[*group].members[0];
-      if (!may_join(member) || rewriter_.node(member).stage != Stage::Backward || !one_space_with(*group, n)) return;
+      if (!is_member(member) || rewriter_.node(member).stage != Stage::Backward || !one_space_with(*group, n)) return;
       changed.try_emplace(*group, groups_[*group]);
     }
     if (changed.empty()) return;
     int64_t gain = bytes(value);
     for (auto& [id, group] : changed) {
-      std::vector<ValueId> inputs = ends_of(group).inputs;
-      const Price found = price(value, group, inputs, 0, false);
-      gain += bytes(value) - found.bytes;
-      group.again.insert(found.nodes.begin(), found.nodes.end());
+      Buyer buyer{group, ends_of(group).inputs, {}};
+      const std::optional<Price> found = price(value, buyer, 0, false);
+      if (!found) return;
+      gain += bytes(value) - bytes(found);
+      group.again.insert(found->nodes.begin(), found->nodes.end());
       if (!ends_of(group).fits()) return;
     }
     if (gain <= 0) return;
@@ -365,16 +447,25 @@ class Regions {
     std::map<ValueId, size_t> place;
     for (size_t i = 0; i < ends.inputs.size(); ++i) place[ends.inputs[i]] = i;
     for (const NodeId n : all) {
+      if (!may_join(n)) continue;
       RegionStep step{rewriter_.node(n).op, {}, {}};
       for (const ValueId input : operands(n)) step.operands.push_back(place.at(input));
       if (step.op->element->numbers) step.numbers = step.op->element->numbers(rewriter_.node(n));
       place[result(n)] = program.inputs + program.steps.size();
       program.steps.push_back(std::move(step));
     }
+    // Sums come last.
+    const auto is_step = [&](ValueId output) { return may_join(rewriter_.value(output).producer); };
+    std::stable_partition(ends.outputs.begin(), ends.outputs.end(), is_step);
     std::vector<DataType> types;
     for (const ValueId output : ends.outputs) {
-      program.results.push_back(place.at(output) - program.inputs);
-      types.push_back(rewriter_.value(output).type.dtype);
+      const NodeId producer = rewriter_.value(output).producer;
+      if (is_step(output)) {
+        program.results.push_back(place.at(output) - program.inputs);
+        types.push_back(rewriter_.value(output).type.dtype);
+      } else {
+        program.sums.push_back({place.at(operands(producer)[0]), float_attribute(rewriter_.node(producer), "scale")});
+      }
     }
     const TensorType& type = space(group.members[0]);
     return Region{group.members, std::move(ends.inputs), std::move(ends.outputs),

@@ -19,7 +19,7 @@ std::vector<RegionProgram> all_operators(size_t inputs) {
   for (const Op& op : builtin_ops().all()) {
     if (!op.element) continue;
     if (programs.empty() || programs.back().steps.size() == RegionProgram::kMostSteps)
-      programs.push_back({inputs, {}, {}});
+      programs.push_back({inputs, {}, {}, {}});
     RegionStep step{&op, {}, {0.25, 0.75}};
     for (size_t k = 0; k < op.element->arguments.size(); ++k) step.operands.push_back(k);
     programs.back().results = {programs.back().steps.size()};
@@ -32,7 +32,9 @@ void check_compiles(const RegionProgram& program, const TensorType& space, const
                     DataType output) {
   std::vector<DataType> types;
   for (const TensorType& input : inputs) types.push_back(input.dtype);
-  const RegionSource source = region_source(program, RegionWalk(space, inputs), types, {output});
+  const RegionWalk walk(space, inputs, !program.sums.empty());
+  const std::vector<DataType> outputs(program.results.size(), output);
+  const RegionSource source = region_source(program, walk, types, outputs);
   for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
     INFO(architecture, "\n", source.text);
     CHECK_NOTHROW(compile_cuda(source.text, architecture));
@@ -63,6 +65,44 @@ TEST_CASE("regions: operands of every kind of place and type compile") {
     check_compiles(program, image, {image, TensorType{other, {2, 8, 1, 1}}, TensorType{Float32, {2, 8, 6, 4}}},
                    Bfloat16);
     check_compiles(program, {Float32, {3, 7}}, {{Float32, {3, 7}}, {other, {7}}, {Float32, {3, 1}}}, Float32);
+  }
+}
+
+TEST_CASE("regions: sums over rows, and operands that are the same for all rows, compile") {
+  using enum DataType;
+  RegionProgram program = all_operators(3)[0];
+  for (const DataType other : {Float32, Bfloat16, Bool}) {
+    const TensorType space{Float32, {4, 6, 40}}, row{other, {40}}, one{Float32, {}};
+    check_compiles(program, space, {{Bfloat16, space.shape}, row, row}, Bfloat16);
+    for (const bool results : {true, false}) {
+      RegionProgram sums = program;
+      sums.sums = {{0, 1}, {sums.inputs + 2, 0.5}, {sums.inputs + 2, 1}};
+      if (!results) sums.results.clear();
+      check_compiles(sums, space, {space, row, {Bfloat16, {4, 1, 40}}}, Bfloat16);
+      check_compiles(sums, space, {space, space, one}, Float32);
+      const TensorType image = TensorType{Bfloat16, {2, 9, 6, 4}}.in(Layout::ChannelsLast);
+      check_compiles(sums, image, {image, TensorType{other, {2, 9, 1, 1}}, TensorType{Float32, {2, 9, 6, 4}}}, Bfloat16);
+    }
+  }
+}
+
+TEST_CASE("regions: rows are shared out among blocks without rest") {
+  using enum DataType;
+  for (const int64_t channels : {2, 3, 8, 40, 96, 144, 384, 2048, 3072, 4097}) {
+    for (const int64_t rows : {1, 31, 1000, 802816}) {
+      const TensorType space{Bfloat16, {rows, channels}};
+      const RegionWalk walk(space, {space}, true);
+      const RegionSource source = region_source({1, {}, {}, {{0, 1}}}, walk, {Bfloat16}, {});
+      REQUIRE(source.by_columns);
+      const RegionColumns columns(walk, source, 132);
+      INFO(channels, " × ", rows, ": ", columns.slices, " slices of ", columns.across);
+      CHECK(columns.rows == rows);
+      CHECK(columns.across <= RegionSource::kThreads);
+      CHECK(columns.across * columns.slices >= channels / source.width);
+      CHECK((columns.slices - 1) * columns.across < channels / source.width);
+      CHECK(columns.chunks <= rows);
+      CHECK(columns.chunks * columns.slices <= std::max(2 * 132, columns.slices));
+    }
   }
 }
 

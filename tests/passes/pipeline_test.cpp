@@ -41,6 +41,13 @@ const std::vector<std::string>& nets() {
       "n2 = arbalest.BatchNorm (ab)\nr2 = Relu (n2)\nc = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (r2)\n"
       "abc = Concat <axis = 1> (ab, c)\nn3 = arbalest.BatchNorm (abc)\nh = GlobalAveragePool (n3)\n" +
           kHead,
+      // A batch norm between an activation and a sum.
+      conv("a", "x", ", relu = 0") + "g = Sigmoid (a)\ns = Mul (a, g)\n" + conv("b", "s", ", relu = 0") +
+          "t = Add (b, s)\nu = Sigmoid (t)\nh = GlobalAveragePool (u)\n" + kHead,
+      // A residual that a product is added to.
+      "r = Flatten (x)\na = arbalest.Linear <units = 72> (r)\nn = LayerNormalization <axis = 1> (a, weight)\n"
+      "b = arbalest.Linear <units = 72> (n)\nt = Add (a, b)\nh = LayerNormalization <axis = 1> (t, weight)\n" +
+          std::string(kHead) + "#initial float[72] weight = {" + numbers(72) + "}",
       // Attention, of rows that one product makes.
       "tokens = Reshape <shape = [0, 9, 8]> (x)\nqkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
       "q3, k3, v3 = Split <axis = 2> (qkv)\n"
@@ -124,7 +131,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   const std::string list =
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_attention, fuse_concats, "
       "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, keep_maxima, fuse_moves, "
-      "fuse_statistics, fuse_batch_norm_pairs, fuse_regions, delay_gradients";
+      "fuse_statistics, fuse_batch_norm_pairs, fuse_residuals, "
+      "open_batch_norms, fuse_regions, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

@@ -57,7 +57,49 @@ const std::string kGelu =
     std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8] bias = {" + numbers(8) +
     "}, float[8, 3] v = {" + numbers(24) + "}, float root = {1.4142135}, float one = {1}, float half = {0.5}";
 
+// Two convolutions whose batch norms are followed by x · sigmoid(x), the second after a sum with what came before.
+const std::string kSwish =
+    "a = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], relu = 0> (x)\n"
+    "sa = Sigmoid (a)\nha = Mul (a, sa)\n"
+    "b = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], relu = 0> (ha)\n"
+    "c = Add (b, ha)\n"
+    "sc = Sigmoid (c)\nh = Mul (c, sc)\n" +
+    std::string(kHead);
+
 }  // namespace
+
+TEST_CASE("regions: batch norms join the activations around them, forward and backward") {
+  const Program program = made(kSwish, true, true);
+  const Graph& graph = program.training().graph;
+  for (const char* op : {"arbalest.BatchNormTraining", "arbalest.BatchNormGrad", "Sigmoid", "Sub",
+                         "arbalest.SigmoidGrad"}) {
+    INFO(std::string(op));
+    CHECK(count_ops(graph, op) == 0);
+  }
+  CHECK(count_ops(graph, "arbalest.ChannelSum") == 1);  // of the last bias: what it sums is made by no region
+  CHECK(count_ops(graph, "arbalest.BatchNormStatistics") == 2);
+  // Forward one each. Backward one each for sums, and one for the gradient made of these.
+  CHECK(count_ops(graph, "arbalest.Region") == 6);
+  for (const Node& node : graph.nodes) {
+    if (node.op->name != "Region") continue;
+    for (const ValueId output : node.outputs) {
+      const TensorType& type = graph.values[size_t(output)].type;
+      INFO(graph.values[size_t(output)].name);
+      CHECK((type.shape.size() == 1 || type.dtype == DataType::Bfloat16));  // nothing is stored in float but sums
+    }
+  }
+  check_same(kSwish);
+}
+
+TEST_CASE("regions: a bias's gradient is summed where what it sums is made") {
+  const std::string body =
+      "flat = Flatten (x)\nu = Gemm (flat, w, bias)\ne = Sigmoid (u)\nm = Mul (u, e)\nlogits = MatMul (m, v)\n" +
+      std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8] bias = {" + numbers(8) +
+      "}, float[8, 3] v = {" + numbers(24) + "}";
+  const Program program = made(body, true);
+  CHECK(count_ops(program.training().graph, "arbalest.ChannelSum") == 0);
+  check_same(body);
+}
 
 TEST_CASE("regions: GELU of parts is a region forward and one backward, which computes its operands again") {
   const Program program = made(kGelu, true);
@@ -123,7 +165,8 @@ TEST_CASE("regions: casts of lowered precision are taken in") {
   for (const Node& node : graph.nodes) {
     if (node.op->name != "Region") continue;
     for (const ValueId output : node.outputs) {
-      CHECK(graph.values[size_t(output)].type.dtype == DataType::Bfloat16);
+      const TensorType& type = graph.values[size_t(output)].type;
+      CHECK((type.dtype == DataType::Bfloat16 || type.shape == Shape{8}));  // a bias's gradient is a sum in float
     }
   }
 }

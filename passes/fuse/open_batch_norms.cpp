@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Batch norms next to elementwise operators, written as what they are made of. Training: y = (x − m) · i · s + b, where
+// the batch's mean m and inverse deviation i come from BatchNormStatistics, and s and b are scale and bias. The gradient,
+// for M rows: with x̂ = (x − m) · i, db = Σ g and ds = Σ g · x̂, it is dx = (g − db / M − x̂ · ds / M) · i · s.
+
+#include <algorithm>
+
+#include "graph/types.h"
+#include "ops/norm/batch_norms.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+class BatchNorms {
+ public:
+  explicit BatchNorms(Graph& graph) : graph_(graph), rewriter_(graph) {}
+
+  void run() {
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_training(n);
+      if (rewriter_.is(n, "arbalest.BatchNormGrad")) open_gradient(n);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
+  using GradIn = BatchNormGradInput;
+  using GradOut = BatchNormGradOutput;
+
+  // Adds nodes one after the other right before a node.
+  struct Writer {
+    Rewriter& rewriter;
+    NodeId at;
+    std::string name;
+
+    ValueId operator()(std::string_view op, std::string_view suffix, std::vector<ValueId> inputs,
+                       Attributes attributes = {}) {
+      return rewriter.add_before(at, op, name + "." + std::string(suffix), std::move(inputs), std::move(attributes));
+    }
+    ValueId in_float(ValueId value, std::string_view suffix) {
+      if (rewriter.value(value).type.dtype != DataType::Bfloat16) return value;
+      return (*this)("Cast", suffix, {value}, {{"to", onnx_number(DataType::Float32)}});
+    }
+  };
+
+  ValueId output(NodeId n, size_t i) const {
+    const std::vector<ValueId>& outputs = rewriter_.node(n).outputs;
+    return i < outputs.size() ? outputs[i] : kNone;
+  }
+  // An image or rows, channels innermost.
+  bool is_normalised(ValueId x) const {
+    const TensorType& type = rewriter_.value(x).type;
+    const bool innermost = type.shape.size() == 2 || type.layout == Layout::ChannelsLast;
+    const bool number = type.dtype == DataType::Float32 || type.dtype == DataType::Bfloat16;
+    return innermost && number && type.shape[1] > 1 && type.elements() > 0;
+  }
+  bool is_elementwise(NodeId n, const Shape& shape) const {
+    if (n == kNone) return false;
+    const Node& node = rewriter_.node(n);
+    return node.op->element.has_value() && !node.outputs.empty() && rewriter_.shape(node.outputs[0]) == shape;
+  }
+
+  // Numbers of channels as operands of an image.
+  ValueId over_rows(Writer& write, ValueId channels, std::string_view suffix, const Shape& image) {
+    if (image.size() == 2) return channels;
+    Shape shape(image.size(), 1);
+    shape[1] = image[1];
+    return write("Reshape", suffix, {channels}, {{"shape", shape}, {"allowzero", int64_t{1}}});
+  }
+
+  void open_training(NodeId n) {
+    const Node node = rewriter_.node(n);
+    const ValueId x = node.inputs[In::X], y = node.outputs[Out::Y];
+    if (int_attribute(node, "relu") != 0 || rewriter_.input(n, In::Residual) != kNone || !is_normalised(x)) return;
+    const ValueId mean = output(n, Out::SavedMean), inv_std = output(n, Out::SavedInvStd);
+    const Shape shape = rewriter_.shape(x);
+    const std::vector<NodeId>& readers = rewriter_.readers(y);
+    const bool joins = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      return is_elementwise(reader, shape) && rewriter_.node(reader).stage == Stage::Forward;
+    });
+    if (!joins || mean == kNone || inv_std == kNone) return;
+
+    const NodeId next = n + 1;  // there is one: Y is read
+    Attributes attributes;
+    for (const char* name : {"epsilon", "momentum"}) attributes.set(name, float_attribute(node, name));
+    for (const char* name : {"correction", "chunk_pixels"}) attributes.set(name, int_attribute(node, name));
+    std::vector<ValueId> inputs = {x, node.inputs[In::Mean], node.inputs[In::Variance]};
+    if (rewriter_.input(n, In::Partials) != kNone) inputs.push_back(node.inputs[In::Partials]);
+    rewriter_.become(n, "arbalest.BatchNormStatistics", std::move(inputs),
+                     {output_of(node, Out::NewMean), output_of(node, Out::NewVariance), mean, inv_std},
+                     std::move(attributes));
+    Writer write{rewriter_, next, node.name};
+    const ValueId deviation = write("Sub", "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
+    const ValueId normal = write("Mul", "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
+    const ValueId scaled = write("Mul", "scaled", {normal, over_rows(write, node.inputs[In::Scale], "scale", shape)});
+    ValueId made = write("Add", "biased", {scaled, over_rows(write, node.inputs[In::Bias], "bias", shape)});
+    if (rewriter_.value(y).type.dtype == DataType::Bfloat16) {
+      made = write("Cast", "y", {made}, {{"to", onnx_number(DataType::Bfloat16)}});
+    }
+    rewriter_.set_outputs(rewriter_.value(made).producer, {y});
+  }
+
+  static ValueId output_of(const Node& node, size_t i) { return i < node.outputs.size() ? node.outputs[i] : kNone; }
+
+  void open_gradient(NodeId n) {
+    const Node node = rewriter_.node(n);
+    const ValueId x = node.inputs[GradIn::X], dx = output_of(node, GradOut::dX);
+    if (int_attribute(node, "relu") != 0 || rewriter_.input(n, GradIn::Partials) != kNone || !is_normalised(x)) return;
+    if (output_of(node, GradOut::Residual) != kNone || dx == kNone) return;
+    const Shape shape = rewriter_.shape(x);
+    const ValueId second = rewriter_.input(n, GradIn::Second);
+    ValueId gradient = node.inputs[GradIn::dY];
+    const bool joins = is_elementwise(rewriter_.value(gradient).producer, shape) ||
+                       (second != kNone && is_elementwise(rewriter_.value(second).producer, shape));
+    if (!joins) return;
+
+    Writer write{rewriter_, n, node.name};
+    if (second != kNone) gradient = write("Add", "gradients", {gradient, second});
+    const ValueId g = write.in_float(gradient, "g");
+    const auto channels = [&](size_t i, std::string_view suffix) {
+      return over_rows(write, node.inputs[i], suffix, shape);
+    };
+    const ValueId inv_std = channels(GradIn::SavedInvStd, "inv_std");
+    const ValueId deviation = write("Sub", "deviation", {write.in_float(x, "x"), channels(GradIn::SavedMean, "mean")});
+    const ValueId normal = write("Mul", "normal", {deviation, inv_std});
+    const ValueId product = write("Mul", "product", {g, normal});
+    const double share = double(shape[1]) / double(element_count(shape));
+    const auto sum = [&](ValueId value, std::string_view suffix, size_t output) {
+      const ValueId mean = write("arbalest.ChannelSum", std::string(suffix) + ".mean", {value}, {{"scale", share}});
+      const ValueId whole = output_of(node, output);
+      if (whole != kNone) {
+        const ValueId made = write("arbalest.ChannelSum", suffix, {value});
+        sums_.emplace_back(rewriter_.value(made).producer, whole);
+      }
+      return over_rows(write, mean, std::string(suffix) + ".share", shape);
+    };
+    const ValueId by_bias = sum(g, "dbias", GradOut::dBias), by_scale = sum(product, "dscale", GradOut::dScale);
+    const ValueId centred = write("Sub", "centred", {g, by_bias});
+    const ValueId along = write("Mul", "along", {normal, by_scale});
+    const ValueId rest = write("Sub", "rest", {centred, along});
+    const ValueId deviating = write("Mul", "deviating", {rest, inv_std});
+    const ValueId scale = channels(GradIn::Scale, "scale");
+    if (rewriter_.value(dx).type.dtype == DataType::Bfloat16) {
+      const ValueId scaled = write("Mul", "scaled", {deviating, scale});
+      rewriter_.become(n, "Cast", {scaled}, {dx}, {{"to", onnx_number(DataType::Bfloat16)}});
+    } else {
+      rewriter_.become(n, "Mul", {deviating, scale}, {dx}, {});
+    }
+    for (const auto& [made_by, value] : sums_) rewriter_.set_outputs(made_by, {value});
+    sums_.clear();
+  }
+
+  Graph& graph_;
+  Rewriter rewriter_;
+  std::vector<std::pair<NodeId, ValueId>> sums_;  // which node makes which output of the gradient
+};
+
+}  // namespace
+
+void open_batch_norms(Graph& graph) {
+  BatchNorms(graph).run();
+}
+
+}  // namespace arbalest

@@ -36,7 +36,7 @@ class NvrtcProgram {
     const std::string arch = "--gpu-architecture=" + architecture;
     const char* exact = rough ? "false" : "true";
     const std::string quotients = fmt::format("--prec-div={}", exact), roots = fmt::format("--prec-sqrt={}", exact);
-    const char* options[] = {arch.c_str(), "--std=c++17", quotients.c_str(), roots.c_str()};
+    const char* options[] = {arch.c_str(), "--std=c++17", "-default-device", quotients.c_str(), roots.c_str()};
     if (nvrtcCompileProgram(program_, int(std::size(options)), options) != NVRTC_SUCCESS) {
       size_t size = 0;
       NVRTC_CHECK(nvrtcGetProgramLogSize(program_, &size));

@@ -87,6 +87,7 @@ void infer_layer_norm_grad(InferContext& context) {
   const size_t first = first_axis(context, x);
   const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
   if (context.has_input(2)) expect_input(context, 2, normalised, "the axes of 'X' that are normalised");
+  if (context.has_input(3)) expect_input(context, 3, x, "the type of 'X'");
   context.set_output(0, x);
   for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, normalised);
 }
@@ -138,8 +139,8 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
 }
 
 template <typename T>
-void row_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, double epsilon, T* dx,
-                  Statistics<Wide<T>>* statistics) {
+void row_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, const T* more,
+                  double epsilon, T* dx, Statistics<Wide<T>>* statistics) {
   using W = Wide<T>;
   parallel_for(extents.rows, 12 * extents.length, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -155,7 +156,8 @@ void row_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide
       const W length = W(extents.length);
       for (int64_t i = 0; i < extents.length; ++i) {
         const W gradient = widen(g[i]) * (scale ? scale[i] : W(1));
-        to[i] = narrow<T>(inv_std * (gradient - sum / length - (widen(from[i]) - mean) * inv_std * product / length));
+        const W own = inv_std * (gradient - sum / length - (widen(from[i]) - mean) * inv_std * product / length);
+        to[i] = narrow<T>(more ? own + widen(more[row * extents.length + i]) : own);
       }
     }
   });
@@ -193,10 +195,11 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
   const RowExtents extents(request.node, request.inputs[1]);
   const double epsilon = float_attribute(request.node, "epsilon");
   const bool has_scale = request.has_input(2), wants_scale = request.has_output(1), wants_bias = request.has_output(2);
+  const bool has_more = request.has_input(3);
   const auto run = [=](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *x = input<T>(context, 1);
+    const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *more = has_more ? input<T>(context, 3) : nullptr;
     auto* statistics = static_cast<Statistics<W>*>(context.workspace);
-    row_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, epsilon, output<T>(context, 0),
+    row_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, more, epsilon, output<T>(context, 0),
                  statistics);
     if (!wants_scale && !wants_bias) return;
     parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, 1) : nullptr,
@@ -273,6 +276,7 @@ std::vector<Sample> layer_norm_grad_samples() {
     samples.push_back(layer_norm_sample(c, "", {dy, x, parameter}, 3));
     samples.push_back(layer_norm_sample(c, ", without B", {dy, x, parameter}, 2));
     samples.push_back(layer_norm_sample(c, ", X alone", {dy, x}, 1));
+    samples.push_back(layer_norm_sample(c, ", summand", {dy, x, parameter, dy}, 3));
   }
   return samples;
 }
@@ -413,10 +417,12 @@ void register_norm_layer_norm(OpRegistry& registry) {
   registry.add(op);
   Op grad{.domain = "arbalest",
           .name = "NormalizeGrad",
-          .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for",
+          .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for. The summand "
+                 "is added to dX",
           .inputs = {{.name = "dY", .lowered = true},
                      {.name = "X", .lowered = true},
-                     {.name = "Scale", .arity = OperandSpec::Optional}},
+                     {.name = "Scale", .arity = OperandSpec::Optional},
+                     {.name = "summand", .arity = OperandSpec::Optional, .lowered = true}},
           .outputs = {{.name = "dX", .lowered = true},
                       {.name = "dScale", .arity = OperandSpec::Optional},
                       {.name = "dB", .arity = OperandSpec::Optional}},

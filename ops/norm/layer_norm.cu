@@ -102,11 +102,18 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
   });
 }
 
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return narrow<T>(widen(a) + widen(b));
+  }
+};
+
 std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
   const Rows rows(request.node, request.inputs[1]);
   const int multiprocessors = cuda_context(request).multiprocessors;
   const bool has_scale = request.has_input(2), wants_scale = request.has_output(1), wants_bias = request.has_output(2);
-  const bool sums = wants_scale || wants_bias;
+  const bool sums = wants_scale || wants_bias, has_more = request.has_input(3);
   return with_type(request, request.inputs[1].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);
@@ -125,20 +132,27 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       const T *dy = input<T>(c, 0), *x = input<T>(c, 1);
       T* dx = output<T>(c, 0);
       const float* scale = has_scale ? input<float>(c, 2) : nullptr;
+      const T* more = has_more ? input<T>(c, 3) : nullptr;
       auto* statistics = sums ? static_cast<float2*>(c.workspace) : nullptr;
       auto* partial = sums ? reinterpret_cast<float*>(static_cast<char*>(c.workspace) + statistics_bytes) : nullptr;
       const auto totals = [&](int chunks) {
         column_totals(stream_of(c), rows.length, chunks, partial, 1.0f,
                       {wants_scale ? output<float>(c, 1) : nullptr, wants_bias ? output<float>(c, 2) : nullptr}, 2);
       };
-      const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale);
+      const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale) && aligned(more);
+      const auto add_more = [&] {
+        if (!has_more) return;
+        launch_elementwise("layer_norm gradient: summand", stream_of(c), multiprocessors, rows.rows * rows.length, Sum(),
+                           dx, static_cast<const T*>(dx), more);
+      };
       if (shares.count > 1 && packed) {
-        return launch_shares<T>(c, rows, shares, dy, x, static_cast<ShareSums*>(c.workspace), dx);
+        launch_shares<T>(c, rows, shares, dy, x, static_cast<ShareSums*>(c.workspace), dx);
+        return add_more();
       }
       const auto held = [&](auto by) {
         const size_t shared = sums ? size_t(2 * rows.length) * sizeof(float) : 0;
         launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(held_blocks), kThreads, shared,
-                         stream_of(c), rows, dy, x, scale, dx, partial);
+                         stream_of(c), rows, dy, x, scale, more, dx, partial);
         check_launch("layer_norm gradient");
       };
       if (packed && with_held<kWide>(rows, held)) {
@@ -152,6 +166,7 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
         });
         check_launch("layer_norm gradient");
       }
+      add_more();
       if (!sums) return;
       const bool packs = packed && rows.length % kWide == 0;
       const Columns& columns = packs ? wide : narrow;

@@ -204,10 +204,11 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// dX, and the block's sums over its rows of dY · normalised X and of dY: partial (2, blocks, length); null: dX alone.
+// dX, to which `more` is added unless it is null, and the block's sums over its rows of dY · normalised X and of dY:
+// partial (2, blocks, length); null: dX alone.
 template <int G, int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
-    gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float* partial) {
+    gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, const T* more, T* dx, float* partial) {
   wait_for_dependencies();
   extern __shared__ float totals[];  // (2, length)
   const int length = int(rows.length);
@@ -235,13 +236,16 @@ __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
     for (int p = 0; p < P; ++p) {
       if (lane + p * G >= packs) break;
       const Pack<float, W> factor = parameters<W>(scale, lane + p * G, 1);
-      Pack<T, W> result;
+      const int64_t at = row * length + (lane + p * G) * W;
+      Pack<T, W> result, added = {};
+      if (more != nullptr) added = load<W>(more + at);
 #pragma unroll
       for (int w = 0; w < W; ++w) {
         const float g = gradient(p, w) * factor.element[w];
-        result.element[w] = narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product));
+        result.element[w] =
+            narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product) + widen(added.element[w]));
       }
-      store(dx + row * length + (lane + p * G) * W, result);
+      store(dx + at, result);
     }
   });
   if (partial == nullptr) return;

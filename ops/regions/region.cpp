@@ -173,8 +173,11 @@ class RegionKernel final : public Kernel {
     for (int64_t i = 0; i < sums_of_part(); ++i) {
       double total = 0;
       for (int64_t p = 0; p < parts(); ++p) total += sums[p * sums_of_part() + i];
-      const size_t sum = size_t(i / channels_);
-      output<W>(c, program_.results.size() + sum)[i % channels_] = W(program_.sums[sum].scale * total);
+      const size_t sum = size_t(i / channels_), k = program_.results.size() + sum;
+      dispatch_floating(outputs_[k], [&](auto element) {
+        using T = decltype(element);
+        output<T>(c, k)[i % channels_] = narrow<T>(Wide<T>(program_.sums[sum].scale * total));
+      });
     }
   }
 

@@ -20,7 +20,8 @@ namespace {
 
 // The outputs that are sums: where each goes, its factor, and which of the partial sums it is of.
 struct SumTargets {
-  float* to[RegionProgram::kMostOutputs];
+  void* to[RegionProgram::kMostOutputs];
+  bool lowered[RegionProgram::kMostOutputs];  // to bfloat16
   float scale[RegionProgram::kMostOutputs];
   int of[RegionProgram::kMostOutputs];
   int count;
@@ -49,7 +50,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int other = 1; other < kGroups; ++other) total += scratch[other * kSumColumns + column];
   for (int i = 0; i < targets.count; ++i) {
-    if (targets.of[i] == int(blockIdx.y)) targets.to[i][channel] = float(double(targets.scale[i]) * total);
+    if (targets.of[i] != int(blockIdx.y)) continue;
+    const auto sum = float(double(targets.scale[i]) * total);
+    if (targets.lowered[i]) {
+      static_cast<__nv_bfloat16*>(targets.to[i])[channel] = narrow<__nv_bfloat16>(sum);
+    } else {
+      static_cast<float*>(targets.to[i])[channel] = sum;
+    }
   }
 }
 
@@ -63,6 +70,9 @@ class RegionKernel final : public Kernel {
     std::vector<DataType> inputs, outputs;
     for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
     for (size_t k = 0; k < results_; ++k) outputs.push_back(request.outputs[k].dtype);
+    for (size_t k = 0; k < sums_.size(); ++k) {
+      lowered_.push_back(request.outputs[results_ + k].dtype == DataType::Bfloat16);
+    }
     source_ = region_source(program, walk_, inputs, outputs);
     CudaContext& context = cuda_context(request);
     blocks_ = blocks_for((walk_.count + source_.width - 1) / source_.width, context.multiprocessors);
@@ -89,7 +99,8 @@ class RegionKernel final : public Kernel {
   void run(const KernelContext& c) const override {
     if (walk_.count == 0) {
       for (size_t k = 0; k < sums_.size() && columns_->channels > 0; ++k) {
-        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + k], 0, size_t(columns_->channels) * 4, stream_of(c)));
+        const size_t bytes = size_t(columns_->channels) * (lowered_[k] ? 2 : 4);
+        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + k], 0, bytes, stream_of(c)));
       }
       return;
     }
@@ -123,7 +134,8 @@ class RegionKernel final : public Kernel {
     SumTargets targets = {};
     targets.count = int(sums_.size());
     for (size_t k = 0; k < sums_.size(); ++k) {
-      targets.to[k] = output<float>(c, results_ + k);
+      targets.to[k] = c.outputs[results_ + k];
+      targets.lowered[k] = lowered_[k];
       targets.scale[k] = float(sums_[k].scale);
       targets.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), sums_[k].of) - source_.summed.begin());
     }
@@ -136,6 +148,7 @@ class RegionKernel final : public Kernel {
   RegionWalk walk_;
   size_t inputs_, results_;
   std::vector<RegionSum> sums_;
+  std::vector<bool> lowered_;  // by sum
   RegionSource source_;  // without its text
   std::optional<RegionColumns> columns_;
   unsigned blocks_ = 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sums of a product of matrices and a tensor of its shape, as around a block's residual, become one product that adds
-// the tensor where it writes its rows. Those next to elementwise operators stay, since a region adds them for nothing.
+// Sums of a tensor and what a product of matrices, or the gradient of a norm, makes of its shape, as around a block's
+// residual: the product, or the gradient, adds the tensor where it writes its rows. Sums next to elementwise operators
+// stay, since a region adds them for nothing.
 
 #include <algorithm>
 
@@ -38,39 +39,58 @@ class ResidualFusion {
     return kNone;
   }
 
+  // Sums themselves may be taken in as well.
   bool is_elementwise(NodeId n, const Shape& shape) const {
-    if (n == kNone) return false;
+    if (n == kNone || rewriter_.is(n, "Add")) return false;
     const Node& node = rewriter_.node(n);
     return node.op->element.has_value() && !node.outputs.empty() && rewriter_.shape(node.outputs[0]) == shape;
   }
 
   bool take_in(NodeId sum, size_t operand) {
-    const Node node = rewriter_.node(sum);
+    const Node& node = rewriter_.node(sum);
     const ValueId made = node.inputs[operand], other = node.inputs[1 - operand], y = node.outputs[0];
     if (made == other || type(made) != type(y) || type(other) != type(y) || type(y).layout != Layout::RowMajor) {
       return false;
     }
-    const NodeId product = product_of(made);
-    if (product == kNone || rewriter_.node(product).stage != node.stage) return false;
     const Shape& shape = rewriter_.shape(y);
     const std::vector<NodeId>& readers = rewriter_.readers(y);
     const bool joins = is_elementwise(rewriter_.value(other).producer, shape) ||
                        std::any_of(readers.begin(), readers.end(), [&](NodeId n) { return is_elementwise(n, shape); });
-    if (joins) return false;
+    return !joins && (add_in_gradient(sum, made, other) || add_in_product(sum, made, other));
+  }
+
+  // dX of a norm whose gradient has no summand so far.
+  bool add_in_gradient(NodeId sum, ValueId made, ValueId other) {
+    const NodeId norm = rewriter_.producer(made, "arbalest.NormalizeGrad");
+    if (norm == kNone || rewriter_.only_reader(made) != sum || rewriter_.value(made).view.base != kNone) return false;
+    const Node gradient = rewriter_.node(norm);
+    constexpr size_t kSummand = 3;
+    if (gradient.outputs[0] != made || rewriter_.input(norm, kSummand) != kNone) return false;
+    std::vector<ValueId> inputs = gradient.inputs, outputs = gradient.outputs;
+    inputs.resize(kSummand + 1, kNone);
+    inputs[kSummand] = other;
+    outputs[0] = rewriter_.node(sum).outputs[0];
+    rewriter_.remove(norm);
+    rewriter_.become(sum, "arbalest.NormalizeGrad", std::move(inputs), std::move(outputs), gradient.attributes);
+    return true;
+  }
+
+  bool add_in_product(NodeId sum, ValueId made, ValueId other) {
+    const Node node = rewriter_.node(sum);
+    const NodeId product = product_of(made);
+    if (product == kNone || rewriter_.node(product).stage != node.stage) return false;
     const Node gemm = rewriter_.node(product);
-    const Shape rows = rewriter_.shape(gemm.outputs[0]);
-    const auto reshape = [&](ValueId value, const char* suffix) {
-      return rewriter_.add_before(sum, "Reshape", node.name + suffix, {value},
-                                  {{"shape", rows}, {"allowzero", int64_t{1}}});
-    };
-    const ValueId summand = shape == rows ? other : reshape(other, ".summand");
+    const Shape shape = rewriter_.shape(node.outputs[0]), rows = rewriter_.shape(gemm.outputs[0]);
+    const auto to = [](const Shape& shape) { return Attributes{{"shape", shape}, {"allowzero", int64_t{1}}}; };
+    ValueId summand = other;
+    if (shape != rows) summand = rewriter_.add_before(sum, "Reshape", node.name + ".summand", {other}, to(rows));
     const std::vector<ValueId> inputs = {gemm.inputs[0], gemm.inputs[1],
                                          gemm.inputs.size() > 2 ? gemm.inputs[2] : kNone, summand};
     if (shape == rows) {
-      rewriter_.become(sum, "arbalest.GemmSum", inputs, {y}, gemm.attributes);
+      rewriter_.become(sum, "arbalest.GemmSum", inputs, node.outputs, gemm.attributes);
     } else {
       const ValueId added = rewriter_.add_before(sum, "arbalest.GemmSum", node.name + ".gemm", inputs, gemm.attributes);
-      rewriter_.become(sum, "Reshape", {added}, {y}, {{"shape", shape}, {"allowzero", int64_t{1}}});
+      rewriter_.become(sum, "Reshape", {added}, node.outputs, to(shape));
     }
     return true;
   }

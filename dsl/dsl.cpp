@@ -379,6 +379,7 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
                               {"alpha", options.alpha},
                               {"beta", options.beta},
                               {"momentum", options.momentum},
+                              {"follows_rate", int64_t(options.follows_rate)},
                               {"bucket_mib", options.bucket_mib}})[0];
 }
 

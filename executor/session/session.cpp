@@ -157,7 +157,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   passes.averaging = strategy.corrects;
   passes.alone = strategy.alone;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
-  passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
+  passes.restarts = strategy.restarts && (options.rules.plateau > 0 || rate.drops_in_steps());
   passes.validators = validator_count(request);
   passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
   passes.after = after;
@@ -377,11 +377,13 @@ int thread_count(const SessionOptions& options) {
 
 StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
   const Node* synchronize = graph.find_op("arbalest.Synchronize");
-  StrategyOptions strategy = synchronize ? strategy_options(*synchronize) : StrategyOptions{};
+  StrategyOptions strategy{.every = kOwnNumber, .alpha = kOwnNumber, .beta = kOwnNumber};
+  if (synchronize) strategy = strategy_options(*synchronize);
   if (options.learners.strategy) strategy.name = *options.learners.strategy;
   const StrategySpec& spec = strategy_spec(strategy.name);
   if (spec.sums_gradients) strategy.every = 1;
   if (!spec.averages_hosts_apart) strategy.every_hosts = 1;
+  if (!spec.corrects) strategy.follows_rate = false;
   return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
 }
 

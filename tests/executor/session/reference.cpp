@@ -107,9 +107,10 @@ Graph graph_of(const Setting& s) {
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
   net.synchronize = fmt::format(
-      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
+      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, follows_rate = {}, "
+      "bucket_mib = {}",
       s.strategy.name, s.strategy.every, s.strategy.every_hosts, s.strategy.alpha, s.strategy.beta, s.strategy.momentum,
-      double(s.strategy.bucket_bytes) / (1 << 20));
+      int(s.strategy.follows_rate), double(s.strategy.bucket_bytes) / (1 << 20));
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
 }
@@ -127,13 +128,14 @@ SessionOptions options_of(const Setting& setting) {
 
 std::string to_string(const Setting& s) {
   return fmt::format(
-      "{} every {}, hosts [{}] every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, "
+      "{} every {}, hosts [{}] every {}, alpha {}{}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, "
       "decay {}, nesterov "
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}, ema {}",
       s.strategy.name, s.strategy.every, fmt::join(s.hosts, ", "), s.strategy.every_hosts, s.strategy.alpha,
-      s.strategy.beta, s.strategy.momentum, s.devices, s.learners, s.rate,
+      s.strategy.follows_rate ? " as the rate" : "", s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
+      s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
@@ -277,8 +279,9 @@ Reference::Reference(const Setting& s)
     : setting_(s),
       kind_(s.all_learners() == 1 ? "none" : s.strategy.name),
       alpha_(s.strategy.alpha),
-      beta_(s.strategy.beta),
-      mu_(s.strategy.momentum >= 0                       ? s.strategy.momentum
+      beta_(kind_ == "papa" ? 1 : s.strategy.beta),
+      mu_(kind_ == "papa"                                ? 0.0
+          : s.strategy.momentum >= 0                     ? s.strategy.momentum
           : s.momentum > 0 || s.adamw || !s.rule.empty() ? 0.0
                                                          : 0.9),
       training_(open_source(s.source(), "train", kSeed)),
@@ -300,7 +303,7 @@ Reference::Reference(const Setting& s)
     factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
-  weighed_ = zeros;
+  weighed_ = outer_velocity_ = zeros;
 }
 
 double Reference::epochs_at(int64_t iteration) const {
@@ -380,15 +383,17 @@ void Reference::update(int64_t iteration) {
     const std::vector<double> shared = mean(&Learner::gradient);
     for (Learner& learner : learners_) learner.gradient = shared;
   }
-  const bool restarts = averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
+  const bool restarts = kind_ == "sma" && averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
+  const double alpha = setting_.strategy.follows_rate ? std::ldexp(alpha_, -drops_at(iteration)) : alpha_;
   const double rate = rate_at(iteration);
   for (Learner& learner : learners_) {
     clip(learner);
     const std::vector<double> ratio = trust(learner);
     if (setting_.rule == "muon" && !restarts) turn(learner);
-    const std::vector<double>& towards = averages_[learner.host].before;
+    const Average& average = averages_[learner.host];
+    const std::vector<double>& towards = kind_ == "papa" ? average.now : average.before;
     for (size_t i = 0; i < towards.size() && !restarts; ++i) {
-      const double pull = averaged_ ? alpha_ * (learner.weights[i] - towards[i]) : 0;
+      const double pull = averaged_ ? alpha * (learner.weights[i] - towards[i]) : 0;
       if (!frozen_[i]) learner.weights[i] -= change(learner, i, rate * factor_[i] * ratio[i]) + pull;
     }
     ++learner.updates;
@@ -487,6 +492,18 @@ void Reference::restart(Learner& learner) const {
   learner.updates = 0;
 }
 
+// By the velocity of the model's ways, as in the paper; returns the model after the step.
+std::vector<double> Reference::outer_step(std::vector<double>& velocity) const {
+  std::vector<double> next = averages_[0].now;
+  const std::vector<double> of_learners = mean(&Learner::weights);
+  for (size_t i = 0; i < next.size(); ++i) {
+    const double way = of_learners[i] - next[i];
+    velocity[i] = mu_ * velocity[i] + way;
+    next[i] += beta_ * (way + mu_ * velocity[i]);
+  }
+  return next;
+}
+
 std::vector<double> Reference::next_average(size_t host) const {
   const auto& [now, before, learners] = averages_[host];
   std::vector<double> next(now.size());
@@ -508,7 +525,10 @@ void Reference::synchronise(bool ends_epoch) {
     for (Learner& learner : learners_) {
       for (size_t i = 0; i < shared.size(); ++i) learner.weights[i] -= alpha_ * (learner.weights[i] - shared[i]);
     }
-  } else if (kind_ == "sma") {
+  } else if (kind_ == "diloco") {
+    averages_[0].now = outer_step(outer_velocity_);
+    for (Learner& learner : learners_) learner.weights = averages_[0].now;
+  } else if (kind_ == "sma" || kind_ == "papa") {
     std::vector<std::vector<double>> next;
     for (size_t host = 0; host < averages_.size(); ++host) next.push_back(next_average(host));
     for (size_t host = 0; host < averages_.size(); ++host) {
@@ -538,6 +558,10 @@ void Reference::meet() {
 }
 
 std::vector<double> Reference::shared() const {
+  if (kind_ == "diloco" && updates_ > 0) {
+    std::vector<double> velocity = outer_velocity_;
+    return outer_step(velocity);
+  }
   if (kind_ == "sma" && updates_ == 0) return mean(&Average::now);
   if (kind_ == "sma") {
     std::vector<double> shared(weighed_.size(), 0);

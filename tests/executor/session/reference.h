@@ -129,8 +129,9 @@ class Reference {
   std::vector<double> mean(std::vector<double> Learner::*of, int host = -1) const;  // of a host's learners, or of all
   std::vector<double> mean(std::vector<double> Average::*of) const;
   std::vector<double> next_average(size_t host) const;
+  std::vector<double> outer_step(std::vector<double>& velocity) const;
   std::vector<double> shared() const;
-  bool averages_models() const { return kind_ == "sma" || kind_ == "local" || kind_ == "elastic"; }
+  bool averages_models() const { return kind_ != "none" && kind_ != "ssgd"; }
   std::vector<double> weighed(int64_t updates) const;
   void take_in(int64_t updates);
   void synchronise(bool ends_epoch);
@@ -148,6 +149,7 @@ class Reference {
   int64_t iteration_ = 0;
   std::vector<Learner> learners_;
   std::vector<Average> averages_;             // z and z_prev: one, or, if hosts average apart, one for each host
+  std::vector<double> outer_velocity_;        // of the outer step
   int64_t updates_ = 0;                       // in the group of updates that is under way
   int64_t averagings_ = 0, apart_ = 0;        // since the last averaging of all hosts; updates since then
   int64_t group_begin_ = 0, last_begin_ = 0;  // first iterations of this group and of the one before

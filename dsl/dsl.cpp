@@ -380,6 +380,8 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
                               {"beta", options.beta},
                               {"momentum", options.momentum},
                               {"follows_rate", int64_t(options.follows_rate)},
+                              {"growth", options.growth},
+                              {"from", options.from},
                               {"bucket_mib", options.bucket_mib}})[0];
 }
 

@@ -323,9 +323,12 @@ struct SynchronizeOptions {
   double beta = -1;           // sma, diloco: how far the average is drawn to the learners' mean
   double momentum = -1;       // sma, diloco: of the average
   bool follows_rate = false;  // sma, papa: alpha is multiplied by the learning rate over its greatest value
+  double growth = 0;          // of `every`: to (growth / learning rate)^2 where that is more; 0: none
+  int64_t from = 0;           // the epoch from which it takes the place of the one whose token it takes
   double bucket_mib = 32;     // ssgd: gradients that travel together, at least
 };
-// A token, as Train's: states how the learners agree, if there are several.
+// A token, as Train's: states how the learners agree, if there are several. The token of another synchronize() may be
+// given instead of Train's.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
 
 // When and with which data the model is measured.

@@ -12,15 +12,6 @@
 namespace arbalest {
 namespace {
 
-double scale_of(RateScaling scaling, int64_t learners) {
-  switch (scaling) {
-    case RateScaling::None: break;
-    case RateScaling::Linear: return double(learners);
-    case RateScaling::Sqrt: return std::sqrt(double(learners));
-  }
-  return 1;
-}
-
 std::optional<IterationGroups> groups_of(const Plan& plan, int32_t relation) {
   const ClockRelation* known = plan.relation(relation);
   if (!known) return std::nullopt;
@@ -45,7 +36,7 @@ SegmentTimes times_of(const Prepared& prepared, const SessionOptions& options, c
           .validations = groups_of(plan, plan.handles.by_validation),
           .schedule = LearningRate(prepared.program.train),
           .total_epochs = prepared.total_epochs,
-          .rate_scale = scale_of(options.learners.rate_scaling, learners),
+          .rate_scale = rate_scale(options.learners.rate_scaling, learners),
           .rate_factor = [&monitor](int64_t validations) { return monitor.rate_factor(validations); },
           .rate_drops = [&monitor](int64_t validations) { return monitor.rate_drops(validations); },
           .seed = options.numerics.seed,

@@ -56,6 +56,32 @@ StrategySpecs& specs() {
   return known;
 }
 
+// The node of the same operator whose token this one takes, if there is one.
+const Node* node_before(const Graph& graph, const Node& node) {
+  const NodeId producer = graph.values[size_t(node.inputs[0])].producer;
+  const bool follows = producer != kNone && graph.nodes[size_t(producer)].op == node.op;
+  return follows ? &graph.nodes[size_t(producer)] : nullptr;
+}
+
+// Strategies that follow each other are a chain of nodes, each from a later epoch on.
+void check_order(const InferContext& context) {
+  const Node& node = context.node();
+  for (const Node& other : context.graph().nodes) {
+    if (&other == &node || other.op != node.op || other.inputs[0] != node.inputs[0]) continue;
+    fail(node, fmt::format("takes the same token as '{}'; a strategy that follows another takes that one's output",
+                           other.name));
+  }
+  const int64_t from = int_attribute_from(node, "from", 0);
+  const Node* before = node_before(context.graph(), node);
+  if (!before && from > 0) {
+    fail(node, fmt::format("attribute 'from' is {}; expected 0, since there is no strategy before it", from));
+  }
+  if (before && from <= int_attribute(*before, "from")) {
+    fail(node, fmt::format("attribute 'from' is {}; expected more than {}, the epoch from which '{}' holds", from,
+                           int_attribute(*before, "from"), before->name));
+  }
+}
+
 void infer_synchronize(InferContext& context) {
   const Node& node = context.node();
   if (context.input(0).dtype != DataType::Token) {
@@ -63,6 +89,7 @@ void infer_synchronize(InferContext& context) {
         fmt::format("input 'trained' is {}; expected a token, as Train makes it", to_string(context.input(0))));
   }
   strategy_options(node);
+  check_order(context);
   context.set_output(0, {DataType::Token, {}});
 }
 
@@ -147,12 +174,29 @@ StrategyOptions strategy_options(const Node& node) {
   if (options.follows_rate && !spec.corrects) {
     fail(node, fmt::format("attribute 'follows_rate' is 1, and {} draws no learner towards an average", spec.name));
   }
+  options.growth = float_attribute(node, "growth");
+  if (!(options.growth >= 0) || !std::isfinite(options.growth)) {
+    fail(node, fmt::format("attribute 'growth' is {}; expected at least 0", options.growth));
+  }
+  if (options.growth > 0 && !spec.averages_models) {
+    fail(node, fmt::format("attribute 'growth' is {}, and {} averages no models", options.growth, spec.name));
+  }
   const double bucket = float_attribute(node, "bucket_mib");
   if (!(bucket > 0 && bucket <= 1e6)) {
     fail(node, fmt::format("attribute 'bucket_mib' is {}; expected more than 0 and at most 1e6", bucket));
   }
   options.bucket_bytes = int64_t(bucket * kMiB);
   return options;
+}
+
+std::vector<const Node*> synchronize_nodes(const Graph& graph) {
+  std::vector<const Node*> chain;
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() == "arbalest.Synchronize") chain.push_back(&node);
+  }
+  const auto from = [](const Node* node) { return int_attribute(*node, "from"); };
+  std::sort(chain.begin(), chain.end(), [&](const Node* a, const Node* b) { return from(a) < from(b); });
+  return chain;
 }
 
 StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train) {
@@ -197,6 +241,11 @@ void register_replicas_synchronize(OpRegistry& registry) {
                        "without momentum, else 0"),
             int_spec("follows_rate", 0,
                      "sma and papa, 1: alpha is multiplied by the learning rate over its greatest value"),
+            float_spec(
+                "growth", 0,
+                "updates from one averaging to the next grow to (growth / learning rate)^2 where that is more, in "
+                "powers of two from epoch to epoch; 0: they stay"),
+            int_spec("from", 0, "the epoch from which it takes the place of the Synchronize whose output it takes"),
             float_spec("bucket_mib", double(defaults.bucket_bytes) / kMiB,
                        "ssgd: MiB of gradients that are averaged together, at least")},
        .side_effect = true,

@@ -45,6 +45,7 @@ struct StrategyOptions {
   double alpha = 0.5, beta = 1;     // α and β
   double momentum = -1;             // μ; negative: 0.9 where Train's optimiser keeps no momentum of its own, else 0
   bool follows_rate = false;        // α falls and rises with the learning rate
+  double growth = 0;                // `every` grows to (growth / the rate)² where that is more; 0: it stays
   int64_t bucket_bytes = 32 << 20;  // of gradients that travel together, at least
 
   bool operator==(const StrategyOptions&) const = default;
@@ -61,6 +62,9 @@ const StrategySpec& strategy_spec(std::string_view name);
 // The strategy that an arbalest.Synchronize node states. Throws GraphError as strategy_spec() does, or where a number
 // is out of range.
 StrategyOptions strategy_options(const Node& synchronize);
+
+// The nodes of a graph that state strategies, in the order in which these follow each other.
+std::vector<const Node*> synchronize_nodes(const Graph& graph);
 
 // The strategy with the numbers that are used with k learners of a Train node; that of a single learner is kNoStrategy.
 StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train);

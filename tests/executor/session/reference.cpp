@@ -64,6 +64,14 @@ Matrix orthogonal(Matrix x, size_t columns) {
   return x;
 }
 
+std::string attributes_of(const StrategyOptions& strategy) {
+  return fmt::format(
+      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, follows_rate = {}, "
+      "growth = {}, bucket_mib = {}",
+      strategy.name, strategy.every, strategy.every_hosts, strategy.alpha, strategy.beta, strategy.momentum,
+      int(strategy.follows_rate), strategy.growth, double(strategy.bucket_bytes) / (1 << 20));
+}
+
 std::vector<double> first_weights(const Setting& setting) {
   const Prepared prepared = prepare(graph_of(setting), options_of(setting));
   const Loop& loop = prepared.program.training();
@@ -106,11 +114,10 @@ Graph graph_of(const Setting& s) {
     net.train +=
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
-  net.synchronize = fmt::format(
-      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, follows_rate = {}, "
-      "bucket_mib = {}",
-      s.strategy.name, s.strategy.every, s.strategy.every_hosts, s.strategy.alpha, s.strategy.beta, s.strategy.momentum,
-      int(s.strategy.follows_rate), double(s.strategy.bucket_bytes) / (1 << 20));
+  net.synchronize = attributes_of(s.strategy);
+  for (const StrategyPhase& phase : s.later) {
+    net.later.push_back(fmt::format("{}, from = {}", attributes_of(phase.strategy), phase.from));
+  }
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
 }
@@ -277,13 +284,6 @@ Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const st
 
 Reference::Reference(const Setting& s)
     : setting_(s),
-      kind_(s.all_learners() == 1 ? "none" : s.strategy.name),
-      alpha_(s.strategy.alpha),
-      beta_(kind_ == "papa" ? 1 : s.strategy.beta),
-      mu_(kind_ == "papa"                                ? 0.0
-          : s.strategy.momentum >= 0                     ? s.strategy.momentum
-          : s.momentum > 0 || s.adamw || !s.rule.empty() ? 0.0
-                                                         : 0.9),
       training_(open_source(s.source(), "train", kSeed)),
       test_(open_source(s.source(), "test", kSeed)),
       order_(kSeed, training_->size(), true),
@@ -304,6 +304,31 @@ Reference::Reference(const Setting& s)
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
   weighed_ = outer_velocity_ = zeros;
+  begin(s.strategy);
+}
+
+// Learners go on from where they are, unless the strategy keeps them alike. The first update corrects as the strategy
+// before asks.
+void Reference::begin(const StrategyOptions& strategy) {
+  const auto corrects = [](const std::string& name) { return name == "sma" || name == "papa"; };
+  if (iteration_ > 0) {
+    const std::vector<double> model = shared();
+    averaged_ = corrects(kind_) && corrects(strategy.name);
+    averages_ = {{model, averaged_ ? averages_[0].before : model, double(learners_.size())}};
+    carried_alpha_ = alpha_;
+    outer_velocity_.assign(model.size(), 0);
+    averagings_ = 0;
+    for (Learner& learner : learners_) {
+      if (strategy.name == "diloco" || strategy.name == "ssgd") learner.weights = model;
+      if (strategy.name == "ssgd") learner.velocity = learners_.front().velocity;
+    }
+  }
+  setting_.strategy = strategy;
+  kind_ = setting_.all_learners() == 1 ? "none" : strategy.name;
+  alpha_ = strategy.alpha;
+  const bool plain = setting_.momentum == 0 && !setting_.adamw && setting_.rule.empty();
+  beta_ = kind_ == "papa" ? 1 : strategy.beta;
+  mu_ = kind_ == "papa" ? 0 : strategy.momentum >= 0 ? strategy.momentum : plain ? 0.9 : 0;
 }
 
 double Reference::epochs_at(int64_t iteration) const {
@@ -363,6 +388,9 @@ std::vector<double> Reference::mean(std::vector<double> Average::*of) const {
 void Reference::advance(int64_t iterations) {
   for (const int64_t end = iteration_ + iterations; iteration_ < end; ++iteration_) {
     const int64_t epoch = iteration_ / rounds_, round = iteration_ % rounds_;
+    for (const StrategyPhase& phase : setting_.later) {
+      if (round == 0 && epoch == phase.from) begin(phase.strategy);
+    }
     const int64_t k = setting_.all_learners();
     if (updates_ == 0 && round % setting_.accumulate == 0) {
       last_begin_ = group_begin_;
@@ -384,7 +412,9 @@ void Reference::update(int64_t iteration) {
     for (Learner& learner : learners_) learner.gradient = shared;
   }
   const bool restarts = kind_ == "sma" && averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
-  const double alpha = setting_.strategy.follows_rate ? std::ldexp(alpha_, -drops_at(iteration)) : alpha_;
+  const double asked = carried_alpha_.value_or(alpha_);
+  carried_alpha_.reset();
+  const double alpha = setting_.strategy.follows_rate ? std::ldexp(asked, -drops_at(iteration)) : asked;
   const double rate = rate_at(iteration);
   for (Learner& learner : learners_) {
     clip(learner);

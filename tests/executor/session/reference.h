@@ -4,6 +4,7 @@
 // the executor are compared with. Data, their order and the first weights are the project's; everything else is not.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,10 @@ namespace arbalest::test {
 // One training, as its graph and options say it and as the simulation reads it. The rate halves at the milestones.
 struct Setting {
   StrategyOptions strategy = {.name = "none"};
-  int devices = 1, learners = 1;  // learners per device
-  std::vector<int> gpus;          // the devices, if they are not CPUs
-  std::vector<int> hosts;         // by device, the number of its host; empty: all are of one
+  std::vector<StrategyPhase> later;  // strategies that take its place
+  int devices = 1, learners = 1;     // learners per device
+  std::vector<int> gpus;             // the devices, if they are not CPUs
+  std::vector<int> hosts;            // by device, the number of its host; empty: all are of one
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
@@ -137,9 +139,12 @@ class Reference {
   void synchronise(bool ends_epoch);
   void meet();
 
-  const Setting setting_;
-  const std::string kind_;
-  const double alpha_, beta_, mu_;
+  void begin(const StrategyOptions& strategy);
+
+  Setting setting_;
+  std::string kind_;
+  double alpha_ = 0, beta_ = 0, mu_ = 0;
+  std::optional<double> carried_alpha_;  // of the strategy before, for the first update
   std::unique_ptr<Source> training_, test_;
   const DataOrder order_;
   const Perceptron perceptron_;

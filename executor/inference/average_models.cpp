@@ -34,7 +34,6 @@ SessionOptions for_one_pass(SessionOptions options) {
   LearnerOptions& learners = options.learners;
   if (learners.devices.size() > 1) learners.devices.resize(1);
   learners.per_device = 1;
-  learners.strategy = kNoStrategy;
   options.length = {.epochs = 1};
   options.files = {};
   return options;

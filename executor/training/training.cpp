@@ -206,7 +206,7 @@ void Training::resume(const CheckpointFile& file) {
 // changes the number.
 void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file) {
   Cursor from = checkpoint.next;
-  PlanRequest rest = prepared_.request;
+  PlanRequest rest = whole_;
   if (!take_rest(rest, from, prepared_.program)) {
     throw GraphError(fmt::format("{}: nothing is left to train with another number of learners", file.path));
   }
@@ -338,6 +338,8 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
     const bool changes = search_ && search_->learners() != prepared_.request.learners;
     const bool stops = anywhere(interrupted.load());
     if (complete_ || stops || (!changes && !segment_->complete())) return;
+    const bool due = !search_ && checkpoints_->wants(segment_->iterations());
+    if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
     next_segment();
   }
 }

@@ -260,6 +260,7 @@ TEST_CASE("average writes the mean of models, and says what each is worth") {
     words.insert(words.begin(), {"average", trained.graph.c_str()});
     for (const char* word : {"--devices", "cpu:0", "--threads", "2"}) words.push_back(word);
     const Command command = parse(words);
+    if (const auto* refused = options_if<Exit>(command)) throw GraphError(refused->text);
     const Redirected output(trained.folder / "out");
     CHECK(command_average(*options_if<AverageOptions>(command)) == kDone);
     return output.lines();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "base/process.h"
 #include "executor/inference/average_models.h"
@@ -22,8 +23,10 @@ namespace {
 // A line for each model, in columns.
 class SoupTable {
  public:
-  SoupTable(const std::vector<std::string>& files, std::string metric) : metric_(std::move(metric)) {
-    for (const std::string& file : files) width_ = std::max(width_, printable(file).size());
+  // `before`: what stands before names in lines of a greedy soup.
+  SoupTable(const std::vector<std::string>& files, std::string metric, std::string_view before)
+      : metric_(std::move(metric)) {
+    for (const std::string& file : files) width_ = std::max(width_, before.size() + printable(file).size());
   }
   void line(const std::string& name, const ModelAverage::Measured& measured, const std::string& note = "") const {
     const std::string value = std::isnan(measured.value) ? "undefined" : fmt::format("{:.6g}", measured.value);
@@ -54,7 +57,8 @@ int command_average(const AverageOptions& given) {
   SessionOptions session = session_options(options);
   take_as_trained(session, options, graph);
   const ModelAverage average(std::move(graph), session, files);
-  const SoupTable table(files, average.metric());
+  const std::string with = options.greedy ? "with " : "";
+  const SoupTable table(files, average.metric(), with);
   std::vector<ModelAverage::Measured> single;
   std::vector<size_t> all;
   for (size_t model = 0; model < files.size(); ++model) {
@@ -65,7 +69,7 @@ int command_average(const AverageOptions& given) {
   GreedySoup soup;
   if (options.greedy) {
     soup = greedy_soup(average, single, [&](size_t model, bool joins, const ModelAverage::Measured& mean) {
-      table.line(fmt::format("with {}", files[model]), mean, joins ? "" : ", left out");
+      table.line(with + files[model], mean, joins ? "" : ", left out");
     });
   } else {
     soup = {all, average.mean(all)};

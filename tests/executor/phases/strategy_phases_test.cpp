@@ -125,6 +125,33 @@ TEST_CASE("a run goes on within any of its strategies to the same bits") {
   }
 }
 
+TEST_CASE("a run goes on with more learners within any of its strategies, and where they change") {
+  const TestFolder folder;
+  TinyNet net;
+  net.synchronize = "strategy = \"ssgd\"";
+  net.later = {"strategy = \"papa\", every = 2, from = 1", "strategy = \"diloco\", every = 2, from = 2"};
+  SessionOptions options = on_cpus(1, 2);
+  options.length.epochs = 3;
+  options.checkpoints.folder = folder / "all";
+  options.checkpoints.iterations = 3;  // of six an epoch
+  options.checkpoints.keep = 100;
+  run(tiny(net), options);
+  int64_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "all")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    SessionOptions more = options;
+    more.learners.per_device = 3;
+    more.checkpoints.from = std::make_shared<const CheckpointFile>(read_checkpoint(entry.path()));
+    if (more.checkpoints.from->checkpoint.position.iteration == 18) continue;  // the end
+    more.checkpoints.folder = folder / fmt::format("more {}", files++);
+    const Recorder story = run(tiny(net), more);
+    CHECK(story.ends.at(0).reason == RunEnd::Complete);
+    CHECK(story.ends.at(0).epoch == 3);
+    CHECK(story.ends.at(0).learners == 3);
+  }
+  CHECK(files == 5);
+}
+
 TEST_CASE("strategies are listed by the epochs from which they hold") {
   const Setting setting = setting_of(kSsgd, {{2, kPapa}, {5, kLocal}}, 2, 2);
   const std::vector<StrategyPhase> phases = phases_of(graph_of(setting));

@@ -262,7 +262,8 @@ TEST_CASE("average writes the mean of models, and says what each is worth") {
     const Command command = parse(words);
     if (const auto* refused = options_if<Exit>(command)) throw GraphError(refused->text);
     const Redirected output(trained.folder / "out");
-    CHECK(command_average(*options_if<AverageOptions>(command)) == kDone);
+    const int status = command_average(*options_if<AverageOptions>(command));
+    CHECK(status == kDone);
     return output.lines();
   };
   const auto lines = averaged({trained.weights.c_str(), more.c_str(), "-o", out.c_str()});

@@ -379,6 +379,9 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
                               {"alpha", options.alpha},
                               {"beta", options.beta},
                               {"momentum", options.momentum},
+                              {"follows_rate", int64_t(options.follows_rate)},
+                              {"growth", options.growth},
+                              {"from", options.from},
                               {"bucket_mib", options.bucket_mib}})[0];
 }
 

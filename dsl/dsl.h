@@ -314,14 +314,21 @@ Tensor train(Tensor loss, const TrainOptions& options);
 
 // How learners agree; docs/training.md has the equations.
 struct SynchronizeOptions {
-  std::string strategy = "sma";  // or "ssgd", "local", "none", or one that the program has registered
-  int64_t every = 1;             // updates from one averaging to the next
-  int64_t every_hosts = 1;       // sma, local: averagings from one over all hosts to the next
-  double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
-  double momentum = -1;          // sma: of the average; negative: 0.9 if Train is sgd without momentum, else 0
-  double bucket_mib = 32;        // ssgd: gradients that travel together, at least
+  // Or "ssgd", "local", "papa", "diloco", "none", or one that the program has registered.
+  std::string strategy = "sma";
+  // Each number below that is -1 stands for the strategy's own.
+  int64_t every = -1;         // updates from one averaging to the next
+  int64_t every_hosts = 1;    // sma, local: averagings from one over all hosts to the next
+  double alpha = -1;          // sma, papa: how far learners are drawn to the average
+  double beta = -1;           // sma, diloco: how far the average is drawn to the learners' mean
+  double momentum = -1;       // sma, diloco: of the average
+  bool follows_rate = false;  // sma, papa: alpha is multiplied by the learning rate over its greatest value
+  double growth = 0;          // of `every`: to (growth / learning rate)^2 where that is more; 0: none
+  int64_t from = 0;           // the epoch from which it takes the place of the one whose token it takes
+  double bucket_mib = 32;     // ssgd: gradients that travel together, at least
 };
-// A token, as Train's: states how the learners agree, if there are several.
+// A token, as Train's: states how the learners agree, if there are several. The token of another synchronize() may be
+// given instead of Train's.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
 
 // When and with which data the model is measured.

@@ -206,7 +206,6 @@ Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOpti
 Program read_rules(Graph graph, ProgramNotes& notes) {
   require_only(graph, "arbalest.Prefetch");
   check_rows(graph);
-  find_only(graph, "arbalest.Synchronize");  // not two
   Program program;
   program.train = require_only(graph, "arbalest.Train");
   program.accumulate = int_attribute(program.train, "accumulate");

@@ -42,10 +42,11 @@ class LearnerBuilder {
     const Replica& replica = parts_.replica;
     parts_.add_reader(clocks_.batch);
     GivenMemory given;
-    if (!memory_.models.empty()) {
-      // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read.
+    if (loop_.arenas.average != kNone) {
+      // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read. They correct towards
+      // z_n, or z_n+1 where that is the mean.
       const BufferId models = memory_.models[size_t(replica.device)];
-      given = {{loop_.arenas.average, {models, 0, 1}}};
+      given = {{loop_.arenas.average, {models, 0, in_.strategy_facts().draws_to_mean ? 0 : 1}}};
       if (loop_.arenas.averaged != kNone) given.emplace_back(loop_.arenas.averaged, Operand{models, 0, 0});
     }
     memory_.place_frozen(loop_, replica.device, given);

@@ -25,7 +25,8 @@ struct PlanRequest {
   int32_t learners = 1;  // per device
   // Resolved for all learners; if it corrects towards an average, the program has ArenaValues::average.
   StrategyOptions strategy{.name = kNoStrategy};
-  int64_t rounds = 0;  // iterations of an epoch; 0: as many as the samples give
+  int64_t strategy_until = INT64_MAX;  // the run's epoch from which another strategy holds
+  int64_t rounds = 0;                  // iterations of an epoch; 0: as many as the samples give
   int64_t epochs = 1;
   int64_t iterations = 0;  // of each learner; 0: as the epochs say
   int64_t training_samples = 0;

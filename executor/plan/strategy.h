@@ -21,6 +21,7 @@ struct CarryOver;  // executor/session/run_state.h
 struct GroupBegin {
   int64_t group = 0;
   bool rate_drops = false;   // the rate has dropped in a step since the group before
+  double rate_share = 1;     // the rate, divided by the schedule's greatest
   double carried_share = 0;  // LearnerState::correction that the segment began with
 };
 

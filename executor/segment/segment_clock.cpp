@@ -12,15 +12,6 @@
 namespace arbalest {
 namespace {
 
-double scale_of(RateScaling scaling, int64_t learners) {
-  switch (scaling) {
-    case RateScaling::None: break;
-    case RateScaling::Linear: return double(learners);
-    case RateScaling::Sqrt: return std::sqrt(double(learners));
-  }
-  return 1;
-}
-
 std::optional<IterationGroups> groups_of(const Plan& plan, int32_t relation) {
   const ClockRelation* known = plan.relation(relation);
   if (!known) return std::nullopt;
@@ -45,7 +36,7 @@ SegmentTimes times_of(const Prepared& prepared, const SessionOptions& options, c
           .validations = groups_of(plan, plan.handles.by_validation),
           .schedule = LearningRate(prepared.program.train),
           .total_epochs = prepared.total_epochs,
-          .rate_scale = scale_of(options.learners.rate_scaling, learners),
+          .rate_scale = rate_scale(options.learners.rate_scaling, learners),
           .rate_factor = [&monitor](int64_t validations) { return monitor.rate_factor(validations); },
           .rate_drops = [&monitor](int64_t validations) { return monitor.rate_drops(validations); },
           .seed = options.numerics.seed,
@@ -88,6 +79,11 @@ double SegmentClock::rate(int64_t tick) const {
          times_.rate_factor(validations_before(tick));
 }
 
+double SegmentClock::rate_share(int64_t tick) const {
+  const double greatest = times_.schedule.greatest() * times_.rate_scale;
+  return greatest > 0 ? rate(tick) / greatest : 1;
+}
+
 // Drops of the rate in steps, before iteration `tick`: if their number grows, averaging starts again.
 int64_t SegmentClock::rate_drops(int64_t tick) const {
   return times_.schedule.drops(seen(tick)) + times_.rate_drops(validations_before(tick));
@@ -118,7 +114,7 @@ int64_t SegmentClock::last_restart(int64_t group) const {
 
 int64_t SegmentClock::updates_before(int64_t tick, int64_t updates) const {
   const int64_t accumulate = times_.accumulate, here = tick / accumulate;
-  if (strategy_.facts().corrects && here > 0) {
+  if (strategy_.facts().restarts && here > 0) {
     const int64_t restarted = last_restart(times_.sync->of(here * accumulate - 1));
     // The first update of that group left zeros.
     if (restarted >= 0) return here - times_.sync->first_of(restarted) / accumulate - 1;
@@ -139,7 +135,7 @@ StepScalars SegmentClock::scalars(int64_t tick, const LearnerStart& learner) con
   // The first update of a group follows the averaging of the group before.
   const int64_t group = times_.sync->of(tick);
   if (tick != times_.sync->first_of(group) + accumulate - 1) return scalars;
-  strategy_.begin_group({group, rate_dropped(group), learner.correction}, times_.strategy, scalars);
+  strategy_.begin_group({group, rate_dropped(group), rate_share(tick), learner.correction}, times_.strategy, scalars);
   if (scalars.restart != 0 && !times_.can_restart) {
     throw std::logic_error("averaging starts again, and the program was made for a rate without steps");
   }

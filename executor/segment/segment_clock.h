@@ -71,6 +71,7 @@ class SegmentClock {
   bool validates_after(int64_t tick) const;           // the weights after this iteration are validated
   int64_t validated_after(int64_t validation) const;  // complete iterations with whose weights it is made
   double rate(int64_t tick) const;
+  double rate_share(int64_t tick) const;  // of the schedule's greatest rate
   // Updates before iteration `tick` that the optimiser's slots of a learner have seen since they were zeros. It began
   // the segment with `updates`.
   int64_t updates_before(int64_t tick, int64_t updates) const;

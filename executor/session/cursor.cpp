@@ -31,10 +31,12 @@ bool take_rest(PlanRequest& request, Cursor& from, const Program& program) {
   const bool last = counted ? iterations_left <= rest : epochs_left == 1;
   if (within) request.rounds = rest;
   if (within && to_validation > 1 && !last) request.validates = false;
-  const int64_t epochs = within ? 1 : to_validation;
-  request.epochs = in_step ? epochs_left : std::min(epochs, epochs_left);
+  const int64_t of_strategy = request.strategy_until - from.epoch;  // epochs
+  const int64_t epochs = within ? 1 : in_step ? of_strategy : std::min(to_validation, of_strategy);
+  request.epochs = std::min(epochs, epochs_left);
   if (counted) {
-    request.iterations = in_step ? iterations_left : std::min(iterations_left, epochs * request.rounds);
+    const bool all = iterations_left / request.rounds < epochs;
+    request.iterations = all ? iterations_left : epochs * request.rounds;
   }
   return true;
 }

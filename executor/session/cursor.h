@@ -19,9 +19,9 @@ struct Cursor {
 };
 
 // Turns a request for a whole run into one for the part that is left from `from` on, as far as one plan can go. That is
-// the rest of an epoch by itself, or whole epochs, until validations are in step with the run's epochs again. If too
-// little of an epoch is left for a round of the request's learners, `from` moves on to the next epoch. Returns false if
-// nothing is left.
+// the rest of an epoch by itself, or whole epochs, until another strategy holds or validations are in step with the
+// run's epochs again. If too little of an epoch is left for a round of the request's learners, `from` moves on to the
+// next epoch. Returns false if nothing is left.
 bool take_rest(PlanRequest& request, Cursor& from, const Program& program);
 
 // The epochs that are seen when `batches` of one are trained, of a split of `size` samples. The quotient is rounded

@@ -157,7 +157,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   passes.averaging = strategy.corrects;
   passes.alone = strategy.alone;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
-  passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
+  passes.restarts = strategy.restarts && (options.rules.plateau > 0 || rate.drops_in_steps());
   passes.validators = validator_count(request);
   passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
   passes.after = after;
@@ -308,7 +308,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   prepared.notes = lint(prepared.graph);
   check_classes(prepared);
   check_samples_apart(prepared.graph, batches_of(prepared.graph));
-  set_learners(prepared, std::max(1, options.learners.per_device), options, after);
+  set_learners(prepared, std::max(1, options.learners.per_device), options, 0, after);
   note_padding(prepared, options.execution.skip_bad);
   note_batches(prepared);
   add_caches(prepared);
@@ -375,31 +375,31 @@ int thread_count(const SessionOptions& options) {
   return thread_count(options.execution.threads);
 }
 
-StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
-  const Node* synchronize = graph.find_op("arbalest.Synchronize");
-  StrategyOptions strategy = synchronize ? strategy_options(*synchronize) : StrategyOptions{};
-  if (options.learners.strategy) strategy.name = *options.learners.strategy;
-  const StrategySpec& spec = strategy_spec(strategy.name);
-  if (spec.sums_gradients) strategy.every = 1;
-  if (!spec.averages_hosts_apart) strategy.every_hosts = 1;
-  return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
+double rate_scale(RateScaling scaling, int64_t learners) {
+  switch (scaling) {
+    case RateScaling::None: break;
+    case RateScaling::Linear: return double(learners);
+    case RateScaling::Sqrt: return std::sqrt(double(learners));
+  }
+  return 1;
 }
 
-void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options, int64_t epoch,
                   const std::function<void(std::string_view, const Graph&)>& after) {
   PlanRequest& request = prepared.request;
   request = {};
   request.devices = devices_of(options);
   request.learners = learners;
   const int64_t all = int64_t(request.devices.size()) * learners;
-  request.strategy = strategy_for(prepared.graph, options, learners);
-
-  const bool alone = strategy_spec(request.strategy.name).alone;
-  if (options.learners.rate_scaling != RateScaling::None && alone && all > 1) {
-    throw GraphError(
-        fmt::format("--scale-lr follows the learners that train one model; with strategy {} each trains its own",
-                    request.strategy.name));
+  require_op(prepared.graph, "arbalest.Train");
+  prepared.strategies = strategy_phases(prepared.graph, options.learners.strategy, all);
+  for (const StrategyPhase& phase : prepared.strategies) {
+    const std::string& strategy = phase.strategy.name;
+    if (options.learners.rate_scaling == RateScaling::None || all == 1 || !strategy_spec(strategy).alone) continue;
+    throw GraphError(fmt::format(
+        "--scale-lr follows the learners that train one model; with strategy {} each trains its own", strategy));
   }
+  request.strategy = phase_at(prepared.strategies, epoch).phase.strategy;
   make_program_for(prepared, options, after);
 
   request.epochs = epochs_of(options, prepared.program.train);
@@ -417,6 +417,13 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.follows_validation = may_end || options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
+  prepared.strategies = grown(prepared.strategies, {.schedule = LearningRate(prepared.program.train),
+                                                    .scale = rate_scale(options.learners.rate_scaling, all),
+                                                    .epochs = prepared.total_epochs,
+                                                    .updates = request.rounds / prepared.program.accumulate});
+  const PhaseAt now = phase_at(prepared.strategies, epoch);
+  request.strategy = now.phase.strategy;
+  request.strategy_until = now.until;
   fit_to_limit(prepared, 0, options);
   if (after) after("recompute", prepared.program.training().graph);
 }

@@ -16,6 +16,7 @@
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"
 #include "executor/session/observer.h"
+#include "executor/session/strategy_phases.h"
 #include "graph/graph.h"
 #include "io/sources/source.h"
 
@@ -170,6 +171,7 @@ struct Prepared {
   std::shared_ptr<SampleCache> training_cache, validation_cache;
   std::shared_ptr<KeptSamples> training_kept, validation_kept;
   std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans of the run
+  std::vector<StrategyPhase> strategies;                          // of the run, in order
   PlanRequest request;                                            // for whole epochs from the first on
   double total_epochs = 0;                                        // of the run, for schedules
   Recomputation recomputation;                                    // in the program's training step
@@ -207,12 +209,12 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
 int thread_count(int asked);
 int thread_count(const SessionOptions& options);  // as the options ask
 
-// How so many learners per device agree.
-StrategyOptions strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
+// The factor of the learning rate of so many learners.
+double rate_scale(RateScaling scaling, int64_t learners);
 
-// Runs the passes again for another number of learners per device, and makes the request for them. Throws LimitTooLow
-// if a memory limit cannot be met.
-void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+// Runs the passes again for another number of learners per device, and makes the request for them, with the strategy
+// that holds in `epoch`. Throws LimitTooLow if a memory limit cannot be met.
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options, int64_t epoch = 0,
                   const std::function<void(std::string_view, const Graph&)>& after = {});
 
 // Runs the passes again if kernels need so many bytes of each device's memory besides what is planned: less is left

@@ -169,6 +169,13 @@ void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const st
   }
 }
 
+void append_model(TensorFile& file, const Loop& training, const ModelState& model) {
+  const ArenaValues& arenas = training.arenas;
+  append_tensors(file, training.graph, arenas.weights, model.weights);
+  if (arenas.statistics != kNone) append_tensors(file, training.graph, arenas.statistics, model.statistics);
+  if (arenas.frozen != kNone) append_tensors(file, training.graph, arenas.frozen, model.frozen);
+}
+
 int64_t parameter_count(const Graph& graph) {
   int64_t count = 0;
   for (const Value& value : graph.values) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/session/run_state.h"
 #include "executor/weights/weights_file.h"
 #include "io/formats/safetensors.h"
 #include "passes/program.h"
@@ -43,6 +44,9 @@ std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base);
 
 // The members of an arena by name, in file order.
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content);
+
+// A model's weights, statistics and frozen values, in file order.
+void append_model(TensorFile& file, const Loop& training, const ModelState& model);
 
 // Elements of all parameters of one replica that are trained.
 int64_t parameter_count(const Graph& graph);

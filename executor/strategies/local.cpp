@@ -23,27 +23,15 @@ class Local final : public Strategy {
 };
 
 std::vector<TaskId> Local::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/) const {
-  const ValueId copy = plan.in.training().arenas.weights_lowered;
   const bool apart = plan.in.hosts_average_apart();
   const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
                          const std::vector<double>& coefficients) {
-    std::vector<Term> masters, lowered;
-    for (const Replica* replica : on_device(plan.learners, d)) {
-      masters.push_back(weights_of(plan, *replica));
-      if (copy != kNone) lowered.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
-    }
-    const auto count = int64_t(lowered.size());
-    masters.insert(masters.end(), lowered.begin(), lowered.end());
-    plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, masters,
-                          {{"coefficients", coefficients}, {"lowered", count}});
-    if (!apart) add_moving_average(plan.builder, plan.in, plan.memory, d, task, masters.front());
+    const Term model = replace_models(plan, task, d, terms, coefficients);
+    if (!apart) add_moving_average(plan.builder, plan.in, plan.memory, d, task, model);
   };
   const std::vector<TaskId> replaced =
       sum_models(plan, "replace models", 1.0 / double(plan.in.learners()), write).writes;
-  for (const Replica& replica : plan.learners) {
-    plan.builder.add_edge(replaced[size_t(replica.device)], replica.first(), 1, Edge::Needs::Issued, Edge::Why::Data,
-                          "weights");
-  }
+  wait_for_models(plan, replaced);
   if (!apart) return replaced;
   std::vector<Term> models;
   for (int32_t d = 0; d < plan.in.devices(); ++d) {

@@ -13,9 +13,10 @@
 // z_n over learners, w_j ← w_j + z̄_n − z_n, then z_n ← z̄_n. Then z_n+1 becomes the mean of z_n+1, which is what all
 // learners together make of z̄_n and z̄_n−1. With one averaging in a group that is the equation above.
 
+#include "executor/strategies/sma.h"
+
 #include <algorithm>
 
-#include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"
 #include "executor/strategies/sum_models.h"
 
@@ -24,7 +25,7 @@ namespace {
 
 class Sma final : public Strategy {
  public:
-  Sma() : Strategy({.name = "sma", .averages_models = true, .corrects = true, .averages_hosts_apart = true}) {}
+  explicit Sma(StrategySpec facts) : Strategy(std::move(facts)) {}
 
   StepCut cut_step(const PlanInputs& in) const override {
     const std::vector<Node>& nodes = in.training().graph.nodes;
@@ -36,20 +37,16 @@ class Sma final : public Strategy {
 
   void add_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks,
                   SharedMemory& memory) const override {
-    constexpr int32_t kModels = 2;  // z and z_prev; z' takes the latter's place
-    const int64_t bytes = in.type_of(in.training().arenas.weights).bytes();
-    for (int32_t d = 0; d < in.devices(); ++d) {
-      memory.models.push_back(
-          builder.add_device_buffer(in.device_name(d) + "/average", d, bytes, kModels, clocks.sync));
-      memory.shared.push_back({memory.models.back(), 0, 1});
-    }
+    memory.models = add_model_slots(builder, in, clocks);  // z and z_prev; z' takes the latter's place
+    for (const BufferId models : memory.models) memory.shared.push_back({models, 0, 1});
   }
 
   std::vector<TaskId> add_tasks(const PlanSoFar& plan, const StepCut& cut) const override;
 
   void begin_group(const GroupBegin& begin, const StrategyOptions& options, StepScalars& scalars) const override {
-    scalars.restart = begin.rate_drops;
-    scalars.correction = float(begin.group > 0 ? options.alpha : begin.carried_share);
+    scalars.restart = facts().restarts && begin.rate_drops;
+    const double share = begin.group > 0 ? options.alpha : begin.carried_share;
+    scalars.correction = float(options.follows_rate ? share * begin.rate_share : share);
   }
 
   std::vector<std::byte> shared_weights(const RunState& state, const StrategyOptions& options) const override {
@@ -90,8 +87,10 @@ std::vector<TaskId> Sma::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/
   const bool apart = plan.in.hosts_average_apart();
   const auto write = [&](TaskId task, int32_t d, std::vector<Term> terms, std::vector<double> coefficients) {
     const Term now{{plan.memory.models[size_t(d)], 0, 0}, type}, other{{plan.memory.models[size_t(d)], 0, 1}, type};
-    terms.insert(terms.begin(), {now, other});
-    coefficients.insert(coefficients.begin(), {keep, -momentum});
+    if (keep != 0 || momentum != 0) {
+      terms.insert(terms.begin(), {now, other});
+      coefficients.insert(coefficients.begin(), {keep, -momentum});
+    }
     plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, {other},
                           {{"coefficients", coefficients}});
     if (!apart) add_moving_average(plan.builder, plan.in, plan.memory, d, task, other);
@@ -101,9 +100,9 @@ std::vector<TaskId> Sma::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/
   const bool restarts = plan.in.training().arenas.averaged != kNone;
   for (const Replica& replica : plan.learners) {
     const TaskId read = reads[size_t(replica.device)], written = writes[size_t(replica.device)];
-    // If learners do not restart from the average, updates need not wait for the task that writes it: the task that
-    // made z_n precedes the sum of models that follows it.
-    const bool whole = restarts || read == written;
+    // If learners neither restart from z_n+1 nor are drawn to it, updates need not wait for the task that writes it:
+    // the task that made z_n precedes the sum of models that follows it.
+    const bool whole = restarts || facts().draws_to_mean || read == written;
     plan.builder.add_edge(whole ? written : read, replica.update(), 1, Edge::Needs::Issued, Edge::Why::Reuse,
                           whole ? "average" : "weights");
   }
@@ -164,8 +163,13 @@ void Sma::meet(const PlanSoFar& plan, const SummedModels& sums) const {
 
 }  // namespace
 
+std::unique_ptr<const Strategy> make_correcting(StrategySpec facts) {
+  return std::make_unique<Sma>(std::move(facts));
+}
+
 std::unique_ptr<const Strategy> make_sma() {
-  return std::make_unique<Sma>();
+  return make_correcting(
+      {.name = "sma", .averages_models = true, .corrects = true, .restarts = true, .averages_hosts_apart = true});
 }
 
 }  // namespace arbalest

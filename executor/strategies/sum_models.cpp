@@ -80,6 +80,38 @@ SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double s
   return summed;
 }
 
+std::vector<BufferId> add_model_slots(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks) {
+  constexpr int32_t kModels = 2;
+  const int64_t bytes = in.type_of(in.training().arenas.weights).bytes();
+  std::vector<BufferId> slots;
+  for (int32_t d = 0; d < in.devices(); ++d) {
+    slots.push_back(builder.add_device_buffer(in.device_name(d) + "/average", d, bytes, kModels, clocks.sync));
+  }
+  return slots;
+}
+
+Term replace_models(const PlanSoFar& plan, TaskId task, int32_t device, const std::vector<Term>& terms,
+                    const std::vector<double>& coefficients) {
+  const ValueId copy = plan.in.training().arenas.weights_lowered;
+  std::vector<Term> models, lowered;
+  for (const Replica* replica : on_device(plan.learners, device)) {
+    models.push_back(weights_of(plan, *replica));
+    if (copy != kNone) lowered.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
+  }
+  const auto count = int64_t(lowered.size());
+  models.insert(models.end(), lowered.begin(), lowered.end());
+  plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, models,
+                        {{"coefficients", coefficients}, {"lowered", count}});
+  return models.front();
+}
+
+void wait_for_models(const PlanSoFar& plan, const std::vector<TaskId>& replaced) {
+  for (const Replica& replica : plan.learners) {
+    plan.builder.add_edge(replaced[size_t(replica.device)], replica.first(), 1, Edge::Needs::Issued, Edge::Why::Data,
+                          "weights");
+  }
+}
+
 HostsMean add_hosts_mean(const PlanSoFar& plan, const std::string& name, const std::vector<Term>& arrays,
                          const std::vector<TaskId>& after) {
   HostsMean mean;

@@ -31,6 +31,17 @@ struct SummedModels {
 // proportion: 1 / k becomes 1 / k_h.
 SummedModels sum_models(const PlanSoFar& plan, const std::string& name, double share, const SumWriter& write);
 
+// Two slots of the sync clock on each device, by device: a model before and after each averaging.
+std::vector<BufferId> add_model_slots(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
+
+// Adds the node of `task` that makes Σ coefficient · term the model of all learners of a device, lowered copies
+// included. Returns where the first of them has it.
+Term replace_models(const PlanSoFar& plan, TaskId task, int32_t device, const std::vector<Term>& terms,
+                    const std::vector<double>& coefficients);
+
+// Adds the edges by which the next step of every learner waits for the task that replaces its device's models.
+void wait_for_models(const PlanSoFar& plan, const std::vector<TaskId>& replaced);
+
 // The mean of an array over all devices, which is that over learners, at the ticks of the hosts' clock.
 struct HostsMean {
   std::vector<Term> means;  // by device: memory of its own

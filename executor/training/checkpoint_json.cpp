@@ -251,6 +251,7 @@ StrategyOptions strategy_of(const Json& json) {
   strategy.alpha = real_of(json.at("alpha"));
   strategy.beta = real_of(json.at("beta"));
   strategy.momentum = real_of(json.at("momentum"));
+  strategy.follows_rate = json.value("follows_rate", false);  // older files have none
   return strategy;
 }
 
@@ -337,7 +338,8 @@ Json to_json(const Checkpoint& checkpoint) {
             {"every_hosts", checkpoint.strategy.every_hosts},
             {"alpha", checkpoint.strategy.alpha},
             {"beta", checkpoint.strategy.beta},
-            {"momentum", checkpoint.strategy.momentum}}},
+            {"momentum", checkpoint.strategy.momentum},
+            {"follows_rate", checkpoint.strategy.follows_rate}}},
           {"next", json_of(checkpoint.next)},
           {"total_epochs", checkpoint.total_epochs},
           {"position", json_of(checkpoint.position)},

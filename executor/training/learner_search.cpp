@@ -44,11 +44,12 @@ void LearnerSearch::tell(const LearnerTuner::Decision& decision, const RunPositi
   event.next = decision.next;
   event.images_per_second = decision.images_per_second;
   event.reason = decision.reason + (waits_for_input_ ? "; training waits for its input" : "");
-  event.strategy = strategy_for(prepared_.graph, options_, decision.next).name;
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   const int64_t samples = prepared_.training->size(), batch = prepared_.program.training().batch;
   const int64_t devices = int64_t(prepared_.request.devices.size());
+  const auto phases = strategy_phases(prepared_.graph, options_.learners.strategy, devices * decision.next);
+  event.strategy = phase_at(phases, at.epoch).phase.strategy.name;
   event.iterations_per_epoch = rounds_of(samples, devices * decision.next, batch, prepared_.program.accumulate);
   const double left = prepared_.total_epochs - at.epochs;
   event.iterations =

@@ -117,7 +117,6 @@ void ModelFiles::save_somewhere(const std::string& path, const ModelAt& last, Ru
 }
 
 void ModelFiles::save(const std::string& path, const ModelAt& saved, double seconds) {
-  const Loop& loop = prepared_.program.training();
   const RunPosition& at = saved.at;
   TensorFile file;
   file.metadata = {{"graph", prepared_.graph.name},
@@ -127,9 +126,7 @@ void ModelFiles::save(const std::string& path, const ModelAt& saved, double seco
   if (options_.files.overrides) put_overrides(file.metadata, *options_.files.overrides);
   if (options_.execution.skip_bad > 0) put_number(file.metadata, "skip_bad", uint64_t(options_.execution.skip_bad));
   put_number(file.metadata, "seed", options_.numerics.seed);
-  append_tensors(file, loop.graph, loop.arenas.weights, saved.model.weights);
-  if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, saved.model.statistics);
-  if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, saved.model.frozen);
+  append_model(file, prepared_.program.training(), saved.model);
   write_safetensors(path, file);
   CheckpointSaved event{path, at.epoch, at.iteration, 0, seconds};
   for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());

@@ -52,7 +52,8 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   checkpoints_.emplace(options, prepared_, monitor_, events, started_);
   change_rate();
   if (options.ranks) check_world(*options.ranks, prepared_, options, checkpoints_->identity());
-  whole_ = prepared_.request;
+  check_later_strategies();
+  begin_whole();
   if (options.checkpoints.from) {
     resume(*options.checkpoints.from);
     trace_.segment_begins(SegmentBegin::Resumed);
@@ -69,6 +70,17 @@ void Training::change_rate() {
   apply_changes(prepared_.graph, checkpoints_->changes());
   verify(prepared_.graph);
   set_learners(prepared_, prepared_.request.learners, options_);
+}
+
+// Refuses now what the plans of later strategies would refuse in the midst of the run.
+void Training::check_later_strategies() const {
+  for (size_t p = 1; p < prepared_.strategies.size(); ++p) {
+    const StrategyPhase &before = prepared_.strategies[p - 1], &phase = prepared_.strategies[p];
+    if (phase.strategy.name == before.strategy.name) continue;
+    Prepared later = prepared_;
+    set_learners(later, prepared_.request.learners, options_, phase.from);
+    make_plan(later.program, later.request);
+  }
 }
 
 // Refuses options that act on validations if the run makes none.
@@ -194,7 +206,7 @@ void Training::resume(const CheckpointFile& file) {
 // changes the number.
 void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file) {
   Cursor from = checkpoint.next;
-  PlanRequest rest = prepared_.request;
+  PlanRequest rest = whole_;
   if (!take_rest(rest, from, prepared_.program)) {
     throw GraphError(fmt::format("{}: nothing is left to train with another number of learners", file.path));
   }
@@ -221,7 +233,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   RunFinished end;
   try {
     const bool over = is_over();
-    complete_ = segment_->at_end();
+    complete_ = segment_->at_end() && nothing_left();
     if (!over && !complete_) {
       const auto began = std::chrono::steady_clock::now();
       segment_->bring_samples(interrupted);
@@ -302,30 +314,46 @@ std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
   return divergence_->finds() ? std::min(segment_->iterations() + 1, next) : next;
 }
 
+// True if the segment, which stands still, is followed by none.
+bool Training::nothing_left() const {
+  const bool one_of_several =
+      search_ || prepared_.strategies.size() > 1 || segment_->clock().times().from.iteration > 0;
+  if (!one_of_several) return segment_->complete();
+  PlanRequest rest = whole_;
+  Cursor from = segment_->cursor();
+  return !take_rest(rest, from, prepared_.program);
+}
+
 // One segment after the other: until the epochs are over, or validation or the user ends the run.
 void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
-    trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
+    if (!segment_->at_end()) trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
     if (segment_->complete()) checkpoints_->wait();  // it may have found what is not finite
     if (!divergence_->is_finite(*segment_, *checkpoints_)) {
       roll_back(divergence_->located(*segment_->reports().diverged(), *segment_));
       continue;
     }
     if (stopped_ || is_over()) return;
-    PlanRequest rest = whole_;
-    Cursor from = segment_->cursor();
-    const bool one_of_several = search_ || segment_->clock().times().from.iteration > 0;
-    complete_ = one_of_several ? !take_rest(rest, from, prepared_.program) : segment_->complete();
+    complete_ = nothing_left();
     const bool changes = search_ && search_->learners() != prepared_.request.learners;
     const bool stops = anywhere(interrupted.load());
     if (complete_ || stops || (!changes && !segment_->complete())) return;
+    const bool due = !search_ && checkpoints_->wants(segment_->iterations());
+    if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
     next_segment();
   }
 }
 
+// Makes of the request for the whole run the one for its first segment.
+void Training::begin_whole() {
+  whole_ = prepared_.request;
+  Cursor begin;
+  take_rest(prepared_.request, begin, prepared_.program);
+}
+
 // Makes the request for what is left of the run with so many learners per device.
 void Training::request_rest(int32_t learners, Cursor& from) {
-  set_learners(prepared_, learners, options_);
+  set_learners(prepared_, learners, options_, from.epoch);
   PlanRequest& request = prepared_.request;
   whole_ = request;
   if (request.iterations > 0) {
@@ -333,7 +361,10 @@ void Training::request_rest(int32_t learners, Cursor& from) {
         epochs_seen(from.epoch, from.batch, prepared_.program.training().batch, request.training_samples);
     prepared_.total_epochs = seen + double(request.iterations - from.iteration) / double(request.rounds);
   }
+  const int64_t epoch = from.epoch;
   if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
+  // The rest of the epoch was too little, and another strategy holds in the next.
+  if (from.epoch >= whole_.strategy_until && from.epoch > epoch) request_rest(learners, from);
 }
 
 // Makes a segment for what is left, with the tuner's number of learners, if there is one, or, if that cannot be
@@ -382,7 +413,7 @@ void Training::roll_back(const Diverged& error) {
   const auto file = divergence_->checkpoint_for(error, from.rollbacks);
   drop_segment(SegmentBegin::GoneBack);
   set_learners(prepared_, search_ ? file->checkpoint.segment.learners : options_.learners.per_device, options_);
-  whole_ = prepared_.request;
+  begin_whole();
   files_.set_validated({});
   resume(*file);
   monitor_.roll_back(from, options.rate_factor);
@@ -414,7 +445,7 @@ void Training::announce(double setup_seconds) {
   for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
   event.models = models_of_all();
   event.learners = request.learners;
-  event.strategy = request.strategy.name;
+  event.strategy = to_string(prepared_.strategies);
   event.batch = prepared_.program.training().batch;
   event.precision = name_of(options_.numerics.precision);
   event.seed = options_.numerics.seed;
@@ -427,7 +458,9 @@ void Training::announce(double setup_seconds) {
   const SegmentTimes& times = segment_->clock().times();
   event.iterations_per_epoch = request.rounds;
   event.samples_per_epoch = request.rounds * times.learners * event.batch;
-  event.iterations = times.from.iteration + times.iterations;
+  const int64_t after = whole_.epochs - times.from.epoch - (times.iterations + times.rounds - 1) / times.rounds;
+  event.iterations =
+      whole_.iterations > 0 ? whole_.iterations : times.from.iteration + times.iterations + after * whole_.rounds;
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
   event.validates = prepared_.validation != nullptr;
@@ -446,7 +479,7 @@ void Training::announce(double setup_seconds) {
     event.resumed_seconds = from->checkpoint.monitor.seconds;
   }
   event.changes = checkpoints_->changes();
-  event.note = notes_on({prepared_, options_, event.changes, segment_->at_end() || is_over()});
+  event.note = notes_on({prepared_, options_, event.changes, (segment_->at_end() && nothing_left()) || is_over()});
   observer_.started(event);
 }
 

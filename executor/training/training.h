@@ -46,9 +46,12 @@ class Training {
   SegmentOptions segment_options();
   void make_segment(const Cursor& from);
   void drop_segment(SegmentBegin why);
+  void begin_whole();
+  void check_later_strategies() const;
   void request_rest(int32_t learners, Cursor& from);
   void run_segments(const std::atomic<bool>& interrupted);
   SegmentRests rests(const std::atomic<bool>& interrupted);
+  bool nothing_left() const;
   std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
   void next_segment();
   void give_up_learners(const std::string& why, const Cursor& at);

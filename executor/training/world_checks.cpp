@@ -49,12 +49,14 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
 
 // Throws GraphError if the learners train a model each, which several processes do not do together.
 void check_strategy(const Prepared& prepared) {
-  const std::string& strategy = prepared.request.strategy.name;
-  if (!strategy_spec(strategy).alone) return;
-  throw GraphError(
-      fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or "
-                  "--world-size 1 to train with each process alone",
-                  strategy));
+  for (const StrategyPhase& phase : prepared.strategies) {
+    const std::string& strategy = phase.strategy.name;
+    if (!strategy_spec(strategy).alone) continue;
+    throw GraphError(
+        fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or "
+                    "--world-size 1 to train with each process alone",
+                    strategy));
+  }
 }
 
 }  // namespace

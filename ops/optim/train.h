@@ -15,6 +15,7 @@ class LearningRate {
  public:
   explicit LearningRate(const Node& train);
   double rate(double epochs_seen, double total_epochs) const;
+  double greatest() const { return end_ > rate_ && ends() ? end_ : rate_; }  // of all rates
   // How often the rate has dropped in a step by then; 0 unless the schedule drops in steps, others change smoothly.
   int64_t drops(double epochs_seen) const;
   // Whether it ends after `epochs`, or with the run, so that it depends on how long that is.

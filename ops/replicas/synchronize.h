@@ -19,22 +19,33 @@ struct StrategySpec {
   bool sums_gradients = false;   // the gradients of all learners make each update, so that learners stay alike
   bool averages_models = false;  // models meet after each group of `every` updates: there is a sync clock
   bool replaces_models = false;  // by averages_models: learners are alike afterwards
-  // By averages_models: updates correct towards an average, and start again from it where the rate drops in a step.
-  bool corrects = false;
+  bool corrects = false;         // by averages_models: updates correct towards an average
+  bool restarts = false;         // by corrects: learners start again from it where the rate drops in a step
+  // By corrects: towards the learners' mean after the group before, without β and μ, rather than towards the average
+  // before that.
+  bool draws_to_mean = false;
   // By averages_models: hosts may average with each other more rarely than learners of a host do (`every_hosts`).
   bool averages_hosts_apart = false;
+  // Numbers that it has where Synchronize gives none; `momentum` is that of StrategyOptions.
+  int64_t every = 1;
+  double alpha = 0.5, beta = 1, momentum = -1;
 };
+
+// Stands for the strategy's own number, in attributes of Synchronize and in what strategy_options() returns.
+inline constexpr int kOwnNumber = -1;
 
 // The strategy of a single learner.
 inline constexpr const char* kNoStrategy = "none";
 
-// Numbers of a strategy. k learners, replicas w_j, the averaged model z (docs/design.md, "Synchronisation").
+// Numbers of a strategy. k learners, replicas w_j, the averaged model z (docs/training.md, "Strategies").
 struct StrategyOptions {
   std::string name = "sma";
   int64_t every = 1;                // τ: updates from one averaging to the next
   int64_t every_hosts = 1;          // averagings from one that spans all hosts to the next; others are within a host
   double alpha = 0.5, beta = 1;     // α and β
   double momentum = -1;             // μ; negative: 0.9 where Train's optimiser keeps no momentum of its own, else 0
+  bool follows_rate = false;        // α falls and rises with the learning rate
+  double growth = 0;                // `every` grows to (growth / the rate)² where that is more; 0: it stays
   int64_t bucket_bytes = 32 << 20;  // of gradients that travel together, at least
 
   bool operator==(const StrategyOptions&) const = default;
@@ -52,7 +63,10 @@ const StrategySpec& strategy_spec(std::string_view name);
 // is out of range.
 StrategyOptions strategy_options(const Node& synchronize);
 
-// The strategy with the μ that is used with k learners of a Train node; that of a single learner is kNoStrategy.
+// The nodes of a graph that state strategies, in the order in which these follow each other.
+std::vector<const Node*> synchronize_nodes(const Graph& graph);
+
+// The strategy with the numbers that are used with k learners of a Train node; that of a single learner is kNoStrategy.
 StrategyOptions resolved(StrategyOptions options, int64_t learners, const Node& train);
 
 }  // namespace arbalest

@@ -22,6 +22,7 @@ struct TinyNet {
   std::string train = "lr = 0.1, momentum = 0.9";
   std::string synchronize;              // "" for no such node
   std::string validate = "batch = 16";  // "" for none
+  std::vector<std::string> later;       // attributes of further Synchronize nodes, one after the other
 };
 
 // A net that learns from 1280 samples; fewer will do if it need not.
@@ -38,12 +39,16 @@ inline TinyNet convolutional(int64_t samples = 1280) {
 }
 
 inline Graph tiny(const TinyNet& net) {
-  const std::string synced =
+  std::string synced =
       net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";
-  const std::string report = net.validate.empty()
-                                 ? ""
-                                 : fmt::format("report = arbalest.Validate <{}> ({}, loss, accuracy)\n", net.validate,
-                                               synced.empty() ? "trained" : "synced");
+  std::string token = synced.empty() ? "trained" : "synced";
+  for (const std::string& attributes : net.later) {
+    synced += fmt::format("{0}_later = arbalest.Synchronize <{1}> ({0})\n", token, attributes);
+    token += "_later";
+  }
+  const std::string report =
+      net.validate.empty() ? ""
+                           : fmt::format("report = arbalest.Validate <{}> ({}, loss, accuracy)\n", net.validate, token);
   return read_graph_text(fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
                                      "tiny () => (float loss)\n{{\n"
                                      "image, label = arbalest.Prefetch <source = \"{}\", batch = {}, depth = {}> ()\n"

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -245,6 +246,40 @@ TEST_CASE("evaluate and predict refuse what they do not know") {
   CHECK(contains(fault({"predict", "g.onnxtxt", "--top", "0"}), "expected a whole number from 1"));
   CHECK(contains(fault({"evaluate"}), "GRAPH is missing"));
   CHECK(contains(fault({"evaluate", "g.onnxtxt", "--epochs", "1"}), "unknown option '--epochs'"));
+}
+
+TEST_CASE("average writes the mean of models, and says what each is worth") {
+  const Trained trained;
+  const std::string more = trained.folder / "more.safetensors", out = trained.folder / "mean.safetensors";
+  SessionOptions options = on_cpus();
+  options.numerics.seed = 7;
+  options.files.weights = trained.weights;
+  options.files.save = more;
+  run(tiny({}), options);
+  const auto averaged = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), {"average", trained.graph.c_str()});
+    for (const char* word : {"--devices", "cpu:0", "--threads", "2"}) words.push_back(word);
+    const Command command = parse(words);
+    if (const auto* refused = options_if<Exit>(command)) throw GraphError(refused->text);
+    const Redirected output(trained.folder / "out");
+    const int status = command_average(*options_if<AverageOptions>(command));
+    CHECK(status == kDone);
+    return output.lines();
+  };
+  const auto lines = averaged({trained.weights.c_str(), more.c_str(), "-o", out.c_str()});
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].starts_with(trained.weights + "  accuracy 0."));
+  CHECK(lines[1].starts_with(more));
+  CHECK(lines[2].starts_with("mean of 2 "));
+  CHECK(lines[2].ends_with(": " + out));
+  CHECK(std::filesystem::exists(out));
+  CHECK(averaged({trained.weights.c_str(), more.c_str(), "-o", out.c_str(), "--greedy"}).size() == 4);
+  const auto refusal = [&](std::vector<const char*> words) {
+    return message_of([&] { averaged(std::move(words)); });
+  };
+  CHECK(contains(refusal({trained.weights.c_str(), "-o", out.c_str()}), "average takes two models or more; found 1"));
+  CHECK(contains(refusal({trained.weights.c_str(), more.c_str()}), "--output"));
+  CHECK(contains(refusal({trained.weights.c_str(), more.c_str(), "-o", more.c_str()}), "more.safetensors"));
 }
 
 }  // namespace inference_commands_test

@@ -93,8 +93,8 @@ std::string help(std::vector<const char*> words) {
 std::string command_line() {
   std::string text = fmt::format("# The command line\n\nWhat `--help` prints, command by command. {}\n", kMade);
   text += help({});
-  for (const char* command : {"run", "resume", "evaluate", "predict", "export", "check", "plan", "trace", "view",
-                              "report", "profile", "ops", "sources", "init"}) {
+  for (const char* command : {"run", "resume", "evaluate", "predict", "export", "average", "check", "plan", "trace",
+                              "view", "report", "profile", "ops", "sources", "init"}) {
     text += help({command});
   }
   text += help({"bench"});

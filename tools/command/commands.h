@@ -17,6 +17,7 @@ int command_resume(const ResumeOptions& options);
 int command_evaluate(const EvaluateOptions& options);
 int command_predict(const PredictOptions& options);
 int command_export(const ExportCommandOptions& options);
+int command_average(const AverageOptions& options);
 int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);

@@ -179,6 +179,12 @@ struct ExportCommandOptions : GraphOptions {
   ExportOptions exported;
 };
 
+struct AverageOptions : GraphOptions {
+  std::vector<std::string> files;  // of the models' weights
+  std::string out;                 // .safetensors
+  bool greedy = false;
+};
+
 // arbalest data: the content of a data set.
 struct DataOptions {
   std::string source;

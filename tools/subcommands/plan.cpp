@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "executor/plan/plan_part.h"
+#include "executor/session/cursor.h"
 #include "executor/trace/trace_record.h"
 #include "graph/op.h"
 #include "tools/command/commands.h"
@@ -81,7 +82,9 @@ int command_plan(const PlanCommandOptions& options) {
     session.learners.devices = devices_of_world(options.world, session.learners.devices.front().kind);
   }
   if (options.after.empty()) {
-    const Prepared prepared = prepare(load_with_overrides(options), session);
+    Prepared prepared = prepare(load_with_overrides(options), session);
+    Cursor begin;
+    take_rest(prepared.request, begin, prepared.program);  // as long as the first strategy holds
     const Plan plan = make_plan(prepared.program, prepared.request);
     for (int32_t rank = 0; rank < rank_count(plan); ++rank) part_of(plan, rank);  // proven, as the whole is
     const Recomputation& again = prepared.recomputation;
@@ -90,7 +93,11 @@ int command_plan(const PlanCommandOptions& options) {
       if (again.limit > 0) record["memory_limit"] = recomputation_record(again);
       std::fputs(json_text(record).c_str(), stdout);
     } else {
-      put_report(stdout, summarize_plan(plan, again) + "\n" + print_plan(plan));
+      std::string text = summarize_plan(plan, again) + "\n" + print_plan(plan);
+      if (prepared.strategies.size() > 1) {
+        text = fmt::format("strategies: {}; this is the plan of the first\n\n{}", to_string(prepared.strategies), text);
+      }
+      put_report(stdout, text);
     }
     return kDone;
   }

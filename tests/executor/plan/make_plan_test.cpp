@@ -191,12 +191,13 @@ TEST_CASE("plans are live for all combinations of options") {
     request.learners = int32_t(1 + digit(2, 3));
     const auto learners = int64_t(request.devices.size()) * request.learners;
     StrategyOptions strategy{
-        .name = strategy_names()[size_t(digit(59, 4))], .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
+        .name = strategy_names()[size_t(digit(59, 6))], .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
     if (strategy_spec(strategy.name).averages_hosts_apart) strategy.every_hosts = 1 + digit(83, 4);
     for (size_t d = 1; d < request.devices.size(); ++d)
       request.devices[d].host_number = int32_t(digit(89, 2) * int64_t(d));
     strategy = resolved(strategy, learners, programs[0][0][0].train);
-    const int64_t averaging = strategy.name == "sma" ? 1 + digit(79, 2) : 0;
+    const StrategySpec& facts = strategy_spec(strategy.name);
+    const int64_t averaging = facts.restarts ? 1 + digit(79, 2) : int(facts.corrects);
     Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);

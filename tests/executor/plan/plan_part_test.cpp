@@ -58,7 +58,7 @@ std::vector<std::string> operands_of(const Plan& plan, const Task& task) {
 }  // namespace
 
 TEST_CASE("each device's tasks and memory are in one part, collectives and the host's tasks in all") {
-  for (const char* strategy : {"ssgd", "sma", "local"}) {
+  for (const char* strategy : {"ssgd", "sma", "local", "papa", "diloco"}) {
     for (const int learners : {1, 2}) {
       CAPTURE(strategy);
       const Plan whole = plan_of_two(strategy, learners);

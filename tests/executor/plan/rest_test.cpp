@@ -90,7 +90,7 @@ void check_position(const Plan& plan, const Walk& walk, const PlanPosition& at, 
 
 TEST_CASE("a plan comes to rest at any moment, and runs to its end from there") {
   int64_t validating = 0, random = 0;
-  for (const char* strategy : {"none", "ssgd", "sma", "local"}) {
+  for (const char* strategy : {"none", "ssgd", "sma", "local", "papa", "diloco"}) {
     for (const auto& [devices, learners] : {std::pair{1, 1}, {2, 2}}) {
       TinyNet net;
       net.source = "glyphs:?train=100&test=60&size=16";

@@ -118,6 +118,7 @@ TEST_CASE("a strategy that cannot be one is refused, with the reason") {
   CHECK(contains(refusal({.name = ""}), "it has no name"));
   CHECK(contains(refusal({.name = "both", .sums_gradients = true, .averages_models = true}), "expected one of these"));
   CHECK(contains(refusal({.name = "pulls", .corrects = true}), "expected that it averages models"));
+  CHECK(contains(refusal({.name = "again", .averages_models = true, .restarts = true}), "expected that it corrects"));
   CHECK_FALSE(find_strategy("both"));
 
   const Setting setting = setting_of(1, 2, 1, 0.5);
@@ -126,7 +127,7 @@ TEST_CASE("a strategy that cannot be one is refused, with the reason") {
                    apply_override(graph, "synchronize.strategy=elastics");
                    run(std::move(graph), options_of(setting));
                  }),
-                 "expected none, ssgd, sma, local or elastic; did you mean 'elastic'?"));
+                 "expected none, ssgd, sma, local, papa, diloco or elastic; did you mean 'elastic'?"));
 }
 
 }  // namespace strategy_test

@@ -88,6 +88,8 @@ TEST_CASE("a run goes on from each of its checkpoints to the same files") {
   cases.push_back({.synchronize = "strategy = \"local\", every = 2",
                    .learners = 3,
                    .rules = {.plateau = 1, .plateau_factor = 0.5}});
+  cases.push_back({.synchronize = "strategy = \"papa\", every = 2, alpha = 0.1", .devices = 2, .learners = 2});
+  cases.push_back({.synchronize = "strategy = \"diloco\", every = 2, momentum = 0.5", .devices = 2, .learners = 2});
   cases.push_back({.train = "lr = 0.3", .learners = 2, .rules = {.patience = 1}});
   cases.push_back({.rules = {.targets = {parse_target("accuracy >= 0.2")}, .recalibrate = 2}});
   for (const Case& each : cases) {

@@ -44,7 +44,7 @@ SessionOptions options_of(const std::string& strategy, int devices, int learners
   return options;
 }
 
-const std::vector<std::string> kStrategies = {"none", "ssgd", "sma", "local"};
+const std::vector<std::string> kStrategies = {"none", "ssgd", "sma", "local", "papa", "diloco"};
 
 }  // namespace
 

@@ -184,7 +184,7 @@ TEST_CASE("on a GPU values that are computed again are the same bits") {
 }
 
 TEST_CASE("a limit holds for each device, with all of its learners, strategies and what else they remember") {
-  for (const char* strategy : {"sma", "ssgd", "local"}) {
+  for (const char* strategy : {"sma", "ssgd", "local", "papa", "diloco"}) {
     for (const auto& [devices, learners] : {std::pair{1, 3}, {2, 2}}) {
       TinyNet net = residual();
       net.batch = 8;

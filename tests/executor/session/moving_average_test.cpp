@@ -30,7 +30,9 @@ const std::vector<StrategyOptions> kStrategies = {{.name = "none"},
                                                   {.name = "ssgd"},
                                                   {.name = "sma", .momentum = 0},
                                                   {.name = "sma", .every = 4, .momentum = 0},
-                                                  {.name = "local", .every = 4}};
+                                                  {.name = "local", .every = 4},
+                                                  {.name = "papa", .every = 4, .alpha = 0.25},
+                                                  {.name = "diloco", .every = 4, .beta = 0.7, .momentum = 0.5}};
 const std::vector<std::pair<int, int>> kLayouts = {{1, 1}, {1, 2}, {2, 1}, {2, 2}};  // devices, learners of each
 
 // Epochs of 7 iterations: of 4 updates that make a group the second group of an epoch has 3.

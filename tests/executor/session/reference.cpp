@@ -64,6 +64,14 @@ Matrix orthogonal(Matrix x, size_t columns) {
   return x;
 }
 
+std::string attributes_of(const StrategyOptions& strategy) {
+  return fmt::format(
+      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, follows_rate = {}, "
+      "growth = {}, bucket_mib = {}",
+      strategy.name, strategy.every, strategy.every_hosts, strategy.alpha, strategy.beta, strategy.momentum,
+      int(strategy.follows_rate), strategy.growth, double(strategy.bucket_bytes) / (1 << 20));
+}
+
 std::vector<double> first_weights(const Setting& setting) {
   const Prepared prepared = prepare(graph_of(setting), options_of(setting));
   const Loop& loop = prepared.program.training();
@@ -106,10 +114,10 @@ Graph graph_of(const Setting& s) {
     net.train +=
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
-  net.synchronize = fmt::format(
-      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
-      s.strategy.name, s.strategy.every, s.strategy.every_hosts, s.strategy.alpha, s.strategy.beta, s.strategy.momentum,
-      double(s.strategy.bucket_bytes) / (1 << 20));
+  net.synchronize = attributes_of(s.strategy);
+  for (const StrategyPhase& phase : s.later) {
+    net.later.push_back(fmt::format("{}, from = {}", attributes_of(phase.strategy), phase.from));
+  }
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
 }
@@ -127,13 +135,14 @@ SessionOptions options_of(const Setting& setting) {
 
 std::string to_string(const Setting& s) {
   return fmt::format(
-      "{} every {}, hosts [{}] every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, "
+      "{} every {}, hosts [{}] every {}, alpha {}{}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, "
       "decay {}, nesterov "
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}, ema {}",
       s.strategy.name, s.strategy.every, fmt::join(s.hosts, ", "), s.strategy.every_hosts, s.strategy.alpha,
-      s.strategy.beta, s.strategy.momentum, s.devices, s.learners, s.rate,
+      s.strategy.follows_rate ? " as the rate" : "", s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
+      s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
@@ -275,12 +284,6 @@ Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const st
 
 Reference::Reference(const Setting& s)
     : setting_(s),
-      kind_(s.all_learners() == 1 ? "none" : s.strategy.name),
-      alpha_(s.strategy.alpha),
-      beta_(s.strategy.beta),
-      mu_(s.strategy.momentum >= 0                       ? s.strategy.momentum
-          : s.momentum > 0 || s.adamw || !s.rule.empty() ? 0.0
-                                                         : 0.9),
       training_(open_source(s.source(), "train", kSeed)),
       test_(open_source(s.source(), "test", kSeed)),
       order_(kSeed, training_->size(), true),
@@ -300,7 +303,32 @@ Reference::Reference(const Setting& s)
     factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
-  weighed_ = zeros;
+  weighed_ = outer_velocity_ = zeros;
+  begin(s.strategy);
+}
+
+// Learners go on from where they are, unless the strategy keeps them alike. The first update corrects as the strategy
+// before asks.
+void Reference::begin(const StrategyOptions& strategy) {
+  const auto corrects = [](const std::string& name) { return name == "sma" || name == "papa"; };
+  if (iteration_ > 0) {
+    const std::vector<double> model = shared();
+    averaged_ = corrects(kind_) && corrects(strategy.name);
+    averages_ = {{model, averaged_ ? averages_[0].before : model, double(learners_.size())}};
+    carried_alpha_ = alpha_;
+    outer_velocity_.assign(model.size(), 0);
+    averagings_ = 0;
+    for (Learner& learner : learners_) {
+      if (strategy.name == "diloco" || strategy.name == "ssgd") learner.weights = model;
+      if (strategy.name == "ssgd") learner.velocity = learners_.front().velocity;
+    }
+  }
+  setting_.strategy = strategy;
+  kind_ = setting_.all_learners() == 1 ? "none" : strategy.name;
+  alpha_ = strategy.alpha;
+  const bool plain = setting_.momentum == 0 && !setting_.adamw && setting_.rule.empty();
+  beta_ = kind_ == "papa" ? 1 : strategy.beta;
+  mu_ = kind_ == "papa" ? 0 : strategy.momentum >= 0 ? strategy.momentum : plain ? 0.9 : 0;
 }
 
 double Reference::epochs_at(int64_t iteration) const {
@@ -360,6 +388,9 @@ std::vector<double> Reference::mean(std::vector<double> Average::*of) const {
 void Reference::advance(int64_t iterations) {
   for (const int64_t end = iteration_ + iterations; iteration_ < end; ++iteration_) {
     const int64_t epoch = iteration_ / rounds_, round = iteration_ % rounds_;
+    for (const StrategyPhase& phase : setting_.later) {
+      if (round == 0 && epoch == phase.from) begin(phase.strategy);
+    }
     const int64_t k = setting_.all_learners();
     if (updates_ == 0 && round % setting_.accumulate == 0) {
       last_begin_ = group_begin_;
@@ -380,15 +411,19 @@ void Reference::update(int64_t iteration) {
     const std::vector<double> shared = mean(&Learner::gradient);
     for (Learner& learner : learners_) learner.gradient = shared;
   }
-  const bool restarts = averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
+  const bool restarts = kind_ == "sma" && averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
+  const double asked = carried_alpha_.value_or(alpha_);
+  carried_alpha_.reset();
+  const double alpha = setting_.strategy.follows_rate ? std::ldexp(asked, -drops_at(iteration)) : asked;
   const double rate = rate_at(iteration);
   for (Learner& learner : learners_) {
     clip(learner);
     const std::vector<double> ratio = trust(learner);
     if (setting_.rule == "muon" && !restarts) turn(learner);
-    const std::vector<double>& towards = averages_[learner.host].before;
+    const Average& average = averages_[learner.host];
+    const std::vector<double>& towards = kind_ == "papa" ? average.now : average.before;
     for (size_t i = 0; i < towards.size() && !restarts; ++i) {
-      const double pull = averaged_ ? alpha_ * (learner.weights[i] - towards[i]) : 0;
+      const double pull = averaged_ ? alpha * (learner.weights[i] - towards[i]) : 0;
       if (!frozen_[i]) learner.weights[i] -= change(learner, i, rate * factor_[i] * ratio[i]) + pull;
     }
     ++learner.updates;
@@ -487,6 +522,18 @@ void Reference::restart(Learner& learner) const {
   learner.updates = 0;
 }
 
+// By the velocity of the model's ways, as in the paper; returns the model after the step.
+std::vector<double> Reference::outer_step(std::vector<double>& velocity) const {
+  std::vector<double> next = averages_[0].now;
+  const std::vector<double> of_learners = mean(&Learner::weights);
+  for (size_t i = 0; i < next.size(); ++i) {
+    const double way = of_learners[i] - next[i];
+    velocity[i] = mu_ * velocity[i] + way;
+    next[i] += beta_ * (way + mu_ * velocity[i]);
+  }
+  return next;
+}
+
 std::vector<double> Reference::next_average(size_t host) const {
   const auto& [now, before, learners] = averages_[host];
   std::vector<double> next(now.size());
@@ -508,7 +555,10 @@ void Reference::synchronise(bool ends_epoch) {
     for (Learner& learner : learners_) {
       for (size_t i = 0; i < shared.size(); ++i) learner.weights[i] -= alpha_ * (learner.weights[i] - shared[i]);
     }
-  } else if (kind_ == "sma") {
+  } else if (kind_ == "diloco") {
+    averages_[0].now = outer_step(outer_velocity_);
+    for (Learner& learner : learners_) learner.weights = averages_[0].now;
+  } else if (kind_ == "sma" || kind_ == "papa") {
     std::vector<std::vector<double>> next;
     for (size_t host = 0; host < averages_.size(); ++host) next.push_back(next_average(host));
     for (size_t host = 0; host < averages_.size(); ++host) {
@@ -538,6 +588,10 @@ void Reference::meet() {
 }
 
 std::vector<double> Reference::shared() const {
+  if (kind_ == "diloco" && updates_ > 0) {
+    std::vector<double> velocity = outer_velocity_;
+    return outer_step(velocity);
+  }
   if (kind_ == "sma" && updates_ == 0) return mean(&Average::now);
   if (kind_ == "sma") {
     std::vector<double> shared(weighed_.size(), 0);

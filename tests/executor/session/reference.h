@@ -4,6 +4,7 @@
 // the executor are compared with. Data, their order and the first weights are the project's; everything else is not.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,10 @@ namespace arbalest::test {
 // One training, as its graph and options say it and as the simulation reads it. The rate halves at the milestones.
 struct Setting {
   StrategyOptions strategy = {.name = "none"};
-  int devices = 1, learners = 1;  // learners per device
-  std::vector<int> gpus;          // the devices, if they are not CPUs
-  std::vector<int> hosts;         // by device, the number of its host; empty: all are of one
+  std::vector<StrategyPhase> later;  // strategies that take its place
+  int devices = 1, learners = 1;     // learners per device
+  std::vector<int> gpus;             // the devices, if they are not CPUs
+  std::vector<int> hosts;            // by device, the number of its host; empty: all are of one
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
@@ -129,16 +131,20 @@ class Reference {
   std::vector<double> mean(std::vector<double> Learner::*of, int host = -1) const;  // of a host's learners, or of all
   std::vector<double> mean(std::vector<double> Average::*of) const;
   std::vector<double> next_average(size_t host) const;
+  std::vector<double> outer_step(std::vector<double>& velocity) const;
   std::vector<double> shared() const;
-  bool averages_models() const { return kind_ == "sma" || kind_ == "local" || kind_ == "elastic"; }
+  bool averages_models() const { return kind_ != "none" && kind_ != "ssgd"; }
   std::vector<double> weighed(int64_t updates) const;
   void take_in(int64_t updates);
   void synchronise(bool ends_epoch);
   void meet();
 
-  const Setting setting_;
-  const std::string kind_;
-  const double alpha_, beta_, mu_;
+  void begin(const StrategyOptions& strategy);
+
+  Setting setting_;
+  std::string kind_;
+  double alpha_ = 0, beta_ = 0, mu_ = 0;
+  std::optional<double> carried_alpha_;  // of the strategy before, for the first update
   std::unique_ptr<Source> training_, test_;
   const DataOrder order_;
   const Perceptron perceptron_;
@@ -148,6 +154,7 @@ class Reference {
   int64_t iteration_ = 0;
   std::vector<Learner> learners_;
   std::vector<Average> averages_;             // z and z_prev: one, or, if hosts average apart, one for each host
+  std::vector<double> outer_velocity_;        // of the outer step
   int64_t updates_ = 0;                       // in the group of updates that is under way
   int64_t averagings_ = 0, apart_ = 0;        // since the last averaging of all hosts; updates since then
   int64_t group_begin_ = 0, last_begin_ = 0;  // first iterations of this group and of the one before

@@ -158,6 +158,14 @@ TEST_CASE("a run that rests and goes on elsewhere trains the same bits") {
                      .synchronize = "strategy = \"local\", every = 3",
                      .devices = devices,
                      .learners = learners});
+    cases.push_back({.train = "lr = 0.05, schedule = \"cosine\"",
+                     .synchronize = "strategy = \"papa\", every = 2, alpha = 0.25, follows_rate = 1",
+                     .devices = devices,
+                     .learners = learners});
+    cases.push_back({.train = "lr = 0.05, ema = 0.9",
+                     .synchronize = "strategy = \"diloco\", every = 3",
+                     .devices = devices,
+                     .learners = learners});
   }
   for (const char* strategy : {"sma", "local"}) {
     cases.push_back({.train = "lr = 0.05, ema = 0.9",

@@ -149,7 +149,7 @@ TEST_CASE("where there is no checkpoint yet a rollback ends the run, which says 
 }
 
 TEST_CASE("several learners go back together, in whichever segment they are") {
-  const std::vector<std::string> strategies = {"ssgd", "sma", "local"};
+  const std::vector<std::string> strategies = {"ssgd", "sma", "local", "papa", "diloco"};
   for (const std::string& strategy : strategies) {
     CAPTURE(strategy);
     const TestFolder folder;

@@ -91,7 +91,9 @@ TEST_CASE("a run in several plans is the run in one") {
                                                    {.name = "sma", .momentum = 0},
                                                    {.name = "sma", .momentum = 0.9},
                                                    {.name = "sma", .every = 4, .momentum = 0.9},
-                                                   {.name = "local", .every = 4}};
+                                                   {.name = "local", .every = 4},
+                                                   {.name = "papa", .every = 4, .alpha = 0.25},
+                                                   {.name = "diloco", .every = 4, .beta = 0.7, .momentum = 0.5}};
   for (const StrategyOptions& strategy : strategies) {
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
       Setting setting;
@@ -249,6 +251,42 @@ TEST_CASE("replicas take the correction of the last averaging with them") {
   carried = next(1, of("none"));  // a single learner goes on from z
   CHECK(floats_of(carried.learners[0].weights) == std::vector<float>{2, -2});
   CHECK(carried.learners[0].correction == 0);
+}
+
+TEST_CASE("learners of papa take their share with them, towards their mean") {
+  RunState state;
+  state.learners = {replica(1, 10), replica(3, 20)};
+  state.averages = {{bytes_of({2, -2}), bytes_of({1, -1})}};
+  state.averaged = true;
+  const StrategyOptions papa = of("papa", 0.25);
+  const RunState next = with_learners(state, 1, 3, papa, papa);
+  CHECK(floats_of(next.learners[0].weights) == std::vector<float>{1, -1});
+  CHECK(next.learners[1].correction == 0.25);
+  CHECK(floats_of(next.learners[2].weights) == std::vector<float>{2, -2});
+  CHECK(next.learners[2].correction == 0);
+  CHECK(floats_of(next.averages.at(0).now) == std::vector<float>{2, -2});
+}
+
+TEST_CASE("the outer step goes on with its momentum under another number of learners") {
+  RunState state;
+  state.learners = {replica(1, 10), replica(3, 20)};
+  state.averages = {{bytes_of({2, -2}), bytes_of({1, -1})}};  // z and x
+  const StrategyOptions diloco{.name = "diloco", .beta = 0.5, .momentum = 0.5};
+  RunState next = with_learners(state, 1, 3, diloco, diloco);
+  CHECK(next.averages.at(0).now == state.averages[0].now);
+  CHECK(next.averages.at(0).before == state.averages[0].before);
+  for (const LearnerState& one : next.learners) CHECK(floats_of(one.weights) == std::vector<float>{2, -2});
+
+  state.learners = {replica(3, 10), replica(5, 20)};
+  state.unaveraged = state.apart = 1;
+  next = with_learners(state, 1, 3, diloco, diloco);
+  CHECK(floats_of(next.averages.at(0).before) == std::vector<float>{3, -3});  // x' = 2 + (4 − 2) / 2
+  CHECK(floats_of(next.averages.at(0).now) == std::vector<float>{4, -4});     // z' = x' + (x' − 1) / 2
+  for (const LearnerState& one : next.learners) CHECK(floats_of(one.weights) == std::vector<float>{4, -4});
+
+  next = with_learners(state, 1, 2, of("local"), diloco);  // without momentum at first
+  CHECK(floats_of(next.averages.at(0).now) == std::vector<float>{4, -4});
+  CHECK(next.averages.at(0).before == next.averages.at(0).now);
 }
 
 TEST_CASE("hosts that average apart meet where learners or hosts change") {

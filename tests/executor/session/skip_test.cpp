@@ -116,7 +116,7 @@ TEST_CASE("GPUs skip updates, and find what is not finite, as CPUs do") {
     MESSAGE("SKIP: no CUDA device");
     return;
   }
-  for (const char* strategy : {"ssgd", "sma", "local", "none"}) {
+  for (const char* strategy : {"ssgd", "sma", "local", "none", "papa", "diloco"}) {
     for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
       CAPTURE(strategy);
       const TestFolder folder;
@@ -151,7 +151,7 @@ TEST_CASE("where no update is skipped a run that may skip them trains the same b
 }
 
 TEST_CASE("each learner skips for itself, but with S-SGD all alike") {
-  for (const char* strategy : {"ssgd", "sma", "local", "none"}) {
+  for (const char* strategy : {"ssgd", "sma", "local", "none", "papa", "diloco"}) {
     for (const int devices : {1, 2}) {
       CAPTURE(strategy);
       CAPTURE(devices);

@@ -40,18 +40,32 @@ StrategyOptions local(int64_t every) {
   return {.name = "local", .every = every};
 }
 
-const std::vector<StrategyOptions> kStrategies = {ssgd(),      sma(1, 0), sma(1, 0.9), sma(4, 0),
-                                                  sma(4, 0.9), local(1),  local(4)};
+// Four iterations are little for the paper's 0.01 to show.
+StrategyOptions papa(int64_t every, double alpha = 0.25) {
+  return {.name = "papa", .every = every, .alpha = alpha};
+}
+
+StrategyOptions diloco(int64_t every, double beta = 0.7, double momentum = 0.5) {
+  return {.name = "diloco", .every = every, .beta = beta, .momentum = momentum};
+}
+
+StrategyOptions following(StrategyOptions strategy) {
+  strategy.follows_rate = true;
+  return strategy;
+}
+
+const std::vector<StrategyOptions> kStrategies = {ssgd(),   sma(1, 0), sma(1, 0.9), sma(4, 0), sma(4, 0.9),
+                                                  local(1), local(4),  papa(1),     papa(4),   diloco(4)};
 
 struct Optimizer {
   double momentum, decay;
   bool nesterov;
 };
 
-// On top of the average's momentum, an optimiser's own is unstable.
+// On top of the average's momentum in every update, an optimiser's own is unstable.
 std::vector<Optimizer> optimizers(const StrategyOptions& strategy) {
   std::vector<Optimizer> all = {{0, 0, false}, {0, 0.02, false}};
-  if (strategy.momentum <= 0) all.insert(all.end(), {{0.9, 0, false}, {0.9, 0.02, true}});
+  if (strategy.momentum <= 0 || strategy.name == "diloco") all.insert(all.end(), {{0.9, 0, false}, {0.9, 0.02, true}});
   return all;
 }
 
@@ -83,7 +97,7 @@ TEST_CASE("learners on one device and on several train as the equations say") {
 TEST_CASE("AdamW trains by every strategy as the equations say") {
   for (StrategyOptions strategy : kStrategies) {
     if (strategy.momentum > 0) continue;
-    strategy.momentum = -1;  // of the average: 0, as the first moment is a momentum
+    strategy.momentum = -1;  // of SMA's average: 0, as the first moment is a momentum
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
       for (const int64_t accumulate : {1, 2}) {
         Setting setting = setting_of(strategy, {0, 0.1, false}, devices, learners);
@@ -196,6 +210,8 @@ TEST_CASE("what is compared tells strategies apart") {
     models.push_back(simulated(setting_of(strategy, {0, 0, false}, 2, 2)));
   }
   models.push_back(simulated(setting_of(sma(1, 0, 0.1), {0, 0, false}, 2, 2)));
+  models.push_back(simulated(setting_of(papa(4, 0), {0, 0, false}, 2, 2)));
+  models.push_back(simulated(setting_of(diloco(4, 0.7, 0), {0, 0, false}, 2, 2)));
   models.push_back(simulated(setting_of(ssgd(), {0, 0, false}, 1, 1)));
   models.push_back(simulated(setting_of(ssgd(), {0, 0.02, false}, 2, 2)));
   for (size_t a = 0; a < models.size(); ++a) {
@@ -204,6 +220,44 @@ TEST_CASE("what is compared tells strategies apart") {
       CHECK(greatest_difference(models[a], models[b]) > 100 * kTolerance);
     }
   }
+}
+
+TEST_CASE("an outer step without momentum and of rate 1 is local SGD") {
+  const Optimizer plain{0.9, 0.02, false};
+  CHECK(greatest_difference(executed(setting_of(diloco(4, 1, 0), plain, 2, 2)),
+                            executed(setting_of(local(4), plain, 2, 2))) < kTolerance);
+  for (const double beta : {0.3, 1.2}) {
+    for (const double momentum : {0.0, 0.5, 0.8}) {
+      Setting setting = setting_of(diloco(3, beta, momentum), {0, 0, false}, 2, 2);
+      setting.rate = 0.01;  // an outer step with momentum multiplies it
+      check_against_simulation(setting);
+    }
+  }
+}
+
+TEST_CASE("the share that learners give up may follow the rate") {
+  for (const StrategyOptions& strategy : {sma(1, 0), sma(4, 0), papa(1), papa(4)}) {
+    for (const auto& [devices, learners] : {std::pair{1, 2}, {2, 2}}) {
+      for (const RateScaling scaling : {RateScaling::None, RateScaling::Linear}) {
+        Setting setting = setting_of(following(strategy), {0, 0, false}, devices, learners);
+        setting.rate = 0.02;
+        setting.scaling = scaling;
+        setting.milestones = {1, 2.4, 2.8};
+        check_against_simulation(setting);
+        Setting fixed = setting;
+        fixed.strategy.follows_rate = false;
+        CHECK(greatest_difference(simulated(setting), simulated(fixed)) > 100 * kTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("learners of papa that give nothing up train apart, and their mean is saved") {
+  Setting apart = setting_of(papa(4, 0), {0.9, 0, false}, 1, 2);
+  check_against_simulation(apart);
+  apart.test_samples = 61;
+  apart.iterations = 4 * apart.rounds;
+  check_validations(apart, 1e-5);
 }
 
 // Groups of averagings are cut short at the end of each epoch, and the run ends within one.
@@ -292,7 +346,7 @@ TEST_CASE("the average has momentum unless the optimiser has it") {
 }
 
 TEST_CASE("a run may end anywhere in a group") {
-  for (const StrategyOptions& strategy : {sma(4, 0), sma(4, 0.9), local(4)}) {
+  for (const StrategyOptions& strategy : {sma(4, 0), sma(4, 0.9), local(4), papa(4), diloco(4)}) {
     for (int64_t iterations = 1; iterations <= 12; ++iterations) {
       Setting setting = setting_of(strategy, {0, 0, false}, 2, 2);
       setting.rounds = 9;
@@ -312,8 +366,8 @@ TEST_CASE("averaging starts again where the rate drops") {
       }
     }
   }
-  // Learners that average gradients or are replaced by their mean go on.
-  for (const StrategyOptions& strategy : {ssgd(), local(4)}) {
+  // Learners that average gradients, are replaced or shall differ go on.
+  for (const StrategyOptions& strategy : {ssgd(), local(4), papa(2), diloco(4)}) {
     Setting setting = setting_of(strategy, {0.9, 0, false}, 2, 2);
     setting.milestones = {1, 2.4};
     check_against_simulation(setting);
@@ -333,7 +387,7 @@ TEST_CASE("the rate may follow the number of learners") {
 }
 
 TEST_CASE("several batches may make an update") {
-  for (const StrategyOptions& strategy : {ssgd(), sma(1, 0), sma(3, 0), local(2), sma(2, 0.9)}) {
+  for (const StrategyOptions& strategy : {ssgd(), sma(1, 0), sma(3, 0), local(2), sma(2, 0.9), papa(2), diloco(2)}) {
     const Optimizer optimizer{strategy.momentum > 0 ? 0 : 0.9, 0.01, false};
     for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
       for (const int64_t iterations : {60, 57, 55, 50}) {  // whole epochs; within a group; within an update
@@ -447,8 +501,7 @@ TEST_CASE("synchronisation that cannot be is refused") {
                              "expected {}; did you mean 'sma'?",
                              strategies_in_words())));
   CHECK(strategies_in_words().starts_with("none, ssgd, sma"));  // others may be registered
-  CHECK(contains(refusal("synchronize.alpha=1.5", options),
-                 "attribute 'alpha' is 1.5; expected more than 0 and at most 1"));
+  CHECK(contains(refusal("synchronize.alpha=1.5", options), "attribute 'alpha' is 1.5; expected 0 to 1"));
   CHECK(contains(refusal("synchronize.alpha=-0.5", options), "attribute 'alpha' is -0.5"));
   CHECK(contains(refusal("synchronize.beta=2.5", options),
                  "attribute 'beta' is 2.5; expected more than 0 and at most 2"));
@@ -469,6 +522,22 @@ TEST_CASE("synchronisation that cannot be is refused") {
                    run(std::move(graph), options);
                  }),
                  "attribute 'every' is 2; ssgd averages gradients at every update"));
+
+  const auto refused_with = [&](const char* strategy, const char* assignment) {
+    return message_of([&] {
+      Graph graph = graph_of(setting);
+      apply_override(graph, std::string("synchronize.strategy=") + strategy);
+      apply_override(graph, assignment);
+      run(std::move(graph), options);
+    });
+  };
+  CHECK(contains(refused_with("papa", "synchronize.beta=0.5"),
+                 "attribute 'beta' is 0.5; the average of papa is the mean of its learners"));
+  CHECK(contains(refused_with("papa", "synchronize.momentum=0.5"), "attribute 'momentum' is 0.5; the average of papa"));
+  CHECK(contains(refused_with("papa", "synchronize.every_hosts=2"), "attribute 'every_hosts' is 2; with papa"));
+  CHECK(contains(refused_with("local", "synchronize.follows_rate=1"),
+                 "attribute 'follows_rate' is 1, and local draws no learner towards an average"));
+  CHECK(contains(refused_with("sma", "synchronize.follows_rate=2"), "attribute 'follows_rate' is 2; expected 0 or 1"));
 
   SessionOptions mixed = options;
   mixed.learners.devices = {{PlanDevice::Kind::Cpu, 0}, {PlanDevice::Kind::Cuda, 0}};

@@ -20,8 +20,12 @@ using namespace arbalest::test;
 namespace validation_rules_test {
 namespace {
 
-const std::vector<StrategyOptions> kStrategies = {
-    {.name = "ssgd"}, {.name = "sma"}, {.name = "sma", .every = 4, .momentum = 0}, {.name = "local", .every = 4}};
+const std::vector<StrategyOptions> kStrategies = {{.name = "ssgd"},
+                                                  {.name = "sma"},
+                                                  {.name = "sma", .every = 4, .momentum = 0},
+                                                  {.name = "local", .every = 4},
+                                                  {.name = "papa", .every = 4, .alpha = 0.25, .momentum = 0},
+                                                  {.name = "diloco", .every = 4, .momentum = 0}};
 
 // Its layers have batch norm: running statistics differ from learner to learner.
 Graph normalised(const StrategyOptions& strategy) {

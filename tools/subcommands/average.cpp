@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest average: one model whose weights are the mean of several models'.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+#include "base/process.h"
+#include "executor/inference/average_models.h"
+#include "executor/session/output_paths.h"
+#include "tools/command/commands.h"
+#include "tools/command/session_setup.h"
+#include "tools/command/subcommand.h"
+#include "tools/command/trained_graph.h"
+
+namespace arbalest {
+namespace {
+
+// A line for each model, in columns.
+class SoupTable {
+ public:
+  // `before`: what stands before names in lines of a greedy soup.
+  SoupTable(const std::vector<std::string>& files, std::string metric, std::string_view before)
+      : metric_(std::move(metric)) {
+    for (const std::string& file : files) width_ = std::max(width_, before.size() + printable(file).size());
+  }
+  void line(const std::string& name, const ModelAverage::Measured& measured, const std::string& note = "") const {
+    const std::string value = std::isnan(measured.value) ? "undefined" : fmt::format("{:.6g}", measured.value);
+    fmt::print("{:<{}}  {} {}{}\n", printable(name), width_, printable(metric_), value, note);
+  }
+
+ private:
+  size_t width_ = 16;
+  std::string metric_;
+};
+
+}  // namespace
+
+int command_average(const AverageOptions& given) {
+  AverageOptions options = given;
+  const std::vector<std::string>& files = options.files;
+  options.session.files.weights = files.front();  // whose run says what it changed in the graph
+  NamedPaths inputs;
+  for (const std::string& file : files) inputs.emplace_back("MODEL", file);
+  const NamedPaths outputs = {{"--output", options.out}};
+  check_inputs_kept(inputs, outputs);
+  std::vector<std::string> graph_files;
+  Graph graph = load_as_trained(options, &graph_files);
+  check_graph_kept(graph_files, options.session.files, outputs);
+  check_weights_name("--output", options.out);
+  check_kind_kept("--output", options.out, OutputKind::Weights);
+  const auto held = hold_outputs(outputs);
+  SessionOptions session = session_options(options);
+  take_as_trained(session, options, graph);
+  const ModelAverage average(std::move(graph), session, files);
+  const std::string with = options.greedy ? "with " : "";
+  const SoupTable table(files, average.metric(), with);
+  std::vector<ModelAverage::Measured> single;
+  std::vector<size_t> all;
+  for (size_t model = 0; model < files.size(); ++model) {
+    all.push_back(model);
+    single.push_back(average.mean({model}));
+    table.line(files[model], single.back());
+  }
+  GreedySoup soup;
+  if (options.greedy) {
+    soup = greedy_soup(average, single, [&](size_t model, bool joins, const ModelAverage::Measured& mean) {
+      table.line(with + files[model], mean, joins ? "" : ", left out");
+    });
+  } else {
+    soup = {all, average.mean(all)};
+  }
+  average.save(options.out, soup.mean, soup.models.size());
+  table.line(fmt::format("mean of {}", soup.models.size()), soup.mean, fmt::format(": {}", printable(options.out)));
+  return kDone;
+}
+
+void declare_average(Subcommands& commands) {
+  const auto command =
+      commands.add<AverageOptions>("average", "write the mean of several trained models", command_average);
+  CLI::App& app = command.app;
+  AverageOptions& options = command.options;
+  bind_graph(app, options);
+  bind_passes(app, options.session);
+  bind_reading(app, options.session, "go on over so many samples that cannot be read, which are left out");
+  app.add_option("MODEL", options.files, "weights of models of this graph (safetensors), two at least")
+      ->type_name("")
+      ->check(not_empty());
+  app.add_option("-o,--output", options.out, "the file of weights to write")->type_name("FILE")->check(not_empty());
+  app.add_flag("--greedy", options.greedy,
+               "from the best model on, take in each with which the mean is as good on the validation data; otherwise "
+               "all");
+  app.add_option("--metric", options.session.rules.metric,
+                 "what models are compared by, NAME or NAME:min or NAME:max; otherwise the first that is not the loss")
+      ->type_name("NAME")
+      ->check(not_empty());
+  app.add_option("--recalibrate", options.session.rules.recalibrate,
+                 fmt::format("training batches that statistics of batch norms are made anew with; 0: as the graph's "
+                             "Validate says, otherwise {}",
+                             ModelAverage::kRecalibrate))
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+  app.footer(
+      "Every model, and every mean, is measured on the graph's validation data, with statistics of batch norms that\n"
+      "are made anew. Models should share a part of their training: the mean of models from different first weights\n"
+      "is worth nothing.");
+  command.check = [&app, &options] {
+    require(options.out, "--output", app);
+    if (options.files.size() < 2) {
+      throw GraphError(fmt::format("average takes two models or more; found {}", options.files.size()));
+    }
+  };
+}
+
+}  // namespace arbalest

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/experiment/cells.h"
-#include "tools/experiment/expression.h"
+#include "tools/experiment/cells/cells.h"
+#include "tools/experiment/cells/expression.h"
 
 using namespace arbalest;
 
@@ -170,6 +170,10 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "[throughput]\n[derived]\nhosts = \"1 + 1\"\n", "b.toml:5:9: g: " + one_host);
   check_fault(kGraph + "[throughput]\n[[together]]\nbatch = [1, 2]\nhosts = [1, 2]\n", one_host);
   check_fault(kGraph + "[[together]]\nbatch = [1, 2, 1]\nlearners = [1, 1, 1]\n", "two combinations are the same: ");
+  check_fault(kGraph + "[accuracy]\nmllog = true\n", "'accuracy.mllog': found a TOML boolean, expected a table");
+  CHECK_FALSE(read(kGraph + "[accuracy]\n").accuracy->mllog);
+  CHECK(read(kGraph + "[accuracy.mllog]\nsubmission_org = \"A lab\"\ncache_clear = true\n").accuracy->mllog ==
+        std::vector<std::string>{"cache_clear=true", "submission_org=A lab"});
   check_fault(kGraph + "[accuracy]\nseeds = [1.5]\n", "seeds: found 1.5, expected whole numbers from 0 on");
   CHECK(read(kGraph + "[accuracy]\nseeds = [9007199254740993]\n").accuracy->seeds.front() == 9007199254740993);
   check_fault(kGraph + "[peer.\"\"]\ncommand = \"t\"\n", "[peer.\"\"]: expected another program's name");

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -233,6 +235,26 @@ TEST_CASE("expressions have the usual order, and say where they are wrong") {
   CHECK_THROWS_AS(number("1..2"), GraphError);
   CHECK(text_of(0.1) == "0.1");
   CHECK(text_of(64) == "64");
+}
+
+TEST_CASE("the experiments in examples/bench state cells, of graphs that are there, and exclude nothing in vain") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  if (!root) {
+    MESSAGE("SKIP: ARBALEST_SOURCE is not set");
+    return;
+  }
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(root) / "examples/bench")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    CAPTURE(entry.path());
+    const BenchFile file = read_bench_file(entry.path().string());
+    const BenchCells cells = expand(file);
+    CHECK_FALSE(file.title.empty());
+    CHECK(cells.idle.empty());
+    for (const BenchCell& cell : cells.cells) CHECK(std::filesystem::exists(cell.settings.at("graph")));
+  }
+  CHECK(files >= 7);
 }
 
 TEST_CASE("settings become words of run and of bench scaling") {

@@ -11,7 +11,7 @@
 
 namespace arbalest {
 
-// Tasks of the plan take as long as those of the same name take in the profile, whose device and learner are any.
+// A task takes as long as the task of the same name in the profile, whatever its device and learner.
 //  - A task that is cut in another way takes the time of its nodes, by their names.
 //  - Nodes that the profile does not have take the time of their bytes, at the rate of the profile's largest node.
 //  - Averages of the learners on a device grow with the number of models that they read and write.

@@ -20,7 +20,8 @@ inline constexpr const char* kPyTorchFile = "a PyTorch checkpoint";
 inline constexpr const char* kPickle = "a Python pickle";
 
 // The beginnings of the traces and logs that runs write.
-inline constexpr std::string_view kTraceStart = "{\"displayTimeUnit\"", kLogStart = "{\"event\":";
+inline constexpr std::string_view kTraceStart = "{\"displayTimeUnit\"",
+                                  kLogStart = "{\"event\":", kMlperfLogStart = ":::MLLOG ";
 
 // Whether a file, or the content of a gzipped file, begins with `start`. False if it cannot be read or is no regular
 // file: reading from a pipe would lose the bytes.

@@ -70,9 +70,15 @@ bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKi
     case OutputKind::Weights: return is_saved_model(path);
     case OutputKind::Trace: return begins_with(path, kTraceStart);
     case OutputKind::Log: return begins_with(path, kLogStart);
+    case OutputKind::MlperfLog: return begins_with(path, kMlperfLogStart);
     case OutputKind::Model: return kind_of_file(head) == kOnnxFile;
     case OutputKind::Page: return begins_with(path, "<!doctype html>");
     case OutputKind::Picture: return begins_with(path, "<svg ");
+    case OutputKind::Bundle: {
+      constexpr size_t kMagic = 257;  // where "ustar" stands in a header
+      const std::string_view bytes(reinterpret_cast<const char*>(head.data()), head.size());
+      return bytes.size() > kMagic && bytes.substr(kMagic).starts_with("ustar");
+    }
   }
   return false;
 }
@@ -82,9 +88,11 @@ const char* name_of(OutputKind kind) {
     case OutputKind::Weights: return "weights that a run has saved";
     case OutputKind::Trace: return "a trace";
     case OutputKind::Log: return "a log";
+    case OutputKind::MlperfLog: return "an MLPerf log";
     case OutputKind::Model: return "an .onnx model";
     case OutputKind::Page: return "a page";
     case OutputKind::Picture: return "a picture (SVG)";
+    case OutputKind::Bundle: return "a tar archive";
   }
   return "";
 }

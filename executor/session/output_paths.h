@@ -26,12 +26,14 @@ void check_inputs_kept(const NamedPaths& inputs, const NamedPaths& outputs);
 
 // The kind of file that an option writes; it may only replace a file of the same kind.
 enum class OutputKind : uint8_t {
-  Weights,  // safetensors with the metadata of a run's
-  Trace,    // as run --trace writes it
-  Log,      // JSON lines, the first of which is an event
-  Model,    // .onnx
-  Page,     // HTML
-  Picture   // SVG
+  Weights,    // safetensors with the metadata of a run's
+  Trace,      // as run --trace writes it
+  Log,        // JSON lines, the first of which is an event
+  MlperfLog,  // as run --mllog writes it
+  Model,      // .onnx
+  Page,       // HTML
+  Picture,    // SVG
+  Bundle      // a tar archive, as bench --bundle writes it
 };
 
 // Throws GraphError if the file that an option would replace is of another kind: a mistyped path may name data or a

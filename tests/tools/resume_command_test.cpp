@@ -45,7 +45,7 @@ struct Place {
   const TestFolder folder;
   std::string graph = folder.write("g.onnxtxt", std::string(kGraph)).string();
   std::string log = (folder / "log").string(), weights = (folder / "w").string(), checkpoints = (folder / "c").string(),
-              events = (folder / "events").string();
+              events = (folder / "events").string(), mllog = (folder / "mllog").string();
 
   const char *devices = "cpu:0", *learners = "2", *epochs = "20";
 
@@ -53,6 +53,7 @@ struct Place {
     std::vector<const char*> words = {"run", graph.c_str(), "--deterministic", "--epochs", epochs, "--threads", "2"};
     words.insert(words.end(), {"--devices", devices, "--learners", learners, "--save", weights.c_str()});
     words.insert(words.end(), {"--log", log.c_str(), "--tensorboard", events.c_str()});
+    words.insert(words.end(), {"--mllog", mllog.c_str()});
     words.insert(words.end(), {"--checkpoint", checkpoints.c_str(), "--checkpoint-every", "7it"});
     words.insert(words.end(), more.begin(), more.end());
     const Command command = parse(words);
@@ -77,6 +78,18 @@ std::multiset<std::string> told(const std::string& log) {
   return events;
 }
 
+// The keys of MLPerf's log without those of checkpoints. Validations end while the next epoch trains, so that the order
+// is not the same in all runs.
+std::multiset<std::string> keys_of(const std::string& mllog) {
+  std::multiset<std::string> keys;
+  std::ifstream file(mllog);
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json event = nlohmann::json::parse(line.substr(line.find('{')));
+    if (event["key"] != "checkpoint") keys.insert(event["key"].get<std::string>() + event["metadata"].dump());
+  }
+  return keys;
+}
+
 std::string refused(const std::function<void()>& run) {
   try {
     run();
@@ -99,9 +112,11 @@ TEST_CASE("a run that goes on has the weights and the log of one that was not en
     fs::create_directories(part.checkpoints);
     fs::copy(checkpoints[i], part.checkpoints);
     fs::copy(whole.log, part.log);  // of a run that was ended later than its checkpoint
+    fs::copy(whole.mllog, part.mllog);
     CHECK(part.run({"--resume", "--checkpoint-keep", "100"}) == kDone);
     CHECK(read_file(part.weights) == read_file(whole.weights));
     CHECK(told(part.log) == expected);
+    CHECK(keys_of(part.mllog) == keys_of(whole.mllog));
   }
   // Nothing is left to train: the run ends as it did, and its log is not told anything twice.
   CHECK(whole.run({"--resume", "--checkpoint-keep", "100"}) == kDone);

@@ -14,6 +14,7 @@
 #include "executor/inference/export_model.h"
 #include "executor/session/session.h"
 #include "executor/session/target.h"
+#include "executor/trace/link_model.h"
 #include "executor/trace/what_if.h"
 #include "executor/world/world.h"
 #include "graph/file/graph_file.h"
@@ -43,8 +44,10 @@ struct OptionValue {
 };
 
 struct RunOptions : GraphOptions {
-  std::string log;          // JSON lines
-  std::string tensorboard;  // a folder for event files
+  std::string log;                     // JSON lines
+  std::string tensorboard;             // a folder for event files
+  std::string mllog;                   // MLPerf's
+  std::vector<std::string> mllog_set;  // each "submission_org=Lab"
   WorldOptions world;
   // The command line and its options, for readers of either output.
   std::vector<std::string> command_line;
@@ -101,6 +104,7 @@ struct ScalingOptions : GraphOptions {
   double window_seconds = 1;
   double warmup_seconds = 1;
   double settled = 0;                    // WindowRule::settled
+  std::string trace;                     // of the only cell; "": none
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
 };
@@ -112,6 +116,8 @@ struct BenchOptions {
   std::vector<std::string> set;    // each "learners=[1, 2]"
   std::vector<std::string> cells;  // ids of those to look at; empty: all
   bool dry_run = false;            // print the cells, run nothing
+  bool quote = false;              // predict the cells from profiles, measure nothing
+  std::optional<Link> link;        // between devices, for predictions
   bool anyway = false;             // measure on a machine that does other work
   bool retry = false;              // trials that failed run again
   int64_t gpu_memory = 0;          // of each GPU, for plans; 0: of those that are here
@@ -120,6 +126,7 @@ struct BenchOptions {
   enum class Format : uint8_t { Text, Markdown, Csv };
   Format format = Format::Text;
   std::string output;   // the page; "": none
+  std::string bundle;   // an archive to publish; "": none
   std::string program;  // that runs trials; "": this one
 };
 

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "executor/devices/energy.h"
 #include "executor/session/observer.h"
 
 namespace arbalest {
@@ -42,8 +43,9 @@ class VanishingFolder {
 // Follows one run and ends it once its windows are measured.
 class CellObserver final : public RunObserver {
  public:
-  CellObserver(ScalingCell& cell, const WindowRule& rule, const std::stop_token& interrupted)
-      : cell_(cell), meter_(rule), interrupted_(interrupted) {}
+  CellObserver(ScalingCell& cell, const WindowRule& rule, const std::vector<PlanDevice>& devices,
+               const std::stop_token& interrupted)
+      : cell_(cell), meter_(rule), energy_(devices), interrupted_(interrupted) {}
 
   void started(const RunStarted& event) override {
     cell_.batch = event.batch;
@@ -56,6 +58,7 @@ class CellObserver final : public RunObserver {
 
   void progress(const RunProgress& event) override {
     meter_.add(event.iteration, event.seconds);
+    look_at_energy(event);
     if (meter_.complete() || interrupted_.stop_requested()) stop_.request_stop();
   }
 
@@ -63,6 +66,14 @@ class CellObserver final : public RunObserver {
   bool complete() const { return meter_.complete(); }
   double warmup_seconds() const { return meter_.warmup_seconds(); }
   bool settled() const { return meter_.agreed(); }
+  // Over the windows, as far as there are readings; 0: unknown.
+  double joules_per_image() const {
+    const auto first = std::find_if(readings_.begin(), readings_.end(),
+                                    [&](const Reading& each) { return each.seconds >= meter_.warmup_seconds(); });
+    if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
+    const double images = double(readings_.back().iteration - first->iteration) * images_per_iteration_;
+    return (readings_.back().joules - first->joules) / images;
+  }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
     for (double& rate : rates) rate *= images_per_iteration_;
@@ -70,8 +81,22 @@ class CellObserver final : public RunObserver {
   }
 
  private:
+  struct Reading {
+    int64_t iteration = 0;
+    double seconds = 0, joules = 0;
+  };
+  void look_at_energy(const RunProgress& event) {
+    constexpr double kApart = 0.1;  // s: counters change no more often
+    if (!readings_.empty() && event.seconds - readings_.back().seconds < kApart) return;
+    if (const std::optional<double> joules = energy_.joules()) {
+      readings_.push_back({event.iteration, event.seconds, *joules});
+    }
+  }
+
   ScalingCell& cell_;
   WindowMeter meter_;
+  const EnergyMeter energy_;
+  std::vector<Reading> readings_;
   double images_per_iteration_ = 0;  // over all learners
   const std::stop_token interrupted_;
   std::stop_source stop_;
@@ -149,17 +174,21 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool) {
   return counts;
 }
 
+void train_without_end(SessionOptions& session) {
+  constexpr int64_t kEndless = int64_t{1} << 40;  // as many iterations as a run can count
+  session.length.epochs = 1;                      // iterations decide
+  session.length.iterations = kEndless;
+}
+
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
                          const std::stop_token& interrupted, const Train& train) {
-  constexpr int64_t kEndless = int64_t{1} << 40;  // as many iterations as a run can count
   ScalingCell cell;
   for (const PlanDevice& device : session.learners.devices) cell.devices.push_back(to_string(device));
   cell.learners = session.learners.per_device;
-  CellObserver observer(cell, rule, interrupted);
+  CellObserver observer(cell, rule, session.learners.devices, interrupted);
   try {
     const VanishingFolder folder;
-    session.length.epochs = 1;  // iterations decide
-    session.length.iterations = kEndless;
+    train_without_end(session);
     session.files.save = folder.file("weights.safetensors");
     if (!session.files.trace.empty()) session.files.trace = folder.file("trace.json.gz");
     train(graph, session, observer, observer.stop());
@@ -171,6 +200,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
   cell.windows = observer.images_per_second();
   cell.warmup_seconds = observer.warmup_seconds();
   cell.settled = observer.settled();
+  cell.joules_per_image = observer.joules_per_image();
   return cell;
 }
 
@@ -244,6 +274,7 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["setup_seconds"] = cell.setup_seconds;
     line["warmup_seconds"] = cell.warmup_seconds;
     if (!cell.settled) line["settled"] = false;
+    if (cell.joules_per_image > 0) line["joules_per_image"] = cell.joules_per_image;
     if (row.images_per_money_unit) line["images_per_money_unit"] = *row.images_per_money_unit;
   }
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -68,6 +68,7 @@ struct ScalingCell {
   double setup_seconds = 0;
   double warmup_seconds = 0;
   bool settled = true;         // whether rates agreed when the warm-up ended
+  double joules_per_image = 0;  // of all GPUs, over the windows; 0: unknown
   std::string error;           // one line; "" if measured
   std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
 
@@ -79,6 +80,9 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 
 // Trains, as run_training() does.
 using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, std::stop_token)>;
+
+// Makes a run go on until it is stopped: as long as a run can count.
+void train_without_end(SessionOptions& session);
 
 // Trains until the windows are measured or `interrupted` is requested. `graph` has no Validate node. Of `session`, the
 // devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Any failure

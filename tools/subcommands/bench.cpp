@@ -38,6 +38,13 @@ int command_bench_scaling(const ScalingOptions& options) {
   SessionOptions session = session_options(options);
   const std::vector<PlanDevice> pool = session.learners.devices;
   const std::vector<int> counts = device_counts(options.device_counts, pool.size());
+  if (const size_t cells = counts.size() * options.learners.size(); !options.trace.empty() && cells > 1) {
+    throw GraphError(
+        fmt::format("--trace {}: found {} cells, expected one: --device-counts and --learners name one "
+                    "number each",
+                    options.trace, cells));
+  }
+  check_kind_kept("--trace", options.trace, OutputKind::Trace);
   const Graph graph = graph_to_measure(options, options.batch);
   const int64_t batch = check(graph, session);
   WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
@@ -51,11 +58,15 @@ int command_bench_scaling(const ScalingOptions& options) {
     print(table.heading());
   }
   const InterruptHandler interrupt;
+  const Train train = [&](const Graph& measured, SessionOptions with, RunObserver& observer, std::stop_token stop) {
+    with.files.trace = options.trace;
+    run_training(measured, with, observer, std::move(stop));
+  };
   for (const int devices : counts) {
     for (const int learners : options.learners) {
       session.learners.devices.assign(pool.begin(), pool.begin() + devices);
       session.learners.per_device = learners;
-      const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token()));
+      const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token(), train));
       print(options.json ? table.json(row) : table.line(row));
       if (InterruptHandler::requested()) return kInterrupted;
     }
@@ -144,6 +155,7 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
   option("--price-per-hour", options.price_per_hour, "X",
          "of all devices together; adds images per unit of money, a cell paying for the devices that it uses")
       ->check(real(1e-6, 1e9));
+  option("--trace", options.trace, "FILE", "write a trace of the only cell (.json.gz)")->check(not_empty());
   app.add_flag("--json", options.json, "one JSON object a line and cell");
   app.footer(
       "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
@@ -230,6 +242,12 @@ CLI::App& declare_file(Subcommands& commands) {
       ->take_all()
       ->allow_extra_args(false);
   app.add_flag("--dry-run", options.dry_run, "list cells, their memory and what they will take; run nothing");
+  app.add_flag("--quote", options.quote,
+               "predict what each cell does, from profiles of one device that take seconds each; measure nothing");
+  app.add_option_function<std::string>(
+         "--link", [&options](const std::string& link) { options.link = parse_link("--link", link); },
+         "with --quote: latency and bandwidth between devices, as in 10us,300GB/s")
+      ->type_name("LINK");
   app.add_option_function<std::string>(
          "--gpu-memory", [&options](const std::string& size) { options.gpu_memory = bytes_of("--gpu-memory", size); },
          "of each GPU (80GiB), for cells whose GPUs are not in this machine")
@@ -253,6 +271,8 @@ CLI::App& declare_file(Subcommands& commands) {
       ->default_str("text")
       ->type_name("NAME");
   text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
+  text("--bundle", options.bundle, "FILE.tar",
+       "write an archive to publish, too: the file, its graphs, results, logs, tables, page and environment");
   app.footer(
       "The same command goes on with what is missing, whenever it was ended. Each trial is a process of its own.\n"
       "Exit status: 0 all is measured, 1 a trial failed, 2 the file is wrong, 130 interrupted.");
@@ -265,9 +285,10 @@ CLI::App& declare_file(Subcommands& commands) {
           "bench: found no file, expected FILE.toml, scaling, tracing or compare; 'arbalest bench --help' says more");
     }
     if (!options.file.ends_with(".toml")) reject(app, {options.file});
-    if (options.gpu_memory > 0 && !options.dry_run) {
-      throw GraphError("bench: --gpu-memory stands for GPUs that are not here; expected --dry-run with it");
+    if (options.gpu_memory > 0 && !options.dry_run && !options.quote) {
+      throw GraphError("bench: --gpu-memory stands for GPUs that are not here; expected --dry-run or --quote with it");
     }
+    if (options.link && !options.quote) throw GraphError("bench: --link is for predictions; expected --quote with it");
   };
   return app;
 }

@@ -27,32 +27,22 @@
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
-#include "tools/experiment/bench_page.h"
-#include "tools/experiment/cell_command.h"
-#include "tools/experiment/cells.h"
-#include "tools/experiment/child_process.h"
-#include "tools/experiment/compare.h"
-#include "tools/experiment/machine_state.h"
-#include "tools/experiment/queue_script.h"
-#include "tools/experiment/summary.h"
-#include "tools/experiment/trials.h"
+#include "tools/experiment/answer/bench_page.h"
+#include "tools/experiment/answer/bundle.h"
+#include "tools/experiment/answer/compare.h"
+#include "tools/experiment/answer/summary.h"
+#include "tools/experiment/cells/cells.h"
+#include "tools/experiment/measure/cell_command.h"
+#include "tools/experiment/measure/child_process.h"
+#include "tools/experiment/measure/machine_state.h"
+#include "tools/experiment/measure/queue_script.h"
+#include "tools/experiment/measure/run_trial.h"
+#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/quote/quote.h"
 #include "tools/page/page_file.h"
 
 namespace arbalest {
 namespace {
-
-// The last line that is not empty, without the program's name.
-std::string last_line(const std::string& text) {
-  constexpr std::string_view kName = "arbalest: ";
-  const size_t end = text.find_last_not_of(" \n\r");
-  if (end == text.npos) return "it said nothing";
-  const size_t before = text.find_last_of("\n\r", end);
-  const size_t begin = before == text.npos ? 0 : before + 1;
-  const std::string line = text.substr(begin, end - begin + 1);
-  return line.starts_with(kName) ? line.substr(kName.size()) : line;
-}
-
-constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
@@ -77,12 +67,14 @@ class Bench {
 
   int run() {
     if (!options_.output.empty()) check_kind_kept("--output", options_.output, OutputKind::Page);
+    if (!options_.bundle.empty()) check_kind_kept("--bundle", options_.bundle, OutputKind::Bundle);
     if (!options_.slurm.empty()) return write_script();
     if (!options_.collect.empty()) collect();
     trials_ =
         trials_of(file_, cells_, [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); });
     take(read_results(results_path_).trials);
     tell_changes();
+    if (options_.quote) return quote();
     if (options_.dry_run) return dry_run();
     if (!options_.collect.empty()) {
       print();
@@ -241,6 +233,7 @@ class Bench {
   }
 
   int dry_run() {
+    quotes_ = current_quotes();
     ResultTable table{file_.title.empty() ? options_.file : file_.title,
                       {{"cell", false}, {"id", false}, {"planned memory"}, {"trials to run"}, {"s, about"}},
                       {},
@@ -277,7 +270,9 @@ class Bench {
     }
     table.notes.push_back(fmt::format("{} cells, {} trials to run, {} s{}", cells_.cells.size(), waiting.size(),
                                       shown(total), all_known ? "" : " and training, whose speed is not known yet"));
-    write({table});
+    std::vector<ResultTable> tables = {table};
+    add_quotes(summarize(file_, cells_, current()), tables);
+    write(tables);
     return kDone;
   }
 
@@ -291,6 +286,10 @@ class Bench {
     std::vector<double> rates;
     for (const TrialResult& result : results_) {
       if (result.cell == cell.id && result.images_per_second > 0) rates.push_back(result.images_per_second);
+    }
+    const auto quote = std::find_if(quotes_.begin(), quotes_.end(), [&](const Quote& q) { return q.cell == cell.id; });
+    if (rates.empty() && quote != quotes_.end() && quote->images_per_second > 0) {
+      rates.push_back(quote->images_per_second);
     }
     TimeLeft left;
     for (const Trial* trial : waiting) {
@@ -349,7 +348,7 @@ class Bench {
     return fmt::format("{:.4f} after {} s", result.curve.back().value, shown(result.seconds));
   }
 
-  void check_machine() const {
+  std::vector<PlanDevice> all_devices() const {
     std::set<std::string> seen;
     std::vector<PlanDevice> devices;
     for (const BenchCell& cell : cells_.cells) {
@@ -357,7 +356,11 @@ class Bench {
         if (seen.insert(to_string(device)).second) devices.push_back(device);
       }
     }
-    const MachineState state = look_at_machine(devices);
+    return devices;
+  }
+
+  void check_machine() const {
+    const MachineState state = look_at_machine(all_devices());
     if (state.faults.empty() || options_.anyway) return;
     throw RunError(
         fmt::format("measurements would mislead: {}; --anyway measures all the same", fmt::join(state.faults, "; ")));
@@ -378,107 +381,134 @@ class Bench {
     gave_queues_ = !given && std::getenv(kQueues);
   }
 
-  // The result; none, and why, if the process was ended from outside, or failed to begin.
   std::optional<TrialResult> measure(const Trial& trial, const std::stop_token& stop, std::string& why) {
+    const std::string& fault = needs(*trial.cell, trial.measure).fault;
+    if (fault.empty()) return run_trial({file_, program(), folder_of(trial), gave_queues_}, trial, stop, why);
     TrialResult result = result_for(trial);
-    const int hosts = hosts_in(trial.cell->settings);
-    result.error = needs(*trial.cell, trial.measure).fault;
-    if (!result.error.empty()) return result;
-    if (hosts > 1 && !std::getenv("SLURM_JOB_ID")) {
-      why = fmt::format("takes {} hosts, which a batch queue has; --slurm DIR writes a script for it", hosts);
-      return std::nullopt;
-    }
-    result.lower = file_.accuracy && file_.accuracy->lower;
-    result.state = record_of(look_at_machine(devices_of(*trial.cell)));
-    const bool peer = !trial.cell->peer.empty();
-    const bool training = trial.measure == Measure::Accuracy && !peer;
-    std::vector<std::string> words = trial.words;
-    const std::filesystem::path folder = folder_of(trial);
-    if (training) {
-      std::filesystem::create_directories(folder);
-      words.insert(words.end(),
-                   {"--checkpoint", (folder / "checkpoints").string(), "--checkpoint-every",
-                    file_.accuracy->checkpoint_every, "--resume", "--log", (folder / "log.jsonl").string()});
-    }
-    std::string program = options_.program.empty() ? own_program() : options_.program;
-    if (peer) {  // in the environment of the bench's user
-      if (gave_queues_) words.insert(words.begin(), {"/usr/bin/env", "-u", kQueues});
-      program = words.front();
-      words.erase(words.begin());
-    } else if (hosts > 1) {
-      words.insert(words.begin(), {"srun", "--mpi=none", "--nodes", std::to_string(hosts), "--ntasks",
-                                   std::to_string(hosts), program});
-      program = "/usr/bin/env";
-    }
-    const double before = joules_of(devices_of(*trial.cell));
-    const ChildEnd end = run_child(program, words, stop);
-    if (before > 0) result.joules = std::max(0.0, joules_of(devices_of(*trial.cell)) - before);
-    const std::set<int> crashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
-    const bool crashed = crashes.contains(end.signal);
-    if (stop.stop_requested() || (end.signal != 0 && !crashed) || end.status == kInterrupted) {
-      why = fmt::format("was ended from outside{}; it runs again with the next command",
-                        end.signal != 0 ? fmt::format(" ({})", strsignal(end.signal)) : "");
-      return std::nullopt;
-    }
-    try {
-      if (crashed) {
-        result.error = fmt::format("crashed ({}): {}", strsignal(end.signal), last_line(end.errors));
-      } else if (peer && end.status == kDone) {
-        read_peer(end.output, end.seconds, file_.accuracy, result);
-      } else if (training && end.status == kDone) {
-        read_training(read_text(folder / "log.jsonl"), *file_.accuracy, result);
-      } else if (!training && !peer && (end.status == kDone || !end.output.empty())) {
-        read_throughput(end.output, result);
-      } else {
-        result.error = last_line(end.errors);
-      }
-    } catch (const std::exception& error) {
-      result.error = fmt::format("{} (status {}): {}", error.what(), end.status, last_line(end.errors));
-    }
+    result.error = fault;
     return result;
   }
 
-  // The folder of a trial's log and checkpoints: in "lenet.results" next to "lenet.results.jsonl", and in "lenet.runs"
-  // next to results in a file "lenet".
-  std::filesystem::path folder_of(const Trial& trial) const {
+  std::string program() const { return options_.program.empty() ? own_program() : options_.program; }
+
+  // The folder of logs, checkpoints and profiles: "lenet.results" next to "lenet.results.jsonl", and "lenet.runs" next
+  // to results in a file "lenet".
+  std::filesystem::path folder() const {
     constexpr std::string_view kEnd = ".jsonl";
     const bool usual = results_path_.ends_with(kEnd);
-    const std::string folder =
-        usual ? results_path_.substr(0, results_path_.size() - kEnd.size()) : results_path_ + ".runs";
-    return std::filesystem::path(folder) / trial.key;
+    return usual ? results_path_.substr(0, results_path_.size() - kEnd.size()) : results_path_ + ".runs";
+  }
+  std::filesystem::path folder_of(const Trial& trial) const { return folder() / trial.key; }
+  std::string quotes_path() const { return (folder() / "quotes.json").string(); }
+
+  // Predicts each cell, from profiles that are kept or taken now, and keeps the quotes.
+  int quote() {
+    check_machine();
+    const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is missing\n");
+    const auto run = [&](const std::vector<std::string>& words) -> std::string {
+      warn(fmt::format("profile: arbalest {}", fmt::join(words, " ")));
+      const ChildEnd end = run_child(program(), words, interrupt.token());
+      if (end.signal != 0) return strsignal(end.signal);
+      return end.status == kDone ? "" : last_line(end.errors);
+    };
+    Quoter quoter(identities_, (folder() / "profiles").string(), options_.link, run);
+    std::vector<Quote> quotes;
+    for (const BenchCell& cell : cells_.cells) {
+      if (!cell.peer.empty()) continue;
+      const bool trains = file_.accuracy.has_value();
+      quotes.push_back(quoter.quote(cell, needs(cell, trains ? Measure::Accuracy : Measure::Throughput), trains));
+      if (InterruptHandler::requested()) return kInterrupted;
+    }
+    std::filesystem::create_directories(folder());
+    write_quotes(quotes_path(), quotes);
+    return dry_run();
   }
 
-  void print() const {
+  // The quotes that are kept, as far as they are of the cells as they are now.
+  std::vector<Quote> current_quotes() {
+    std::vector<Quote> quotes = read_quotes(quotes_path());
+    Quoter quoter(identities_, "", {}, {});
+    std::erase_if(quotes, [&](const Quote& quote) {
+      const auto cell = std::find_if(cells_.cells.begin(), cells_.cells.end(),
+                                     [&](const BenchCell& each) { return each.id == quote.cell; });
+      return cell == cells_.cells.end() || (!quote.basis.empty() && quote.basis != quoter.basis_of(*cell));
+    });
+    return quotes;
+  }
+
+  // The results of the trials that the file asks for now.
+  std::vector<TrialResult> current() const {
     std::vector<TrialResult> current;
-    std::set<std::string> builds, devices, states;
     for (const Trial& trial : trials_) {
       const TrialResult* result = result_of(trial);
       if (!result) continue;
       current.push_back(*result);
       current.back().cell = trial.cell->id;  // another program's trial may be that of several cells
-      if (!result->identity.build.empty()) builds.insert(result->identity.build);
-      devices.insert(result->identity.devices);
-      if (!result->state.is_object()) continue;
-      for (const auto& fault : result->state.value("faults", nlohmann::ordered_json::array())) states.insert(fault);
     }
-    std::vector<ResultTable> tables = tables_of(file_, summarize(file_, cells_, current));
-    const auto disturbed = std::count_if(current.begin(), current.end(), [](const TrialResult& result) {
-      return result.state.is_object() && result.state.contains("faults");
-    });
+    return current;
+  }
+
+  // Predicted against measured, if there are predictions.
+  void add_quotes(const std::vector<CellSummary>& summaries, std::vector<ResultTable>& tables) {
+    if (quotes_.empty()) quotes_ = current_quotes();
+    if (!quotes_.empty()) tables.push_back(quote_table(file_, summaries, quotes_));
+  }
+
+  BenchPage answer() {
+    const std::vector<TrialResult> results = current();
+    std::set<std::string> builds, devices, states;
+    int64_t disturbed = 0;
+    for (const TrialResult& result : results) {
+      if (!result.identity.build.empty()) builds.insert(result.identity.build);
+      devices.insert(result.identity.devices);
+      if (!result.state.is_object() || !result.state.contains("faults")) continue;
+      ++disturbed;
+      for (const auto& fault : result.state.at("faults")) states.insert(fault);
+    }
+    const std::vector<CellSummary> summaries = summarize(file_, cells_, results);
+    std::vector<ResultTable> tables = tables_of(file_, summaries);
+    add_quotes(summaries, tables);
     if (disturbed > 0) {
       tables.front().notes.push_back(
-          fmt::format("{} of {} trials were measured while the machine did other work", disturbed, current.size()));
+          fmt::format("{} of {} trials were measured while the machine did other work", disturbed, results.size()));
     }
     if (builds.size() > 1) tables.front().notes.push_back(fmt::format("results of {} builds", builds.size()));
-    write(tables);
-    if (options_.output.empty()) return;
-    write_page(options_.output, bench_page({file_.title.empty() ? options_.file : file_.title,
-                                            options_.file,
-                                            read_text(options_.file),
-                                            tables,
-                                            {{"build", fmt::format("{}", fmt::join(builds, ", "))},
-                                             {"devices", fmt::format("{}", fmt::join(devices, "; "))},
-                                             {"disturbed by", fmt::format("{}", fmt::join(states, "; "))}}}));
+    return {file_.title.empty() ? options_.file : file_.title,
+            options_.file,
+            read_text(options_.file),
+            std::move(tables),
+            {{"build", fmt::format("{}", fmt::join(builds, ", "))},
+             {"devices", fmt::format("{}", fmt::join(devices, "; "))},
+             {"disturbed by", fmt::format("{}", fmt::join(states, "; "))}}};
+  }
+
+  void print() {
+    const BenchPage page = answer();
+    write(page.tables);
+    if (!options_.output.empty()) write_page(options_.output, bench_page(page));
+    if (!options_.bundle.empty()) bundle(page);
+  }
+
+  void bundle(const BenchPage& page) {
+    BenchBundle bundle{name_without(options_.file, {".toml"}), {options_.file}, results_path_, folder(), {}};
+    for (const BenchCell& cell : cells_.cells) {
+      if (!cell.peer.empty()) continue;
+      for (const std::string& file : identities_.files_of(cell)) {
+        if (std::find(bundle.inputs.begin(), bundle.inputs.end(), file) == bundle.inputs.end()) {
+          bundle.inputs.emplace_back(file);
+        }
+      }
+    }
+    nlohmann::ordered_json environment = {{"command", "bench"}, {"set", options_.set}};
+    for (const auto& [name, text] : page.environment) environment[name] = text;
+    const MachineState state = look_at_machine(all_devices());
+    environment["cpu"] = state.cpu;
+    environment["machine"] = record_of(state);
+    bundle.texts = {{"page.html", bench_page(page)},
+                    {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
+                    {"tables.csv", print_tables(page.tables, TableFormat::Csv)},
+                    {"environment.json", environment.dump(1) + "\n"}};
+    write_bundle(options_.bundle, bundle);
   }
 
   void write(const std::vector<ResultTable>& tables) const {
@@ -498,6 +528,7 @@ class Bench {
   std::map<std::string, const TrialResult*> known_, places_;    // by key, and by cell and repetition
   std::map<std::pair<std::string, Measure>, CellNeeds> needs_;  // by a cell's id
   std::vector<TrialResult> held_;  // that stand in no file: of a dry run, and of trials that do not fit
+  std::vector<Quote> quotes_;      // of the cells as they are
   bool gave_queues_ = false;       // whether the environment has kQueues from here
 };
 

@@ -24,6 +24,7 @@
 #include "tools/command/subcommand.h"
 #include "tools/command/world_setup.h"
 #include "tools/watch/log.h"
+#include "tools/watch/mlperf_log.h"
 #include "tools/watch/tensorboard_log.h"
 
 namespace arbalest {
@@ -39,11 +40,9 @@ void let_pipes_fail() {
 void check_paths(const RunOptions& options) {
   const FileOptions& files = options.session.files;
   check_output_name("--log", options.log);
-  NamedPaths paths = {{"GRAPH", options.graph},
-                      {"--save", files.save},
-                      {"--save-best", files.save_best},
-                      {"--trace", files.trace},
-                      {"--log", options.log}};
+  check_output_name("--mllog", options.mllog);
+  NamedPaths paths = {{"GRAPH", options.graph}, {"--save", files.save}, {"--save-best", files.save_best},
+                      {"--trace", files.trace}, {"--log", options.log}, {"--mllog", options.mllog}};
   check_distinct_paths(paths);
   for (const auto& folder :
        NamedPaths{{"--checkpoint", options.session.checkpoints.folder}, {"--tensorboard", options.tensorboard}}) {
@@ -51,7 +50,8 @@ void check_paths(const RunOptions& options) {
     check_distinct_paths(paths);
     paths.pop_back();
   }
-  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+  check_inputs_kept({{"--weights", files.weights}},
+                    {{"--trace", files.trace}, {"--log", options.log}, {"--mllog", options.mllog}});
   const std::string& folder = options.session.checkpoints.folder;
   for (const auto& [option, path] : paths) {
     if (!std::filesystem::path(path).filename().string().starts_with("checkpoint-")) continue;
@@ -90,16 +90,57 @@ void take_up(CheckpointOptions& checkpoints) {
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
+// Throws GraphError if the graph does not go with the run's outputs, or one of these would replace a file of another
+// kind. `writes`: whether this process writes them.
+void check_outputs(const RunOptions& options, const Graph& graph, const std::vector<std::string>& graph_files,
+                   bool writes) {
+  const FileOptions& files = options.session.files;
+  check_graph_kept(graph_files, files,
+                   {{"--save", files.save},
+                    {"--save-best", files.save_best},
+                    {"--trace", files.trace},
+                    {"--log", options.log},
+                    {"--mllog", options.mllog}});
+  if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
+  if (writes) check_kind_kept("--mllog", options.mllog, OutputKind::MlperfLog);
+  if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
+  if (!options.mllog.empty() && !graph.find_op("arbalest.Validate")) {
+    throw GraphError(
+        fmt::format("--mllog: the graph '{}' has no arbalest.Validate; MLPerf's log is of accuracies", graph.name));
+  }
+}
+
+// The run's observers; they live as long as this.
+class Watching {
+ public:
+  Watching(const RunOptions& options, const RunSettings& settings, bool goes_on) {
+    all_.push_back(&progress_);
+    if (!options.tensorboard.empty()) all_.push_back(&tensorboard_.emplace(options.tensorboard, settings, goes_on));
+    if (!options.log.empty()) all_.push_back(&log_.emplace(options.log, settings, goes_on));
+    if (options.mllog.empty()) return;
+    std::vector<MlperfLog::Entry> entries;
+    for (const std::string& entry : options.mllog_set) entries.push_back(MlperfLog::entry_of(entry));
+    all_.push_back(&mllog_.emplace(options.mllog, settings, std::move(entries), goes_on));
+  }
+  const std::vector<RunObserver*>& all() const { return all_; }
+  bool failed() const {
+    return (log_ && log_->failed()) || (tensorboard_ && tensorboard_->failed()) || (mllog_ && mllog_->failed());
+  }
+
+ private:
+  ConsoleObserver progress_;
+  std::optional<JsonLog> log_;
+  std::optional<TensorBoardLog> tensorboard_;
+  std::optional<MlperfLog> mllog_;
+  std::vector<RunObserver*> all_;
+};
+
 int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const FileOptions& files = options.session.files;
   std::vector<std::string> graph_files;
   Graph graph = load_with_overrides(options, &graph_files);
-  check_graph_kept(
-      graph_files, files,
-      {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
   const bool writes = !ranks || ranks->first();
-  if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
-  if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
+  check_outputs(options, graph, graph_files, writes);
   SessionOptions session = session_options(options);
   session.execution.interrupted_by = InterruptHandler::signal_name;
   session.files.overrides = options.set;
@@ -113,26 +154,17 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained
   apply_changes(changed, changes_of(session.checkpoints));
-  const RunSettings settings = run_settings(options, changed);
 
-  std::optional<JsonLog> log;
-  std::optional<TensorBoardLog> tensorboard;
-  if (writes && !options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, settings, goes_on);
-  if (writes && !options.log.empty()) log.emplace(options.log, settings, goes_on);
-  ConsoleObserver progress;
-  std::vector<RunObserver*> watching;
-  if (writes) watching.push_back(&progress);
-  if (log) watching.push_back(&*log);
-  if (tensorboard) watching.push_back(&*tensorboard);
-  Observers observers(std::move(watching));
+  std::optional<Watching> watching;
+  if (writes) watching.emplace(options, run_settings(options, changed), goes_on);
+  Observers observers(watching ? watching->all() : std::vector<RunObserver*>());
 
   let_pipes_fail();
   const InterruptHandler interrupt(writes ? InterruptHandler::kOfBatches : "");
   const RunFinished end = run_training(std::move(graph), session, observers, interrupt.token());
-  const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
   const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
                            !end.trace_error.empty();
-  if (not_written || log_failed) return kFailed;
+  if (not_written || (watching && watching->failed())) return kFailed;
   if (end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit) return kInterrupted;
   return !session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
 }
@@ -181,6 +213,13 @@ void declare_run(Subcommands& commands) {
   app.add_option("--tensorboard", options.tensorboard, "write events into this folder, for TensorBoard")
       ->type_name("DIR")
       ->check(not_empty());
+  app.add_option("--mllog", options.mllog, "write MLPerf's training log, for the package mlperf-logging")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--mllog-set", options.mllog_set, "an entry of it, as in submission_benchmark=resnet; repeatable")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
   app.footer(
       "Ctrl-C ends the run after the batches already read, without a validation that is under way, and saves: to\n"
       "--save's file, otherwise to GRAPH.interrupted.safetensors in the working directory, or\n"
@@ -198,6 +237,8 @@ void declare_run(Subcommands& commands) {
         throw GraphError("--on-nan rollback needs --checkpoint DIR");
       }
     }
+    if (options.mllog.empty() && !options.mllog_set.empty()) throw GraphError("--mllog-set needs --mllog FILE");
+    for (const std::string& entry : options.mllog_set) MlperfLog::entry_of(entry);
     if (app.count("--plateau-factor") > 0 && options.session.rules.plateau == 0) {
       throw GraphError("--plateau-factor needs --plateau N");
     }

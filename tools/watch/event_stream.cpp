@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -102,6 +103,16 @@ bool EventStream::put(std::string_view bytes) const {
     }
   }
   return true;
+}
+
+int64_t end_of_line(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+  std::ifstream file(path, std::ios::binary);
+  int64_t at = 0, found = -1;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    at += int64_t(line.size()) + 1;
+    if (wanted(line)) found = at;
+  }
+  return found;
 }
 
 }  // namespace arbalest

@@ -3,6 +3,7 @@
 // A file that is written while a run goes on, and that others read meanwhile.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -35,5 +36,9 @@ class EventStream {
   int descriptor_ = -1;
   bool regular_ = false, failed_ = false;
 };
+
+// The offset in bytes after the last line that is wanted; −1: there is none. A last line without a line feed may be cut
+// short and is not looked at.
+int64_t end_of_line(const std::string& path, const std::function<bool(const std::string&)>& wanted);
 
 }  // namespace arbalest

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -56,19 +55,14 @@ Json validation_line(const char* event, const Validated& validated, const std::s
 // and one after a validation.
 int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
   const std::string name = std::filesystem::path(event.resumed).filename().string();
-  std::ifstream file(path, std::ios::binary);
-  int64_t at = 0, found = -1;
-  for (std::string line; std::getline(file, line);) {
-    at += int64_t(line.size()) + 1;
-    if (line.find(name) == line.npos || file.eof()) continue;  // the last line may be cut short
+  return end_of_line(path, [&](const std::string& line) {
+    if (line.find(name) == line.npos) return false;
     const Json json = Json::parse(line, nullptr, false);
     const bool whole =
         json.is_object() && json.value("event", Json()) == "checkpoint" && json.value("whole", Json()) == true;
-    const bool same = whole && json.value("iteration", Json()) == event.resumed_iteration &&
-                      json.value("seconds", Json()) == event.resumed_seconds;
-    if (same) found = at;
-  }
-  return found;
+    return whole && json.value("iteration", Json()) == event.resumed_iteration &&
+           json.value("seconds", Json()) == event.resumed_seconds;
+  });
 }
 
 }  // namespace

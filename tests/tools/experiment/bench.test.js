@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { pointsOf, rangeOf } from "../../../tools/experiment/page/bench.js";
+import { pointsOf, rangeOf } from "../../../tools/experiment/answer/page/bench.js";
 
 const rows = [
   [{ text: "one" }, { text: "5 (4–7)", number: 5, low: 4, high: 7 }],

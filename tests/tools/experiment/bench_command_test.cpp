@@ -3,7 +3,6 @@
 // `arbalest bench FILE` as users call it: cells are measured by processes, of which any may be killed.
 
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <chrono>
 #include <csignal>
@@ -15,13 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/plain_message.h"
-#include "tests/tools/redirected.h"
-#include "tests/tools/world_ranks.h"
-#include "tools/experiment/cell_command.h"
-#include "tools/experiment/child_process.h"
-#include "tools/experiment/results.h"
-#include "tools/experiment/trials.h"
+#include "tests/tools/experiment/bench_place.h"
+#include "tools/experiment/measure/cell_command.h"
+#include "tools/experiment/measure/child_process.h"
+#include "tools/experiment/measure/results.h"
+#include "tools/experiment/measure/trials.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -31,46 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A bench file, and a program that runs command lines as the test program does.
-struct Place {
-  const TestFolder folder;
-  const std::string program = make_program();
-
-  Place() { folder.write("g.onnxtxt", std::string(kGraph)); }
-
-  std::string path(const std::string& name) const { return (folder / name).string(); }
-  std::string make_program() const {
-    const std::string own = fs::read_symlink("/proc/self/exe").string();
-    const std::string file =
-        folder
-            .write("arbalest", std::string("#!/usr/bin/env bash\nprintf -v ") + kWords + " '%s\\n' \"$@\"\nexport " +
-                                   kWords + "\nexec '" + own + "' --test-case='one rank of a world'\n")
-            .string();
-    chmod(file.c_str(), 0700);
-    return file;
-  }
-  void write(const std::string& text) const { folder.write("b.toml", "[settings]\ngraph = \"g.onnxtxt\"\n" + text); }
-
-  Words words(const std::string& results, const Words& more = {}) const {
-    Words words = {"bench", path("b.toml"), "--results", path(results), "--program", program, "--anyway"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
-  // The exit status; what the command prints is in the file "out".
-  int run(const std::string& results, const Words& more = {}) const {
-    const Words given = words(results, more);
-    std::vector<const char*> pointers;
-    for (const std::string& word : given) pointers.push_back(word.c_str());
-    const Redirected output(path("out")), errors(path("errors"), stderr);
-    try {
-      return parse(pointers).run();
-    } catch (const Error& error) {
-      warn(plain_message(error));
-      return int(error.code());
-    }
-  }
-  std::string text(const char* name) const { return read_text(path(name)); }
-};
+using Place = BenchPlace;
 
 constexpr const char* kMatrix =
     "batch = [8, 16]\nlearners = [1, 2]\ndevices = \"cpu:0\"\nthreads = 1\ndeterministic = true\ntrain.epochs = 2\n"
@@ -237,11 +195,14 @@ TEST_CASE("a crash is a result, and what ends a process from outside is none") {
 TEST_CASE("the logs of results without a usual name stand next to them, and checkpoints end with their trial") {
   const Place place;
   place.write(
-      "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[accuracy]\nseeds = [1]\ncheckpoint_every = \"1it\"\n");
+      "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[accuracy]\nseeds = [1]\ncheckpoint_every = \"1it\"\n"
+      "[accuracy.mllog]\nsubmission_org = \"A lab\"\n");
   REQUIRE(place.run("results") == kDone);
   const std::string key = read_results(place.path("results")).trials.at(0).key;
   CHECK(fs::exists(place.path("results.runs/" + key + "/log.jsonl")));
   CHECK_FALSE(fs::exists(place.path("results.runs/" + key + "/checkpoints")));
+  const std::string mllog = read_text(place.path("results.runs/" + key + "/mllog.txt"));
+  CHECK(mllog.find("\"key\":\"submission_org\",\"value\":\"A lab\"") != mllog.npos);
 }
 
 TEST_CASE("a trial is known by its hosts and by the content of its weights") {
@@ -302,7 +263,8 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
   CHECK(fault({"bench", "compare", results.c_str()}).find("found 1 files, expected two") != std::string::npos);
   CHECK(fault({"bench"}).find("expected FILE.toml") != std::string::npos);
-  CHECK(fault({"bench", "a.toml", "--gpu-memory", "80GiB"}).find("expected --dry-run with it") != std::string::npos);
+  CHECK(fault({"bench", "a.toml", "--gpu-memory", "80GiB"}).find("expected --dry-run or --quote with it") !=
+        std::string::npos);
   CHECK(fault({"bench", "a.toml", "--format", "pdf"}).find("expected text, markdown or csv") != std::string::npos);
 }
 

@@ -5,13 +5,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/experiment/cells.h"
-#include "tools/experiment/expression.h"
+#include "tools/experiment/cells/cells.h"
+#include "tools/experiment/cells/expression.h"
 
 using namespace arbalest;
 
@@ -170,6 +172,10 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "[throughput]\n[derived]\nhosts = \"1 + 1\"\n", "b.toml:5:9: g: " + one_host);
   check_fault(kGraph + "[throughput]\n[[together]]\nbatch = [1, 2]\nhosts = [1, 2]\n", one_host);
   check_fault(kGraph + "[[together]]\nbatch = [1, 2, 1]\nlearners = [1, 1, 1]\n", "two combinations are the same: ");
+  check_fault(kGraph + "[accuracy]\nmllog = true\n", "'accuracy.mllog': found a TOML boolean, expected a table");
+  CHECK_FALSE(read(kGraph + "[accuracy]\n").accuracy->mllog);
+  CHECK(read(kGraph + "[accuracy.mllog]\nsubmission_org = \"A lab\"\ncache_clear = true\n").accuracy->mllog ==
+        std::vector<std::string>{"cache_clear=true", "submission_org=A lab"});
   check_fault(kGraph + "[accuracy]\nseeds = [1.5]\n", "seeds: found 1.5, expected whole numbers from 0 on");
   CHECK(read(kGraph + "[accuracy]\nseeds = [9007199254740993]\n").accuracy->seeds.front() == 9007199254740993);
   check_fault(kGraph + "[peer.\"\"]\ncommand = \"t\"\n", "[peer.\"\"]: expected another program's name");
@@ -229,6 +235,26 @@ TEST_CASE("expressions have the usual order, and say where they are wrong") {
   CHECK_THROWS_AS(number("1..2"), GraphError);
   CHECK(text_of(0.1) == "0.1");
   CHECK(text_of(64) == "64");
+}
+
+TEST_CASE("the experiments in examples/bench state cells, of graphs that are there, and exclude nothing in vain") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  if (!root) {
+    MESSAGE("SKIP: ARBALEST_SOURCE is not set");
+    return;
+  }
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(root) / "examples/bench")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    CAPTURE(entry.path());
+    const BenchFile file = read_bench_file(entry.path().string());
+    const BenchCells cells = expand(file);
+    CHECK_FALSE(file.title.empty());
+    CHECK(cells.idle.empty());
+    for (const BenchCell& cell : cells.cells) CHECK(std::filesystem::exists(cell.settings.at("graph")));
+  }
+  CHECK(files >= 7);
 }
 
 TEST_CASE("settings become words of run and of bench scaling") {

@@ -14,9 +14,9 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "tests/io/test_folder.h"
-#include "tools/experiment/compare.h"
-#include "tools/experiment/summary.h"
-#include "tools/experiment/trials.h"
+#include "tools/experiment/answer/compare.h"
+#include "tools/experiment/answer/summary.h"
+#include "tools/experiment/measure/trials.h"
 
 using namespace arbalest;
 

@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "executor/devices/nvml.h"
-#include "tools/experiment/statistics.h"
-#include "tools/experiment/table.h"
+#include "tools/experiment/answer/statistics.h"
+#include "tools/experiment/answer/table.h"
 
 using namespace arbalest;
 

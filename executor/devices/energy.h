@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The energy that GPUs have used, from their own counters.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/devices/nvml.h"
+#include "executor/plan/plan.h"
+
+namespace arbalest {
+
+class EnergyMeter {
+ public:
+  // `library`: NVML's, which comes with the driver.
+  explicit EnergyMeter(const std::vector<PlanDevice>& devices, const char* library = "libnvidia-ml.so.1");
+
+  // Joules since their driver was loaded, of all devices together; none if one of them does not tell, or is no GPU.
+  std::optional<double> joules() const;
+
+ private:
+  std::unique_ptr<Nvml> nvml_;  // nullptr: nothing is known
+  std::vector<std::string> bus_ids_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// bench --bundle: an archive from which a bench can be run again.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/files/file.h"
+#include "tests/tools/experiment/bench_place.h"
+#include "tools/experiment/answer/bundle.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace bundle_test {
+
+namespace fs = std::filesystem;
+
+TEST_CASE("a bundle has all that a bench was made of, and answers without measuring") {
+  const BenchPlace place;
+  fs::create_directories(place.folder / "bench");
+  const std::string file = place.folder
+                               .write("bench/b.toml", std::string("[settings]\ngraph = \"../g.onnxtxt\"\ndevices = "
+                                                                  "\"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n"
+                                                                  "[accuracy]\nseeds = [1]\n"))
+                               .string();
+  const auto bench = [&](const std::string& of, const std::string& results, const Words& more) {
+    Words words = {"bench", of, "--results", results, "--program", place.program, "--anyway"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    const Redirected output(place.path("out")), errors(place.path("errors"), stderr);
+    return parse(pointers).run();
+  };
+  const std::string bundle = place.path("b.tar"), results = place.path("r.jsonl");
+  REQUIRE(bench(file, results, {"--bundle", bundle}) == kDone);
+  const std::string unpacked = place.path("unpacked");
+  fs::create_directories(unpacked);
+  REQUIRE(std::system(("tar -xf " + bundle + " -C " + unpacked).c_str()) == 0);
+  for (const char* name : {"page.html", "tables.md", "tables.csv", "environment.json", "results.jsonl",
+                           "files/bench/b.toml", "files/g.onnxtxt"}) {
+    CHECK_MESSAGE(fs::exists(fs::path(unpacked) / "b" / name), name);
+  }
+  size_t logs = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(unpacked) / "b/results")) {
+    logs += entry.path().filename() == "log.jsonl" ? 1 : 0;
+  }
+  CHECK(logs == 1);
+  // The same command, over the files of the bundle, has nothing to do; what it writes over is a bundle, or nothing.
+  CHECK(bench(unpacked + "/b/files/bench/b.toml", unpacked + "/b/results.jsonl", {"--bundle", bundle}) == kDone);
+  CHECK(place.text("errors").empty());
+  place.folder.write("letter.tar", std::string("a letter"));
+  CHECK_THROWS_AS(bench(file, results, {"--bundle", place.path("letter.tar")}), GraphError);
+}
+
+}  // namespace bundle_test

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// bench --quote: what cells will do, from a profile of one device.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "executor/trace/simulate.h"
+#include "tests/tools/experiment/bench_place.h"
+#include "tools/experiment/measure/cell_command.h"
+#include "tools/experiment/quote/plan_costs.h"
+#include "tools/experiment/quote/quote.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace quote_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The plan of a graph of synthetic samples on so many CPU devices and learners.
+PlannedCell planned(const BenchPlace& place, const std::string& devices, int learners, const char* strategy = "ssgd") {
+  return plan_of({"bench", "scaling", place.path("g.onnxtxt"), "--devices", devices, "--learners",
+                  std::to_string(learners), "--strategy", strategy, "--threads", "1"});
+}
+
+// A profile as a trace of the plan would be, whose tasks take as long as `ns` says: of the simulation with such costs.
+template <typename Ns>
+TraceFile profile_of(const PlannedCell& cell, const Ns& ns) {
+  Costs costs;
+  for (const Task& task : cell.plan.tasks) costs.tasks.push_back({.duration = std::vector<int64_t>{ns(task)}});
+  costs.lanes.resize(cell.plan.lanes.size());
+  costs.contention.resize(cell.plan.devices.size());
+  TraceFile profile;
+  profile.plan = cell.plan;
+  profile.run.learners = cell.learners;
+  profile.tasks = simulate(cell.plan, costs, {.iterations = 100}).spans;
+  profile.threads = {1, 1};
+  profile.launches.resize(cell.plan.launches.size());
+  for (TaskId t = 0; t < TaskId(cell.plan.tasks.size()); ++t) {  // nodes share the time of their task
+    const Task& task = cell.plan.tasks[size_t(t)];
+    for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
+      const Launch& launch = cell.plan.launches[size_t(l)];
+      profile.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name;
+      if (task.kind == Task::Kind::Compute) profile.timed.push_back({l, t, 1000});
+    }
+  }
+  return profile;
+}
+
+int64_t usual(const Task& task) {
+  return task.kind == Task::Kind::Compute ? 1'000'000 : task.kind == Task::Kind::Average ? 300'000 : 1000;
+}
+
+double iteration_ms(const PlannedCell& cell, const TraceFile& profile, const WorldLinks& links = {{0, 1e9}, {0, 1e9}}) {
+  const Costs costs = costs_of_plan(cell.plan, cell.learners, profile, links);
+  return simulate(cell.plan, costs, {.iterations = 200}).steady.iteration_ns * 1e-6;
+}
+
+}  // namespace
+
+TEST_CASE("a plan takes what its profile took, and learners of a CPU take turns") {
+  const BenchPlace place;
+  const PlannedCell one = planned(place, "cpu:0", 1), two = planned(place, "cpu:0", 2),
+                    four = planned(place, "cpu:0", 4);
+  const TraceFile alone = profile_of(one, usual), pair = profile_of(two, usual);
+  const double single = iteration_ms(one, alone);
+  CHECK(single == doctest::Approx(1.0).epsilon(0.05));
+  // A profile of one learner knows no averages, so that steps alone count.
+  CHECK(iteration_ms(four, alone) == doctest::Approx(4 * single).epsilon(0.2));
+  size_t steps = 0;  // of a learner
+  for (const Task& task : two.plan.tasks) steps += task.kind == Task::Kind::Compute && task.learner == 0 ? 1 : 0;
+  size_t averages = 0;
+  for (const Task& task : two.plan.tasks) averages += task.kind == Task::Kind::Average ? 1 : 0;
+  CHECK(iteration_ms(two, pair) == doctest::Approx(2.0 * double(steps) + 0.3 * double(averages)).epsilon(0.05));
+  // An average of four reads four models and writes one: 5/3 of what one of two does.
+  CHECK(iteration_ms(four, pair) ==
+        doctest::Approx(4.0 * double(steps) + 0.3 * double(averages) * 5 / 3).epsilon(0.05));
+}
+
+TEST_CASE("devices that are not in the profile add what their links take") {
+  const BenchPlace place;
+  const PlannedCell one = planned(place, "cpu:0", 1), two = planned(place, "cpu:0-1", 1);
+  const TraceFile profile = profile_of(one, usual);
+  const double fast = iteration_ms(two, profile, {{0, 1e15}, {0, 1e15}});
+  CHECK(fast == doctest::Approx(1.0).epsilon(0.2));  // both at the same time
+  const double latency = 5e-3;
+  const double slow = iteration_ms(two, profile, {{latency, 1e15}, {latency, 1e15}});
+  CHECK(slow >= fast + 2 * latency * 1e3 * 0.9);  // a ring of two sends two messages, one after the other
+}
+
+TEST_CASE("a profile without iterations is refused") {
+  const BenchPlace place;
+  const PlannedCell one = planned(place, "cpu:0", 1);
+  TraceFile profile = profile_of(one, usual);
+  profile.tasks.clear();
+  CHECK_THROWS_WITH_AS(costs_of_plan(one.plan, 1, profile, {}), "the profile has too few iterations", GraphError);
+}
+
+TEST_CASE("quotes come back from their file, and a file that holds none is refused") {
+  const TestFolder folder;
+  const std::string path = (folder / "quotes.json").string();
+  CHECK(read_quotes(path).empty());
+  write_quotes(path, {{"0123", "45", "a CPU", "5 us, 1 GB/s", 12.5, 1 << 20, 60, ""}, {.cell = "67", .fault = "why"}});
+  const std::vector<Quote> quotes = read_quotes(path);
+  REQUIRE(quotes.size() == 2);
+  CHECK(quotes[0].images_per_second == 12.5);
+  CHECK(quotes[0].run_seconds == 60);
+  CHECK(quotes[1].fault == "why");
+  folder.write("quotes.json", std::string("{\"quotes\": 3}"));
+  CHECK_THROWS_AS(read_quotes(path), RunError);
+}
+
+TEST_CASE("cells are quoted before they run, and measured next to it afterwards" * doctest::test_suite("alone")) {
+  const BenchPlace place;
+  place.write(
+      "batch = 16\nlearners = [1, 2]\ndevices = [\"cpu:0\", \"cuda:63\"]\nthreads = 1\ntrain.epochs = 2\n"
+      "[throughput]\nrepetitions = 1\nwindows = 3\nwindow = \"200ms\"\nwarmup = \"100ms\"\n"
+      "[accuracy]\nseeds = [1]\n"
+      "[price]\ncurrency = \"EUR\"\nsource = \"here\"\ndate = 2026-01-01\nper_hour = \"3.6\"\n"
+      "[[exclude]]\nwhen = \"devices == 'cuda:63' and learners == 2\"\nreason = \"one is enough\"\n");
+  REQUIRE(place.run("r.jsonl", {"--quote"}) == kDone);
+  const std::string quoted = place.text("out");
+  INFO(quoted);
+  CHECK(quoted.find("Predicted") != quoted.npos);
+  CHECK(quoted.find("cuda:63 is not in this machine") != quoted.npos);
+  CHECK_FALSE(fs::exists(place.path("r.jsonl")));  // nothing was measured
+  const std::vector<Quote> quotes = read_quotes(place.path("r/quotes.json"));
+  REQUIRE(quotes.size() == 3);
+  CHECK(quotes[0].images_per_second > 0);
+  CHECK(quotes[0].peak_bytes > 0);
+  // 512 samples in each of two epochs, and validations of 100, which have no backward pass.
+  CHECK(quotes[0].run_seconds > 1024 / quotes[0].images_per_second);
+  CHECK(quotes[0].run_seconds < 1224 / quotes[0].images_per_second);
+  CHECK(place.text("errors").find("profile: arbalest bench scaling") != std::string::npos);
+
+  REQUIRE(place.run("r.jsonl", {"--quote"}) == kDone);  // profiles are kept
+  CHECK(place.text("errors").empty());
+  REQUIRE(place.run("r.jsonl", {"--set", "devices=cpu:0"}) == kDone);
+  const std::string measured = place.text("out");
+  INFO(measured);
+  CHECK(measured.find("Predicted") != measured.npos);
+  CHECK(measured.find(" of 2 cells within 5 % of what was measured") != measured.npos);
+  CHECK(fault({"bench", "a.toml", "--link", "5us,1GB/s"}).find("expected --quote with it") != std::string::npos);
+  CHECK(fault({"bench", "a.toml", "--quote", "--link", "fast"}).find("--link 'fast'") != std::string::npos);
+}
+
+}  // namespace quote_test

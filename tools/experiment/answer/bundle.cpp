@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/answer/bundle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "tools/data/tar_writer.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path absolute_path(const fs::path& path) {
+  return fs::absolute(path).lexically_normal();
+}
+
+// The deepest folder that holds all of the files.
+fs::path common_folder(const std::vector<fs::path>& files) {
+  fs::path common = absolute_path(files.front()).parent_path();
+  for (const fs::path& file : files) {
+    const fs::path folder = absolute_path(file).parent_path();
+    const auto [mine, theirs] = std::mismatch(common.begin(), common.end(), folder.begin(), folder.end());
+    fs::path shared;
+    for (auto part = common.begin(); part != mine; ++part) shared /= *part;
+    common = shared;
+  }
+  return common;
+}
+
+}  // namespace
+
+void write_bundle(const fs::path& path, const BenchBundle& bundle) {
+  std::map<std::string, fs::path> files;  // by their names in the archive
+  const fs::path common = common_folder(bundle.inputs);
+  for (const fs::path& input : bundle.inputs) {
+    files[(fs::path("files") / absolute_path(input).lexically_relative(common)).string()] = input;
+  }
+  std::error_code none;
+  if (fs::exists(bundle.results, none)) files["results.jsonl"] = bundle.results;
+  for (const fs::directory_entry& run : fs::directory_iterator(bundle.runs, none)) {
+    if (run.path().filename() == "quotes.json") files["results/quotes.json"] = run.path();
+    for (const char* log : {"log.jsonl", "mllog.txt"}) {
+      const fs::path file = run.path() / log;
+      if (fs::exists(file, none)) files[(fs::path("results") / run.path().filename() / log).string()] = file;
+    }
+  }
+  constexpr size_t kLongest = 100;  // bytes of a name in the archive
+  const auto named = [&](const std::string& name) {
+    std::string full = bundle.name + "/" + name;
+    if (full.size() <= kLongest) return full;
+    throw GraphError(fmt::format("--bundle: the archive's name for a file, '{}', has {} bytes, and {} are the most",
+                                 full, full.size(), kLongest));
+  };
+  for (const auto& [name, file] : files) named(name);
+  TarWriter archive(path);
+  for (const auto& [name, text] : bundle.texts) archive.add(named(name), std::as_bytes(std::span(text)));
+  for (const auto& [name, file] : files) {
+    const std::vector<uint8_t> content = read_file(file);
+    archive.add(named(name), std::as_bytes(std::span(content)));
+  }
+  archive.finish();
+}
+
+}  // namespace arbalest

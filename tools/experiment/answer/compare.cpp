@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/answer/compare.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "tools/experiment/answer/summary.h"
+
+namespace arbalest {
+namespace {
+
+// One quantity as the repetitions of a cell measured it.
+struct Quantity {
+  std::string cell;    // its name
+  bool lower = false;  // whether less is better
+  std::vector<double> values;
+};
+
+// By the cell's id and the quantity's name; `order`: as the file has them.
+struct Quantities {
+  using Key = std::pair<std::string, std::string>;
+  std::map<Key, Quantity> all;
+  std::vector<Key> order;
+};
+
+Quantities quantities_of(const std::vector<TrialResult>& trials) {
+  Quantities found;
+  std::map<std::pair<std::string, Measure>, const Identity*> latest;
+  for (const TrialResult& trial : trials) latest[{trial.cell, trial.measure}] = &trial.identity;
+  for (const TrialResult& trial : trials) {
+    if (!trial.error.empty() || !(trial.identity == *latest.at({trial.cell, trial.measure}))) continue;
+    const auto add = [&](const char* what, double value, bool lower) {
+      const auto [place, fresh] = found.all.try_emplace({trial.cell, what});
+      if (fresh) found.order.push_back(place->first);
+      Quantity& quantity = place->second;
+      quantity.cell = trial.name;
+      quantity.lower = lower;
+      quantity.values.push_back(value);
+    };
+    if (trial.measure == Measure::Throughput) {
+      add("images/s", trial.images_per_second, false);
+    } else {
+      add("training, s", trial.seconds, true);
+      add("final", trial.curve.back().value, trial.lower);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+ResultComparison compare(const std::vector<TrialResult>& before, const std::vector<TrialResult>& after,
+                         double threshold) {
+  ResultComparison found;
+  found.table = {"Before and after",
+                 {{"cell", false},
+                  {"quantity", false},
+                  {"before", true, true},
+                  {"after", true, true},
+                  {"ratio", true, true},
+                  {"", false}},
+                 {},
+                 {}};
+  const Quantities old = quantities_of(before), now = quantities_of(after);
+  for (const Quantities::Key& which : old.order) {
+    const Quantity& quantity = old.all.at(which);
+    const Estimate was = estimate(quantity.values);
+    std::vector<TableValue> row = {{quantity.cell}, {which.second}, {shown(was), was.median, was.interval}};
+    const auto other = now.all.find(which);
+    if (other == now.all.end()) {
+      ++found.missing;
+      row.insert(row.end(), {{"-"}, {"-"}, {"missing"}});
+      found.table.rows.push_back(std::move(row));
+      continue;
+    }
+    const std::vector<double>& values = other->second.values;
+    const Estimate is = estimate(values);
+    const auto change = quantity.lower ? ratio(quantity.values, values) : ratio(values, quantity.values);
+    row.push_back({shown(is), is.median, is.interval});
+    row.push_back(change ? TableValue{shown(*change), change->median, change->interval} : TableValue{"-"});
+    const Difference clear = change ? difference(*change) : Difference::Unclear;
+    const bool worse = clear == Difference::Below && change->median < 1 - threshold;
+    found.worse += worse ? 1 : 0;
+    row.push_back({worse                          ? "worse"
+                   : clear == Difference::Above   ? "better"
+                   : clear == Difference::Unclear ? "unclear"
+                                                  : "worse, within the threshold"});
+    found.table.rows.push_back(std::move(row));
+  }
+  size_t added = 0;
+  for (const Quantities::Key& which : now.order) added += old.all.contains(which) ? 0 : 1;
+  if (added > 0) found.table.notes.push_back(fmt::format("{} quantities have results after the change alone", added));
+  found.table.notes.push_back(fmt::format("{} worse by more than {:g} %, {} missing; a ratio above 1 is better",
+                                          found.worse, 100 * threshold, found.missing));
+  return found;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Results before and after a change.
+
+#include <vector>
+
+#include "tools/experiment/answer/table.h"
+#include "tools/experiment/measure/results.h"
+
+namespace arbalest {
+
+struct ResultComparison {
+  ResultTable table;
+  size_t worse = 0;    // rows that are surely worse, and by more than the threshold
+  size_t missing = 0;  // cells that have results before the change alone
+};
+
+// Compares what both have of each cell, in its last line's graph, options, build and devices: throughput, the time that
+// training takes and the metric at its end. A ratio above 1 is better. It is worse if its interval lies below 1 and the
+// ratio below 1 − threshold. Trials that failed are as if they were missing.
+ResultComparison compare(const std::vector<TrialResult>& before, const std::vector<TrialResult>& after,
+                         double threshold);
+
+}  // namespace arbalest

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/answer/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "executor/limit/recomputation.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+void add(const BenchFile& file, const TrialResult& result, CellSummary& summary) {
+  if (!result.error.empty()) {
+    summary.fault = result.error;
+    if (result.measure != Measure::Accuracy || result.too_large) return;
+    ++summary.failed;
+    for (std::vector<double>& times : summary.times) times.push_back(kNever);
+    return;
+  }
+  summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
+  if (result.measure == Measure::Throughput) {
+    summary.rates.push_back(result.images_per_second);
+    if (result.joules_per_image > 0) summary.joules_per_image.push_back(result.joules_per_image);
+    summary.unsettled += result.settled ? 0 : 1;
+    return;
+  }
+  if (result.images_per_second > 0) summary.run_rates.push_back(result.images_per_second);
+  if (result.joules > 0) summary.joules.push_back(result.joules);
+  summary.finals.push_back(result.curve.back().value);
+  for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
+    summary.times[t].push_back(time_to(result, file.accuracy->targets[t], file.accuracy->lower));
+  }
+}
+
+// The place on the axes of the cell that this one is compared with.
+std::vector<size_t> baseline_place(const BenchFile& file, const BenchCell& cell) {
+  std::vector<size_t> place = cell.place;
+  if (!file.comparison) return std::vector<size_t>(place.size(), 0);
+  for (size_t a = 0; a < file.axes.size(); ++a) {
+    const SettingAxis& axis = file.axes[a];
+    const auto name = std::find(axis.names.begin(), axis.names.end(), file.comparison->by);
+    if (name == axis.names.end()) continue;
+    const size_t column = size_t(name - axis.names.begin());
+    // With lists that go together several places may have the value; the first that does is meant.
+    for (size_t p = 0; p < axis.values.size(); ++p) {
+      if (axis.values[p][column] != file.comparison->against) continue;
+      place[a] = p;
+      break;
+    }
+  }
+  return place;
+}
+
+const CellSummary* baseline_of(const BenchFile& file, const CellSummary& summary, const std::vector<CellSummary>& all) {
+  if (!file.comparison) return &summary == &all.front() ? nullptr : &all.front();
+  const std::vector<size_t> place = baseline_place(file, *summary.cell);
+  const bool by_peer = file.comparison->by == "peer";
+  const std::string& against = file.comparison->against;
+  const std::string peer = !by_peer ? summary.cell->peer : against == "arbalest" ? "" : against;
+  for (const CellSummary& other : all) {
+    if (other.cell->place == place && other.cell->peer == peer) return &other == &summary ? nullptr : &other;
+  }
+  return nullptr;
+}
+
+TableValue value_of(const Estimate& estimate, const std::string& more = "") {
+  return {shown(estimate) + more, estimate.median, estimate.interval};
+}
+
+// The ratio with what it means: "1.23 (1.18–1.29) faster".
+TableValue comparison(const std::vector<double>& over, const std::vector<double>& under, const char* above,
+                      const char* below) {
+  if (over.empty() || under.empty()) return {"-"};
+  const std::optional<Estimate> found = ratio(over, under);
+  if (!found) return {"-"};
+  const Difference clear = difference(*found);
+  return value_of(*found, clear == Difference::Above   ? fmt::format(" {}", above)
+                          : clear == Difference::Below ? fmt::format(" {}", below)
+                                                       : " unclear");
+}
+
+std::string against(const BenchFile& file, const std::vector<CellSummary>& all) {
+  if (!file.comparison) return all.front().cell->name;
+  return file.comparison->by + " " + file.comparison->against;
+}
+
+bool is_compared(const std::vector<CellSummary>& all) {
+  return std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.baseline != nullptr; });
+}
+
+bool counts_devices(const BenchFile& file) {
+  return file.comparison && (file.comparison->by == "devices" || file.comparison->by == "hosts");
+}
+
+// How many times as many devices a cell has as its baseline.
+double times_devices(const CellSummary& summary) {
+  const auto count = [](const BenchCell& cell) { return device_count(cell.settings) * hosts_in(cell.settings); };
+  return double(count(*summary.cell)) / count(*summary.baseline->cell);
+}
+
+TableValue efficiency(const CellSummary& summary) {
+  if (!summary.baseline || summary.rates.empty() || summary.baseline->rates.empty()) return {"-"};
+  std::vector<double> share = summary.rates;
+  for (double& rate : share) rate *= 100 / times_devices(summary);
+  const std::optional<Estimate> found = ratio(share, summary.baseline->rates);
+  return found ? value_of(*found, " %") : TableValue{"-"};
+}
+
+std::vector<TableValue> faulty_row(const ResultTable& table, const CellSummary& summary) {
+  std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
+  row[0].text = summary.cell->name;
+  row.back().text = summary.fault.empty() ? "not measured yet" : summary.fault;
+  return row;
+}
+
+std::string outliers(const Estimate& estimate) {
+  return estimate.outliers == 0 ? ""
+                                : fmt::format("{} outlier{}", estimate.outliers, estimate.outliers == 1 ? "" : "s");
+}
+
+// The fastest cell, and whether it is known to be faster than the next.
+std::string fastest(const std::vector<CellSummary>& all) {
+  std::vector<const CellSummary*> order;
+  for (const CellSummary& each : all) {
+    if (!each.rates.empty()) order.push_back(&each);
+  }
+  if (order.size() < 2) return "";
+  std::stable_sort(order.begin(), order.end(), [](const CellSummary* a, const CellSummary* b) {
+    return median_of(a->rates) > median_of(b->rates);
+  });
+  const std::optional<Estimate> lead = ratio(order[0]->rates, order[1]->rates);
+  const bool sure = lead && difference(*lead) == Difference::Above;
+  return fmt::format("fastest: {}; {} the next, {}{}", order[0]->cell->name,
+                     sure ? "faster than" : "not known to be faster than", order[1]->cell->name,
+                     lead ? fmt::format(": {} times", shown(*lead)) : "");
+}
+
+ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummary>& all) {
+  ResultTable table{"Throughput", {{"cell", false}, {"images/s", true, true}}, {}, {}};
+  const bool compared = is_compared(all), counted = counts_devices(file);
+  if (compared) table.columns.push_back({"against " + against(file, all), true, true});
+  if (counted) {
+    table.columns.push_back({"weak efficiency", true, true});  // each device has the whole batch
+  }
+  const bool energy =
+      std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules_per_image.empty(); });
+  if (energy) table.columns.push_back({"J an image", true, true});
+  table.columns.insert(table.columns.end(), {{"planned memory"}, {"repetitions"}, {"note", false}});
+  for (const CellSummary& summary : all) {
+    if (summary.rates.empty()) {
+      table.rows.push_back(faulty_row(table, summary));
+      continue;
+    }
+    const Estimate rate = estimate(summary.rates);
+    std::vector<TableValue> row = {{summary.cell->name}, value_of(rate)};
+    if (compared) {
+      row.push_back(summary.baseline ? comparison(summary.rates, summary.baseline->rates, "faster", "slower")
+                                     : TableValue{"-"});
+    }
+    if (counted) row.push_back(efficiency(summary));
+    if (energy) {
+      row.push_back(summary.joules_per_image.empty() ? TableValue{"-"} : value_of(estimate(summary.joules_per_image)));
+    }
+    row.push_back(summary.peak_bytes > 0 ? TableValue{size_text(summary.peak_bytes), double(summary.peak_bytes)}
+                                         : TableValue{"-"});
+    row.push_back({std::to_string(rate.count), double(rate.count)});
+    row.push_back({summary.fault.empty() ? outliers(rate) : summary.fault});
+    table.rows.push_back(std::move(row));
+  }
+  if (std::string best = fastest(all); !best.empty()) table.notes.push_back(std::move(best));
+  table.notes.push_back(fmt::format(
+      "medians with bootstrap intervals of {} repetitions or more; faster and slower are said only of those whose "
+      "interval excludes 1",
+      kFewest));
+  size_t unsettled = 0;
+  for (const CellSummary& summary : all) unsettled += summary.unsettled;
+  if (unsettled > 0) {
+    table.notes.push_back(fmt::format("{} repetitions had not settled when they were measured", unsettled));
+  }
+  return table;
+}
+
+// A median over runs that counts those which did not get there as infinite: "12.3 (11.9–13.0), 3 of 3".
+TableValue time_value(const std::vector<double>& times) {
+  const auto reached = std::count_if(times.begin(), times.end(), [](double time) { return std::isfinite(time); });
+  const std::string share = fmt::format(", {} of {}", reached, times.size());
+  const Estimate found = estimate(times);
+  if (!std::isfinite(found.median)) return {"not reached" + share};
+  const double mean = trimmed_mean(times);
+  const std::string more = times.size() >= 3 && std::isfinite(mean) ? fmt::format("; mean {}", shown(mean)) : "";
+  return value_of(found, more + share);
+}
+
+TableValue energy_value(std::vector<double> joules) {
+  if (joules.empty()) return {"-"};
+  for (double& each : joules) each /= 3600;
+  return value_of(estimate(joules));
+}
+
+ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>& all) {
+  const AccuracyRule& rule = *file.accuracy;
+  ResultTable table{"Time to " + rule.metric, {{"cell", false}}, {}, {}};
+  const bool compared = is_compared(all) && !rule.targets.empty();
+  for (const double target : rule.targets) table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+  if (compared) {
+    table.columns.push_back({"speed-up of time", true, true});
+    table.columns.push_back({"of images/s", true, true});
+  }
+  table.columns.push_back({"final", true, true});
+  if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
+  const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
+  if (energy) table.columns.push_back({"Wh a run", true, true});
+  table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
+  for (const CellSummary& summary : all) {
+    if (summary.finals.empty()) {
+      table.rows.push_back(faulty_row(table, summary));
+      continue;
+    }
+    std::vector<TableValue> row = {{summary.cell->name}};
+    for (const std::vector<double>& times : summary.times) row.push_back(time_value(times));
+    if (compared) {
+      const CellSummary* base = summary.baseline;
+      const bool known = base && !base->finals.empty();
+      row.push_back(known ? comparison(base->times.back(), summary.times.back(), "faster", "slower") : TableValue{"-"});
+      row.push_back(known ? comparison(summary.run_rates, base->run_rates, "faster", "slower") : TableValue{"-"});
+    }
+    const Estimate last = estimate(summary.finals);
+    row.push_back({last.interval
+                       ? fmt::format("{:.4f} ({:.4f}–{:.4f})", last.median, last.interval->low, last.interval->high)
+                       : fmt::format("{:.4f}", last.median),
+                   last.median, last.interval});
+    if (rule.claim && summary.failed > 0) {
+      row.push_back({"-"});
+    } else if (rule.claim) {
+      std::vector<double> values = summary.finals;
+      if (rule.lower) std::transform(values.begin(), values.end(), values.begin(), std::negate<>());
+      const double chance = chance_above(values, rule.lower ? -*rule.claim : *rule.claim);
+      row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
+    }
+    if (energy) row.push_back(energy_value(summary.joules));
+    row.push_back({std::to_string(last.count), double(last.count)});
+    row.push_back({summary.fault});
+    table.rows.push_back(std::move(row));
+  }
+  table.notes.push_back(
+      "seconds from the first touch of data, evaluations included; medians over runs, of which those that did not get "
+      "there count as infinite; means without the fastest and the slowest run");
+  return table;
+}
+
+struct CellCost {
+  const CellSummary* summary = nullptr;
+  double per_hour = 0, seconds = 0, money = 0;  // to the last target
+};
+
+// The cells that no other is both faster and cheaper than.
+bool on_front(const CellCost& cost, const std::vector<CellCost>& all) {
+  return std::none_of(all.begin(), all.end(), [&](const CellCost& other) {
+    return other.seconds <= cost.seconds && other.money <= cost.money &&
+           (other.seconds < cost.seconds || other.money < cost.money);
+  });
+}
+
+// The price of an hour of work on spot machines, which repeat what interruptions lose.
+std::optional<double> spot_per_hour(const BenchPrice& price, const BenchCell& cell) {
+  if (price.spot_per_hour.empty()) return std::nullopt;
+  const double again = price.interruptions_per_hour * price.lost_seconds / 3600;
+  return number_of(price.spot_per_hour, cell.settings, price.where) * (1 + again);
+}
+
+std::vector<CellCost> costs_of(const BenchFile& file, const std::vector<CellSummary>& all) {
+  std::vector<CellCost> costs;
+  for (const CellSummary& summary : all) {
+    if (summary.times.empty() || summary.times.back().empty()) continue;
+    CellCost cost{&summary, number_of(file.price->per_hour, summary.cell->settings, file.price->where),
+                  median_of(summary.times.back()), 0};
+    cost.money = cost.per_hour * cost.seconds / 3600;
+    if (std::isfinite(cost.seconds)) costs.push_back(cost);
+  }
+  return costs;
+}
+
+ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& all) {
+  const BenchPrice& price = *file.price;
+  const std::string& money = price.currency;
+  ResultTable table{"Cost", {{"cell", false}, {money + " an hour"}}, {}, {}};
+  const bool spot = !price.spot_per_hour.empty();
+  const std::vector<CellCost> costs = costs_of(file, all);
+  if (spot) table.columns.push_back({"spot, with what is lost"});
+  if (file.throughput) table.columns.push_back({"images per " + money});
+  if (!costs.empty()) {
+    const double target = file.accuracy->targets.back();
+    table.columns.push_back({fmt::format("s to {:g}", target)});
+    table.columns.push_back({fmt::format("{} to {:g}", money, target)});
+    if (spot) table.columns.push_back({"on spot"});
+    table.columns.push_back({"note", false});
+  }
+  for (const CellSummary& summary : all) {
+    const double per_hour = number_of(price.per_hour, summary.cell->settings, price.where);
+    std::vector<TableValue> row = {{summary.cell->name}, {shown(per_hour), per_hour}};
+    const std::optional<double> on_spot = spot_per_hour(price, *summary.cell);
+    if (spot) row.push_back({shown(*on_spot), on_spot});
+    if (file.throughput) {
+      const double images = summary.rates.empty() ? 0 : median_of(summary.rates) * 3600 / per_hour;
+      row.push_back(summary.rates.empty() ? TableValue{"-"} : TableValue{shown(images), images});
+    }
+    if (!costs.empty()) {
+      const auto cost =
+          std::find_if(costs.begin(), costs.end(), [&](const CellCost& each) { return each.summary == &summary; });
+      const bool known = cost != costs.end();
+      row.push_back(known ? TableValue{shown(cost->seconds), cost->seconds} : TableValue{"-"});
+      row.push_back(known ? TableValue{shown(cost->money), cost->money} : TableValue{"-"});
+      const double spot_money = known && spot ? *on_spot * cost->seconds / 3600 : 0;
+      if (spot) row.push_back(known ? TableValue{shown(spot_money), spot_money} : TableValue{"-"});
+      row.push_back({!known ? "not reached" : on_front(*cost, costs) ? "no other is both faster and cheaper" : ""});
+    }
+    table.rows.push_back(std::move(row));
+  }
+  if (price.by_seconds > 0 && file.accuracy && !file.accuracy->targets.empty()) {
+    const CellCost* cheapest = nullptr;
+    for (const CellCost& cost : costs) {
+      if (cost.seconds <= price.by_seconds && (!cheapest || cost.money < cheapest->money)) cheapest = &cost;
+    }
+    table.notes.push_back(cheapest ? fmt::format("cheapest within {} s: {}, {} {}", shown(price.by_seconds),
+                                                 cheapest->summary->cell->name, shown(cheapest->money), money)
+                                   : fmt::format("no cell gets there within {} s", shown(price.by_seconds)));
+  }
+  table.notes.push_back(fmt::format("prices of {}, {}", price.source, price.date));
+  return table;
+}
+
+}  // namespace
+
+double time_to(const TrialResult& run, double target, bool lower) {
+  for (const CurvePoint& point : run.curve) {
+    if (lower ? point.value <= target : point.value >= target) return run.setup_seconds + point.seconds;
+  }
+  return kNever;
+}
+
+std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cells,
+                                   const std::vector<TrialResult>& results) {
+  std::vector<CellSummary> all;
+  std::map<std::string, size_t> places;
+  for (size_t c = 0; c < cells.cells.size(); ++c) {
+    CellSummary summary;
+    summary.cell = &cells.cells[c];
+    if (file.accuracy) summary.times.resize(file.accuracy->targets.size());
+    places[summary.cell->id] = c;
+    all.push_back(std::move(summary));
+  }
+  for (const TrialResult& result : results) {
+    const auto place = places.find(result.cell);
+    if (place != places.end()) add(file, result, all[place->second]);
+  }
+  for (CellSummary& summary : all) summary.baseline = baseline_of(file, summary, all);
+  return all;
+}
+
+std::vector<ResultTable> tables_of(const BenchFile& file, const std::vector<CellSummary>& summaries) {
+  std::vector<ResultTable> tables;
+  if (file.throughput) tables.push_back(throughput_table(file, summaries));
+  if (file.accuracy) tables.push_back(accuracy_table(file, summaries));
+  if (file.price) tables.push_back(cost_table(file, summaries));
+  return tables;
+}
+
+std::string shown(double number) {
+  const double size = std::abs(number);
+  if (size >= 1000) return fmt::format("{:.0f}", number);
+  return size >= 10 ? fmt::format("{:.1f}", number) : fmt::format("{:.3f}", number);
+}
+
+std::string shown(const Estimate& estimate) {
+  if (!estimate.interval) return shown(estimate.median);
+  return fmt::format("{} ({}–{})", shown(estimate.median), shown(estimate.interval->low),
+                     shown(estimate.interval->high));
+}
+
+}  // namespace arbalest

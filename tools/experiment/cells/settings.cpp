@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/cells/settings.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include "executor/plan/device_list.h"
+
+namespace arbalest {
+namespace {
+
+enum class Kind : uint8_t { Graph, Attribute, Option, Flag, Seen };  // Seen: by the bench alone
+
+struct Rule {
+  std::string_view name, word;
+  Kind kind = Kind::Option;
+  bool training = false;  // a run's alone
+};
+
+constexpr std::array kRules = {
+    Rule{"graph", "", Kind::Graph},
+    Rule{"data", "prefetch.source", Kind::Attribute},
+    Rule{"batch", "prefetch.batch", Kind::Attribute},
+    Rule{"batch_total", "--batch-total", Kind::Option, true},
+    Rule{"devices", "--devices"},
+    Rule{"hosts", "", Kind::Seen},
+    Rule{"learners", "--learners"},
+    Rule{"strategy", "--strategy"},
+    Rule{"precision", "--precision"},
+    Rule{"epochs", "--epochs", Kind::Option, true},
+    Rule{"iterations", "--iterations", Kind::Option, true},
+    Rule{"lr_scaling", "--scale-lr", Kind::Option, true},
+    Rule{"recalibrate", "--recalibrate", Kind::Option, true},
+    Rule{"weights", "--weights", Kind::Option, true},
+    Rule{"threads", "--threads"},
+    Rule{"memory_limit", "--memory-limit"},
+    Rule{"deterministic", "--deterministic", Kind::Flag},
+    Rule{"without", "--without"},
+    Rule{"model", "--model"},
+    Rule{"peer", "", Kind::Seen},
+};
+
+const Rule* rule_of(const std::string& name) {
+  const auto found = std::find_if(kRules.begin(), kRules.end(), [&](const Rule& rule) { return rule.name == name; });
+  return found == kRules.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const std::vector<std::string>& setting_names() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names;
+    for (const Rule& rule : kRules) {
+      if (rule.name != "peer") names.emplace_back(rule.name);
+    }
+    return names;
+  }();
+  return all;
+}
+
+std::vector<std::string> words_of(const Settings& settings, bool training) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : settings) {
+    if (name.starts_with("peer.")) continue;
+    const Rule* rule = rule_of(name);
+    if (!rule) {
+      words.insert(words.end(), {"--set", name + "=" + value});
+      continue;
+    }
+    if ((rule->training && !training) || rule->kind == Kind::Seen) continue;
+    switch (rule->kind) {
+      case Kind::Graph: words.insert(words.begin(), value); break;
+      case Kind::Attribute: words.insert(words.end(), {"--set", std::string(rule->word) + "=" + value}); break;
+      case Kind::Flag:
+        if (value == "true") words.emplace_back(rule->word);
+        break;
+      default: words.insert(words.end(), {std::string(rule->word), value});
+    }
+  }
+  if (!training && settings.contains("devices")) {  // all of the devices, not also some of them
+    words.insert(words.end(), {"--device-counts", std::to_string(device_count(settings))});
+  }
+  return words;
+}
+
+std::string setting_of(const Settings& settings, const std::string& name) {
+  const auto found = settings.find(name);
+  return found == settings.end() ? "" : found->second;
+}
+
+int hosts_in(const Settings& settings) {
+  const std::string text = setting_of(settings, "hosts");
+  int hosts = 1;
+  std::from_chars(text.data(), text.data() + text.size(), hosts);
+  return std::max(hosts, 1);
+}
+
+int device_count(const Settings& settings) {
+  const std::string devices = setting_of(settings, "devices");
+  if (devices.empty() || devices == "auto") return 1;
+  return int(parse_devices(devices, [] { return std::vector<PlanDevice>(1); }).size());
+}
+
+}  // namespace arbalest

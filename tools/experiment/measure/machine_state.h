@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The state of a machine before something is measured on it.
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "executor/plan/plan.h"
+
+namespace arbalest {
+
+// The numbers of the cores that this process may use; empty: unknown.
+std::set<int> usable_cores();
+
+struct MachineState {
+  std::string cpu;                  // model
+  int cores = 0;                    // that this process may use
+  double busy_cores = 0;            // of those, by others, over a quarter of a second
+  double load = 0;                  // of the last minute
+  std::vector<std::string> gpus;    // "cuda:0: 3 % used, 512 MiB taken, 1980 of 1980 MHz"
+  std::vector<std::string> faults;  // why measurements would mislead
+};
+
+// Looks for a quarter of a second, in which this process does nothing else. GPUs are looked at through NVML.
+MachineState look_at_machine(const std::vector<PlanDevice>& devices);
+
+// For results: without the model and what is too long for each line.
+nlohmann::ordered_json record_of(const MachineState& state);
+
+}  // namespace arbalest

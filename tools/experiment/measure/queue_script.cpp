@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/measure/queue_script.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/shell_word.h"
+
+namespace arbalest {
+namespace {
+
+int most_gpus(const BenchCells& cells) {
+  int most = 0;
+  for (const BenchCell& cell : cells.cells) {
+    const std::string devices = setting_of(cell.settings, "devices");
+    if (devices == "auto" || devices.find("cuda") != devices.npos) {
+      most = std::max(most, device_count(cell.settings));
+    }
+  }
+  return most;
+}
+
+// The most hosts that a cell takes.
+int hosts_of(const BenchCells& cells) {
+  int most = 1;
+  for (const BenchCell& cell : cells.cells) most = std::max(most, hosts_in(cell.settings));
+  return most;
+}
+
+// A line of options, left out without a value.
+std::string option(const char* name, const std::string& value) {
+  const auto ends_quote = [](unsigned char c) { return c < ' ' || c == '"' || c == '\'' || c == '\\'; };
+  if (std::any_of(value.begin(), value.end(), ends_quote)) {
+    throw GraphError(fmt::format("--slurm: {}: found '{}', expected no quotes, backslashes and ends of lines", name,
+                                 printable(value)));
+  }
+  return value.empty() ? "" : fmt::format("#SBATCH --{}=\"{}\"\n", name, value);
+}
+
+std::string header(const BenchFile& file, const BenchCells& cells, const QueuePaths& paths) {
+  const QueueSettings& queue = file.queue;
+  const int hosts = hosts_of(cells);
+  const int64_t gpus = queue.gpus_per_task >= 0 ? queue.gpus_per_task : most_gpus(cells);
+  const std::string outputs = (std::filesystem::path(paths.folder) / "output").string();
+  std::string text = "#!/usr/bin/env bash\n";
+  text += option("job-name", std::filesystem::path(file.path).stem().string());
+  text += option("array", fmt::format("0-{}%{}", cells.cells.size() - 1, queue.at_once));
+  text += option("account", queue.account) + option("partition", queue.partition) + option("qos", queue.qos);
+  text += option("constraint", queue.constraint);
+  text += option("nodes", std::to_string(hosts)) + option("ntasks-per-node", "1");
+  text +=
+      queue.gres.empty() ? option("gpus-per-task", gpus > 0 ? std::to_string(gpus) : "") : option("gres", queue.gres);
+  text += option("cpus-per-task", queue.cpus_per_task > 0 ? std::to_string(queue.cpus_per_task) : "");
+  text += option("time", queue.time) + option("signal", fmt::format("B:USR1@{}", queue.signal_seconds));
+  text += "#SBATCH --requeue\n" + option("open-mode", "append");
+  return text + option("output", outputs + "/%A_%a.out") + option("chdir", paths.working_folder);
+}
+
+}  // namespace
+
+std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
+                         const QueuePaths& paths) {
+  const QueueSettings& queue = file.queue;
+  if (hosts_of(cells) > 1 && !(queue.apptainer.empty() && queue.pyxis.empty())) {
+    throw GraphError(
+        fmt::format("[slurm]: {}: the bench starts cells of several hosts by srun, which an image does not have; "
+                    "expected hosts = 1 or no image",
+                    queue.apptainer.empty() ? "pyxis" : "apptainer"));
+  }
+  std::string text = header(file, cells, paths);
+  text += "set -euo pipefail\n\n";
+  for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
+  for (const std::string& line : queue.setup) text += line + "\n";
+  if (hosts_of(cells) > 1) {
+    text +=
+        "# Ranks prove to each other that they know it; srun hands the variable on.\n"
+        "ARBALEST_SECRET=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')\nexport ARBALEST_SECRET\n";
+  }
+  text += "\ncells=(\n";
+  for (const BenchCell& cell : cells.cells) text += fmt::format("  {}  # {}\n", cell.id, printable(cell.name));
+  text += ")\ncell=${cells[$SLURM_ARRAY_TASK_ID]}\n\n";
+  std::string command = shell_word(paths.program);
+  if (!queue.apptainer.empty())
+    command = fmt::format("apptainer exec --nv {} {}", shell_word(queue.apptainer), command);
+  // The bench itself starts the ranks of several hosts.
+  if (hosts_of(cells) == 1) {
+    const std::string image = queue.pyxis.empty() ? "" : " --container-image=" + shell_word(queue.pyxis);
+    command = fmt::format("srun --mpi=none{} {}", image, command);
+  }
+  command += " bench " + shell_word(file.path);
+  for (const std::string& change : changes) command += " --set " + shell_word(change);
+  const std::string results = shell_word((std::filesystem::path(paths.folder) / "results").string());
+  text += fmt::format(
+      "{} --cell \"$cell\" --results {}/\"$cell\".jsonl --anyway &\n"
+      "bench=$!\n"
+      "# The queue's signal goes to this shell, which hands it on; the bench then ends with a checkpoint.\n"
+      "trap 'told=1; kill -USR1 \"$bench\" || true' USR1\n"
+      "status=0 told=\n"
+      "wait \"$bench\" || status=$?\n"
+      "while [ -n \"$told\" ]; do  # the signal has ended the wait\n"
+      "  status=0 told=\n"
+      "  wait \"$bench\" || status=$?\n"
+      "done\n\n"
+      "# 130: the time was over, and the cell goes on from where it is.\n"
+      "if [ \"$status\" -eq 130 ]; then\n"
+      "  scontrol requeue \"${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}\"\n"
+      "fi\n"
+      "exit \"$status\"\n",
+      command, results);
+  return text;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A script for SLURM that measures the cells of a bench, an element of one array job each.
+
+#include <string>
+#include <vector>
+
+#include "tools/experiment/cells/bench_file.h"
+#include "tools/experiment/cells/cells.h"
+
+namespace arbalest {
+
+// The paths in a script; all are absolute.
+struct QueuePaths {
+  std::string program;         // arbalest
+  std::string folder;          // of the script, its outputs and the results
+  std::string working_folder;  // that relative paths in the file are taken from
+};
+
+// Makes the script. Each element keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be
+// ended at any time and goes on when it is queued again. `changes`: --set of the command line. Cells of several hosts
+// are started by srun on each. Throws GraphError for a value that cannot stand in a line of options, and for an image
+// with cells of several hosts.
+std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
+                         const QueuePaths& paths);
+
+}  // namespace arbalest

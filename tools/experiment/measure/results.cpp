@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/measure/results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files/file.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TrialResult result_of(const Json& line) {
+  TrialResult result;
+  const auto take = [&](const char* key, auto& value) {
+    if (const auto found = line.find(key); found != line.end()) found->get_to(value);
+  };
+  line.at("key").get_to(result.key);
+  line.at("cell").get_to(result.cell);
+  line.at("name").get_to(result.name);
+  line.at("settings").get_to(result.settings);
+  const std::string measure = line.at("measure");
+  if (measure != name_of(Measure::Throughput) && measure != name_of(Measure::Accuracy)) {
+    throw RunError(fmt::format("measure: found '{}', expected throughput or accuracy", measure));
+  }
+  result.measure = measure == name_of(Measure::Accuracy) ? Measure::Accuracy : Measure::Throughput;
+  take("repetition", result.repetition);
+  const Json& identity = line.at("identity");
+  identity.at("graph").get_to(result.identity.graph);
+  identity.at("options").get_to(result.identity.options);
+  identity.at("build").get_to(result.identity.build);
+  identity.at("devices").get_to(result.identity.devices);
+  take("error", result.error);
+  take("images_per_second", result.images_per_second);
+  take("windows", result.windows);
+  take("warmup_seconds", result.warmup_seconds);
+  take("settled", result.settled);
+  take("peak_bytes", result.peak_bytes);
+  take("joules", result.joules);
+  take("joules_per_image", result.joules_per_image);
+  take("seconds", result.seconds);
+  take("setup_seconds", result.setup_seconds);
+  take("epochs", result.epochs);
+  take("lower", result.lower);
+  if (const auto curve = line.find("curve"); curve != line.end()) {
+    for (const Json& point : *curve) result.curve.push_back({point.at(0), point.at(1), point.at(2)});
+  }
+  if (result.measure == Measure::Accuracy && result.error.empty() && result.curve.empty()) {
+    throw RunError("curve: found no validations, expected one or more");
+  }
+  if (const auto state = line.find("state"); state != line.end()) result.state = *state;
+  return result;
+}
+
+void keep(std::vector<TrialResult>& trials, TrialResult result) {
+  // Another program's trial may be that of several cells.
+  const auto same = [&](const TrialResult& earlier) {
+    return earlier.key == result.key && earlier.cell == result.cell;
+  };
+  std::erase_if(trials, same);
+  trials.push_back(std::move(result));
+}
+
+}  // namespace
+
+std::string_view name_of(Measure measure) {
+  return measure == Measure::Throughput ? "throughput" : "accuracy";
+}
+
+std::string line_of(const TrialResult& result) {
+  const Identity& identity = result.identity;
+  Json line = {{"event", "trial"},
+               {"key", result.key},
+               {"cell", result.cell},
+               {"name", result.name},
+               {"measure", name_of(result.measure)},
+               {"repetition", result.repetition},
+               {"settings", result.settings},
+               {"identity",
+                {{"graph", identity.graph},
+                 {"options", identity.options},
+                 {"build", identity.build},
+                 {"devices", identity.devices}}}};
+  if (!result.error.empty()) {
+    line["error"] = result.error;
+  } else {
+    line["images_per_second"] = result.images_per_second;
+    line["setup_seconds"] = result.setup_seconds;
+    line["peak_bytes"] = result.peak_bytes;
+    if (result.joules > 0) line["joules"] = result.joules;
+    if (result.joules_per_image > 0) line["joules_per_image"] = result.joules_per_image;
+    if (result.measure == Measure::Throughput) {
+      line["windows"] = result.windows;
+      line["warmup_seconds"] = result.warmup_seconds;
+      if (!result.settled) line["settled"] = false;
+    } else {
+      line["seconds"] = result.seconds;
+      line["epochs"] = result.epochs;
+      if (result.lower) line["lower"] = true;
+      line["curve"] = Json::array();
+      for (const CurvePoint& point : result.curve) line["curve"].push_back({point.epoch, point.seconds, point.value});
+    }
+  }
+  if (!result.state.is_null()) line["state"] = result.state;
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Results read_results(const std::string& path) {
+  Results results;
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) return results;
+  const std::vector<uint8_t> bytes = read_file(path, kMostText);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  int number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    if (end == text.npos) break;
+    ++number;
+    try {
+      const Json line = Json::parse(text.substr(at, end - at));
+      if (line.at("event") != "trial") throw RunError("event: expected trial");
+      keep(results.trials, result_of(line));
+    } catch (const std::exception& error) {
+      throw RunError(fmt::format("{}:{}: is no line of a bench's results: {}", path, number, error.what()));
+    }
+    at = end + 1;
+    results.whole = int64_t(at);
+  }
+  return results;
+}
+
+ResultsFile::ResultsFile(const std::string& path) : file_(path, "results"), results_(read_results(path)) {
+  file_.cut(results_.whole);
+}
+
+void ResultsFile::add(TrialResult result) {
+  file_.write(line_of(result));
+  if (file_.failed()) throw RunError("the results cannot be written, and the bench ends");
+  keep(results_.trials, std::move(result));
+}
+
+std::map<std::string, const TrialResult*> by_key(const std::vector<TrialResult>& trials) {
+  std::map<std::string, const TrialResult*> found;
+  for (const TrialResult& trial : trials) found[trial.key] = &trial;
+  return found;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The results of a bench: JSON lines, one a finished trial.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/experiment/cells/settings.h"
+#include "tools/watch/event_stream.h"
+
+namespace arbalest {
+
+// The quantity that a trial measures.
+enum class Measure : uint8_t { Throughput, Accuracy };
+std::string_view name_of(Measure measure);
+
+// All that a result depends on apart from chance. Texts, so that a change can be named.
+struct Identity {
+  std::string graph;    // hash of the graph file's content and of the models' that it calls
+  std::string options;  // the command line without the file, weights by their content, and the metric of training
+  std::string build;    // of the program and its library
+  std::string devices;  // their models, of CPUs with the cores that may be used, and how many hosts
+  bool operator==(const Identity&) const = default;
+};
+
+// A validation of a training run.
+struct CurvePoint {
+  double epoch = 0, seconds = 0, value = 0;
+};
+
+// A finished trial: one repetition of a cell's throughput, or one training run.
+struct TrialResult {
+  std::string key;   // of the trial: a hash of identity, measure and repetition
+  std::string cell;  // BenchCell::id
+  std::string name;  // BenchCell::name
+  Settings settings;
+  Measure measure = Measure::Throughput;
+  int64_t repetition = 0;  // from 0 on; of training its seed
+  Identity identity;
+  std::string error;              // why there is no result; "": there is one
+  bool too_large = false;         // whether that is for want of memory, as the plan says; never in a file
+  double images_per_second = 0;   // a median of windows, or over all of training
+  std::vector<double> windows;    // images/s
+  double warmup_seconds = 0;      // until rates agreed
+  bool settled = true;            // whether they did
+  int64_t peak_bytes = 0;         // planned, of the device that needs most
+  double joules = 0;              // of all GPUs, for the whole process of a training run; 0: unknown
+  double joules_per_image = 0;    // of all GPUs, over the windows of throughput; 0: unknown
+  double seconds = 0;             // of training
+  double setup_seconds = 0;       // before it, from the first touch of data on
+  double epochs = 0;              // that were trained
+  std::vector<CurvePoint> curve;  // of the metric
+  bool lower = false;             // whether less of the metric is better
+  nlohmann::ordered_json state;   // of the machine
+};
+
+std::string line_of(const TrialResult& result);  // with a line feed
+
+// Results of a file in its order; those of one key and cell replace earlier ones. Lines that end with the file and
+// without a line feed were cut short by the end of a process and are left out. Throws RunError for a file that is no
+// bench's, with the line. A file that does not exist has none.
+struct Results {
+  std::vector<TrialResult> trials;
+  int64_t whole = 0;  // bytes up to the end of the last whole line
+};
+Results read_results(const std::string& path);
+
+// Results that are added one by one. Other processes cannot write the file meanwhile.
+class ResultsFile {
+ public:
+  // Throws RunError if the file cannot be written, OutputInUse if another process holds it.
+  explicit ResultsFile(const std::string& path);
+  const std::vector<TrialResult>& trials() const { return results_.trials; }
+  void add(TrialResult result);  // throws RunError if the file cannot be written
+
+ private:
+  EventStream file_;
+  Results results_;
+};
+
+// The results by key.
+std::map<std::string, const TrialResult*> by_key(const std::vector<TrialResult>& trials);
+
+}  // namespace arbalest

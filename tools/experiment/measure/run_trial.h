@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One trial: the process that measures it, and its result.
+
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "tools/experiment/cells/bench_file.h"
+#include "tools/experiment/measure/trials.h"
+
+namespace arbalest {
+
+// GPUs have as many hardware queues for streams as this variable of the environment says.
+inline constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+// The last line that is not empty, without the program's name.
+std::string last_line(const std::string& text);
+
+struct TrialRun {
+  const BenchFile& file;
+  std::string program;           // arbalest
+  std::filesystem::path folder;  // of the trial's log and checkpoints
+  bool gave_queues = false;      // whether the bench, and not its user, has set kQueues
+};
+
+// The result; none, and why, if the process was ended from outside, or failed to begin.
+std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, const std::stop_token& stop,
+                                     std::string& why);
+
+}  // namespace arbalest

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The costs of a plan that has not run, from a trace of the same training step on one device: a profile.
+
+#include <cstdint>
+
+#include "executor/plan/plan.h"
+#include "executor/trace/link_model.h"
+#include "executor/trace/trace_costs.h"
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+// A task takes as long as the task of the same name in the profile, whatever its device and learner.
+//  - A task that is cut in another way takes the time of its nodes, by their names.
+//  - Nodes that the profile does not have take the time of their bytes, at the rate of the profile's largest node.
+//  - Averages of the learners on a device grow with the number of models that they read and write.
+//  - Learners of a GPU slow each other down as those of the profile do (contention.h); those of a profile with a single
+//    learner are taken to share the GPU's throughput.
+//  - Collectives take what the links say.
+// `learners`: on each device of the plan; the profile's are in its record. Throws GraphError if the profile has no
+// steady state, or no training step.
+Costs costs_of_plan(const Plan& plan, int64_t learners, const TraceFile& profile, const WorldLinks& links);
+
+// The share of a training step that its forward pass takes, from the nodes of the profile; 1/3 if it knows none.
+double forward_share(const TraceFile& profile);
+
+}  // namespace arbalest

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/quote/quote.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
+#include "executor/limit/recomputation.h"
+#include "executor/trace/simulate.h"
+#include "tools/experiment/measure/machine_state.h"
+#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/quote/plan_costs.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSimulated = 300;  // iterations: reports and averages of several are in them
+
+// The cell on its first device. Learners of one CPU take turns, and of one GPU two show how they slow each other down.
+// CPU devices of one process share its threads.
+BenchCell profiled_cell(BenchCell cell, int64_t learners) {
+  const std::vector<PlanDevice> devices = devices_of(cell);
+  cell.settings["devices"] = to_string(devices.front());
+  cell.settings["learners"] = learners > 1 ? "2" : "1";
+  if (devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cpu) {
+    int64_t threads = std::atoi(setting_of(cell.settings, "threads").c_str());
+    if (threads == 0) threads = std::max<int64_t>(1, int64_t(usable_cores().size()));
+    cell.settings["threads"] = std::to_string(std::max<int64_t>(1, threads / int64_t(devices.size())));
+  }
+  // Neither changes how long a step takes, so that cells which differ in them share a profile.
+  for (const char* rate : {"train.lr", "train.epochs"}) cell.settings.erase(rate);
+  return cell;
+}
+
+// The first trace in the folder whose name begins so; "": there is none.
+std::string first_trace(const fs::path& folder, const std::string& begin) {
+  std::error_code none;
+  std::set<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    if (entry.path().filename().string().starts_with(begin)) found.insert(entry.path().string());
+  }
+  return found.empty() ? "" : *found.begin();
+}
+
+// Why a cell cannot be predicted at all; "": it can.
+std::string unpredictable(const BenchCell& cell) {
+  if (hosts_in(cell.settings) > 1) return "several hosts are not predicted";
+  if (setting_of(cell.settings, "learners") == "auto") return "the number of learners is found while training";
+  if (!setting_of(cell.settings, "batch_total").empty()) return "batch_total: the batch is not that of the profile";
+  return "";
+}
+
+}  // namespace
+
+std::vector<Quote> read_quotes(const std::string& path) {
+  std::vector<Quote> quotes;
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) return quotes;
+  try {
+    const Json all = Json::parse(read_text(path));
+    for (const Json& record : all.at("quotes")) {
+      Quote& quote = quotes.emplace_back();
+      record.at("cell").get_to(quote.cell);
+      record.at("basis").get_to(quote.basis);
+      record.at("device").get_to(quote.device);
+      record.at("links").get_to(quote.links);
+      record.at("images_per_second").get_to(quote.images_per_second);
+      record.at("peak_bytes").get_to(quote.peak_bytes);
+      record.at("run_seconds").get_to(quote.run_seconds);
+      record.at("fault").get_to(quote.fault);
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw RunError(fmt::format("{}: holds no quotes of a bench: {}; --quote writes it anew", path, error.what()));
+  }
+  return quotes;
+}
+
+void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
+  Json all = Json::array();
+  for (const Quote& quote : quotes) {
+    all.push_back({{"cell", quote.cell},
+                   {"basis", quote.basis},
+                   {"device", quote.device},
+                   {"links", quote.links},
+                   {"images_per_second", quote.images_per_second},
+                   {"peak_bytes", quote.peak_bytes},
+                   {"run_seconds", quote.run_seconds},
+                   {"fault", quote.fault}});
+  }
+  AtomicFile file(path);
+  file.write(Json{{"event", "quotes"}, {"quotes", all}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  file.commit();
+}
+
+Link usual_link(PlanDevice::Kind kind) {
+  return kind == PlanDevice::Kind::Cuda ? Link{10e-6, 300e9} : Link{20e-6, 3e9};
+}
+
+Quoter::Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run)
+    : identities_(identities), folder_(std::move(folder)), link_(link), run_(std::move(run)) {}
+
+std::string Quoter::basis_of(const BenchCell& cell) {
+  const Identity identity = identities_.of(cell, scaling_words(cell.settings));
+  return hash_of(identity.graph + "\n" + identity.options);
+}
+
+// The trace of the cell's profile, which is taken unless it is there. Throws RunError with the reason if there is none.
+// A device that is not here has the profile of any that was taken of its kind.
+std::string Quoter::profile_of(const BenchCell& cell, int64_t learners) {
+  const BenchCell alone = profiled_cell(cell, learners);
+  std::vector<std::string> words = scaling_words(alone.settings);
+  const Identity identity = identities_.of(alone, words);
+  const std::string begin = hash_of(identity.graph + "\n" + identity.options);
+  if (identity.devices.empty()) {
+    std::string found = first_trace(folder_, begin);
+    if (!found.empty()) return found;
+    throw RunError(fmt::format("{} is not in this machine, and {} has no profile of it",
+                               setting_of(alone.settings, "devices"), folder_));
+  }
+  const std::string path =
+      (fs::path(folder_) / fmt::format("{}-{}.trace.json.gz", begin, hash_of(identity.build + "\n" + identity.devices)))
+          .string();
+  if (fs::exists(path)) return path;
+  std::string& fault = faults_[path];
+  if (fault.empty()) {
+    fs::create_directories(folder_);
+    words.insert(words.end(), {"--windows", "3", "--window-seconds", "0.5", "--warmup-seconds", "0.5", "--settled",
+                               "0.05", "--json", "--trace", path});
+    fault = run_(words);
+  }
+  if (!fault.empty()) throw RunError("the profile failed: " + fault);
+  return path;
+}
+
+Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) {
+  Quote quote;
+  quote.cell = cell.id;
+  quote.peak_bytes = needs.bytes;
+  quote.fault = needs.fault.empty() ? unpredictable(cell) : needs.fault;
+  if (!quote.fault.empty()) return quote;
+  try {
+    quote.basis = basis_of(cell);
+    const PlannedCell planned = plan_of(scaling_words(cell.settings));
+    const TraceFile profile = read_trace(profile_of(cell, planned.learners));
+    quote.device = profile.run.models.empty() ? "" : profile.run.models.front();
+    const std::vector<PlanDevice>& devices = planned.plan.devices;
+    const Link link = link_.value_or(usual_link(devices.front().kind));
+    if (devices.size() > 1) quote.links = to_string(link);
+    Costs costs = costs_of_plan(planned.plan, planned.learners, profile, {link, link});
+    const bool share_threads = devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cpu;
+    if (share_threads) costs.threads.host *= int32_t(devices.size());
+    const Simulation simulation = simulate(planned.plan, costs, {.iterations = kSimulated});
+    if (simulation.steady.iteration_ns <= 0) throw RunError("too few iterations to predict");
+    const double images =
+        double(planned.prepared.program.training().batch) * double(planned.learners) * double(devices.size());
+    quote.images_per_second = images * 1e9 / simulation.steady.iteration_ns;
+    if (trains) {
+      quote.run_seconds = (needs.samples + needs.validated * forward_share(profile)) / quote.images_per_second;
+    }
+  } catch (const Error& error) {
+    quote.fault = error.what();
+  }
+  return quote;
+}
+
+ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& summaries,
+                        const std::vector<Quote>& quotes) {
+  ResultTable table{"Predicted", {{"cell", false}, {"images/s"}, {"measured"}, {"error"}, {"planned memory"}}, {}, {}};
+  if (file.accuracy) table.columns.push_back({"h a run"});
+  if (file.price) table.columns.push_back({file.price->currency + (file.accuracy ? " a run" : " for 1e6 images")});
+  table.columns.push_back({"note", false});
+  std::vector<double> errors;
+  std::set<std::string> devices, links;
+  for (const CellSummary& summary : summaries) {
+    const auto quote =
+        std::find_if(quotes.begin(), quotes.end(), [&](const Quote& each) { return each.cell == summary.cell->id; });
+    if (quote == quotes.end()) continue;
+    const std::vector<double>& rates = summary.rates.empty() ? summary.run_rates : summary.rates;
+    const double rate = quote->images_per_second;
+    const auto number = [](double value) { return value > 0 ? TableValue{shown(value), value} : TableValue{"-"}; };
+    std::vector<TableValue> row = {{summary.cell->name}, number(rate)};
+    row.push_back(number(rates.empty() ? 0 : median_of(rates)));
+    if (rate > 0 && !rates.empty()) {
+      errors.push_back(rate / median_of(rates) - 1);
+      row.push_back({fmt::format("{:+.1f} %", 100 * errors.back()), errors.back()});
+    } else {
+      row.push_back({"-"});
+    }
+    row.push_back(quote->peak_bytes > 0 ? TableValue{size_text(quote->peak_bytes), double(quote->peak_bytes)}
+                                        : TableValue{"-"});
+    if (file.accuracy) row.push_back(number(quote->run_seconds / 3600));
+    if (file.price) {
+      const double per_hour = number_of(file.price->per_hour, summary.cell->settings, file.price->where);
+      const double hours = file.accuracy ? quote->run_seconds / 3600 : rate > 0 ? 1e6 / rate / 3600 : 0;
+      row.push_back(number(hours * per_hour));
+    }
+    row.push_back({quote->fault});
+    table.rows.push_back(std::move(row));
+    if (!quote->device.empty()) devices.insert(quote->device);
+    if (!quote->links.empty()) links.insert(quote->links);
+  }
+  if (!errors.empty()) {
+    const auto near = std::count_if(errors.begin(), errors.end(), [](double error) { return std::abs(error) <= 0.05; });
+    table.notes.push_back(fmt::format("{} of {} cells within 5 % of what was measured", near, errors.size()));
+  }
+  for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
+  for (const std::string& link : links) {
+    table.notes.push_back(fmt::format("links between devices: {}: {}", link, kLinkAssumptions));
+  }
+  return table;
+}
+
+}  // namespace arbalest

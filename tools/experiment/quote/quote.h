@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Predictions of what cells do, before they run: the bill of a bench.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/trace/link_model.h"
+#include "tools/experiment/answer/summary.h"
+#include "tools/experiment/answer/table.h"
+#include "tools/experiment/cells/cells.h"
+#include "tools/experiment/measure/cell_command.h"
+
+namespace arbalest {
+
+// The prediction of a cell.
+struct Quote {
+  std::string cell;              // BenchCell::id
+  std::string basis;             // hash of graph and options: a quote of others counts no longer
+  std::string device;            // the model of the one that was profiled
+  std::string links;             // between devices; "": the cell has one device
+  double images_per_second = 0;  // over all devices; 0: unknown
+  int64_t peak_bytes = 0;        // planned, of the device that needs most
+  double run_seconds = 0;        // of a training run with its validations; 0: none is asked for, or unknown
+  std::string fault;             // why nothing is predicted; "": it is
+};
+
+// Quotes in a file; none if it does not exist. Throws RunError.
+std::vector<Quote> read_quotes(const std::string& path);
+void write_quotes(const std::string& path, const std::vector<Quote>& quotes);
+
+// The links that are assumed unless the command line states others: NVLink of an H100, or memory that cores share.
+Link usual_link(PlanDevice::Kind kind);
+
+// Runs `arbalest` with the words, and returns its error; "": it went well.
+using RunProfile = std::function<std::string(const std::vector<std::string>& words)>;
+
+// Makes quotes of cells. Profiles, which are traces of a few seconds of training on one device, are kept in a folder.
+class Quoter {
+ public:
+  // `link`: between devices; none: usual_link(). `run`: takes a profile; none: only those that are kept count.
+  Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run);
+
+  // A cell of this program; one of which nothing can be predicted has a fault. `trains`: whether the needs are those of
+  // a training run, whose time is predicted too.
+  Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
+
+  // Quote::basis of a cell as it is now. Throws GraphError.
+  std::string basis_of(const BenchCell& cell);
+
+ private:
+  std::string profile_of(const BenchCell& cell, int64_t learners);
+
+  Identities& identities_;
+  const std::string folder_;
+  const std::optional<Link> link_;
+  const RunProfile run_;
+  std::map<std::string, std::string> faults_;  // of profiles that cannot be taken, by their files
+};
+
+// Predicted against measured, as far as there are results: images/s, memory, hours, price.
+ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& summaries,
+                        const std::vector<Quote>& quotes);
+
+}  // namespace arbalest

@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "executor/devices/device.h"
 #include "executor/plan/device_list.h"
+#include "executor/trace/link_model.h"
 
 namespace arbalest {
 namespace {
@@ -114,24 +115,10 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
 }
 
 std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
-  constexpr int kMostHosts = 4096, kMostEach = 64;
-  const auto fail = [&] {
-    throw GraphError(fmt::format("--world '{}': expected hosts x devices of each, such as 2x4; at most {}x{}", text,
-                                 kMostHosts, kMostEach));
-  };
-  const size_t by = std::min(text.find('x'), text.size());
-  const auto number = [&](size_t from, size_t to, int most) {
-    int value = 0;
-    const char* const end = text.data() + to;
-    const auto [stopped, error] = std::from_chars(text.data() + from, end, value);
-    if (error != std::errc{} || stopped != end || value < 1 || value > most) fail();
-    return value;
-  };
-  if (by == text.size()) fail();
-  const int hosts = number(0, by, kMostHosts), each = number(by + 1, text.size(), kMostEach);
+  const WorldSize size = parse_world_size("--world", text);
   std::vector<PlanDevice> devices;
-  for (int host = 0; host < hosts; ++host) {
-    for (int index = 0; index < each; ++index)
+  for (int host = 0; host < size.hosts; ++host) {
+    for (int index = 0; index < size.devices; ++index)
       devices.push_back({kind, index, host, fmt::format("host{}", host), host});
   }
   return devices;

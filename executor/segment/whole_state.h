@@ -2,6 +2,7 @@
 #pragma once
 // The state of a run of several processes, from what each of them has of it.
 
+#include "executor/segment/left_state.h"
 #include "executor/segment/segment_snapshot.h"
 #include "executor/world/ranks.h"
 
@@ -13,5 +14,9 @@ RunState gathered(Ranks& ranks, RunState mine);
 SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine);
 // The same for every rank.
 RunState exchanged(Ranks& ranks, RunState mine);
+// The same for ranks that are left: all learners; for each host the average of the rank that has seen most averagings,
+// and the moving average of the rank that has of all; where the learner that is furthest ahead is. If hosts were
+// meeting, all learners start from the mean of the averages before the hosts' last ones.
+LeftState exchanged(Ranks& ranks, const LeftState& mine);
 
 }  // namespace arbalest

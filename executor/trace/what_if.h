@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/trace/link_model.h"
 #include "executor/trace/trace_costs.h"
 #include "executor/trace/trace_file.h"
 
@@ -43,6 +44,14 @@ WhatIf parse_what_if(std::string_view text);
 
 // Edits the scenario, which stays live. Throws GraphError if there is nothing that the change applies to.
 void apply(const WhatIf& change, Scenario& scenario);
+
+// Gives collectives the time that they take in a world of that size, whose devices take as long as those of the
+// scenario. Throws GraphError if the scenario has no collective with a known number of bytes.
+void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& links);
+
+// A table for the terminal: time per iteration as measured, and as simulated in worlds of these sizes; and what is
+// assumed. Throws GraphError as predict() and set_world() do.
+std::string predict_worlds(const TraceFile& trace, const std::vector<WorldSize>& sizes, const WorldLinks& links);
 
 // A table for the terminal: time per iteration as measured, as simulated, and after each change by itself. Throws
 // GraphError if the trace has too few iterations.

@@ -76,6 +76,8 @@ struct TraceOptions {
   int gaps = 5;
   int reasons = 3;
   std::vector<WhatIf> what_if;
+  std::vector<WorldSize> worlds;
+  WorldLinks links;
 };
 
 struct ViewOptions {
@@ -103,6 +105,7 @@ struct ScalingOptions : GraphOptions {
   double settled = 0;                    // WindowRule::settled
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
+  WorldOptions world;
 };
 
 // arbalest bench FILE: an experiment.

@@ -24,7 +24,7 @@ constexpr auto kConnecting = std::chrono::seconds(4);  // Gloo waits five times 
 // to say, which aborts what waits for it.
 constexpr auto kUnlimited = std::chrono::hours(24 * 7);
 
-// What the thread that connects and the one that waits for it tell each other.
+// Shared by the thread that connects and the one that waits for it.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;

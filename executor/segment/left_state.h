@@ -26,7 +26,7 @@ struct LeftState {
   Cursor next;  // after the latest update of the learner that is furthest ahead
 };
 
-// Of this process's learners. `ended`: how many instances of a task have ended; nothing is under way.
+// Reads the state of this process's learners. `ended`: how many instances of a task have ended; nothing is under way.
 LeftState left_state(const SegmentState& state, const Plan& plan, const SegmentClock& clock,
                      const std::function<int64_t(TaskId)>& ended);
 

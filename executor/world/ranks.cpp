@@ -346,7 +346,7 @@ void Ranks::go_on() {
   changed_.wait(lock,
                 [&] { return losses_.over || std::none_of(there_.numbers.begin(), there_.numbers.end(), awaited); });
   lock.unlock();
-  // What is being passed on of the loss goes out before, and what comes of another one after.
+  // Messages about this loss go out before, and those about another one after.
   const std::scoped_lock listening(listening_);
   std::vector<int> left;
   {

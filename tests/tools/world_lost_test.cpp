@@ -61,7 +61,7 @@ TEST_CASE("ranks that are killed one after the other leave the others training, 
       await(place, "progress", 1);
       const auto began = WallTime::now();
       ranks[killed]->send(SIGKILL);
-      await(place, "ranks lost", ++lost);
+      await(place, "lost", ++lost);
       const int64_t reports = count(events(place), "progress");
       await(place, "progress", reports + 1);
       CHECK(WallTime::now() - began < std::chrono::seconds(5));
@@ -71,7 +71,7 @@ TEST_CASE("ranks that are killed one after the other leave the others training, 
     has(ranks[0]->errors(), fmt::format("goes on without rank 1 on {} after iteration ", host_name()));
     std::vector<int> learners;
     for (const json& event : events(place)) {
-      if (event["event"] == "ranks lost") learners.push_back(event["learners"]);
+      if (event["event"] == "lost") learners.push_back(event["learners"]);
     }
     CHECK(learners == std::vector<int>{3, 2, 1});
     CHECK(events(place).back()["reason"] == "complete");
@@ -89,7 +89,7 @@ TEST_CASE("a run that goes on without ranks is checkpointed, and goes on with al
   auto ranks = place.start(3, words);
   await_checkpoints(place.path("c"), 1);
   ranks[1]->send(SIGKILL);
-  await(place, "ranks lost", 1);
+  await(place, "lost", 1);
   await(place, "progress", count(events(place), "progress") + 1);
   ranks[2]->send(SIGTERM);
   CHECK(ranks[1]->wait() == -SIGKILL);

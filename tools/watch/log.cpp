@@ -252,7 +252,7 @@ void JsonLog::rolled_back(const RolledBack& event) {
 }
 
 void JsonLog::lost(const RanksLost& event) {
-  write(Json{{"event", "ranks lost"},
+  write(Json{{"event", "lost"},
              {"epoch", event.epoch},
              {"iteration", event.iteration},
              {"seconds", event.seconds},

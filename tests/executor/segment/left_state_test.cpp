@@ -67,7 +67,7 @@ std::vector<double> from_left(const Setting& setting, const std::vector<int64_t>
   return weights_of(file);
 }
 
-// What each of several ranks gets that give these states.
+// The states that ranks get if they give these.
 std::vector<LeftState> exchange(const std::vector<LeftState>& states) {
   const int port = free_port();
   std::vector<std::future<LeftState>> running;

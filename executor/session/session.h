@@ -153,8 +153,8 @@ OnLost parse_on_lost(std::string_view text);  // "end", "continue"; throws Graph
 // The settings of a run that its graph does not state; each has a default.
 struct SessionOptions {
   DataSources sources;  // none: the graph's
-  // The processes that train together, whose devices LearnerOptions::devices names; nullptr: this one alone. Whoever
-  // made them calls Ranks::end() after the last run.
+  // The processes that train together, whose devices LearnerOptions::devices names; nullptr: this one alone.
+  // Ranks::end() comes after the last run, and is for the caller.
   std::shared_ptr<Ranks> ranks;
   OnLost on_lost = OnLost::End;
   LearnerOptions learners;

@@ -23,7 +23,7 @@ struct Scenario {
 //   prefetch.depth=N   N pinned batches per reader, and as many fills at once as make_plan would allow
 //   source*F           tasks that fill batches take F times as long
 //   learners-N         N learners fewer on each device. Their tasks are gone, and the remaining ones run with less
-//                      contention (contention.h). Collectives and averaging keep their costs, and clocks stay the same:
+//                      contention (trace_costs.h). Collectives and averaging keep their costs. Clocks stay the same:
 //                      an epoch keeps its number of iterations
 //   PATTERN*F          the layer of that name, forward and backward, takes F times as long. If there is no such layer,
 //                      the change applies to tasks whose names contain PATTERN, or else to nodes inside of tasks

@@ -53,7 +53,7 @@ TEST_CASE("ranks that are killed one after the other leave the others training, 
   for (const char* strategy : {"sma", "local"}) {
     CAPTURE(strategy);
     const Place place;
-    Words words = going_on(place, strategy, "train.epochs=600");
+    Words words = going_on(place, strategy, "train.epochs=300");
     words.insert(words.end(), {"--checkpoint", place.path("c"), "--trace", place.path("t.json.gz")});
     auto ranks = place.start(4, words);
     int64_t lost = 0;
@@ -64,7 +64,7 @@ TEST_CASE("ranks that are killed one after the other leave the others training, 
       await(place, "lost", ++lost);
       const int64_t reports = count(events(place), "progress");
       await(place, "progress", reports + 1);
-      CHECK(WallTime::now() - began < std::chrono::seconds(5));
+      CHECK(WallTime::now() - began < std::chrono::seconds(15));  // far below where machines are not busy
       CHECK(ranks[killed]->wait() == -SIGKILL);
     }
     CHECK(ranks[0]->wait() == kDone);

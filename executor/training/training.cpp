@@ -365,9 +365,9 @@ void Training::go_on_without_lost(const std::string& why) {
   RanksLost event;
   event.reason = why;
   for (bool made = false; !made;) {
+    const std::vector<std::string> lost = leave_out_lost(options_);  // throws if nobody can go on
+    event.ranks.insert(event.ranks.end(), lost.begin(), lost.end());
     try {
-      const std::vector<std::string> lost = leave_out_lost(options_);
-      event.ranks.insert(event.ranks.end(), lost.begin(), lost.end());
       const LeftState all = exchanged(*options_.ranks, mine);
       const MonitorState state = monitor_of_first(*options_.ranks, monitor_);
       if (!writes()) {

@@ -2,6 +2,7 @@
 #include "executor/console/console_observer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -232,6 +233,14 @@ void ConsoleObserver::rolled_back(const RolledBack& event) {
   for (std::string line; std::getline(reason, line);) print(line);
   print(fmt::format("back to iteration {}, from {}, with the learning rate x {:g} (rollback {} of at most {})",
                     event.iteration, event.path, event.rate_factor, event.times, event.most));
+}
+
+void ConsoleObserver::lost(const RanksLost& event) {
+  print(event.reason);
+  print(fmt::format(
+      "goes on without {} after iteration {}: {} learner{} left on {}, {} batch{} of theirs left out, {:.1f} s",
+      fmt::join(event.ranks, ", "), event.iteration, event.learners, event.learners == 1 ? "" : "s",
+      fmt::join(event.devices, ", "), event.left_out, event.left_out == 1 ? "" : "es", event.paused));
 }
 
 void ConsoleObserver::skipped(const SampleSkipped& event) {

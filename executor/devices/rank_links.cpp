@@ -9,7 +9,12 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <map>
+#include <optional>
+
+#include "executor/devices/threads.h"
 
 namespace arbalest {
 namespace {
@@ -19,41 +24,107 @@ constexpr auto kConnecting = std::chrono::seconds(4);  // Gloo waits five times 
 // to say, which aborts what waits for it.
 constexpr auto kUnlimited = std::chrono::hours(24 * 7);
 
+// Shared by the thread that connects and the one that waits for it.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<std::string> own;  // a key and a value, which wait for those of the other ranks
+  std::map<std::string, std::vector<char>> values;
+  bool given_up = false, over = false;
+  std::exception_ptr error;
+};
+
 // Gloo's store, for addresses: every rank sets the same keys in the same order.
 class AddressStore final : public gloo::rendezvous::Store {
  public:
-  explicit AddressStore(Ranks& ranks) : ranks_(ranks) {}
+  explicit AddressStore(Meeting& meeting) : meeting_(meeting) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    const Ranks::Parts parts = ranks_.exchange("addresses", key + '\n' + std::string(data.begin(), data.end()));
-    for (const std::string& part : parts) {
-      const size_t end = std::min(part.find('\n'), part.size());
-      const std::string value = part.substr(std::min(end + 1, part.size()));
-      values_[part.substr(0, end)].assign(value.begin(), value.end());
-    }
+    std::unique_lock lock(meeting_.mutex);
+    meeting_.own = key + '\n' + std::string(data.begin(), data.end());
+    meeting_.changed.notify_all();
+    meeting_.changed.wait(lock, [this] { return !meeting_.own || meeting_.given_up; });
+    if (meeting_.given_up) throw RunError("connecting was given up");
   }
-  std::vector<char> get(const std::string& key) override { return values_[key]; }
+  std::vector<char> get(const std::string& key) override {
+    const std::scoped_lock lock(meeting_.mutex);
+    return meeting_.values[key];
+  }
   void wait(const std::vector<std::string>&) override {}
   void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
 
  private:
-  Ranks& ranks_;
-  std::map<std::string, std::vector<char>> values_;
+  Meeting& meeting_;
 };
+
+using GlooContext = std::shared_ptr<gloo::rendezvous::Context>;
+
+// Exchanges addresses with the other ranks until all are connected, or one is lost.
+void wait_for_all(Ranks& ranks, Meeting& meeting) {
+  constexpr auto kLook = std::chrono::milliseconds(10);
+  std::unique_lock lock(meeting.mutex);
+  for (;;) {
+    meeting.changed.wait_for(lock, kLook, [&] { return meeting.own || meeting.over; });
+    if (meeting.error) std::rethrow_exception(meeting.error);
+    if (meeting.over) return;
+    if (const std::optional<std::string> lost = ranks.lost()) throw RunError(*lost);
+    if (!meeting.own) continue;
+    const std::string own = *meeting.own;
+    lock.unlock();
+    const Ranks::Parts parts = ranks.exchange("addresses", own);
+    lock.lock();
+    for (const std::string& part : parts) {
+      const size_t end = std::min(part.find('\n'), part.size());
+      const std::string value = part.substr(std::min(end + 1, part.size()));
+      meeting.values[part.substr(0, end)].assign(value.begin(), value.end());
+    }
+    meeting.own.reset();
+    meeting.changed.notify_all();
+  }
+}
+
+// Gloo waits for a rank that is gone as long as for one that is slow, and cannot be called off. So it connects on a
+// thread of its own, which ends by its limit of time if nobody waits for it any more.
+GlooContext connected(Ranks& ranks) {
+  auto context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.size());
+  context->setTimeout(kConnecting);
+  std::shared_ptr<gloo::transport::Device> device =
+      gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(ranks.own_address().c_str()));
+  const auto meeting = std::make_shared<Meeting>();
+  start_thread("connecting ranks", [meeting, context, device]() mutable {
+    std::exception_ptr error;
+    try {
+      AddressStore store(*meeting);
+      context->connectFullMesh(store, device);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    context.reset();  // its owner, if it has one, lets it go
+    device.reset();
+    const std::scoped_lock lock(meeting->mutex);
+    meeting->error = error;
+    meeting->over = true;
+    meeting->changed.notify_all();
+  }).detach();
+  device.reset();
+  try {
+    wait_for_all(ranks, *meeting);
+  } catch (...) {
+    const std::scoped_lock lock(meeting->mutex);
+    meeting->given_up = true;
+    meeting->changed.notify_all();
+    throw;
+  }
+  return context;
+}
 
 using RankBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
 }  // namespace
 
 struct RankLinks::Transport {
-  explicit Transport(Ranks& ranks) : sent(size_t(ranks.size())), received(size_t(ranks.size())) {
-    std::shared_ptr<gloo::transport::Device> device =
-        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(ranks.own_address().c_str()));
-    context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.size());
-    context->setTimeout(kConnecting);
-    AddressStore store(ranks);
-    context->connectFullMesh(store, device);
-  }
+  explicit Transport(Ranks& ranks)
+      : context(connected(ranks)), sent(size_t(ranks.size())), received(size_t(ranks.size())) {}
 
   // Nothing is sent or received any more, so that the memory of pieces may go. Gloo would go on with those that other
   // ranks still send.
@@ -63,7 +134,7 @@ struct RankLinks::Transport {
     }
   }
 
-  std::shared_ptr<gloo::rendezvous::Context> context;
+  const GlooContext context;
   std::vector<uint64_t> sent, received;  // pieces so far, by rank: Gloo's number for the next
   std::mutex mutex;
   std::vector<RankBuffer> under_way;

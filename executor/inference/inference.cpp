@@ -178,7 +178,6 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   blame_data(measured);
   tell(measured_metrics(model_->loop(), class_names_), loss, measured, result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (ranks) ranks->end();
   return result;
 }
 

@@ -92,6 +92,8 @@ class Dependencies {
   // Nothing fires any more; calls under way on other threads may still report instances.
   void cancel();
 
+  // Instances of a task that have ended: the first so many.
+  int64_t ended(TaskId task) const { return states_[task].counts[int(Edge::Needs::Done)].load(); }
   bool idle() const { return outstanding_.load(std::memory_order_acquire) == 0; }
   bool complete() const;               // every task has run all its ticks, or those that stop() left it
   int64_t limit(ClockId clock) const;  // ticks of the clock that are to run: the most of its tasks

@@ -157,6 +157,7 @@ struct Task {
   int32_t first_launch = 0, launches = 0;   // Compute
   int32_t first_operand = 0, operands = 0;  // others: pairs (from, to) of a copy, or the slot
   BufferId scalars = kNone;                 // the slot that holds this task's StepScalars
+  int64_t reduced_bytes = 0;                // Collective: of the array on each device
   double microseconds = 0;                  // expected duration, for the critical cycle; 0: unknown
 };
 

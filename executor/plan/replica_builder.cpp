@@ -230,6 +230,7 @@ TaskId add_all_reduce(PlanBuilder& builder, LaneId lane, const std::string& name
                       const std::vector<Term>& operands, bool mean) {
   const TaskId task = builder.add_task(Task::Kind::Collective, name, lane, clock);
   builder.add_node(task, "arbalest.AllReduce", name, operands, operands, {{"mean", int64_t{mean}}});
+  builder.task(task).reduced_bytes = operands.front().type.bytes();
   builder.add_lane_order(task);
   return task;
 }

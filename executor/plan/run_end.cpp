@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kRunEnds = {"",           "complete", "until", "patience", "interrupted",
                                                       "time limit", "failed"};
-constexpr std::array<std::string_view, 5> kSegmentBegins = {"", "resumed", "tuned", "planned anew", "gone back"};
+constexpr std::array<std::string_view, 6> kSegmentBegins = {"",          "resumed",   "tuned", "planned anew",
+                                                            "gone back", "ranks lost"};
 
 }  // namespace
 

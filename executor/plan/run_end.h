@@ -25,7 +25,8 @@ enum class SegmentBegin : uint8_t {
   Resumed,
   Tuned,  // for another number of learners
   PlannedAnew,
-  GoneBack,  // to a checkpoint
+  GoneBack,   // to a checkpoint
+  RanksLost,  // with the learners that are left
 };
 std::string_view name_of(SegmentBegin begin);                      // "resumed", …; Run: ""
 SegmentBegin parse_segment_begin(std::string_view text) noexcept;  // another text: PlannedAnew

@@ -94,7 +94,8 @@ class Scheduler final : private CompletionSink {
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
   int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }
-  PlanPosition position() const { return dependencies_.position(); }  // at rest, or after run()
+  PlanPosition position() const { return dependencies_.position(); }      // at rest, or after run()
+  int64_t ended(TaskId task) const { return dependencies_.ended(task); }  // instances of a task, however run() ended
 
  private:
   struct Times {

@@ -171,6 +171,12 @@ SegmentSnapshot Segment::snapshot() const {
   return session_.ranks ? gathered(*session_.ranks, std::move(mine)) : mine;
 }
 
+LeftState Segment::left() const {
+  if (scheduler_) return left_state(state_, plan_, clock_, [this](TaskId task) { return scheduler_->ended(task); });
+  const Dependencies before(plan_, at_);
+  return left_state(state_, plan_, clock_, [&](TaskId task) { return before.ended(task); });
+}
+
 std::string Segment::not_finite(const SegmentSnapshot& own) const {
   return first_of(session_.ranks.get(), state_.not_finite(own));
 }

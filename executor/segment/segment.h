@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "executor/run/step_profile.h"
+#include "executor/segment/left_state.h"
 #include "executor/segment/segment_reports.h"
 
 namespace arbalest {
@@ -68,6 +69,8 @@ class Segment {
   ModelState model() const;              // the model to be saved at this point; at rank 0 alone
   SegmentSnapshot snapshot() const;      // whole at rank 0 alone
   SegmentSnapshot own_snapshot() const;  // with the learners, and the sums of validations, of this process alone
+  // After a run() that failed since a process was lost: what this one has. The number of the segment is not known here.
+  LeftState left() const;
   // The first array in the own snapshots of all processes that is not finite: "the weights of learner 2 on cpu:0"; "":
   // there is none. Optimiser slots are not checked. Every process calls this.
   std::string not_finite(const SegmentSnapshot& own) const;

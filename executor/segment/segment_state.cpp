@@ -64,7 +64,6 @@ void SegmentState::put_back(const SegmentSnapshot& snapshot) const {
   put_averages(snapshot.state, clock_.times().sync ? clock_.averagings(snapshot.at.iterations) : 0);
 }
 
-// The number of the average that learners of a device follow.
 size_t SegmentState::average_of(int32_t device) const {
   return plan_.handles.by_hosts == kNone ? 0 : size_t(plan_.devices[size_t(device)].host_number);
 }
@@ -161,32 +160,38 @@ std::vector<std::byte> SegmentState::bytes_of(const Loop& loop, const Replica& r
   return binding_.get(replica.placement.of[size_t(value)], 0, loop.graph.values[size_t(value)].type.bytes());
 }
 
+LearnerState SegmentState::learner(const Replica& replica, int64_t iterations) const {
+  const ArenaValues& arenas = training().arenas;
+  LearnerState learner;
+  learner.weights = bytes_of(training(), replica, arenas.weights);
+  learner.statistics = bytes_of(training(), replica, arenas.statistics);
+  for (const ArenaValues::Slot& slot : arenas.slots) {
+    learner.slots.push_back(bytes_of(training(), replica, slot.value));
+  }
+  learner.updates = clock_.updates_before(iterations, start_of(replica.learner).updates);
+  learner.host = int32_t(average_of(replica.device));
+  return learner;
+}
+
+AverageState SegmentState::average(size_t device, int64_t averagings) const {
+  const Operand models{plan_.handles.averages[device], 0, 0};
+  const int64_t bytes = plan_.buffers[size_t(models.buffer)].bytes;
+  return {binding_.get(models, averagings, bytes), binding_.get(models, averagings + 1, bytes)};
+}
+
 RunState SegmentState::read(int64_t iterations) const {
   RunState state;
   state.frozen = frozen_;
-  const ArenaValues& arenas = training().arenas;
-  for (const Replica& replica : learners()) {
-    LearnerState& learner = state.learners.emplace_back();
-    learner.weights = bytes_of(training(), replica, arenas.weights);
-    learner.statistics = bytes_of(training(), replica, arenas.statistics);
-    for (const ArenaValues::Slot& slot : arenas.slots) {
-      learner.slots.push_back(bytes_of(training(), replica, slot.value));
-    }
-    learner.updates = clock_.updates_before(iterations, start_of(replica.learner).updates);
-    learner.host = int32_t(average_of(replica.device));
-  }
+  for (const Replica& replica : learners()) state.learners.push_back(learner(replica, iterations));
   state.unaveraged = clock_.unaveraged(iterations);
   state.apart = clock_.apart(iterations);
   state.moving_average = moving_average();
   const int64_t averagings = clock_.times().sync ? clock_.averagings(iterations) : 0;
   state.averaged = !plan_.handles.averages.empty() && averagings > 0 && state.unaveraged == 0;
   for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {  // those of one host are alike
-    const Operand models{plan_.handles.averages[device], 0, 0};
-    const int64_t bytes = plan_.buffers[size_t(models.buffer)].bytes;
     const size_t host = average_of(int32_t(device));
     if (host >= state.averages.size()) state.averages.resize(host + 1);
-    AverageState& own = state.averages[host];
-    if (own.now.empty()) own = {binding_.get(models, averagings, bytes), binding_.get(models, averagings + 1, bytes)};
+    if (state.averages[host].now.empty()) state.averages[host] = average(device, averagings);
   }
   return state;
 }

@@ -27,6 +27,12 @@ class SegmentState {
 
   const LearnerStart& start_of(int64_t learner) const { return starts_[size_t(learner)]; }
   RunState read(int64_t iterations) const;  // after so many
+  // Parts of it.
+  LearnerState learner(const Replica& replica, int64_t iterations) const;
+  AverageState average(size_t device, int64_t averagings) const;
+  size_t average_of(int32_t device) const;  // the number of the average that learners of a device follow
+  MovingAverage moving_average() const;
+  const std::vector<std::byte>& frozen() const { return frozen_; }
   // The parts of a snapshot that this process's devices hold; `snapshot.at` is known.
   void read(SegmentSnapshot& snapshot) const;
   ModelState validated_model() const;  // as kept for the validation that ends
@@ -39,13 +45,11 @@ class SegmentState {
   const std::vector<Replica>& learners() const { return plan_.handles.loops.front().replicas; }
   void put_learners(const RunState& state, int64_t first_learner = 0) const;
   void put_averages(const RunState& state, int64_t averagings = 0) const;
-  size_t average_of(int32_t device) const;
   bool has_hosts_of(const RunState& state) const;
   void put_validation() const;
   void put_validation(const SegmentSnapshot& snapshot) const;
   void add_frozen(const Loop& loop, InitialValues& values) const;
   std::vector<std::byte> bytes_of(const Loop& loop, const Replica& replica, ValueId value) const;
-  MovingAverage moving_average() const;
 
   const Prepared& prepared_;
   const Binding& binding_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/segment/whole_state.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "executor/world/part.h"
@@ -65,6 +67,77 @@ std::vector<LearnerState> learners_of(const Ranks::Parts& parts) {
   return learners;
 }
 
+void put(PartWriter& out, const Cursor& cursor) {
+  for (const int64_t number : {cursor.epoch, cursor.batch, cursor.iteration, cursor.images, cursor.validations}) {
+    out.number(number);
+  }
+  out.number(cursor.rate_drops.value_or(-1));
+}
+
+Cursor cursor_of(PartReader& in) {
+  Cursor cursor;
+  for (int64_t* number : {&cursor.epoch, &cursor.batch, &cursor.iteration, &cursor.images, &cursor.validations}) {
+    *number = in.number<int64_t>();
+  }
+  if (const auto drops = in.number<int64_t>(); drops >= 0) cursor.rate_drops = drops;
+  return cursor;
+}
+
+std::string packed(const LeftState& left) {
+  PartWriter out;
+  out.number(left.segment);
+  out.number(left.averagings);
+  out.number(left.meeting);
+  put(out, left.next);
+  out.array(left.iterations);
+  out.number(left.run.apart);
+  out.number(int64_t(left.run.averages.size()) - 1);  // the host whose average it is
+  for (const AverageState& average : left.run.averages) {
+    if (average.now.empty()) continue;
+    out.array(average.now);
+    out.array(average.before);
+  }
+  const MovingAverage& moving = left.run.moving_average;
+  out.array(moving.weights);
+  out.number(moving.updates);
+  out.number(moving.within);
+  out.array(packed(left.run.learners));
+  return std::move(out.bytes);
+}
+
+LeftState left_of(const std::string& part, double decay) {
+  PartReader in(part);
+  LeftState left;
+  left.segment = in.number<int64_t>();
+  left.averagings = in.number<int64_t>();
+  left.meeting = in.number<bool>();
+  left.next = cursor_of(in);
+  left.iterations = in.array<int64_t>();
+  left.run.apart = left.run.unaveraged = in.number<int64_t>();
+  left.run.averages.resize(size_t(in.number<int64_t>() + 1));
+  if (!left.run.averages.empty()) {
+    left.run.averages.back().now = in.array<std::byte>();
+    left.run.averages.back().before = in.array<std::byte>();
+  }
+  MovingAverage& moving = left.run.moving_average;
+  moving.decay = decay;
+  moving.weights = in.array<std::byte>();
+  moving.updates = in.number<int64_t>();
+  moving.within = in.number<int64_t>();
+  left.run.learners = learners_of({in.text()});
+  return left;
+}
+
+// Learners start from the mean of the hosts' averages before their last ones.
+void meet_anew(RunState& state) {
+  for (AverageState& average : state.averages) average.now = average.before;
+  state = with_hosts_met(std::move(state));
+  for (LearnerState& learner : state.learners) {
+    learner.weights = state.averages.front().now;
+    learner.correction = 0;
+  }
+}
+
 }  // namespace
 
 RunState gathered(Ranks& ranks, RunState mine) {
@@ -81,6 +154,39 @@ RunState exchanged(Ranks& ranks, RunState mine) {
   if (mine.averages.empty()) return mine;
   add_averages(ranks.exchange("all averages", packed(ranks, mine.averages)), mine.averages);
   return mine;
+}
+
+LeftState exchanged(Ranks& ranks, const LeftState& mine) {
+  LeftState all;
+  std::vector<std::pair<int64_t, int64_t>> seen;  // by host: segment and averagings of its average
+  const auto order = [](const LeftState& left) { return std::pair(left.segment, left.averagings); };
+  bool first = true;
+  for (const std::string& part : ranks.exchange("left", packed(mine))) {
+    LeftState left = left_of(part, mine.run.moving_average.decay);
+    if (first || order(left) > order(all)) {
+      all.segment = left.segment;
+      all.averagings = left.averagings;
+      all.run.moving_average = std::move(left.run.moving_average);
+    }
+    if (first || left.next.iteration > all.next.iteration) all.next = left.next;
+    first = false;
+    all.meeting = all.meeting || left.meeting;
+    all.run.apart = all.run.unaveraged = std::max(all.run.apart, left.run.apart);
+    all.iterations.insert(all.iterations.end(), left.iterations.begin(), left.iterations.end());
+    std::move(left.run.learners.begin(), left.run.learners.end(), std::back_inserter(all.run.learners));
+    if (left.run.averages.empty()) continue;
+    const size_t host = left.run.averages.size() - 1;
+    if (host >= all.run.averages.size()) {
+      all.run.averages.resize(host + 1);
+      seen.resize(host + 1, {-1, -1});
+    }
+    if (order(left) <= seen[host]) continue;
+    seen[host] = order(left);
+    all.run.averages[host] = std::move(left.run.averages.back());
+  }
+  all.run.frozen = mine.run.frozen;
+  if (all.meeting && !all.run.averages.empty()) meet_anew(all.run);
+  return all;
 }
 
 SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine) {

@@ -2,6 +2,7 @@
 #pragma once
 // The state of a run of several processes, from what each of them has of it.
 
+#include "executor/segment/left_state.h"
 #include "executor/segment/segment_snapshot.h"
 #include "executor/world/ranks.h"
 
@@ -13,5 +14,9 @@ RunState gathered(Ranks& ranks, RunState mine);
 SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine);
 // The same for every rank.
 RunState exchanged(Ranks& ranks, RunState mine);
+// The same for ranks that are left. The result has all learners, and the cursor of the one that is furthest ahead. Each
+// host has the average of its rank that has seen most averagings; the moving average is that of the rank that has of
+// all. If hosts were meeting, all learners start from the mean of the averages before the hosts' last ones.
+LeftState exchanged(Ranks& ranks, const LeftState& mine);
 
 }  // namespace arbalest

@@ -270,6 +270,13 @@ RateScaling parse_rate_scaling(std::string_view text) {
                                did_you_mean(text, names)));
 }
 
+OnLost parse_on_lost(std::string_view text) {
+  const std::vector<std::string> names = {"end", "continue"};
+  if (text == names[0]) return OnLost::End;
+  if (text == names[1]) return OnLost::Continue;
+  throw GraphError(fmt::format("found '{}'; expected end or continue{}", text, did_you_mean(text, names)));
+}
+
 OnDivergence parse_on_divergence(std::string_view text) {
   const std::vector<std::string> names = {"stop", "rollback", "skip"};
   for (size_t i = 0; i < names.size(); ++i) {

@@ -144,11 +144,20 @@ struct CheckpointOptions {
   std::vector<std::string> changes;
 };
 
+// The action taken if a process of several is lost: killed, or its network is gone.
+enum class OnLost : uint8_t {
+  End,       // all others end with an error
+  Continue,  // they go on with the learners that are left; the strategy has to average models
+};
+OnLost parse_on_lost(std::string_view text);  // "end", "continue"; throws GraphError otherwise
+
 // The settings of a run that its graph does not state; each has a default.
 struct SessionOptions {
   DataSources sources;  // none: the graph's
   // The processes that train together, whose devices LearnerOptions::devices names; nullptr: this one alone.
+  // Ranks::end() comes after the last run, and is for the caller.
   std::shared_ptr<Ranks> ranks;
+  OnLost on_lost = OnLost::End;
   LearnerOptions learners;
   NumericsOptions numerics;
   LengthOptions length;

@@ -4,12 +4,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "executor/trace/contention.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_file.h"
@@ -47,6 +47,26 @@ struct TaskCosts {
   Replay dispatch;               // from ready to issuing (a host task: to running), by a thread that was free
   int64_t issuing = 0;           // ns of an issuing thread for each instance, the median; device tasks
   std::vector<NodeShare> nodes;  // inside; empty if the trace knows none
+};
+
+// How learners on one GPU slow each other down.
+//
+// After a traced run each compute task is timed once more by itself (TraceFile::alone). In the steady state it ran in
+// parallel with the others and took longer. The difference is put down to the others, each of which adds the same. If a
+// trace does not have those times, learners are assumed to share the GPU's throughput; then the predicted saving of
+// fewer learners is an upper bound.
+//
+// Limits: nothing for copies, collectives or a clock frequency that falls under load. Lanes of a CPU device take turns
+// on one thread and do not slow each other down.
+struct Contention {
+  bool measured = false;           // of all compute tasks; otherwise some are assumed
+  std::map<TaskId, double> alone;  // by compute task: how long it takes alone ÷ how long it took; at most 1
+
+  // How much longer a task runs when `share` of the others that ran at the same time are left.
+  double scale(TaskId task, double share) const {
+    const auto found = alone.find(task);
+    return found == alone.end() ? 1 : found->second + share * (1 - found->second);
+  }
 };
 
 // Latencies in ns, medians.

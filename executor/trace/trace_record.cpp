@@ -63,6 +63,11 @@ Lane lane_of(const json& item) {
   Lane lane{enumerator<Lane::Kind>(kLaneKinds, item, "kind"), index_of(item, "device"), index_of(item, "learner"),
             name_of(item)};
   if (lane.kind == Lane::Kind::Collectives && lane.device != kNone) lane.kind = Lane::Kind::Averaging;
+  if (item.contains("spans")) {
+    for (const json& device : item.at("spans")) {
+      lane.spans.push_back(int32_t(whole_number(device, "spans", 0, INT32_MAX)));
+    }
+  }
   return lane;
 }
 
@@ -76,6 +81,7 @@ Task task_of(const json& item) {
   task.every = item.contains("every") ? int32_t(integer_of(item, "every", 1, kMostWidth)) : 1;
   task.device = index_of(item, "device");
   task.learner = index_of(item, "learner");
+  task.reduced_bytes = item.contains("reduced_bytes") ? integer_of(item, "reduced_bytes", 0, kMostBytes) : 0;
   return task;
 }
 
@@ -286,6 +292,7 @@ json plan_record(const Plan& plan) {
                                {"kind", name_in(kLaneKinds, lane.kind)},
                                {"device", lane.device},
                                {"learner", lane.learner}});
+    if (!lane.spans.empty()) record["lanes"].back()["spans"] = lane.spans;
   }
   for (const Task& task : plan.tasks) {
     record["tasks"].push_back({{"name", task.name},
@@ -296,6 +303,7 @@ json plan_record(const Plan& plan) {
                                {"every", task.every},
                                {"device", task.device},
                                {"learner", task.learner}});
+    if (task.reduced_bytes > 0) record["tasks"].back()["reduced_bytes"] = task.reduced_bytes;
   }
   for (const Edge& edge : plan.edges) {
     record["edges"].push_back({{"from", edge.from},

@@ -302,10 +302,11 @@ std::vector<std::string> notes_on(const TracedRun& run) {
                                 duration(double(run.clock_error))));
   }
   if (run.begins == SegmentBegin::Run) return notes;
-  const std::string why = run.begins == SegmentBegin::Resumed    ? "was resumed from a checkpoint"
-                          : run.begins == SegmentBegin::Tuned    ? "was planned anew by --learners auto"
-                          : run.begins == SegmentBegin::GoneBack ? "had gone back to a checkpoint"
-                                                                 : "was planned anew";
+  const std::string why = run.begins == SegmentBegin::Resumed     ? "was resumed from a checkpoint"
+                          : run.begins == SegmentBegin::Tuned     ? "was planned anew by --learners auto"
+                          : run.begins == SegmentBegin::GoneBack  ? "had gone back to a checkpoint"
+                          : run.begins == SegmentBegin::RanksLost ? "went on without processes that were lost"
+                                                                  : "was planned anew";
   notes.push_back(
       fmt::format("The trace begins after {} of the run, where it {}, with {} on each device{}.",
                   counted(run.iterations, "iteration"), why, counted(run.learners, "learner"),

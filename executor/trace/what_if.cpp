@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -194,6 +195,24 @@ void drop_learners(const WhatIf& change, Scenario& scenario) {
 }
 
 }  // namespace
+
+void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& links) {
+  bool known = false;
+  for (size_t id = 0; id < scenario.plan.tasks.size(); ++id) {
+    const Task& task = scenario.plan.tasks[id];
+    if (task.kind != Task::Kind::Collective) continue;
+    known = known || task.reduced_bytes > 0;
+    const bool within = !scenario.plan.lanes[size_t(task.lane)].spans.empty();
+    const WorldSize spanned = within ? WorldSize{1, size.devices} : size;
+    const double seconds = all_reduce_seconds(double(task.reduced_bytes), spanned, links);
+    scenario.costs.tasks[id].duration = std::vector<int64_t>{std::llround(seconds * 1e9)};
+  }
+  if (!known) {
+    throw GraphError(
+        "--world: the trace has no collective whose bytes are known; expected one of a run on several devices, written "
+        "by this version");
+  }
+}
 
 bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor) {
   bool found = false;

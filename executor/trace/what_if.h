@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/trace/link_model.h"
 #include "executor/trace/trace_costs.h"
 #include "executor/trace/trace_file.h"
 
@@ -22,7 +23,7 @@ struct Scenario {
 //   prefetch.depth=N   N pinned batches per reader, and as many fills at once as make_plan would allow
 //   source*F           tasks that fill batches take F times as long
 //   learners-N         N learners fewer on each device. Their tasks are gone, and the remaining ones run with less
-//                      contention (contention.h). Collectives and averaging keep their costs, and clocks stay the same:
+//                      contention (trace_costs.h). Collectives and averaging keep their costs. Clocks stay the same:
 //                      an epoch keeps its number of iterations
 //   PATTERN*F          the layer of that name, forward and backward, takes F times as long. If there is no such layer,
 //                      the change applies to tasks whose names contain PATTERN, or else to nodes inside of tasks
@@ -43,6 +44,14 @@ WhatIf parse_what_if(std::string_view text);
 
 // Edits the scenario, which stays live. Throws GraphError if there is nothing that the change applies to.
 void apply(const WhatIf& change, Scenario& scenario);
+
+// Gives collectives the time that they take in a world of that size, whose devices take as long as those of the
+// scenario. Throws GraphError if the scenario has no collective with a known number of bytes.
+void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& links);
+
+// A table for the terminal: time per iteration as measured, and as simulated in worlds of these sizes; and what is
+// assumed. Throws GraphError as predict() and set_world() do.
+std::string predict_worlds(const TraceFile& trace, const std::vector<WorldSize>& sizes, const WorldLinks& links);
 
 // A table for the terminal: time per iteration as measured, as simulated, and after each change by itself. Throws
 // GraphError if the trace has too few iterations.

@@ -28,7 +28,7 @@ class PlanPrediction {
       : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
     verify(trace.plan);
     if (steady_.last - steady_.first + 1 < kLeastMeasured) {
-      throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
+      throw GraphError("the trace has too few iterations to tell how long one takes");
     }
     measured_ = {trace.plan, measure_costs(trace, steady_)};
     for (const WhatIf& change : changes) name_width_ = std::max(name_width_, change.text.size());
@@ -58,7 +58,44 @@ class PlanPrediction {
     return std::move(text_);
   }
 
+  // Predicts worlds of more or fewer devices, each of which computes as those of the trace do.
+  std::string worlds(const std::vector<WorldSize>& sizes, const WorldLinks& links) {
+    const auto iteration = [&](const WorldSize& size) {
+      Scenario scenario = measured_;
+      set_world(scenario, size, links);
+      return simulate_for_as_long(scenario);
+    };
+    const double each = batches_of(measured_.plan) / double(measured_.plan.devices.size());
+    const double alone = iteration({1, 1}).steady.iteration_ns;
+    line("Worlds: durations of {} recorded iterations, with all-reduces by a model of links",
+         steady_.last - steady_.first + 1);
+    times_.add(steady_.iteration_ns);
+    std::vector<std::string> rest;
+    for (const WorldSize& size : sizes) {
+      const Simulation simulation = iteration(size);
+      const double ns = simulation.steady.iteration_ns, devices = double(size.hosts * size.devices);
+      const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
+      times_.add(ns);
+      rest.push_back(fmt::format(" {:>12.1f} {:>9.1f} %  {} {:.1f} %", each * devices * 1e9 / ns, 100 * alone / ns,
+                                 measured_.plan.lanes[size_t(most - simulation.busy.begin())].name, 100 * *most));
+    }
+    line("  {:<9} {:>7}  {:>17} {:>12} {:>11}  {}", "world", "devices", times_.heading(), "batches/s", "efficiency",
+         "busiest lane");
+    line("  {:<9} {:>7}  {:>17} {:>12.1f}", "measured", measured_.plan.devices.size(), times_.cell(0),
+         batches_of(measured_.plan) * 1e9 / steady_.iteration_ns);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const std::string name = fmt::format("{}x{}", sizes[i].hosts, sizes[i].devices);
+      line("  {:<9} {:>7}  {:>17}{}", name, sizes[i].hosts * sizes[i].devices, times_.cell(i + 1), rest[i]);
+    }
+    line("  Efficiency is against as many devices without collectives. Links: within hosts {}; between hosts {}.",
+         link_text(links.within), link_text(links.between));
+    line("  Assumed: {}.", kLinkAssumptions);
+    return std::move(text_);
+  }
+
  private:
+  static std::string link_text(const Link& link) { return link.bytes_per_second > 0 ? to_string(link) : "none"; }
+
   template <typename... Arguments>
   void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
@@ -138,6 +175,10 @@ class PlanPrediction {
 };
 
 }  // namespace
+
+std::string predict_worlds(const TraceFile& trace, const std::vector<WorldSize>& sizes, const WorldLinks& links) {
+  return PlanPrediction(trace, {}).worlds(sizes, links);
+}
 
 std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes) {
   return PlanPrediction(trace, changes).text(changes);

@@ -35,6 +35,10 @@ class Checkpoints {
 
   const RunIdentity& identity() const { return identity_; }
   const std::vector<std::string>& changes() const { return changes_; }  // of the learning rate, since the run's start
+  // As the run goes on with other devices.
+  void set_identity(const Prepared& prepared, const Monitor& monitor) {
+    identity_ = identity_of(prepared, options_, monitor.best_metric());
+  }
   void set_layout(const Loop& training) { layout_ = std::make_shared<CheckpointLayout>(training); }
   const CheckpointLayout& layout() const { return *layout_; }
   void set_latest(const std::string& path) { latest_ = path; }  // the file that the run goes on from

@@ -28,7 +28,6 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
     const double setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const RunFinished end = training->run(interrupted, setup_seconds);
     if (then) then(*training);
-    if (options.ranks) options.ranks->end();
     events.drain();
     return end;
   } catch (const std::exception& error) {

@@ -10,9 +10,10 @@
 
 #include "base/process.h"
 #include "base/version.h"
+#include "executor/segment/whole_state.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"
-#include "executor/training/world_checks.h"
+#include "executor/training/other_ranks.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/part.h"
 #include "graph/measures.h"
@@ -33,23 +34,23 @@ void leave_out_validation(HeldBack& held) {
 
 Training::Training(Graph graph, const SessionOptions& options, EventQueue& events)
     : options_(options),
-      files_(options, prepared_, events),
-      prepared_(prepare(std::move(graph), options)),
+      files_(options_, prepared_, events),
+      prepared_(prepare(std::move(graph), options_)),
       observer_(events),
-      monitor_(prepared_.program, options.rules, events, prepared_.training->class_names()),
-      trace_(options) {
+      monitor_(prepared_.program, options_.rules, events, prepared_.training->class_names()),
+      trace_(options_) {
   const bool tunes = options.learners.per_device == 0;
   if (tunes && options.numerics.deterministic) {
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }
-  if (tunes) search_ = std::make_unique<LearnerSearch>(options, prepared_, monitor_, events);
+  if (tunes) search_ = std::make_unique<LearnerSearch>(options_, prepared_, monitor_, events);
   if (!options.files.save_best.empty()) monitor_.require_better("--save-best");
   files_.check_names();
-  divergence_.emplace(options, tunes);
+  divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
     observer_.skipped({place, fault});
   });
-  checkpoints_.emplace(options, prepared_, monitor_, events, started_);
+  checkpoints_.emplace(options_, prepared_, monitor_, events, started_);
   change_rate();
   if (options.ranks) check_world(*options.ranks, prepared_, options, checkpoints_->identity());
   check_later_strategies();
@@ -123,6 +124,7 @@ SegmentOptions Training::segment_options() {
 // Makes the segment. The workspace that kernels need is known only once they are made. If plan and workspace together
 // exceed a memory limit, the plan is made again for the memory that the workspace leaves.
 void Training::make_segment(const Cursor& from) {
+  ++made_.segments;
   segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), cache_);
   const int64_t limit = options_.execution.memory_limit;
   while (limit > 0 && segment_->peak_bytes() > limit) {
@@ -251,15 +253,31 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     if (end.best_epoch > 0 && end.best_error.empty()) end.best_weights = options_.files.save_best;
     end.learners = prepared_.request.learners;
     end.tuning = search_ && !search_->done();
-    checkpoints_->finish(parts(), end, trains && !stopped_);
-    save_last(end);
+    end_with(end, trains && !stopped_);
   } catch (...) {
     trace_.write_failed();
     throw;
   }
-  trace_.finish(*segment_, end);
   observer_.finished(end);
   return end;
+}
+
+// Writes what a run leaves. If a rank is lost meanwhile, rank 0 goes on alone: it has the model that all share.
+void Training::end_with(RunFinished& end, bool takes_checkpoint) {
+  try {
+    checkpoints_->finish(parts(), end, takes_checkpoint);
+    save_last(end);
+    trace_.finish(*segment_, end);
+  } catch (const RunError& error) {
+    if (!goes_on_without_lost(options_, error)) throw;
+    warn(fmt::format("{}; the run was over{}", error.what(),
+                     takes_checkpoint ? ", and its last checkpoint may be missing" : ""));
+    if (!writes()) return;
+    options_.ranks = nullptr;
+    checkpoints_->finish(parts(), end, false);
+    if (end.weights.empty()) save_last(end);
+    trace_.finish(*segment_, end);
+  }
 }
 
 // Rank 0 saves. The others hand it their parts of the model if it asks for them.
@@ -326,22 +344,96 @@ bool Training::nothing_left() const {
 
 // One segment after the other: until the epochs are over, or validation or the user ends the run.
 void Training::run_segments(const std::atomic<bool>& interrupted) {
-  for (;;) {
-    if (!segment_->at_end()) trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
-    if (segment_->complete()) checkpoints_->wait();  // it may have found what is not finite
-    if (!divergence_->is_finite(*segment_, *checkpoints_)) {
-      roll_back(divergence_->located(*segment_->reports().diverged(), *segment_));
-      continue;
+  for (bool over = false; !over;) {
+    std::optional<std::string> lost;
+    try {
+      over = run_segment(interrupted);
+    } catch (const RunError& error) {
+      if (!goes_on_without_lost(options_, error) || (!segment_ && !made_.left)) throw;
+      lost = error.what();
     }
-    if (stopped_ || is_over()) return;
-    complete_ = nothing_left();
-    const bool changes = search_ && search_->learners() != prepared_.request.learners;
-    const bool stops = anywhere(interrupted.load());
-    if (complete_ || stops || (!changes && !segment_->complete())) return;
-    const bool due = !search_ && checkpoints_->wants(segment_->iterations());
-    if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
-    next_segment();
+    if (lost) go_on_without_lost(*lost);
   }
+}
+
+// Runs the segment and makes the next. Returns true if there is none.
+bool Training::run_segment(const std::atomic<bool>& interrupted) {
+  if (!segment_->at_end()) trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
+  if (segment_->complete()) checkpoints_->wait();  // it may have found what is not finite
+  if (!divergence_->is_finite(*segment_, *checkpoints_)) {
+    roll_back(divergence_->located(*segment_->reports().diverged(), *segment_));
+    return false;
+  }
+  if (stopped_ || is_over()) return true;
+  complete_ = nothing_left();
+  const bool changes = search_ && search_->learners() != prepared_.request.learners;
+  const bool stops = anywhere(interrupted.load());
+  if (complete_ || stops || (!changes && !segment_->complete())) return true;
+  const bool due = !search_ && checkpoints_->wants(segment_->iterations());
+  if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
+  next_segment();
+  return false;
+}
+
+// The learners of the ranks that are left go on under a plan of their own.
+void Training::go_on_without_lost(const std::string& why) {
+  const double began = seconds();
+  LeftState mine = segment_ ? segment_->left() : std::move(*made_.left);
+  if (segment_) mine.segment = made_.segments;
+  made_.left.reset();
+  const StrategyOptions before = prepared_.request.strategy;
+  drop_segment(SegmentBegin::RanksLost);
+  RanksLost event;
+  event.reason = why;
+  for (bool made = false; !made;) {
+    const std::vector<std::string> lost = leave_out_lost(options_);  // throws if nobody can go on
+    event.ranks.insert(event.ranks.end(), lost.begin(), lost.end());
+    try {
+      const LeftState all = exchanged(*options_.ranks, mine);
+      const MonitorState state = monitor_of_first(*options_.ranks, monitor_);
+      if (!writes()) {
+        monitor_.restore(state);
+        monitor_.begin();
+      }
+      if (options_.ranks->size() == 1) options_.ranks = nullptr;
+      make_segment_of_left(all, before);
+      event.left_out = 0;
+      for (const int64_t iterations : all.iterations) event.left_out += all.next.iteration - iterations;
+      made = true;
+    } catch (const RunError& error) {
+      if (!goes_on_without_lost(options_, error)) throw;
+      segment_.reset();
+    }
+  }
+  event.learners = segment_->clock().times().learners;
+  for (const PlanDevice& device : prepared_.request.devices) event.devices.push_back(to_string(device));
+  const RunPosition at = segment_->position();
+  event.epoch = at.epoch;
+  event.iteration = at.iteration;
+  event.seconds = seconds();
+  event.paused = event.seconds - began;
+  observer_.lost(event);
+}
+
+// `before`: the strategy by which the learners came there.
+void Training::make_segment_of_left(const LeftState& left, const StrategyOptions& before) {
+  PlanRequest rest = whole_;
+  rest.devices = options_.learners.devices;
+  Cursor from = left.next;
+  if (!take_rest(rest, from, prepared_.program)) {
+    throw TaskError("ranks were lost when nothing was left to train, but before the last validation had ended",
+                    left.next.iteration);
+  }
+  from = left.next;
+  request_rest(prepared_.request.learners, from);
+  make_segment(from);
+  const auto devices = prepared_.request.devices.size();
+  segment_->start_from(
+      with_learners(left.run, devices, size_t(prepared_.request.learners), before, prepared_.request.strategy));
+  checkpoints_->set_identity(prepared_, monitor_);
+  HeldBack held = observer_.held_back();
+  leave_out_validation(held);
+  observer_.hold_back(std::move(held));
 }
 
 // Makes of the request for the whole run the one for its first segment.
@@ -381,12 +473,17 @@ void Training::next_segment() {
     const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
     Cursor from = ended;
     checkpoints_->wait();
+    if (options_.on_lost == OnLost::Continue && segment_) {
+      made_.left = segment_->left();
+      made_.left->segment = made_.segments;
+    }
     drop_segment(search_ ? SegmentBegin::Tuned : SegmentBegin::PlannedAnew);
     try {
       request_rest(finish ? before.learners : wanted.learners, from);
       make_segment(from);
       segment_->start_from(with_learners(state, before.devices.size(), size_t(prepared_.request.learners),
                                          before.strategy, prepared_.request.strategy));
+      made_.left.reset();
       return;
     } catch (const RunError& error) {
       if (options_.ranks && !dynamic_cast<const AgreedError*>(&error)) throw;  // the others know nothing of it

@@ -42,6 +42,7 @@ class Training {
   void announce(double setup_seconds);
   std::vector<std::string> models_of_all() const;
   void save_last(RunFinished& end);
+  void end_with(RunFinished& end, bool takes_checkpoint);
   // Segments.
   SegmentOptions segment_options();
   void make_segment(const Cursor& from);
@@ -50,16 +51,19 @@ class Training {
   void check_later_strategies() const;
   void request_rest(int32_t learners, Cursor& from);
   void run_segments(const std::atomic<bool>& interrupted);
+  bool run_segment(const std::atomic<bool>& interrupted);
   SegmentRests rests(const std::atomic<bool>& interrupted);
   bool nothing_left() const;
   std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
   void next_segment();
   void give_up_learners(const std::string& why, const Cursor& at);
   void roll_back(const Diverged& error);
+  void go_on_without_lost(const std::string& why);
+  void make_segment_of_left(const LeftState& left, const StrategyOptions& before);
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
-  const SessionOptions& options_;
-  ModelFiles files_;  // holds its files before anything is opened
+  SessionOptions options_;  // the devices and ranks are those that are left
+  ModelFiles files_;        // holds its files before anything is opened
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
   EventQueue& observer_;
@@ -67,6 +71,10 @@ class Training {
   std::unique_ptr<LearnerSearch> search_;  // if the number of learners is to be found
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
   std::unique_ptr<Segment> segment_;
+  struct Made {
+    int64_t segments = 0;           // by now
+    std::optional<LeftState> left;  // of the segment before, while the next one is made
+  } made_;
   RunTrace trace_;
   std::optional<DivergencePolicy> divergence_;
   std::optional<Checkpoints> checkpoints_;

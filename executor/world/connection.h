@@ -13,7 +13,21 @@
 namespace arbalest {
 
 struct Frame {
-  enum class Kind : uint8_t { Challenge, Hello, Welcome, Refused, Begin, Alive, Part, Whole, Call, Clock, Failed, Bye };
+  enum class Kind : uint8_t {
+    Challenge,
+    Hello,
+    Welcome,
+    Refused,
+    Begin,
+    Alive,
+    Part,
+    Whole,
+    Call,
+    Clock,
+    GoesOn,
+    Failed,
+    Bye
+  };
   Kind kind = Kind::Alive;
   std::string key, bytes;
 };

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -18,6 +20,7 @@ constexpr auto kSilence = std::chrono::seconds(15);  // without a byte of a rank
 constexpr auto kAlive = std::chrono::seconds(2);     // from one sign of life to the next
 constexpr uint64_t kMostBytes = uint64_t{1} << 38;   // of a frame
 constexpr const char *kEnd = "end", *kClock = "clock";
+constexpr const char* kLeft = "left";  // key of a Failed frame: others may go on
 
 std::string packed(const Ranks::Parts& parts) {
   PartWriter all;
@@ -42,11 +45,16 @@ int64_t steady_ns() {
 
 Ranks::Ranks(const WorldSettings& settings) : Ranks(settings.rank, meet(settings)) {}
 
-Ranks::Ranks(int rank, Met met)
-    : rank_(rank),
+Ranks::Ranks(int number, Met met)
+    : number_(number),
       connections_(std::move(met.connections)),
       hosts_(std::move(met.hosts)),
       own_address_(std::move(met.own_address)) {
+  there_.rank = number;
+  there_.numbers.resize(hosts_.size());
+  std::iota(there_.numbers.begin(), there_.numbers.end(), 0);
+  losses_.gone.resize(hosts_.size());
+  losses_.ready.resize(hosts_.size());
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (!connections_[i]) continue;
     connections_[i]->set_patience(kSilence);
@@ -72,12 +80,13 @@ Ranks::~Ranks() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::string Ranks::name(int rank) const {
-  return fmt::format("rank {} on {}", rank, printable(hosts_[size_t(rank)]));
+std::string Ranks::name_of(int number) const {
+  return fmt::format("rank {} on {}", number, printable(hosts_[size_t(number)]));
 }
 
 int Ranks::on_this_host() const {
-  return int(std::count(hosts_.begin(), hosts_.end(), hosts_[size_t(rank_)]));
+  const auto here = [this](int number) { return hosts_[size_t(number)] == hosts_[size_t(number_)]; };
+  return int(std::count_if(there_.numbers.begin(), there_.numbers.end(), here));
 }
 
 // A failure is found by the thread that receives.
@@ -107,7 +116,7 @@ void Ranks::stay_alive() {
 }
 
 void Ranks::receive(size_t connection) {
-  const int from = rank_ == 0 ? int(connection) : 0;
+  const int from = first() ? int(connection) : 0;
   try {
     for (;;) {
       Frame frame = connections_[connection]->receive(kMostBytes);
@@ -116,7 +125,8 @@ void Ranks::receive(size_t connection) {
     }
   } catch (const std::exception& error) {
     if (closing_.load() || ended_.load()) return;
-    lose(fmt::format("{} is lost: {}", name(from), error.what()), from);
+    connections_[connection]->shut_down();  // what is still sent there fails at once
+    lose(fmt::format("{} is lost: {}", name_of(from), error.what()), from, first() ? Outcome::Left : Outcome::Over);
   }
 }
 
@@ -139,22 +149,32 @@ void Ranks::handle(int from, Frame frame) {
         then = std::move(found->second.front().then);
         waiting_.erase(found);
       }
-      if (then) then(unpacked(frame.bytes, hosts_.size()));
+      if (then) then(unpacked(frame.bytes, there_.numbers.size()));
       return;
     }
     case Frame::Kind::Call: {
       int64_t number = 0;
       std::memcpy(&number, frame.bytes.data(), std::min(sizeof number, frame.bytes.size()));
-      if (rank_ == 0) return call(number);
+      if (first()) return call(number);
       called_ = std::max(called_.load(), number);
       return;
     }
     case Frame::Kind::Clock: {  // answered at once, as an exchange of which only rank 0 has a part
-      Parts parts(hosts_.size());
-      parts.front() = std::to_string(steady_ns());
+      Parts parts = {std::to_string(steady_ns())};
+      {
+        const std::scoped_lock lock(mutex_);
+        parts.resize(there_.numbers.size());
+      }
       return send(*connections_[size_t(from)], Frame::Kind::Whole, frame.key, packed(parts));
     }
-    case Frame::Kind::Failed: return lose(printable(frame.bytes, true), from);
+    case Frame::Kind::GoesOn: {
+      const std::scoped_lock lock(mutex_);
+      losses_.ready[size_t(from)] = true;
+      return changed_.notify_all();
+    }
+    case Frame::Kind::Begin: return begin_again(PartReader(frame.bytes).array<int>());
+    case Frame::Kind::Failed:
+      return lose(printable(frame.bytes, true), from, frame.key == kLeft ? Outcome::Left : Outcome::Over);
     default: return;  // a sign of life
   }
 }
@@ -164,15 +184,17 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
   Waiting done;
   {
     const std::scoped_lock lock(mutex_);
+    const std::vector<int>& numbers = there_.numbers;
+    const auto rank = size_t(std::lower_bound(numbers.begin(), numbers.end(), from) - numbers.begin());
     std::deque<Waiting>& all = waiting_[key];
-    auto waiting = std::find_if(all.begin(), all.end(), [&](const Waiting& each) { return !each.here[size_t(from)]; });
+    auto waiting = std::find_if(all.begin(), all.end(), [&](const Waiting& each) { return !each.here[rank]; });
     if (waiting == all.end()) {
-      waiting =
-          all.insert(all.end(), {Parts(hosts_.size()), std::vector<bool>(hosts_.size()), hosts_.size(), whole, {}, 0});
+      const size_t count = numbers.size();
+      waiting = all.insert(all.end(), {Parts(count), std::vector<bool>(count), count, whole, {}, 0});
     }
-    waiting->here[size_t(from)] = true;
-    waiting->parts[size_t(from)] = std::move(part);
-    if (from == rank_) {
+    waiting->here[rank] = true;
+    waiting->parts[rank] = std::move(part);
+    if (from == number_) {
       waiting->then = std::move(then);
       waiting->forgotten = calls_.forgotten;
     }
@@ -197,7 +219,7 @@ void Ranks::finish(const std::string& key, Waiting waiting) {
 }
 
 void Ranks::exchange(const std::string& key, std::string part, Then then) {
-  if (rank_ == 0) return take_part(0, key, std::move(part), true, std::move(then));
+  if (first()) return take_part(0, key, std::move(part), true, std::move(then));
   {
     const std::scoped_lock lock(mutex_);
     waiting_[key].resize(1);
@@ -213,7 +235,7 @@ Ranks::Parts Ranks::wait_for(const std::string& key, std::string part, bool whol
     *found = parts;
     changed_.notify_all();
   };
-  if (rank_ == 0) {
+  if (first()) {
     take_part(0, key, std::move(part), whole, then);
   } else {
     exchange(key, std::move(part), then);
@@ -229,7 +251,7 @@ Ranks::Parts Ranks::exchange(const std::string& key, std::string part) {
 }
 
 Ranks::Parts Ranks::gather(const std::string& key, std::string part) {
-  if (rank_ == 0) return wait_for(key, std::move(part), false);
+  if (first()) return wait_for(key, std::move(part), false);
   if (const std::optional<std::string> why = lost()) throw RunError(*why);
   send(*connections_[0], Frame::Kind::Part, key, part + 'g');
   return {};
@@ -275,7 +297,7 @@ void Ranks::forget() {
 
 void Ranks::call(int64_t number) {
   const std::string bytes(reinterpret_cast<const char*>(&number), sizeof number);
-  if (rank_ != 0) return send(*connections_[0], Frame::Kind::Call, {}, bytes);
+  if (!first()) return send(*connections_[0], Frame::Kind::Call, {}, bytes);
   {
     const std::scoped_lock lock(mutex_);
     if (number <= called_.load()) return;
@@ -286,19 +308,72 @@ void Ranks::call(int64_t number) {
   }
 }
 
-// Only the first loss is reported: others follow from it, as ranks end.
-void Ranks::lose(const std::string& message, int from) {
+// Only the first loss is reported: others follow from it, as ranks end. Those that wait in go_on() also hear of the
+// first after which nobody may go on.
+void Ranks::lose(const std::string& message, int from, Outcome outcome) {
   const std::scoped_lock listening(listening_);
+  const bool over = outcome == Outcome::Over;
+  bool known = false;
   {
     const std::scoped_lock lock(mutex_);
-    if (lost_) return;
-    lost_ = message;
+    if (first() && !over) losses_.gone[size_t(from)] = true;
     changed_.notify_all();
+    if (lost_ && (!over || losses_.over)) return;
+    if (over) losses_.over = message;
+    known = lost_.has_value();
+    if (!known) lost_ = message;
   }
-  for (size_t rank = 1; rank_ == 0 && rank < connections_.size(); ++rank) {
-    if (int(rank) != from) send(*connections_[rank], Frame::Kind::Failed, {}, message);
+  for (size_t number = 1; first() && number < connections_.size(); ++number) {
+    if (int(number) != from) send(*connections_[number], Frame::Kind::Failed, over ? "" : kLeft, message);
   }
-  if (listener_) listener_(message);
+  if (listener_ && !known) listener_(message);
+}
+
+void Ranks::go_on() {
+  std::unique_lock lock(mutex_);
+  losses_.begun = false;
+  if (!first()) {
+    lock.unlock();
+    send(*connections_[0], Frame::Kind::GoesOn, {}, {});
+    lock.lock();
+    changed_.wait(lock, [this] { return losses_.begun || losses_.over; });
+    if (!losses_.begun) throw RunError(*losses_.over);
+    return;
+  }
+  const auto awaited = [this](int number) {
+    return number != number_ && !losses_.gone[size_t(number)] && !losses_.ready[size_t(number)];
+  };
+  changed_.wait(lock,
+                [&] { return losses_.over || std::none_of(there_.numbers.begin(), there_.numbers.end(), awaited); });
+  lock.unlock();
+  // Messages about this loss go out before, and those about another one after.
+  const std::scoped_lock listening(listening_);
+  std::vector<int> left;
+  {
+    const std::scoped_lock again(mutex_);
+    if (losses_.over) throw RunError(*losses_.over);
+    std::copy_if(there_.numbers.begin(), there_.numbers.end(), std::back_inserter(left),
+                 [this](int number) { return !losses_.gone[size_t(number)]; });
+    std::fill(losses_.ready.begin(), losses_.ready.end(), false);
+  }
+  PartWriter numbers;
+  numbers.array(left);
+  begin_again(left);
+  for (const int number : left) {
+    if (number != number_) send(*connections_[size_t(number)], Frame::Kind::Begin, {}, numbers.bytes);
+  }
+}
+
+void Ranks::begin_again(std::vector<int> numbers) {
+  const std::scoped_lock lock(mutex_);
+  const auto own = std::find(numbers.begin(), numbers.end(), number_);
+  if (own == numbers.end()) throw RunError("it goes on without this rank");
+  there_.rank = int(own - numbers.begin());
+  there_.numbers = std::move(numbers);
+  waiting_.clear();
+  lost_.reset();
+  losses_.begun = true;
+  changed_.notify_all();
 }
 
 void Ranks::listen(std::function<void(const std::string&)> lost) {
@@ -321,12 +396,14 @@ std::optional<std::string> Ranks::find_out() const {
 void Ranks::fail(const std::string& message) {
   {
     const std::scoped_lock lock(mutex_);
-    if (lost_ || ended_.load()) return;
-    lost_ = message;
+    const bool known = lost_ && (losses_.over || message.find(*lost_) != message.npos);
+    if (known || ended_.load()) return;
+    losses_.over = message;
+    if (!lost_) lost_ = message;
     changed_.notify_all();
   }
   for (const auto& connection : connections_) {
-    if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name(rank_), message));
+    if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name_of(number_), message));
   }
 }
 

@@ -30,13 +30,15 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return int(hosts_.size()); }
-  bool first() const { return rank_ == 0; }
-  const std::string& host(int rank) const { return hosts_[size_t(rank)]; }
-  const std::string& own_address() const { return own_address_; }  // an interface that other ranks reach
-  std::string name(int rank) const;                                // "rank 2 on node07"
-  int on_this_host() const;                                        // ranks, this one included
+  // Ranks count from 0 among those that are there; number() is as the launcher counts them, which never changes.
+  int rank() const { return there_.rank; }
+  int size() const { return int(there_.numbers.size()); }
+  bool first() const { return number_ == 0; }
+  int number(int rank) const { return there_.numbers[size_t(rank)]; }
+  const std::string& host(int rank) const { return hosts_[size_t(number(rank))]; }
+  const std::string& own_address() const { return own_address_; }     // an interface that other ranks reach
+  std::string name(int rank) const { return name_of(number(rank)); }  // "rank 2 on node07", by its number
+  int on_this_host() const;                                           // ranks, this one included
 
   // Each rank gives a part under the same key, and gets those of all. Throws RunError if a rank is lost.
   Parts exchange(const std::string& key, std::string part);
@@ -65,11 +67,15 @@ class Ranks {
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
   std::optional<std::string> find_out() const;
 
+  // After a loss: goes on with the ranks that are left, which all call this, while nothing of theirs is under way here.
+  // Parts that were on their way are forgotten, and ranks count anew. Returns once rank 0 has heard of all of them, and
+  // throws RunError if rank 0 is lost, or if a rank has ended with an error.
+  void go_on();
   void fail(const std::string& message);  // this rank ends with an error, which the others hear
   void end();                             // waits until all ranks have come to their ends
 
  private:
-  Ranks(int rank, Met met);
+  Ranks(int number, Met met);
 
   struct Waiting {
     Parts parts;
@@ -84,20 +90,32 @@ class Ranks {
   void handle(int from, Frame frame);
   void take_part(int from, const std::string& key, std::string part, bool whole, Then then);
   void finish(const std::string& key, Waiting waiting);
-  void lose(const std::string& message, int from);
+  enum class Outcome : uint8_t { Left, Over };  // others may go on, or nobody may
+  void lose(const std::string& message, int from, Outcome outcome);
+  void begin_again(std::vector<int> numbers);
+  std::string name_of(int number) const;
   void stay_alive();
   void send(Connection& connection, Frame::Kind kind, std::string_view key, std::string_view bytes);
   std::vector<std::string> wait_for(const std::string& key, std::string part, bool whole);
 
-  const int rank_;
+  const int number_;                                      // of this rank
   std::vector<std::unique_ptr<Connection>> connections_;  // as Met has them
-  const std::vector<std::string> hosts_;
+  const std::vector<std::string> hosts_;                  // by number
   const std::string own_address_;
+  struct There {  // changed under the mutex, while this rank waits in go_on()
+    int rank = 0;
+    std::vector<int> numbers;  // of all ranks that are there, in order
+  } there_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   // By key, the first one first: a rank may be ahead with gather(). Elsewhere than at rank 0 there is only `then`.
   std::map<std::string, std::deque<Waiting>> waiting_;
   std::optional<std::string> lost_;
+  struct Losses {
+    std::optional<std::string> over;  // why nobody can go on
+    bool begun = false;               // rank 0 has said who is left
+    std::vector<bool> gone, ready;    // at rank 0, by number: lost for good; has called go_on()
+  } losses_;
   std::function<void(const std::string&)> listener_;
   struct Calls {
     std::mutex under_way;   // of a Then

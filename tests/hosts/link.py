@@ -7,6 +7,7 @@ the time that they would take: so it needs no queueing discipline of the kernel'
 
 import collections
 import fcntl
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -64,8 +65,11 @@ def hand_on(taps, bits_per_second, seconds, cut):
 class Link:
     """With a limit of bits/s, 0 for none, and the seconds that a frame is under way, each way."""
 
+    numbers = itertools.count()  # of the links that this process has made
+
     def __init__(self, bits_per_second=0, seconds=0.0):
-        self.names = [f"hosts-{os.getpid()}-{side}" for side in "ab"]
+        self.number = next(Link.numbers)
+        self.names = [f"hosts-{os.getpid()}-{self.number}{side}" for side in "ab"]
         self.addresses = ["10.213.0.1", "10.213.0.2"]
         self.taps, self.process = [], None
         self.cut = multiprocessing.Value("i", 0)
@@ -82,7 +86,7 @@ class Link:
     def add(self, side, name):
         def ip(*words):
             subprocess.run(["ip", *words], check=True, capture_output=True)
-        device = f"tap{os.getpid() % 100000}{'ab'[side]}"
+        device = f"tap{os.getpid() % 100000}{self.number % 1000}{'ab'[side]}"
         tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         self.taps.append(tap)
         fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH", device.encode(), IFF_TAP | IFF_NO_PI))

@@ -79,6 +79,8 @@ struct TraceOptions {
   int gaps = 5;
   int reasons = 3;
   std::vector<WhatIf> what_if;
+  std::vector<WorldSize> worlds;
+  WorldLinks links;
 };
 
 struct ViewOptions {
@@ -107,6 +109,7 @@ struct ScalingOptions : GraphOptions {
   std::string trace;                     // of the only cell; "": none
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
+  WorldOptions world;
 };
 
 // arbalest bench FILE: an experiment.

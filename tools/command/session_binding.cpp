@@ -428,6 +428,15 @@ void bind_inference(CLI::App& command, GraphOptions& options, std::string& split
       ->check(not_empty());
 }
 
+void bind_on_lost(CLI::App& command, SessionOptions& session) {
+  add_word(
+      command, "--on-lost", [&session](const std::string& word) { session.on_lost = parse_on_lost(word); },
+      "where a process of several is lost: end; or continue with the learners that are left, which needs a strategy "
+      "that averages models")
+      ->default_str("end")
+      ->type_name("HOW");
+}
+
 void bind_world(CLI::App& command, WorldOptions& world) {
   command.add_option("--rank", world.rank, "of this process among those that work together; a launcher's otherwise")
       ->type_name("N");

@@ -49,6 +49,9 @@ void bind_run(CLI::App& command, SessionOptions& session);
 // The treatment of a run whose loss is not finite.
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence);
 
+// The treatment of processes that are lost.
+void bind_on_lost(CLI::App& command, SessionOptions& session);
+
 // Attributes that change when a run goes on from a checkpoint.
 void bind_changes(CLI::App& command, std::vector<std::string>& changes);
 

@@ -16,6 +16,7 @@
 #include "executor/devices/device.h"
 #include "executor/plan/device_list.h"
 #include "executor/trace/link_model.h"
+#include "executor/world/agreement.h"
 
 namespace arbalest {
 namespace {
@@ -132,15 +133,28 @@ WarningsOfFirst::~WarningsOfFirst() {
   if (before_) set_warning_handler(before_);
 }
 
-int run_as_rank(Ranks* ranks, const std::function<int()>& run) {
+bool on_any_rank(Ranks* ranks, bool here) {
+  return largest_of(ranks, here ? 1 : 0) > 0;
+}
+
+int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
   if (!ranks) return run();
   const auto tell = [&](const std::exception& error) {
     const std::string message = plain_message(error);
     ranks->fail(message);
     return ranks->first() ? message : fmt::format("{}: {}", ranks->name(ranks->rank()), message);
   };
+  const auto end = [&] {
+    try {
+      ranks->end();
+    } catch (const RunError&) {
+      if (on_lost == OnLost::End || !ranks->lost()) throw;
+    }
+  };
   try {
-    return run();
+    const int status = run();
+    end();
+    return status;
   } catch (const GraphError& error) {
     throw GraphError(tell(error));
   } catch (const std::exception& error) {

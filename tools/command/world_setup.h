@@ -37,7 +37,11 @@ class WarningsOfFirst {
   MessageHandler before_ = nullptr;
 };
 
-// Returns what `run` does. If there are other ranks, they hear of an error, and the error says which rank it is of.
-int run_as_rank(Ranks* ranks, const std::function<int()>& run);
+// Whether something is so on any rank. Every rank calls this; `ranks` is nullptr for a process that is alone.
+bool on_any_rank(Ranks* ranks, bool here);
+
+// Returns what `run` does, once all ranks have come to their ends. If there are other ranks, they hear of an error, and
+// the error says which rank it is of. `on_lost`: whether a rank that is lost then is an error.
+int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost = OnLost::End);
 
 }  // namespace arbalest

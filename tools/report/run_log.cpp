@@ -120,6 +120,7 @@ class Run {
                {"tunes", Json::array()},
                {"checkpoints", Json::array()},
                {"rollbacks", Json::array()},
+               {"losses", Json::array()},
                {"end", nullptr},
                {"error", nullptr},
                {"skipped", 0},
@@ -132,10 +133,13 @@ class Run {
   // Adds an event. Throws Fault if its content does not fit its kind.
   void add(const Json& event) {
     static const std::map<std::string, void (Run::*)(const Json&)> kEvents = {
-        {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
-        {"validation", &Run::validation}, {"tune", &Run::tune},         {"checkpoint", &Run::checkpoint},
-        {"skipped", &Run::skipped},       {"end", &Run::end},           {"error", &Run::error},
-        {"resume", &Run::resume},         {"rollback", &Run::rollback}, {"kept", &Run::kept}};
+        {"start", &Run::start},       {"progress", &Run::progress},
+        {"epoch", &Run::epoch},       {"validation", &Run::validation},
+        {"tune", &Run::tune},         {"checkpoint", &Run::checkpoint},
+        {"skipped", &Run::skipped},   {"end", &Run::end},
+        {"error", &Run::error},       {"resume", &Run::resume},
+        {"rollback", &Run::rollback}, {"kept", &Run::kept},
+        {"lost", &Run::lost}};
     const std::string name = event["event"];
     const auto found = kEvents.find(name);
     if (found == kEvents.end()) throw Fault{fmt::format("unknown event '{}'", name.substr(0, 40))};
@@ -237,6 +241,14 @@ class Run {
                                   {"seconds", number(event, "seconds")},
                                   {"reason", text(event, "reason")}});
     for (const char* kind : {"progress", "epochs", "validations"}) leave_out_after(data_[kind], iteration);
+  }
+
+  // Processes are lost, and the run goes on with fewer learners.
+  void lost(const Json& event) {
+    data_["losses"].push_back({{"iteration", number(event, "iteration")},
+                               {"seconds", number(event, "seconds")},
+                               {"learners", number(event, "learners")},
+                               {"reason", text(event, "reason")}});
   }
 
   static void leave_out_after(Json& points, double iteration) {

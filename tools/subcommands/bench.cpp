@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
+#include "tools/command/world_setup.h"
 #include "tools/measure/bench_scaling.h"
 #include "tools/measure/bench_tracing.h"
 
@@ -33,11 +35,28 @@ void print(const std::string& text) {
 
 }  // namespace
 
-int command_bench_scaling(const ScalingOptions& options) {
-  give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
+namespace {
+
+// In a world, cells are of rank 0's own devices, which it measures alone, or of all devices.
+void check_counts(const std::vector<int>& counts, const std::vector<PlanDevice>& pool) {
+  const auto own = std::count_if(pool.begin(), pool.end(), [](const PlanDevice& device) { return device.rank == 0; });
+  for (const int count : counts) {
+    if (count <= own || size_t(count) == pool.size()) continue;
+    throw GraphError(fmt::format(
+        "--device-counts: found {}, expected at most {}, which rank 0 has, or {}, which all ranks have together", count,
+        own, pool.size()));
+  }
+}
+
+int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) {
   SessionOptions session = session_options(options);
+  if (ranks) share_session(ranks, options.devices, session);
+  const bool tells = !ranks || ranks->first();
+  const std::optional<WarningsOfFirst> quiet(std::in_place, ranks.get());
   const std::vector<PlanDevice> pool = session.learners.devices;
-  const std::vector<int> counts = device_counts(options.device_counts, pool.size());
+  std::vector<int> counts = device_counts(options.device_counts, pool.size());
+  if (ranks && options.device_counts.empty()) counts = {int(pool.size())};
+  if (ranks) check_counts(counts, pool);
   if (const size_t cells = counts.size() * options.learners.size(); !options.trace.empty() && cells > 1) {
     throw GraphError(
         fmt::format("--trace {}: found {} cells, expected one: --device-counts and --learners name one "
@@ -52,26 +71,44 @@ int command_bench_scaling(const ScalingOptions& options) {
 
   ScalingTable table(
       {graph.name, std::string(name_of(session.numerics.precision)), pool.size(), options.price_per_hour});
-  if (!options.json) {
+  if (!options.json && tells) {
     print(fmt::format("{}: {}, batch {} per learner; images/s: median of {} windows of {} s\n", graph.name,
                       name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
     print(table.heading());
   }
   const InterruptHandler interrupt;
-  const Train train = [&](const Graph& measured, SessionOptions with, RunObserver& observer, std::stop_token stop) {
+  const Train traced = [&](const Graph& measured, SessionOptions with, RunObserver& observer, std::stop_token stop) {
     with.files.trace = options.trace;
     run_training(measured, with, observer, std::move(stop));
   };
+  // Rank 0 decides when the windows are measured, and the others train along.
+  const Train along = [&](const Graph& measured, const SessionOptions& cell, RunObserver&, const std::stop_token&) {
+    run_training(measured, cell, no_observer(), interrupt.token());
+  };
+  const Train train = tells ? traced : along;
   for (const int devices : counts) {
+    const bool together = ranks && size_t(devices) == pool.size();
     for (const int learners : options.learners) {
       session.learners.devices.assign(pool.begin(), pool.begin() + devices);
       session.learners.per_device = learners;
-      const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token(), train));
-      print(options.json ? table.json(row) : table.line(row));
-      if (InterruptHandler::requested()) return kInterrupted;
+      session.ranks = together ? ranks : nullptr;
+      if (tells || together) {
+        const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token(), train));
+        if (tells) print(options.json ? table.json(row) : table.line(row));
+        if (together && row.cell.failure) std::rethrow_exception(row.cell.failure);  // on all ranks
+      }
+      if (on_any_rank(ranks.get(), InterruptHandler::requested())) return kInterrupted;
     }
   }
-  return table.any_measured() ? kDone : kFailed;
+  return !tells || table.any_measured() ? kDone : kFailed;
+}
+
+}  // namespace
+
+int command_bench_scaling(const ScalingOptions& options) {
+  give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return scaling(options, ranks); });
 }
 
 int command_bench_tracing(const TracingOptions& options) {
@@ -129,11 +166,13 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
   bind_passes(app, options.session);
   bind_strategy(app, options.session);
   bind_memory(app, options.session);
+  bind_world(app, options.world);
   const auto option = [&app](const char* name, auto& value, const char* type, const char* description) {
     return app.add_option(name, value, description)->type_name(type);
   };
   option("--device-counts", *device_counts, "LIST",
-         "how many of the devices to measure on: 1,2,4; default: powers of two and all of them");
+         "how many of the devices to measure on: 1,2,4; default: powers of two and all of them, with several processes "
+         "all of them alone");
   option("--learners", *learner_counts, "LIST", "replicas per device: 1,2,4")->capture_default_str();
   option("--batch", options.batch, "N", "samples per learner; short for --set prefetch.batch=N")->check(whole(1));
   option("--windows", options.windows, "N", "measurements of each cell; their median is its throughput")

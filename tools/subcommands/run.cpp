@@ -174,7 +174,8 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
 int command_run(const RunOptions& options) {
   check_paths(options);
   const std::shared_ptr<Ranks> ranks = join_world(options.world);
-  return run_as_rank(ranks.get(), [&] { return run(options, ranks); });
+  return run_as_rank(
+      ranks.get(), [&] { return run(options, ranks); }, options.session.on_lost);
 }
 
 namespace {
@@ -207,6 +208,7 @@ void declare_run(Subcommands& commands) {
   bind_checkpoints(app, options.session);
   bind_divergence(app, options.session.divergence);
   bind_world(app, options.world);
+  bind_on_lost(app, options.session);
   app.add_option("--log", options.log, "write events as JSON lines, for arbalest report")
       ->type_name("FILE")
       ->check(not_empty());

@@ -2,6 +2,8 @@
 
 // arbalest trace FILE: a summary of a trace in the terminal, and the gain from possible changes.
 
+#include <fmt/format.h>
+
 #include <climits>
 #include <cstdio>
 #include <memory>
@@ -35,9 +37,29 @@ int command_trace(const TraceOptions& options) {
   }
   std::string text = made_of_trace(options.file, [&] { return summarize(trace, summary); });
   if (!options.what_if.empty()) text += '\n' + predict(trace, options.what_if);
+  if (!options.worlds.empty()) text += '\n' + predict_worlds(trace, options.worlds, options.links);
   put_report(stdout, text);
   return kDone;
 }
+
+namespace {
+
+// Throws GraphError if a world has a link of which nothing is known.
+void take_links(TraceOptions& options, const std::string& within, const std::string& between) {
+  if (!within.empty()) options.links.within = parse_link("--within", within);
+  if (!between.empty()) options.links.between = parse_link("--between", between);
+  const auto need = [&](const char* option, const Link& link, int64_t WorldSize::*count) {
+    for (const WorldSize& size : options.worlds) {
+      if (size.*count == 1 || link.bytes_per_second > 0) continue;
+      throw GraphError(fmt::format("--world {}x{} needs {}, a latency and a bandwidth such as 10us,400Gbit/s",
+                                   size.hosts, size.devices, option));
+    }
+  };
+  need("--within", options.links.within, &WorldSize::devices);
+  need("--between", options.links.between, &WorldSize::hosts);
+}
+
+}  // namespace
 
 void declare_trace(Subcommands& commands) {
   const auto command = commands.add<TraceOptions>("trace", "summarise a trace", command_trace);
@@ -58,16 +80,32 @@ void declare_trace(Subcommands& commands) {
       ->type_name("CHANGE")
       ->take_all()
       ->allow_extra_args(false);
+  const auto worlds = std::make_shared<std::vector<std::string>>();
+  const auto within = std::make_shared<std::string>(), between = std::make_shared<std::string>();
+  app.add_option("--world", *worlds, "predict the time per iteration with so many hosts x devices of each; repeatable")
+      ->type_name("HxD")
+      ->take_all()
+      ->allow_extra_args(false);
+  const auto link = [&](const char* name, std::string& value, const char* description) {
+    app.add_option(name, value, description)->type_name("LATENCY,RATE");
+  };
+  link("--within", *within, "of the link of each device to others of its host, for --world: 5us,300GB/s");
+  link("--between", *between, "of the link of each host to others, for --world: 10us,400Gbit/s");
   app.footer(
       "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
       "(learners fewer on each device) or PATTERN*F: the layer of that name takes F times as long, forward and\n"
       "backward ('conv1*0.5'), or where there is none, tasks whose names contain the pattern, or else nodes\n"
       "('grad_weight*0.5'); in it, * stands for anything, as in 'cuda:*/update*0.5'. Each is predicted by itself, "
       "from\n"
-      "a simulation of the trace's plan with the measured durations. --slowest, --gaps and --reasons imply --full.");
-  command.check = [&app, &options, what_if] {
+      "a simulation of the trace's plan with the measured durations. --world simulates the plan of the trace's "
+      "devices\n"
+      "with all-reduces that take as long as links of the given speed need. --slowest, --gaps and --reasons imply\n"
+      "--full.");
+  command.check = [&app, &options, what_if, worlds, within, between] {
     require(options.file, "FILE", app);
     for (const std::string& change : *what_if) options.what_if.push_back(parse_what_if(change));
+    for (const std::string& world : *worlds) options.worlds.push_back(parse_world_size("--world", world));
+    take_links(options, *within, *between);
     for (const char* list : {"--slowest", "--gaps", "--reasons"}) options.full |= app.count(list) > 0;
   };
 }

@@ -245,6 +245,19 @@ void JsonLog::rolled_back(const RolledBack& event) {
              {"rate_factor", event.rate_factor}});
 }
 
+void JsonLog::lost(const RanksLost& event) {
+  write(Json{{"event", "lost"},
+             {"epoch", event.epoch},
+             {"iteration", event.iteration},
+             {"seconds", event.seconds},
+             {"reason", event.reason},
+             {"ranks", event.ranks},
+             {"learners", event.learners},
+             {"devices", event.devices},
+             {"batches_left_out", event.left_out},
+             {"paused_seconds", event.paused}});
+}
+
 void JsonLog::finished(const RunFinished& event) {
   Json line = {{"event", "end"},
                {"reason", name_of(event.reason)},

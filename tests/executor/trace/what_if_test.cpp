@@ -185,6 +185,39 @@ TEST_CASE("changes give what the plan gives that is made with them") {
   }
 }
 
+TEST_CASE("collectives of other worlds take what their links need, and hold up what waits for them") {
+  SessionOptions options = test::on_cpus(2);
+  options.length.epochs = 2;
+  options.learners.strategy = "ssgd";
+  test::TinyNet net;
+  net.source = "glyphs:?train=1600&test=50&size=16";
+  const Prepared prepared = prepare(test::tiny(net), options);
+  Scenario scenario{plan_of_record(plan_record(make_plan(prepared.program, prepared.request))), {}};
+  scenario.costs = costs_of(scenario.plan);
+  for (size_t id = 0; id < scenario.plan.tasks.size(); ++id) {
+    if (scenario.plan.tasks[id].kind == Task::Kind::Compute) scenario.costs.tasks[id].duration = constant(1'000'000);
+  }
+  const WorldLinks links = {{1e-4, 1e9}, {2e-3, 1e6}};
+  const auto iteration = [&](const WorldSize& size) {
+    set_world(scenario, size, links);
+    return iteration_us(scenario.plan, scenario.costs);
+  };
+  const double alone = iteration({1, 1});
+  double reduced = 0;  // seconds of an iteration's all-reduces, which an update waits for
+  for (const Task& task : scenario.plan.tasks) {
+    if (task.kind != Task::Kind::Collective || task.clock != 0) continue;
+    CHECK(task.reduced_bytes > 0);
+    reduced += all_reduce_seconds(double(task.reduced_bytes), {4, 2}, links);
+  }
+  REQUIRE(reduced > 0.012);  // a ring of four hosts
+  CHECK(iteration({4, 2}) >= alone + reduced * 0.8e6);
+  CHECK(iteration({4, 2}) <= alone + reduced * 1.1e6);
+  CHECK(iteration({1, 2}) < iteration({4, 2}));
+  const Pipeline without(20, 30, 80, 3, 1);
+  Scenario nothing{without.plan, costs_of(without.plan)};
+  CHECK(contains(message_of([&] { set_world(nothing, {2, 1}, links); }), "no collective whose bytes are known"));
+}
+
 TEST_CASE("changes of durations and of depth are predicted") {
   const Pipeline pipeline(50, 30, 40, 3, 3);
   const auto after = [&](const char* change) {

@@ -296,4 +296,57 @@ TEST_CASE("rank 0 that other hosts reach is found at addresses of either kind") 
   CHECK_NOTHROW(connect_to("::1", port, soon));
 }
 
+TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {
+  std::atomic<int> late{0};
+  const auto found = world(5, [&](Ranks& ranks) {
+    const int number = ranks.rank();
+    if (number == 1 || number == 3) return;  // ends without a word
+    ranks.exchange("never whole", "", [&](const Ranks::Parts&) { ++late; });
+    CHECK_THROWS_AS(ranks.exchange("before", std::to_string(number)), RunError);
+    ranks.forget();
+    // The other one may be lost before the ranks go on, or after.
+    for (;;) {
+      ranks.go_on();
+      try {
+        if (ranks.size() == 4) ranks.exchange("wait", "");
+        break;
+      } catch (const RunError&) {
+      }
+    }
+    CHECK(ranks.size() == 3);
+    CHECK(ranks.rank() == number / 2);
+    CHECK(ranks.number(ranks.rank()) == number);
+    CHECK(ranks.name(2) == "rank 4 on " + ranks.host(2));
+    CHECK(ranks.on_this_host() == 3);
+    CHECK(!ranks.lost());
+    CHECK(ranks.exchange("after", std::to_string(number)) == Ranks::Parts{"0", "2", "4"});
+    CHECK(largest_of(&ranks, number) == 4);
+    CHECK(ranks.gather("gathered", std::to_string(number)).size() == (ranks.first() ? 3 : 0));
+    ranks.end();
+  });
+  CHECK(found == std::vector<std::string>(5));
+  CHECK(late == 0);
+}
+
+TEST_CASE("nobody goes on without rank 0, or once a rank has ended with an error") {
+  for (const bool fails : {false, true}) {
+    CAPTURE(fails);
+    const auto found = world(4, [&](Ranks& ranks) {
+      if (ranks.rank() == 3) return;
+      const auto waits = [&] { ranks.exchange("never whole", ""); };
+      CHECK_THROWS_AS(waits(), RunError);
+      if (ranks.rank() == (fails ? 1 : 0)) {
+        if (fails) ranks.fail("the disk is full");
+        return;
+      }
+      ranks.go_on();
+      waits();
+    });
+    CHECK(found[3] == "");
+    for (const size_t rank : {size_t{fails ? 0U : 1U}, size_t{2}}) {
+      has(found[rank], fails ? "failed: the disk is full" : "rank 0 on ");
+    }
+  }
+}
+
 }  // namespace ranks_test

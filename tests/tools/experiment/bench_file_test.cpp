@@ -167,10 +167,6 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");
   check_fault(kGraph + "[derived]\ntrain.lr = \"0.1 *\"\n",
               "b.toml:4:12: expression '0.1 *': found its end after 5 characters, expected a value");
-  const std::string one_host = "hosts: throughput of one host alone is measured";
-  check_fault(kGraph + "hosts = [1, 2]\n[throughput]\n", "b.toml:3:9: hosts 2: " + one_host);
-  check_fault(kGraph + "[throughput]\n[derived]\nhosts = \"1 + 1\"\n", "b.toml:5:9: g: " + one_host);
-  check_fault(kGraph + "[throughput]\n[[together]]\nbatch = [1, 2]\nhosts = [1, 2]\n", one_host);
   check_fault(kGraph + "[[together]]\nbatch = [1, 2, 1]\nlearners = [1, 1, 1]\n", "two combinations are the same: ");
   check_fault(kGraph + "[accuracy]\nmllog = true\n", "'accuracy.mllog': found a TOML boolean, expected a table");
   CHECK_FALSE(read(kGraph + "[accuracy]\n").accuracy->mllog);
@@ -265,6 +261,9 @@ TEST_CASE("settings become words of run and of bench scaling") {
                                           "--epochs", "3", "--learners", "2", "--set", "train.lr=1"});
   CHECK(words_of(settings, false) == Texts{"g", "--set", "prefetch.batch=8", "--deterministic", "--devices", "cpu:0-1",
                                            "--learners", "2", "--set", "train.lr=1", "--device-counts", "2"});
+  Settings hosts = settings;
+  hosts["hosts"] = "3";
+  CHECK(words_of(hosts, false).back() == "6");  // all devices of all hosts
 }
 
 }  // namespace bench_file_test

@@ -138,6 +138,28 @@ TEST_CASE("of a run that went back, points that it gave up are left out") {
   CHECK(run["rollbacks"][0]["reason"] == "the loss is no longer finite after iteration 30");
 }
 
+TEST_CASE("a log tells of processes that were lost, and of the learners that went on") {
+  const TestFolder folder;
+  const std::string path = (folder / "lost.jsonl").string();
+  {
+    JsonLog log(path, {});
+    log.started({});
+    RanksLost event;
+    event.reason = "rank 2 on node07 is lost: its connection has ended";
+    event.ranks = {"rank 2 on node07"};
+    event.learners = 3;
+    event.devices = {"node05/cpu:0", "node06/cpu:0"};
+    event.iteration = 120;
+    log.lost(event);
+  }
+  const RunLog run = read_run_logs(path, "lost").front();
+  CHECK(run["faulty_lines"] == 0);
+  REQUIRE(run["losses"].size() == 1);
+  CHECK(run["losses"][0]["iteration"] == 120);
+  CHECK(run["losses"][0]["learners"] == 3);
+  CHECK(run["losses"][0]["reason"] == "rank 2 on node07 is lost: its connection has ended");
+}
+
 TEST_CASE("where logs lack the share of an epoch it follows from iterations") {
   const TestFolder folder;
   const RunLog run = only_run(folder,

@@ -143,16 +143,6 @@ void check_cell(const BenchFile& file, const BenchCell& cell) {
   const auto fail = [&](const Position& where, const std::string& what) {
     throw GraphError(where, fmt::format("{}: {}", cell.name, what));
   };
-  if (file.throughput && hosts_in(cell.settings) > 1) {
-    Position where{file.path, 0, 0};
-    for (const SettingAxis& axis : file.axes) {
-      if (std::find(axis.names.begin(), axis.names.end(), "hosts") != axis.names.end()) where = axis.where;
-    }
-    for (const DerivedSetting& derived : file.derived) {
-      if (derived.name == "hosts") where = derived.where;
-    }
-    fail(where, "hosts: throughput of one host alone is measured; expected [accuracy] alone");
-  }
   if (!file.price) return;
   for (const std::string& price : {file.price->per_hour, file.price->spot_per_hour}) {
     const double money = price.empty() ? 1 : number_of(price, cell.settings, file.price->where);

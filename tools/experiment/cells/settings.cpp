@@ -80,7 +80,7 @@ std::vector<std::string> words_of(const Settings& settings, bool training) {
     }
   }
   if (!training && settings.contains("devices")) {  // all of the devices, not also some of them
-    words.insert(words.end(), {"--device-counts", std::to_string(device_count(settings))});
+    words.insert(words.end(), {"--device-counts", std::to_string(device_count(settings) * hosts_in(settings))});
   }
   return words;
 }

@@ -159,6 +159,9 @@ class Report {
       for (const back of run.rollbacks ?? []) {
         notes.push(el("li", { class: "bad" }, el("bdi", {}, `${name}back to iteration ${back.iteration} from ${back.from_iteration}: ${shown(back.reason)}`)));
       }
+      for (const loss of run.losses ?? []) {
+        notes.push(el("li", {}, el("bdi", {}, `${name}with ${loss.learners} learners from iteration ${loss.iteration} on: ${shown(loss.reason)}`)));
+      }
       if (typeof run.start?.note === "string") notes.push(el("li", {}, el("bdi", {}, name + shown(run.start.note))));
       return notes;
     });

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/training/world_checks.h"
+#include "executor/training/other_ranks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "executor/run/task_error.h"
 #include "executor/session/facts.h"
 #include "executor/world/agreement.h"
 
@@ -38,6 +43,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
   add("--trace", options.files.trace.empty() ? "none" : "given");
   add("--memory-limit", options.execution.memory_limit);
   add("--skip-bad", options.execution.skip_bad);
+  add("--on-lost", options.on_lost == OnLost::Continue ? "continue" : "end");
   add("--find-nan", divergence.find);
   add("--on-nan", int(divergence.then));
   add("--nan-rate-factor", divergence.rate_factor);
@@ -59,11 +65,71 @@ void check_strategy(const Prepared& prepared) {
   }
 }
 
+// Throws GraphError if the run is to go on without lost ranks and cannot.
+void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
+  if (options.on_lost == OnLost::End) return;
+  const PlanRequest& request = prepared.request;
+  if (!strategy_spec(request.strategy.name).averages_models) {
+    throw GraphError(fmt::format(
+        "--on-lost continue: by the strategy '{}' no learner has a model of its own to go on with; expected sma or "
+        "local, or --on-lost end and --checkpoint, from which the same command goes on",
+        request.strategy.name));
+  }
+  if (options.learners.per_device == 0) {
+    throw GraphError("--learners auto compares times of the same devices; --on-lost continue excludes it");
+  }
+  const auto is_gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
+  if (std::any_of(request.devices.begin(), request.devices.end(), is_gpu)) {
+    throw GraphError(
+        "--on-lost continue is for CPU devices: what a GPU was given to do before a loss is known goes on with sums "
+        "that "
+        "are not whole; expected --on-lost end");
+  }
+}
+
 }  // namespace
 
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
   check_strategy(prepared);
+  check_on_lost(prepared, options);
   check_alike(ranks, facts_of(prepared, options, identity));
+}
+
+bool goes_on_without_lost(const SessionOptions& options, const std::exception& error) {
+  if (options.on_lost == OnLost::End || !options.ranks || dynamic_cast<const Diverged*>(&error)) return false;
+  return options.ranks->lost().has_value();
+}
+
+std::vector<std::string> leave_out_lost(SessionOptions& options) {
+  Ranks& ranks = *options.ranks;
+  std::vector<std::string> names;  // of all, by their ranks before
+  std::map<int, int> places;       // by number: the rank before
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    names.push_back(ranks.name(rank));
+    places[ranks.number(rank)] = rank;
+  }
+  ranks.go_on();
+  std::map<int, int> now;  // by the rank before
+  for (int rank = 0; rank < ranks.size(); ++rank) now[places.at(ranks.number(rank))] = rank;
+  std::vector<PlanDevice>& devices = options.learners.devices;
+  std::erase_if(devices, [&](const PlanDevice& device) { return !now.contains(device.rank); });
+  std::map<int32_t, int32_t> hosts;  // their numbers now
+  for (PlanDevice& device : devices) {
+    device.rank = now.at(device.rank);
+    device.host_number = hosts.emplace(device.host_number, int32_t(hosts.size())).first->second;
+  }
+  std::vector<std::string> lost;
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (!now.contains(int(rank))) lost.push_back(names[rank]);
+  }
+  return lost;
+}
+
+MonitorState monitor_of_first(Ranks& ranks, const Monitor& monitor) {
+  Checkpoint mine;
+  if (ranks.first()) mine.monitor = monitor.state();
+  const std::string state = ranks.exchange("monitor", ranks.first() ? to_json(mine).dump() : "").front();
+  return checkpoint_from_json(nlohmann::json::parse(state)).monitor;
 }
 
 }  // namespace arbalest

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// `arbalest run --on-lost continue`: ranks are killed, and the others go on with the learners that are left.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "executor/trace/trace_file.h"
+#include "tests/tools/world_ranks.h"
+
+#ifdef ARBALEST_GLOO
+
+using namespace arbalest;
+using namespace arbalest::test;
+using nlohmann::json;
+
+namespace world_lost_test {
+namespace {
+
+std::vector<json> events(const Place& place) {
+  std::vector<json> found;
+  std::ifstream log(place.path("log"));
+  for (std::string line; std::getline(log, line);) {
+    if (!log.eof()) found.push_back(json::parse(line));
+  }
+  return found;
+}
+
+int64_t count(const std::vector<json>& all, const std::string& event) {
+  return std::count_if(all.begin(), all.end(), [&](const json& each) { return each["event"] == event; });
+}
+
+// Waits until the log has so many events of a kind.
+void await(const Place& place, const std::string& event, int64_t least) {
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (count(events(place), event) < least && WallTime::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(count(events(place), event) >= least);
+}
+
+Words going_on(const Place& place, const char* strategy, const char* epochs) {
+  return {"--strategy", strategy,    "--set",    epochs,  "--devices",
+          "cpu:0",      "--on-lost", "continue", "--log", place.path("log")};
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are killed one after the other leave the others training, down to the last") {
+  for (const char* strategy : {"sma", "local"}) {
+    CAPTURE(strategy);
+    const Place place;
+    Words words = going_on(place, strategy, "train.epochs=4000");
+    words.insert(words.end(), {"--checkpoint", place.path("c"), "--trace", place.path("t.json.gz")});
+    auto ranks = place.start(4, words);
+    int64_t lost = 0;
+    for (const size_t killed : {size_t{2}, size_t{1}, size_t{3}}) {
+      await(place, "progress", 1);
+      const auto began = WallTime::now();
+      ranks[killed]->send(SIGKILL);
+      await(place, "lost", ++lost);
+      const int64_t reports = count(events(place), "progress");
+      await(place, "progress", reports + 1);
+      CHECK(WallTime::now() - began < std::chrono::seconds(15));  // far below where machines are not busy
+      CHECK(ranks[killed]->wait() == -SIGKILL);
+    }
+    ranks[0]->send(SIGTERM);
+    CHECK(ranks[0]->wait() == kInterrupted);
+    has(ranks[0]->errors(), fmt::format("goes on without rank 1 on {} after iteration ", host_name()));
+    std::vector<int> learners;
+    for (const json& event : events(place)) {
+      if (event["event"] == "lost") learners.push_back(event["learners"]);
+    }
+    CHECK(learners == std::vector<int>{3, 2, 1});
+    CHECK(events(place).back()["reason"] == "interrupted");
+    CHECK(!checkpoints_in(place.path("c")).empty());
+    const TraceFile trace = read_trace(place.path("t.json.gz"));
+    CHECK(trace.run.begins == SegmentBegin::RanksLost);
+    CHECK(trace.run.first > 0);
+  }
+}
+
+TEST_CASE("a run that goes on without ranks is checkpointed, and goes on with all of them again") {
+  const Place place;
+  Words words = going_on(place, "sma", "train.epochs=4000");
+  words.insert(words.end(), {"--checkpoint", place.path("c"), "--checkpoint-every", "20it", "--resume"});
+  auto ranks = place.start(3, words);
+  await_checkpoints(place.path("c"), 1);
+  ranks[1]->send(SIGKILL);
+  await(place, "lost", 1);
+  await(place, "progress", count(events(place), "progress") + 1);
+  ranks[2]->send(SIGTERM);
+  CHECK(ranks[1]->wait() == -SIGKILL);
+  for (const size_t rank : {size_t{0}, size_t{2}}) CHECK(ranks[rank]->wait() == kInterrupted);
+  words.insert(words.end(), {"--time-limit", "1"});
+  ranks = place.start(3, words);
+  expect(kInterrupted, ranks);
+  has(ranks[0]->errors(), "the checkpoint is of 2 learners, and the run goes on with 3");
+}
+
+TEST_CASE("the loss of rank 0 ends a run that is to go on") {
+  const Place place;
+  const Words words = going_on(place, "sma", "train.epochs=4000");
+  auto ranks = place.start(3, words);
+  await(place, "progress", 1);
+  ranks[0]->send(SIGKILL);
+  CHECK(ranks[0]->wait() == -SIGKILL);
+  for (const size_t rank : {size_t{1}, size_t{2}}) {
+    CHECK(ranks[rank]->wait() == kFailed);
+    has(ranks[rank]->errors(), fmt::format("rank 0 on {} is lost", host_name()));
+  }
+}
+
+TEST_CASE("a run without a learner's own model to go on with refuses to go on") {
+  const auto refused = [](const Words& more, const char* expected) {
+    const Place place;
+    Words words = {"--devices", "cpu:0", "--on-lost", "continue"};
+    words.insert(words.end(), more.begin(), more.end());
+    auto ranks = place.start(2, words);
+    expect(kWrong, ranks);
+    has(ranks[0]->errors(), expected);
+  };
+  refused({"--strategy", "ssgd"},
+          "--on-lost continue: by the strategy 'ssgd' no learner has a model of its own to go on with; expected sma or "
+          "local");
+  const Place place;
+  Rank wrong(place.command({"--on-lost", "carry-on"}), place.path("errors"));
+  CHECK(wrong.wait() == kWrong);
+  has(wrong.errors(), "--on-lost: found 'carry-on'; expected end or continue");
+}
+
+TEST_CASE("ranks with uneven devices have the bits of one process, skip what none can read, and are interrupted") {
+  const Words more = {"--strategy", "sma", "--set", "train.epochs=40"};
+  const std::vector<uint8_t> expected = alone(more);
+  const Place place;
+  Words words = more;
+  words.insert(words.end(), {"--checkpoint", place.path("c"), "--checkpoint-every", "9it", "--resume", "--skip-bad"});
+  words.push_back("2");
+  const std::vector<Words> own = {{"--devices", "cpu:0"}, {"--devices", "cpu:0-2"}};
+  for (const size_t interrupted : {size_t{1}, size_t{0}}) {
+    const auto before = checkpoints_in(place.path("c"));
+    auto ranks = place.start(2, words, own);
+    const auto until = WallTime::now() + std::chrono::seconds(60);
+    while (checkpoints_in(place.path("c")) == before && WallTime::now() < until) std::this_thread::yield();
+    ranks[interrupted]->send(SIGTERM);
+    expect(kInterrupted, ranks);
+  }
+  auto ranks = place.start(2, words, own);
+  expect(kDone, ranks);
+  CHECK(place.weights() == expected);
+}
+
+TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone") {
+  const Place place;
+  const auto start = [&](const Words& more) {
+    const std::string port = "127.0.0.1:" + std::to_string(free_port());
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (const char* rank : {"0", "1"}) {
+      Words words = {"bench",
+                     "scaling",
+                     place.graph,
+                     "--devices",
+                     "cpu:0",
+                     "--windows",
+                     "2",
+                     "--window-seconds",
+                     "0.05",
+                     "--warmup-seconds",
+                     "0.05",
+                     "--json",
+                     "--rank",
+                     rank,
+                     "--world-size",
+                     "2",
+                     "--rendezvous",
+                     port};
+      words.insert(words.end(), more.begin(), more.end());
+      ranks.push_back(std::make_unique<Rank>(words, place.path(std::string("errors ") + rank), Words{},
+                                             place.path(std::string("out ") + rank)));
+    }
+    return ranks;
+  };
+  auto ranks = start({"--device-counts", "1,2", "--learners", "1,2"});
+  expect(kDone, ranks);
+  std::ifstream out(place.path("out 0"));
+  std::vector<int> devices;
+  for (std::string line; std::getline(out, line);) {
+    if (!line.starts_with("{\"event\":\"cell\"")) continue;
+    const json cell = json::parse(line);
+    devices.push_back(cell["device_count"]);
+    CHECK(cell["images_per_second"] > 0);
+  }
+  CHECK(devices == std::vector<int>{1, 1, 2, 2});
+  const std::vector<uint8_t> silent = read_file(place.path("out 1"));
+  CHECK(std::string(silent.begin(), silent.end()).find("cell") == std::string::npos);
+  auto wrong = start({"--device-counts", "3"});
+  expect(kWrong, wrong);
+  has(wrong[0]->errors(), "--device-counts");
+}
+
+}  // namespace world_lost_test
+#endif

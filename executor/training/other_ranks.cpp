@@ -69,11 +69,18 @@ void check_strategy(const Prepared& prepared) {
 void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
   const PlanRequest& request = prepared.request;
-  if (!strategy_spec(request.strategy.name).averages_models) {
+  // What lets hosts average apart lets learners go on from what each of them has.
+  const StrategySpec& facts = strategy_spec(request.strategy.name);
+  if (!facts.averages_models || !facts.averages_hosts_apart) {
     throw GraphError(fmt::format(
-        "--on-lost continue: by the strategy '{}' no learner has a model of its own to go on with; expected sma or "
+        "--on-lost continue: by the strategy '{}' learners cannot go on from what each of them has; expected sma or "
         "local, or --on-lost end and --checkpoint, from which the same command goes on",
         request.strategy.name));
+  }
+  if (prepared.strategies.size() > 1) {
+    throw GraphError(
+        "--on-lost continue is for runs with one strategy from beginning to end; found several, or a period that "
+        "grows; expected --on-lost end");
   }
   if (options.learners.per_device == 0) {
     throw GraphError("--learners auto compares times of the same devices; --on-lost continue excludes it");
@@ -82,8 +89,7 @@ void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (std::any_of(request.devices.begin(), request.devices.end(), is_gpu)) {
     throw GraphError(
         "--on-lost continue is for CPU devices: what a GPU was given to do before a loss is known goes on with sums "
-        "that "
-        "are not whole; expected --on-lost end");
+        "that are not whole; expected --on-lost end");
   }
 }
 

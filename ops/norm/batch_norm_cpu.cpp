@@ -204,8 +204,7 @@ class BatchStatistics {
       output<W>(context, made + 2)[c] = W(moments.mean());
       output<W>(context, made + 3)[c] = W(1 / std::sqrt(moments.variance() + epsilon_));
       output<W>(context, made)[c] = W((1 - momentum_) * old_mean + momentum_ * moments.mean());
-      output<W>(context, made + 1)[c] =
-          W((1 - momentum_) * old_variance + momentum_ * moments.variance() * corrected_);
+      output<W>(context, made + 1)[c] = W((1 - momentum_) * old_variance + momentum_ * moments.variance() * corrected_);
     }
   }
 

@@ -417,8 +417,9 @@ void register_norm_layer_norm(OpRegistry& registry) {
   registry.add(op);
   Op grad{.domain = "arbalest",
           .name = "NormalizeGrad",
-          .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for. The summand "
-                 "is added to dX",
+          .doc =
+              "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for. The summand "
+              "is added to dX",
           .inputs = {{.name = "dY", .lowered = true},
                      {.name = "X", .lowered = true},
                      {.name = "Scale", .arity = OperandSpec::Optional},

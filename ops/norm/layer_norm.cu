@@ -142,8 +142,8 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale) && aligned(more);
       const auto add_more = [&] {
         if (!has_more) return;
-        launch_elementwise("layer_norm gradient: summand", stream_of(c), multiprocessors, rows.rows * rows.length, Sum(),
-                           dx, static_cast<const T*>(dx), more);
+        launch_elementwise("layer_norm gradient: summand", stream_of(c), multiprocessors, rows.rows * rows.length,
+                           Sum(), dx, static_cast<const T*>(dx), more);
       };
       if (shares.count > 1 && packed) {
         launch_shares<T>(c, rows, shares, dy, x, static_cast<ShareSums*>(c.workspace), dx);

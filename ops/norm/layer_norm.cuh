@@ -242,8 +242,7 @@ __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
 #pragma unroll
       for (int w = 0; w < W; ++w) {
         const float g = gradient(p, w) * factor.element[w];
-        result.element[w] =
-            narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product) + widen(added.element[w]));
+        result.element[w] = narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product) + widen(added.element[w]));
       }
       store(dx + at, result);
     }

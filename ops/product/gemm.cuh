@@ -154,7 +154,7 @@ class GemmKernel final : public Kernel {
       return static_cast<const char*>(base) + elements * int64_t(size_of(type));
     };
     void* y = static_cast<char*>(c.outputs[0]) + call.y * int64_t(size_of(problem_.out));
-    const Joined joined = summand_ >= 0         ? Joined{c.inputs[summand_], 1}
+    const Joined joined = summand_ >= 0        ? Joined{c.inputs[summand_], 1}
                           : matrix_in_product_ ? Joined{addend, problem_.beta}
                                                : Joined{};
     launch(algorithm_, at(c.inputs[a_], call.a, problem_.in), at(c.inputs[b_], call.b, problem_.in), joined, y,

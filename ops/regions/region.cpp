@@ -334,10 +334,10 @@ RegionProgram region_program(const Node& node, const OpRegistry& registry) {
   }
   const size_t types = strings_attribute(node, "types").size();
   if (program.results.size() + sums.size() != node.outputs.size() || types != program.results.size()) {
-    fail(node,
-         fmt::format("attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type for each result, and "
-                     "a result or a sum for each of {} outputs",
-                     program.results.size(), types, sums.size(), node.outputs.size()));
+    fail(node, fmt::format(
+                   "attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type for each result, and "
+                   "a result or a sum for each of {} outputs",
+                   program.results.size(), types, sums.size(), node.outputs.size()));
   }
   return program;
 }
@@ -349,31 +349,33 @@ void register_regions_region(OpRegistry& registry) {
   attributes.push_back(required_spec("numbers", AttributeKind::Floats, "two a step: alpha and beta of its formula"));
   attributes.push_back(ints_spec("results", {}, "the step that each output, but for sums, is the result of"));
   attributes.push_back(strings_spec("types", {}, "the type of elements of each of these"));
-  attributes.push_back(ints_spec("sums", {}, "what is summed over all axes but the innermost, for each further output"));
+  attributes.push_back(
+      ints_spec("sums", {}, "what is summed over all axes but the innermost, for each further output"));
   attributes.push_back(floats_spec("scales", {}, "the factor of each sum"));
-  registry.add({.domain = "arbalest",
-                .name = "Region",
-                .doc = "elementwise operators that are computed together, element by element, and sums of their results",
-                .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
-                .outputs = {{.name = "outputs", .arity = OperandSpec::Variadic, .lowered = true}},
-                .attributes = std::move(attributes),
-                .internal = true,
-                .layout = std::nullopt,
-                .infer = [&registry](InferContext& c) { infer_region(c, registry); },
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      const double steps = double(strings_attribute(node, "steps").size());
-                      const double elements = double(stated_type(node, DataType::Float32).elements());
-                      return Cost{steps * elements, operand_bytes(graph, node)};
-                    },
-                .samples = [&registry] { return region_samples(registry); },
-                .cpu = [&registry](const KernelRequest& request) -> std::unique_ptr<Kernel> {
-                  RegionProgram program = region_program(request.node, registry);
-                  if (request.outputs[0].dtype == DataType::Float64) {
-                    return std::make_unique<RegionKernel<double>>(request, std::move(program));
-                  }
-                  return std::make_unique<RegionKernel<float>>(request, std::move(program));
-                }});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "Region",
+       .doc = "elementwise operators that are computed together, element by element, and sums of their results",
+       .inputs = {{.name = "inputs", .arity = OperandSpec::Variadic, .lowered = true}},
+       .outputs = {{.name = "outputs", .arity = OperandSpec::Variadic, .lowered = true}},
+       .attributes = std::move(attributes),
+       .internal = true,
+       .layout = std::nullopt,
+       .infer = [&registry](InferContext& c) { infer_region(c, registry); },
+       .cost =
+           [](const Graph& graph, const Node& node) {
+             const double steps = double(strings_attribute(node, "steps").size());
+             const double elements = double(stated_type(node, DataType::Float32).elements());
+             return Cost{steps * elements, operand_bytes(graph, node)};
+           },
+       .samples = [&registry] { return region_samples(registry); },
+       .cpu = [&registry](const KernelRequest& request) -> std::unique_ptr<Kernel> {
+         RegionProgram program = region_program(request.node, registry);
+         if (request.outputs[0].dtype == DataType::Float64) {
+           return std::make_unique<RegionKernel<double>>(request, std::move(program));
+         }
+         return std::make_unique<RegionKernel<float>>(request, std::move(program));
+       }});
 }
 
 }  // namespace arbalest

@@ -137,7 +137,8 @@ class RegionKernel final : public Kernel {
       targets.to[k] = c.outputs[results_ + k];
       targets.lowered[k] = lowered_[k];
       targets.scale[k] = float(sums_[k].scale);
-      targets.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), sums_[k].of) - source_.summed.begin());
+      targets.of[k] =
+          int(std::find(source_.summed.begin(), source_.summed.end(), sums_[k].of) - source_.summed.begin());
     }
     const dim3 grid(unsigned((columns_->channels + kSumColumns - 1) / kSumColumns), unsigned(source_.summed.size()));
     launch_dependent(finish_sums_kernel, grid, kThreads, 0, stream_of(c), columns_->chunks, columns_->channels,
@@ -149,7 +150,7 @@ class RegionKernel final : public Kernel {
   size_t inputs_, results_;
   std::vector<RegionSum> sums_;
   std::vector<bool> lowered_;  // by sum
-  RegionSource source_;  // without its text
+  RegionSource source_;        // without its text
   std::optional<RegionColumns> columns_;
   unsigned blocks_ = 1;
   std::vector<int64_t> places_;  // as the kernel's parameter `walk` has them

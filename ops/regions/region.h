@@ -65,8 +65,8 @@ struct RegionSource {
   std::vector<size_t> placed = {};  // inputs that are not whole: the walk's strides are passed for them, in this order
   // Threads keep to a pack of channels and walk down rows: for sums, and where inputs are the same for all rows.
   bool by_columns = false;
-  int unroll = 1;               // rows that a thread reads at a time
-  std::vector<size_t> summed;   // what partial sums are made of, numbered as operands are
+  int unroll = 1;              // rows that a thread reads at a time
+  std::vector<size_t> summed;  // what partial sums are made of, numbered as operands are
   static constexpr int kThreads = 256;
 };
 

@@ -285,8 +285,8 @@ template <int N> __device__ void columns(int channels, int chunks, int wide, flo
       if (!is_kept(i)) add(fmt::format("  {} in{}[U];\n", element_of(i, "N"), i));
     }
     add("#pragma unroll\n  for (int u = 0; u < U; ++u) {\n  const long long at = from + u * depth;\n");
-    const bool placed = std::any_of(source_.placed.begin(), source_.placed.end(),
-                                    [&](size_t i) { return !is_kept(i); });
+    const bool placed =
+        std::any_of(source_.placed.begin(), source_.placed.end(), [&](size_t i) { return !is_kept(i); });
     if (placed && rank() > 1) write_coordinates(rank() - 1);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!is_kept(i)) write_load(i, "[u]");
@@ -333,8 +333,8 @@ template <int N> __device__ void columns(int channels, int chunks, int wide, flo
 
   void write_columns_kernel() {
     add(fmt::format(
-        R"(extern "C" __global__ void __launch_bounds__({0}, 2) region(int packs, int channels, int chunks, int wide, float* partials,
-                                  {1}) {{
+        R"(extern "C" __global__ void __launch_bounds__({0}, 2)
+    region(int packs, int channels, int chunks, int wide, float* partials, {1}) {{
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

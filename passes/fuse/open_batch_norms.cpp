@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Batch norms next to elementwise operators, written as what they are made of. Training: y = (x − m) · i · s + b, where
-// the batch's mean m and inverse deviation i come from BatchNormStatistics, and s and b are scale and bias. The gradient,
-// for M rows: with x̂ = (x − m) · i, db = Σ g and ds = Σ g · x̂, it is dx = (g − db / M − x̂ · ds / M) · i · s.
+// the batch's mean m and inverse deviation i come from BatchNormStatistics, and s and b are scale and bias. For M rows
+// and x̂ = (x − m) · i, the gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s.
 
 #include <algorithm>
 
@@ -95,7 +95,8 @@ class BatchNorms {
                      {output_of(node, Out::NewMean), output_of(node, Out::NewVariance), mean, inv_std},
                      std::move(attributes));
     Writer write{rewriter_, next, node.name};
-    const ValueId deviation = write("Sub", "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
+    const ValueId deviation =
+        write("Sub", "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
     const ValueId normal = write("Mul", "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
     const ValueId scaled = write("Mul", "scaled", {normal, over_rows(write, node.inputs[In::Scale], "scale", shape)});
     ValueId made = write("Add", "biased", {scaled, over_rows(write, node.inputs[In::Bias], "bias", shape)});

@@ -81,7 +81,8 @@ TEST_CASE("regions: sums over rows, and operands that are the same for all rows,
       check_compiles(sums, space, {space, row, {Bfloat16, {4, 1, 40}}}, Bfloat16);
       check_compiles(sums, space, {space, space, one}, Float32);
       const TensorType image = TensorType{Bfloat16, {2, 9, 6, 4}}.in(Layout::ChannelsLast);
-      check_compiles(sums, image, {image, TensorType{other, {2, 9, 1, 1}}, TensorType{Float32, {2, 9, 6, 4}}}, Bfloat16);
+      check_compiles(sums, image, {image, TensorType{other, {2, 9, 1, 1}}, TensorType{Float32, {2, 9, 6, 4}}},
+                     Bfloat16);
     }
   }
 }

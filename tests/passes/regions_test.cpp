@@ -71,8 +71,8 @@ const std::string kSwish =
 TEST_CASE("regions: batch norms join the activations around them, forward and backward") {
   const Program program = made(kSwish, true, true);
   const Graph& graph = program.training().graph;
-  for (const char* op : {"arbalest.BatchNormTraining", "arbalest.BatchNormGrad", "Sigmoid", "Sub",
-                         "arbalest.SigmoidGrad"}) {
+  for (const char* op :
+       {"arbalest.BatchNormTraining", "arbalest.BatchNormGrad", "Sigmoid", "Sub", "arbalest.SigmoidGrad"}) {
     INFO(std::string(op));
     CHECK(count_ops(graph, op) == 0);
   }

@@ -274,9 +274,7 @@ TEST_CASE("average writes the mean of models, and says what each is worth") {
   CHECK(lines[2].ends_with(": " + out));
   CHECK(std::filesystem::exists(out));
   CHECK(averaged({trained.weights.c_str(), more.c_str(), "-o", out.c_str(), "--greedy"}).size() == 4);
-  const auto refusal = [&](std::vector<const char*> words) {
-    return message_of([&] { averaged(std::move(words)); });
-  };
+  const auto refusal = [&](std::vector<const char*> words) { return message_of([&] { averaged(std::move(words)); }); };
   CHECK(contains(refusal({trained.weights.c_str(), "-o", out.c_str()}), "average takes two models or more; found 1"));
   CHECK(contains(refusal({trained.weights.c_str(), more.c_str()}), "--output"));
   CHECK(contains(refusal({trained.weights.c_str(), more.c_str(), "-o", more.c_str()}), "more.safetensors"));

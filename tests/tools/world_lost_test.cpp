@@ -124,9 +124,10 @@ TEST_CASE("a run without a learner's own model to go on with refuses to go on") 
     expect(kWrong, ranks);
     has(ranks[0]->errors(), expected);
   };
-  refused({"--strategy", "ssgd"},
-          "--on-lost continue: by the strategy 'ssgd' no learner has a model of its own to go on with; expected sma or "
-          "local");
+  refused(
+      {"--strategy", "ssgd"},
+      "--on-lost continue: by the strategy 'ssgd' learners cannot go on from what each of them has; expected sma or "
+      "local");
   const Place place;
   Rank wrong(place.command({"--on-lost", "carry-on"}), place.path("errors"));
   CHECK(wrong.wait() == kWrong);

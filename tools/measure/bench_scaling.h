@@ -67,10 +67,10 @@ struct ScalingCell {
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
   double warmup_seconds = 0;
-  bool settled = true;         // whether rates agreed when the warm-up ended
+  bool settled = true;          // whether rates agreed when the warm-up ended
   double joules_per_image = 0;  // of all GPUs, over the windows; 0: unknown
-  std::string error;           // one line; "" if measured
-  std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
+  std::string error;            // one line; "" if measured
+  std::exception_ptr failure;   // the error's exception; nullptr if measured or interrupted
 
   bool measured() const { return error.empty(); }
 };

@@ -69,7 +69,7 @@ void check_strategy(const Prepared& prepared) {
 void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
   const PlanRequest& request = prepared.request;
-  // What lets hosts average apart lets learners go on from what each of them has.
+  // Strategies that let hosts average apart also let learners go on from what each of them has.
   const StrategySpec& facts = strategy_spec(request.strategy.name);
   if (!facts.averages_models || !facts.averages_hosts_apart) {
     throw GraphError(fmt::format(

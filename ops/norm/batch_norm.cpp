@@ -407,6 +407,24 @@ AttributeSpec relu_after_sum_spec() {
   return int_spec("relu", 0, "1: Relu after the sum");
 }
 
+void add_statistics(OpRegistry& registry) {
+  using enum OperandSpec::Arity;
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormStatistics",
+       .doc = "the statistics of BatchNormTraining, for a Y that is made elsewhere",
+       .inputs = {lowered("X"), plain("running_mean"), plain("running_var"), plain("partials", Optional)},
+       .outputs = {plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
+       .attributes = {epsilon_spec(), momentum_spec(), correction_spec(), int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_norm_statistics,
+       .cost = elementwise_cost(3),
+       .samples = norm_statistics_samples,
+       .aliases = {{0, 1}, {1, 2}},
+       .cpu = batch_norm_statistics_cpu});
+}
+
 }  // namespace
 
 void register_norm_batch_norm(OpRegistry& registry) {
@@ -447,20 +465,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .samples = norm_training_samples,
        .aliases = {{1, 3}, {2, 4}},
        .cpu = batch_norm_training_cpu});
-  registry.add(
-      {.domain = "arbalest",
-       .name = "BatchNormStatistics",
-       .doc = "the statistics of BatchNormTraining, for a Y that is made elsewhere",
-       .inputs = {lowered("X"), plain("running_mean"), plain("running_var"), plain("partials", Optional)},
-       .outputs = {plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
-       .attributes = {epsilon_spec(), momentum_spec(), correction_spec(), int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
-       .internal = true,
-       .layout = Layout::ChannelsLast,
-       .infer = infer_norm_statistics,
-       .cost = elementwise_cost(3),
-       .samples = norm_statistics_samples,
-       .aliases = {{0, 1}, {1, 2}},
-       .cpu = batch_norm_statistics_cpu});
+  add_statistics(registry);
   registry.add({.domain = "arbalest",
                 .name = "BatchNormAgain",
                 .doc = "Y of BatchNormTraining once more, to the same bits, by the statistics that it has saved",

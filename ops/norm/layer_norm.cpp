@@ -138,10 +138,20 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
   });
 }
 
+// Operands of the gradient; scale and the summand may be null.
 template <typename T>
-void row_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, const T* more,
-                  double epsilon, T* dx, Statistics<Wide<T>>* statistics) {
+struct RowOperands {
+  const T *dy, *x;
+  const Wide<T>* scale;
+  const T* more;
+};
+
+template <typename T>
+void row_gradient(const RowExtents& extents, const RowOperands<T>& in, double epsilon, T* dx,
+                  Statistics<Wide<T>>* statistics) {
   using W = Wide<T>;
+  const T *dy = in.dy, *x = in.x, *more = in.more;
+  const W* scale = in.scale;
   parallel_for(extents.rows, 12 * extents.length, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T *g = dy + row * extents.length, *from = x + row * extents.length;
@@ -199,8 +209,8 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
   const auto run = [=](const KernelContext& context) {
     const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *more = has_more ? input<T>(context, 3) : nullptr;
     auto* statistics = static_cast<Statistics<W>*>(context.workspace);
-    row_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, more, epsilon, output<T>(context, 0),
-                 statistics);
+    row_gradient<T>(extents, {dy, x, has_scale ? input<W>(context, 2) : nullptr, more}, epsilon, output<T>(context, 0),
+                    statistics);
     if (!wants_scale && !wants_bias) return;
     parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, 1) : nullptr,
                         wants_bias ? output<W>(context, 2) : nullptr);

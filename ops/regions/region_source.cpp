@@ -412,7 +412,7 @@ RegionColumns::RegionColumns(const RegionWalk& walk, const RegionSource& source,
   channels = walk.extents.back();
   rows = channels == 0 ? 0 : walk.count / channels;
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
-  // Of slices as few as may be, but for those that leave fewer threads idle.
+  // The fewest slices, but for more that leave fewer threads idle.
   const int64_t lanes = std::max<int64_t>(1, channels / source.width), fewest = parts(lanes, RegionSource::kThreads);
   double best = 0;
   for (int64_t count = fewest; count < fewest + 8; ++count) {

@@ -297,7 +297,7 @@ class Regions {
 
   int64_t bytes(ValueId value) const { return rewriter_.value(value).type.bytes(); }
 
-  // What a group reads in order to have a value, besides its inputs, and the nodes that it computes for that.
+  // The values that a group reads in order to have another one, besides its inputs, and the nodes that it computes.
   struct Price {
     std::set<ValueId> reads;
     std::set<NodeId> nodes;

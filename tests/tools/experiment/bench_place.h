@@ -11,7 +11,7 @@
 #include "base/plain_message.h"
 #include "base/process.h"
 #include "tests/tools/redirected.h"
-#include "tests/tools/world_ranks.h"
+#include "tests/tools/world/ranks.h"
 
 namespace arbalest::test {
 

@@ -13,7 +13,7 @@
 #include "base/process.h"
 #include "executor/devices/device.h"
 #include "executor/world/connection.h"
-#include "tests/tools/world_ranks.h"
+#include "tests/tools/world/ranks.h"
 
 #ifdef ARBALEST_GLOO
 

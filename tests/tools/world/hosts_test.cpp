@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "tests/tools/world_ranks.h"
+#include "tests/tools/world/ranks.h"
 
 #ifdef ARBALEST_GLOO
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "executor/trace/trace_file.h"
-#include "tests/tools/world_ranks.h"
+#include "tests/tools/world/ranks.h"
 
 #ifdef ARBALEST_GLOO
 

@@ -12,7 +12,7 @@
 #include "executor/trace/trace_file.h"
 #include "executor/world/connection.h"
 #include "tests/io/image_files.h"
-#include "tests/tools/world_ranks.h"
+#include "tests/tools/world/ranks.h"
 #include "tools/view/viewer_data.h"
 
 #ifdef ARBALEST_GLOO

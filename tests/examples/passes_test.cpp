@@ -58,8 +58,10 @@ std::vector<double> losses_of(const Graph& graph, const SessionOptions& options)
 
 // How far losses may be apart, relative to 1 + the loss.
 struct Rounding {
-  double first, later;     // of the first two steps; of the others: it grows from step to step
-  bool validation = true;  // whether validation's loss is compared as well, with `later`
+  double first, later;  // of the first two steps; of the others: it grows from step to step
+  // Of validation's loss; 0: it is not compared. After four steps running statistics are far from the batch's, so that
+  // activations of deep networks explode in validation, and rounding with them.
+  double validation;
 };
 
 void check_alike(const Small& model, SessionOptions options, const Rounding& rounding) {
@@ -77,9 +79,10 @@ void check_alike(const Small& model, SessionOptions options, const Rounding& rou
     INFO(fmt::format("without {}: {:.6f}, with it {:.6f}", fmt::join(without, ", "), fmt::join(losses, " "),
                      fmt::join(expected, " ")));
     REQUIRE(losses.size() == expected.size());
-    for (size_t i = 0; i + (rounding.validation ? 0 : 1) < losses.size(); ++i) {
-      const double most = i < kFirst ? rounding.first : rounding.later;
-      CHECK(std::abs(losses[i] - expected[i]) <= most * (1 + std::abs(expected[i])));
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const bool last = i + 1 == losses.size();
+      const double most = last ? rounding.validation : i < kFirst ? rounding.first : rounding.later;
+      if (most > 0) CHECK(std::abs(losses[i] - expected[i]) <= most * (1 + std::abs(expected[i])));
     }
   }
 }
@@ -106,7 +109,8 @@ TEST_CASE("small examples train alike in double without each optional pass, thos
 }
 
 TEST_CASE("small examples train alike without each optional pass") {
-  for (const Small& model : small_models()) check_alike(model, on_cpus(), {1e-4, 2e-3});
+  for (const Small& model : small_models())
+    check_alike(model, on_cpus(), {1e-4, 2e-3, 0.05});  // some processors differ by 0.031
 }
 
 TEST_CASE("small examples train alike without each optional pass on GPUs") {
@@ -121,11 +125,10 @@ TEST_CASE("small examples train alike without each optional pass on GPUs") {
     // Batch norms that regions take in round otherwise. Without fuse_batch_norm that is all of ResNet's, whose loss of
     // the fourth step differed by 0.06 on an H200, and that of validation, which has exploded, by 0.073.
     options.numerics.precision = Precision::Fp32;
-    check_alike(model, options, {1e-3, 0.15});
-    // bf16 has passes of its own. After four steps running statistics are far from the batch's, so that activations of
-    // deep networks explode in validation, and rounding with them. Of training's losses 0.102 was the most on an H100.
+    check_alike(model, options, {1e-3, 0.15, 0.15});
+    // bf16 has passes of its own. Of training's losses 0.102 was the most on an H100.
     options.numerics.precision = Precision::Bf16;
-    check_alike(model, options, {0.1, 0.15, false});
+    check_alike(model, options, {0.1, 0.15, 0});
   }
 }
 

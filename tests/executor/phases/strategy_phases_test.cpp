@@ -121,7 +121,9 @@ TEST_CASE("a run goes on within any of its strategies to the same bits") {
       const auto from = std::make_shared<const CheckpointFile>(read_checkpoint(entry.path()));
       CHECK(train(fmt::format("{} file {}", name, files++), every, from) == whole);
     }
-    CHECK(files == (setting.iterations + every - 1) / every);
+    // One that is due while another is being written is taken later, or not at all.
+    CHECK(files >= 2);
+    CHECK(files <= (setting.iterations + every - 1) / every);
   }
 }
 

@@ -59,8 +59,8 @@ std::vector<double> losses_of(const Graph& graph, const SessionOptions& options)
 // How far losses may be apart, relative to 1 + the loss.
 struct Rounding {
   double first, later;  // of the first two steps; of the others: it grows from step to step
-  // Of validation's loss; 0: it is not compared. After four steps running statistics are far from the batch's, so that
-  // activations of deep networks explode in validation, and rounding with them.
+  // The same for validation's loss; 0: it is not compared. After four steps running statistics are far from the
+  // batch's, so that activations of deep networks explode in validation, and rounding with them.
   double validation;
 };
 

@@ -14,6 +14,7 @@
 
 namespace arbalest {
 
+// Trained models of one graph, and means of them, measured by its validation.
 class ModelAverage {
  public:
   // Opens the data, runs the passes for one learner on the first device, and reads the files of weights.
@@ -34,7 +35,7 @@ class ModelAverage {
   const std::string& metric() const { return metric_; }  // by which models are compared
   // Whether a value of the metric is at least as good. An undefined one is worse than any.
   bool as_good(double value, double as) const;
-  size_t models() const { return models_.size(); }
+  size_t models() const { return models_.size(); }  // as many as the constructor had files
   // The mean of these models, by their places in the constructor's files.
   Measured mean(const std::vector<size_t>& models) const;
   // Writes a file of weights with what the first model's file says of its run.

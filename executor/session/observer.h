@@ -223,9 +223,9 @@ class RunObserver {
   virtual void skipped(const SampleSkipped&) {}          // once a sample
   virtual void checkpoint(const CheckpointSaved&) {}     // each file
   virtual void rolled_back(const RolledBack&) {}         // after divergence
-  virtual void lost(const RanksLost&) {}
-  virtual void finished(const RunFinished&) {}  // last, if all went well
-  virtual void failed(const RunFailed&) {}      // last, otherwise
+  virtual void lost(const RanksLost&) {}                 // the run goes on without ranks
+  virtual void finished(const RunFinished&) {}           // last, if all went well
+  virtual void failed(const RunFailed&) {}               // last, otherwise
 };
 
 // Hears nothing: the observer of programs that pass none.

@@ -43,6 +43,10 @@ NodeId Rewriter::producer(ValueId value, std::string_view op) const {
   return is(id, op) ? id : kNone;
 }
 
+bool Rewriter::is_elementwise(NodeId id, const Shape& result) const {
+  return id != kNone && node(id).op->element.has_value() && output(id, 0) != kNone && shape(output(id, 0)) == result;
+}
+
 NodeId Rewriter::only_reader(ValueId value) const {
   return readers(value).size() == 1 ? readers(value)[0] : kNone;
 }

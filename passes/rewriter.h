@@ -25,6 +25,9 @@ class Rewriter {
   bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).op->qualified_name() == op; }
   // kNone: it is left out.
   ValueId input(NodeId id, size_t i) const { return i < node(id).inputs.size() ? node(id).inputs[i] : kNone; }
+  ValueId output(NodeId id, size_t i) const { return i < node(id).outputs.size() ? node(id).outputs[i] : kNone; }
+  // Whether the node computes each element of a result of this shape for itself (Op::element).
+  bool is_elementwise(NodeId id, const Shape& result) const;
   // The node of this operator that makes the value; kNone if there is none.
   NodeId producer(ValueId value, std::string_view op) const;
   // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its

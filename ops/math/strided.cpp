@@ -40,6 +40,11 @@ std::vector<int64_t> memory_strides(const TensorType& type) {
   return strides;
 }
 
+size_t innermost_axis(const TensorType& type) {
+  const size_t rank = type.shape.size();
+  return type.layout == Layout::ChannelsLast && rank > 2 ? 1 : rank - 1;
+}
+
 Strided::Strided(const std::vector<TensorType>& tensors) : Strided(tensors[0].shape, all_strides(tensors)) {}
 
 MergedAxes merge_axes(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {

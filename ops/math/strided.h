@@ -15,6 +15,9 @@ namespace arbalest {
 // Strides of the tensor's axes in memory, in elements.
 std::vector<int64_t> memory_strides(const TensorType& type);
 
+// The axis that lies innermost in memory, of a tensor with one axis at least.
+size_t innermost_axis(const TensorType& type);
+
 // The strides of a tensor along the axes of a shape of `rank` axes that it broadcasts to.
 std::vector<int64_t> broadcast_strides(const TensorType& type, size_t rank);
 

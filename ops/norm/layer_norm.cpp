@@ -9,6 +9,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/norm/layer_norm.h"
 #include "ops/positive_float.h"
 
 namespace arbalest {
@@ -86,8 +87,11 @@ void infer_layer_norm_grad(InferContext& context) {
   expect_input(context, 0, x, "the type of 'X'");
   const size_t first = first_axis(context, x);
   const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
-  if (context.has_input(2)) expect_input(context, 2, normalised, "the axes of 'X' that are normalised");
-  if (context.has_input(3)) expect_input(context, 3, x, "the type of 'X'");
+  using In = NormalizeGradInput;
+  if (context.has_input(In::Scale)) {
+    expect_input(context, In::Scale, normalised, "the axes of 'X' that are normalised");
+  }
+  if (context.has_input(In::Summand)) expect_input(context, In::Summand, x, "the type of 'X'");
   context.set_output(0, x);
   for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, normalised);
 }
@@ -200,20 +204,24 @@ void parameter_gradients(const RowExtents& extents, const T* dy, const T* x, con
 }
 
 std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto element) {
+  using In = NormalizeGradInput;
+  using Out = NormalizeGradOutput;
   using T = decltype(element);
   using W = Wide<T>;
-  const RowExtents extents(request.node, request.inputs[1]);
+  const RowExtents extents(request.node, request.inputs[In::X]);
   const double epsilon = float_attribute(request.node, "epsilon");
-  const bool has_scale = request.has_input(2), wants_scale = request.has_output(1), wants_bias = request.has_output(2);
-  const bool has_more = request.has_input(3);
+  const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
+             wants_bias = request.has_output(Out::dBias);
+  const bool has_more = request.has_input(In::Summand);
   const auto run = [=](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *more = has_more ? input<T>(context, 3) : nullptr;
+    const T *dy = input<T>(context, In::dY), *x = input<T>(context, In::X),
+            *more = has_more ? input<T>(context, In::Summand) : nullptr;
     auto* statistics = static_cast<Statistics<W>*>(context.workspace);
-    row_gradient<T>(extents, {dy, x, has_scale ? input<W>(context, 2) : nullptr, more}, epsilon, output<T>(context, 0),
-                    statistics);
+    row_gradient<T>(extents, {dy, x, has_scale ? input<W>(context, In::Scale) : nullptr, more}, epsilon,
+                    output<T>(context, Out::dX), statistics);
     if (!wants_scale && !wants_bias) return;
-    parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, 1) : nullptr,
-                        wants_bias ? output<W>(context, 2) : nullptr);
+    parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, Out::dScale) : nullptr,
+                        wants_bias ? output<W>(context, Out::dBias) : nullptr);
   };
   return make_kernel(run, extents.rows * int64_t(sizeof(Statistics<W>)));
 }

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/norm/layer_norm.cuh"
+#include "ops/norm/layer_norm.h"
 
 namespace arbalest {
 
@@ -110,11 +111,14 @@ struct Sum {
 };
 
 std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
-  const Rows rows(request.node, request.inputs[1]);
+  using In = NormalizeGradInput;
+  using Out = NormalizeGradOutput;
+  const Rows rows(request.node, request.inputs[In::X]);
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const bool has_scale = request.has_input(2), wants_scale = request.has_output(1), wants_bias = request.has_output(2);
-  const bool sums = wants_scale || wants_bias, has_more = request.has_input(3);
-  return with_type(request, request.inputs[1].dtype, [=](auto element) {
+  const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
+             wants_bias = request.has_output(Out::dBias);
+  const bool sums = wants_scale || wants_bias, has_more = request.has_input(In::Summand);
+  return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);
     const RowShares shares(rows, has_scale || sums ? 0 : multiprocessors, kWide);
@@ -129,15 +133,17 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
     const int64_t partial_bytes = 2 * chunks * rows.length * int64_t(sizeof(float));
     const auto run = [=](const KernelContext& c) {
       if (rows.length == 0) return;
-      const T *dy = input<T>(c, 0), *x = input<T>(c, 1);
-      T* dx = output<T>(c, 0);
-      const float* scale = has_scale ? input<float>(c, 2) : nullptr;
-      const T* more = has_more ? input<T>(c, 3) : nullptr;
+      const T *dy = input<T>(c, In::dY), *x = input<T>(c, In::X);
+      T* dx = output<T>(c, Out::dX);
+      const float* scale = has_scale ? input<float>(c, In::Scale) : nullptr;
+      const T* more = has_more ? input<T>(c, In::Summand) : nullptr;
       auto* statistics = sums ? static_cast<float2*>(c.workspace) : nullptr;
       auto* partial = sums ? reinterpret_cast<float*>(static_cast<char*>(c.workspace) + statistics_bytes) : nullptr;
       const auto totals = [&](int chunks) {
         column_totals(stream_of(c), rows.length, chunks, partial, 1.0f,
-                      {wants_scale ? output<float>(c, 1) : nullptr, wants_bias ? output<float>(c, 2) : nullptr}, 2);
+                      {wants_scale ? output<float>(c, Out::dScale) : nullptr,
+                       wants_bias ? output<float>(c, Out::dBias) : nullptr},
+                      2);
       };
       const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale) && aligned(more);
       const auto add_more = [&] {

@@ -116,7 +116,7 @@ void infer_gemm_sum(InferContext& context) {
   infer_gemm(context);
   const Node& node = context.node();
   const GemmProduct p = product_of(node, context.input(0), context.input(1));
-  expect_input(context, 3, {context.input(0).dtype, {p.rows, p.columns}}, "the type of the product");
+  expect_input(context, GemmInput::Summand, {context.input(0).dtype, {p.rows, p.columns}}, "the type of the product");
 }
 
 void decompose_gemm_sum(ExpandContext& c) {
@@ -124,7 +124,7 @@ void decompose_gemm_sum(ExpandContext& c) {
   std::vector<ValueId> inputs = {c.input(0), c.input(1)};
   if (c.input(2) != kNone) inputs.push_back(c.input(2));
   const ValueId product = add_one(c, "Gemm", std::move(inputs), node.attributes);
-  c.replace_output(0, add_one(c, "Add", {product, c.input(3)}));
+  c.replace_output(0, add_one(c, "Add", {product, c.input(GemmInput::Summand)}));
 }
 
 void grad_gemm(GradContext& c) {

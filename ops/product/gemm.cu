@@ -37,7 +37,8 @@ std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> gemm_sum(const KernelRequest& request) {
   const Problem problem = problem_of(request);
-  return std::make_unique<GemmKernel>(request, problem, 0, 1, problem.addend == Addend::None ? -1 : 2, 3);
+  return std::make_unique<GemmKernel>(request, problem, GemmInput::A, GemmInput::B,
+                                      problem.addend == Addend::None ? -1 : int(GemmInput::C), GemmInput::Summand);
 }
 
 // With Y = alpha · op(A) · op(B): dB = alpha · op(A)ᵀ · dY, or its transpose if B enters transposed.

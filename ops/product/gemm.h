@@ -2,11 +2,17 @@
 #pragma once
 // Declarations that Gemm's CPU and CUDA kernels share.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "graph/types.h"
 
 namespace arbalest {
+
+// Gemm, and arbalest.GemmSum, which alone has a summand.
+struct GemmInput {
+  enum : size_t { A, B, C, Summand };
+};
 
 // How Gemm reads C, of a shape that broadcasts to (rows, columns): with one number a column, a row, an element, or one
 // for all.

@@ -10,6 +10,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/math/strided.h"
 #include "ops/shape/copy.h"
 
 namespace arbalest {
@@ -269,11 +270,6 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
 }
 
 }  // namespace
-
-size_t innermost_axis(const TensorType& type) {
-  const size_t rank = type.shape.size();
-  return type.layout == Layout::ChannelsLast && rank > 2 ? 1 : rank - 1;
-}
 
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
                              const std::vector<DataType>& results) {

@@ -65,15 +65,18 @@ class RegionKernel final : public Kernel {
   RegionKernel(const KernelRequest& request, const RegionProgram& program)
       : walk_(stated_type(request.node, DataType::Float32), request.inputs, !program.sums.empty()),
         inputs_(request.inputs.size()),
-        results_(program.results.size()),
-        sums_(program.sums) {
+        results_(program.results.size()) {
     std::vector<DataType> inputs, outputs;
     for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
     for (size_t k = 0; k < results_; ++k) outputs.push_back(request.outputs[k].dtype);
-    for (size_t k = 0; k < sums_.size(); ++k) {
-      lowered_.push_back(request.outputs[results_ + k].dtype == DataType::Bfloat16);
-    }
     source_ = region_source(program, walk_, inputs, outputs);
+    sums_.count = int(program.sums.size());
+    for (size_t k = 0; k < program.sums.size(); ++k) {
+      const auto& [of, scale] = program.sums[k];
+      sums_.lowered[k] = request.outputs[results_ + k].dtype == DataType::Bfloat16;
+      sums_.scale[k] = float(scale);
+      sums_.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), of) - source_.summed.begin());
+    }
     CudaContext& context = cuda_context(request);
     blocks_ = blocks_for((walk_.count + source_.width - 1) / source_.width, context.multiprocessors);
     if (source_.by_columns) {
@@ -93,14 +96,14 @@ class RegionKernel final : public Kernel {
   }
 
   int64_t workspace_bytes() const override {
-    return sums_.empty() ? 0 : columns_->chunks * int64_t(source_.summed.size()) * columns_->channels * 4;
+    return sums_.count == 0 ? 0 : columns_->chunks * int64_t(source_.summed.size()) * columns_->channels * 4;
   }
 
   void run(const KernelContext& c) const override {
     if (walk_.count == 0) {
-      for (size_t k = 0; k < sums_.size() && columns_->channels > 0; ++k) {
-        const size_t bytes = size_t(columns_->channels) * (lowered_[k] ? 2 : 4);
-        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + k], 0, bytes, stream_of(c)));
+      for (int k = 0; k < sums_.count && columns_->channels > 0; ++k) {
+        const size_t bytes = size_t(columns_->channels) * (sums_.lowered[k] ? 2 : 4);
+        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + size_t(k)], 0, bytes, stream_of(c)));
       }
       return;
     }
@@ -113,7 +116,6 @@ class RegionKernel final : public Kernel {
     void* arguments[7 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
     size_t next = 1;
     if (columns_) {
-      packs = channels % source_.width == 0;
       for (int* number : {&channels, &chunks, &wide}) arguments[next++] = number;
       arguments[next++] = &partials;
     }
@@ -124,22 +126,16 @@ class RegionKernel final : public Kernel {
       packs = packs && aligned(pointers[i]);
       arguments[next++] = &pointers[i];
     }
-    compiled_->launch(blocks_, source_.by_columns ? RegionSource::kThreads : kThreads, stream_of(c), arguments);
-    if (!sums_.empty()) finish_sums(c);
+    static_assert(RegionSource::kThreads == kThreads);
+    compiled_->launch(blocks_, kThreads, stream_of(c), arguments);
+    if (sums_.count > 0) finish_sums(c);
   }
   std::string engine() const override { return "generated"; }
 
  private:
   void finish_sums(const KernelContext& c) const {
-    SumTargets targets = {};
-    targets.count = int(sums_.size());
-    for (size_t k = 0; k < sums_.size(); ++k) {
-      targets.to[k] = c.outputs[results_ + k];
-      targets.lowered[k] = lowered_[k];
-      targets.scale[k] = float(sums_[k].scale);
-      targets.of[k] =
-          int(std::find(source_.summed.begin(), source_.summed.end(), sums_[k].of) - source_.summed.begin());
-    }
+    SumTargets targets = sums_;
+    for (int k = 0; k < sums_.count; ++k) targets.to[k] = c.outputs[results_ + size_t(k)];
     const dim3 grid(unsigned((columns_->channels + kSumColumns - 1) / kSumColumns), unsigned(source_.summed.size()));
     launch_dependent(finish_sums_kernel, grid, kThreads, 0, stream_of(c), columns_->chunks, columns_->channels,
                      static_cast<const float*>(c.workspace), targets);
@@ -148,9 +144,8 @@ class RegionKernel final : public Kernel {
 
   RegionWalk walk_;
   size_t inputs_, results_;
-  std::vector<RegionSum> sums_;
-  std::vector<bool> lowered_;  // by sum
-  RegionSource source_;        // without its text
+  SumTargets sums_ = {};  // but for where each goes
+  RegionSource source_;   // without its text
   std::optional<RegionColumns> columns_;
   unsigned blocks_ = 1;
   std::vector<int64_t> places_;  // as the kernel's parameter `walk` has them

@@ -34,9 +34,6 @@ struct RegionProgram {
   std::vector<RegionSum> sums;  // the outputs after these, float[channels]
 };
 
-// The axis that lies innermost in memory.
-size_t innermost_axis(const TensorType& type);
-
 // The attributes of a node of arbalest.Region whose outputs have the shape and the layout of `space`, and elements of
 // the types `results`, each Float32 or Bfloat16. Sums have one number for each element along the innermost axis, which
 // has two at least.

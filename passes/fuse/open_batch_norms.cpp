@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "graph/types.h"
+#include "ops/math/strided.h"
 #include "ops/norm/batch_norms.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -16,7 +16,7 @@ namespace {
 
 class BatchNorms {
  public:
-  explicit BatchNorms(Graph& graph) : graph_(graph), rewriter_(graph) {}
+  explicit BatchNorms(Graph& graph) : rewriter_(graph) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
@@ -32,15 +32,17 @@ class BatchNorms {
   using GradIn = BatchNormGradInput;
   using GradOut = BatchNormGradOutput;
 
-  // Adds nodes one after the other right before a node.
+  // Adds nodes, one after the other, right before a node or right after it.
   struct Writer {
     Rewriter& rewriter;
     NodeId at;
-    std::string name;
+    bool after;
+    std::string name = rewriter.node(at).name;
 
     ValueId operator()(std::string_view op, std::string_view suffix, std::vector<ValueId> inputs,
                        Attributes attributes = {}) {
-      return rewriter.add_before(at, op, name + "." + std::string(suffix), std::move(inputs), std::move(attributes));
+      const auto add = after ? &Rewriter::add_after : &Rewriter::add_before;
+      return (rewriter.*add)(at, op, name + "." + std::string(suffix), std::move(inputs), std::move(attributes));
     }
     ValueId in_float(ValueId value, std::string_view suffix) {
       if (rewriter.value(value).type.dtype != DataType::Bfloat16) return value;
@@ -48,21 +50,11 @@ class BatchNorms {
     }
   };
 
-  ValueId output(NodeId n, size_t i) const {
-    const std::vector<ValueId>& outputs = rewriter_.node(n).outputs;
-    return i < outputs.size() ? outputs[i] : kNone;
-  }
   // An image or rows, channels innermost.
   bool is_normalised(ValueId x) const {
     const TensorType& type = rewriter_.value(x).type;
-    const bool innermost = type.shape.size() == 2 || type.layout == Layout::ChannelsLast;
     const bool number = type.dtype == DataType::Float32 || type.dtype == DataType::Bfloat16;
-    return innermost && number && type.shape[1] > 1 && type.elements() > 0;
-  }
-  bool is_elementwise(NodeId n, const Shape& shape) const {
-    if (n == kNone) return false;
-    const Node& node = rewriter_.node(n);
-    return node.op->element.has_value() && !node.outputs.empty() && rewriter_.shape(node.outputs[0]) == shape;
+    return innermost_axis(type) == 1 && number && type.shape[1] > 1 && type.elements() > 0;
   }
 
   // Numbers of channels as operands of an image.
@@ -77,24 +69,23 @@ class BatchNorms {
     const Node node = rewriter_.node(n);
     const ValueId x = node.inputs[In::X], y = node.outputs[Out::Y];
     if (int_attribute(node, "relu") != 0 || rewriter_.input(n, In::Residual) != kNone || !is_normalised(x)) return;
-    const ValueId mean = output(n, Out::SavedMean), inv_std = output(n, Out::SavedInvStd);
+    const ValueId mean = rewriter_.output(n, Out::SavedMean), inv_std = rewriter_.output(n, Out::SavedInvStd);
     const Shape shape = rewriter_.shape(x);
     const std::vector<NodeId>& readers = rewriter_.readers(y);
     const bool joins = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
-      return is_elementwise(reader, shape) && rewriter_.node(reader).stage == Stage::Forward;
+      return rewriter_.is_elementwise(reader, shape) && rewriter_.node(reader).stage == Stage::Forward;
     });
     if (!joins || mean == kNone || inv_std == kNone) return;
 
-    const NodeId next = n + 1;  // there is one: Y is read
     Attributes attributes;
     for (const char* name : {"epsilon", "momentum"}) attributes.set(name, float_attribute(node, name));
     for (const char* name : {"correction", "chunk_pixels"}) attributes.set(name, int_attribute(node, name));
     std::vector<ValueId> inputs = {x, node.inputs[In::Mean], node.inputs[In::Variance]};
     if (rewriter_.input(n, In::Partials) != kNone) inputs.push_back(node.inputs[In::Partials]);
     rewriter_.become(n, "arbalest.BatchNormStatistics", std::move(inputs),
-                     {output_of(node, Out::NewMean), output_of(node, Out::NewVariance), mean, inv_std},
+                     {rewriter_.output(n, Out::NewMean), rewriter_.output(n, Out::NewVariance), mean, inv_std},
                      std::move(attributes));
-    Writer write{rewriter_, next, node.name};
+    Writer write{rewriter_, n, true};
     const ValueId deviation =
         write("Sub", "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
     const ValueId normal = write("Mul", "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
@@ -106,21 +97,20 @@ class BatchNorms {
     rewriter_.set_outputs(rewriter_.value(made).producer, {y});
   }
 
-  static ValueId output_of(const Node& node, size_t i) { return i < node.outputs.size() ? node.outputs[i] : kNone; }
-
   void open_gradient(NodeId n) {
     const Node node = rewriter_.node(n);
-    const ValueId x = node.inputs[GradIn::X], dx = output_of(node, GradOut::dX);
+    const ValueId x = node.inputs[GradIn::X], dx = rewriter_.output(n, GradOut::dX);
     if (int_attribute(node, "relu") != 0 || rewriter_.input(n, GradIn::Partials) != kNone || !is_normalised(x)) return;
-    if (output_of(node, GradOut::Residual) != kNone || dx == kNone) return;
+    if (rewriter_.output(n, GradOut::Residual) != kNone || dx == kNone) return;
     const Shape shape = rewriter_.shape(x);
     const ValueId second = rewriter_.input(n, GradIn::Second);
     ValueId gradient = node.inputs[GradIn::dY];
-    const bool joins = is_elementwise(rewriter_.value(gradient).producer, shape) ||
-                       (second != kNone && is_elementwise(rewriter_.value(second).producer, shape));
-    if (!joins) return;
+    const auto is_joined = [&](ValueId term) {
+      return term != kNone && rewriter_.is_elementwise(rewriter_.value(term).producer, shape);
+    };
+    if (!is_joined(gradient) && !is_joined(second)) return;
 
-    Writer write{rewriter_, n, node.name};
+    Writer write{rewriter_, n, false};
     if (second != kNone) gradient = write("Add", "gradients", {gradient, second});
     const ValueId g = write.in_float(gradient, "g");
     const auto channels = [&](size_t i, std::string_view suffix) {
@@ -131,12 +121,13 @@ class BatchNorms {
     const ValueId normal = write("Mul", "normal", {deviation, inv_std});
     const ValueId product = write("Mul", "product", {g, normal});
     const double share = double(shape[1]) / double(element_count(shape));
+    std::vector<std::pair<NodeId, ValueId>> sums;  // which node makes which output of the gradient
     const auto sum = [&](ValueId value, std::string_view suffix, size_t output) {
       const ValueId mean = write("arbalest.ChannelSum", std::string(suffix) + ".mean", {value}, {{"scale", share}});
-      const ValueId whole = output_of(node, output);
+      const ValueId whole = rewriter_.output(n, output);
       if (whole != kNone) {
         const ValueId made = write("arbalest.ChannelSum", suffix, {value});
-        sums_.emplace_back(rewriter_.value(made).producer, whole);
+        sums.emplace_back(rewriter_.value(made).producer, whole);
       }
       return over_rows(write, mean, std::string(suffix) + ".share", shape);
     };
@@ -152,13 +143,10 @@ class BatchNorms {
     } else {
       rewriter_.become(n, "Mul", {deviating, scale}, {dx}, {});
     }
-    for (const auto& [made_by, value] : sums_) rewriter_.set_outputs(made_by, {value});
-    sums_.clear();
+    for (const auto& [made_by, value] : sums) rewriter_.set_outputs(made_by, {value});
   }
 
-  Graph& graph_;
   Rewriter rewriter_;
-  std::vector<std::pair<NodeId, ValueId>> sums_;  // which node makes which output of the gradient
 };
 
 }  // namespace

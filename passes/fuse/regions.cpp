@@ -2,7 +2,7 @@
 
 // Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
 // region is never stored. Sums for biases, and for batch norms, join the region that makes or reads what they add up.
-// What the backward pass reads of another region is computed again in it where that moves fewer bytes.
+// Regions of the backward pass compute again what they read of another region, where that moves fewer bytes.
 
 #include <algorithm>
 #include <limits>
@@ -12,6 +12,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "ops/math/strided.h"
 #include "ops/regions/region.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"

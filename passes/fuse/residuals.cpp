@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ops/norm/layer_norm.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -41,9 +42,7 @@ class ResidualFusion {
 
   // Sums themselves may be taken in as well.
   bool is_elementwise(NodeId n, const Shape& shape) const {
-    if (n == kNone || rewriter_.is(n, "Add")) return false;
-    const Node& node = rewriter_.node(n);
-    return node.op->element.has_value() && !node.outputs.empty() && rewriter_.shape(node.outputs[0]) == shape;
+    return !rewriter_.is(n, "Add") && rewriter_.is_elementwise(n, shape);
   }
 
   bool take_in(NodeId sum, size_t operand) {
@@ -59,17 +58,24 @@ class ResidualFusion {
     return !joins && (add_in_gradient(sum, made, other) || add_in_product(sum, made, other));
   }
 
-  // dX of a norm whose gradient has no summand so far.
+  // dX of a norm whose gradient has no summand so far. The norm's gradient takes the place of the sum, so nothing may
+  // read its other results before that.
   bool add_in_gradient(NodeId sum, ValueId made, ValueId other) {
+    using In = NormalizeGradInput;
     const NodeId norm = rewriter_.producer(made, "arbalest.NormalizeGrad");
     if (norm == kNone || rewriter_.only_reader(made) != sum || rewriter_.value(made).view.base != kNone) return false;
     const Node gradient = rewriter_.node(norm);
-    constexpr size_t kSummand = 3;
-    if (gradient.outputs[0] != made || rewriter_.input(norm, kSummand) != kNone) return false;
+    if (gradient.outputs[NormalizeGradOutput::dX] != made || rewriter_.input(norm, In::Summand) != kNone) return false;
+    const auto is_read_early = [&](ValueId output) {
+      if (output == kNone || output == made) return false;
+      const std::vector<NodeId>& readers = rewriter_.readers(output);
+      return std::any_of(readers.begin(), readers.end(), [&](NodeId n) { return n != kNone && n < sum; });
+    };
+    if (std::any_of(gradient.outputs.begin(), gradient.outputs.end(), is_read_early)) return false;
     std::vector<ValueId> inputs = gradient.inputs, outputs = gradient.outputs;
-    inputs.resize(kSummand + 1, kNone);
-    inputs[kSummand] = other;
-    outputs[0] = rewriter_.node(sum).outputs[0];
+    inputs.resize(In::Summand + 1, kNone);
+    inputs[In::Summand] = other;
+    outputs[NormalizeGradOutput::dX] = rewriter_.node(sum).outputs[0];
     rewriter_.remove(norm);
     rewriter_.become(sum, "arbalest.NormalizeGrad", std::move(inputs), std::move(outputs), gradient.attributes);
     return true;

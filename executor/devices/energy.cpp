@@ -8,11 +8,13 @@
 
 namespace arbalest {
 
-EnergyMeter::EnergyMeter(const std::vector<PlanDevice>& devices, const char* library) {
-  const auto is_gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
-  if (devices.empty() || !std::all_of(devices.begin(), devices.end(), is_gpu)) return;
+EnergyMeter::EnergyMeter(const std::vector<PlanDevice>& devices) {
+  const auto is_own_gpu = [](const PlanDevice& device) {
+    return device.kind == PlanDevice::Kind::Cuda && device.rank == 0;
+  };
+  if (devices.empty() || !std::all_of(devices.begin(), devices.end(), is_own_gpu)) return;
   try {
-    nvml_ = std::make_unique<Nvml>(library);
+    nvml_ = std::make_unique<Nvml>();
   } catch (const RunError&) {
     return;
   }

@@ -14,10 +14,10 @@ namespace arbalest {
 
 class EnergyMeter {
  public:
-  // `library`: NVML's, which comes with the driver.
-  explicit EnergyMeter(const std::vector<PlanDevice>& devices, const char* library = "libnvidia-ml.so.1");
+  explicit EnergyMeter(const std::vector<PlanDevice>& devices);
 
-  // Joules since their driver was loaded, of all devices together; none if one of them does not tell, or is no GPU.
+  // Joules since their driver was loaded, of all devices together; none if one of them does not tell, is no GPU, or is
+  // another process's.
   std::optional<double> joules() const;
 
  private:

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "executor/segment/segment.h"
@@ -21,7 +20,7 @@ namespace {
 // Makes of the training rule one that changes no weight: a batch only runs so that a validation follows it.
 Graph standing_still(Graph graph) {
   Node* train = graph.find_op("arbalest.Train");
-  if (!train) throw GraphError(fmt::format("graph '{}' has no arbalest.Train node", graph.name));
+  if (!train) return graph;  // prepare() refuses it
   Attributes still{{"optimizer", std::string("sgd")}, {"lr", 0.0}};
   if (const Attribute* frozen = train->attributes.find("frozen")) still.set("frozen", *frozen);
   train->attributes = std::move(still);
@@ -50,8 +49,7 @@ class Keeper final : public RunObserver {
 ModelAverage::ModelAverage(Graph graph, SessionOptions options, const std::vector<std::string>& files)
     : options_(for_one_pass(std::move(options))), prepared_(prepare(standing_still(std::move(graph)), options_)) {
   if (!prepared_.validation) throw GraphError("means of models are measured; expected a graph that validates");
-  const ArenaValues& arenas = prepared_.program.training().arenas;
-  if (arenas.statistics != kNone && !prepared_.program.find(LoopRole::Recalibrate)) {
+  if (prepared_.program.training().arenas.statistics != kNone && !prepared_.program.find(LoopRole::Recalibrate)) {
     prepared_.graph.find_op("arbalest.Validate")->attributes.set("recalibrate", kRecalibrate);
     set_learners(prepared_, 1, options_);
   }
@@ -64,6 +62,7 @@ ModelAverage::ModelAverage(Graph graph, SessionOptions options, const std::vecto
   metric_ = monitor.best_metric();
   higher_ = monitor.better() == MetricSpec::Better::Higher;
   const Loop& training = prepared_.program.training();
+  const ArenaValues& arenas = training.arenas;
   for (const std::string& path : files) {
     const WeightsFile file(path);
     check_weights(file, training.graph, {arenas.weights, arenas.statistics, arenas.frozen});
@@ -72,7 +71,7 @@ ModelAverage::ModelAverage(Graph graph, SessionOptions options, const std::vecto
       return arena == kNone ? std::vector<std::byte>() : std::move(values.at(arena));
     };
     models_.push_back({take(arenas.weights), take(arenas.statistics), take(arenas.frozen)});
-    if (models_.size() == 1) metadata_ = read_safetensors(path).metadata;
+    if (models_.size() == 1) metadata_ = file.metadata();
   }
 }
 

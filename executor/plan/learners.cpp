@@ -44,7 +44,7 @@ class LearnerBuilder {
     GivenMemory given;
     if (loop_.arenas.average != kNone) {
       // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read. They correct towards
-      // z_n, or z_n+1 where that is the mean.
+      // z_n, or towards z_n+1 if the strategy draws to the mean.
       const BufferId models = memory_.models[size_t(replica.device)];
       given = {{loop_.arenas.average, {models, 0, in_.strategy_facts().draws_to_mean ? 0 : 1}}};
       if (loop_.arenas.averaged != kNone) given.emplace_back(loop_.arenas.averaged, Operand{models, 0, 0});

@@ -90,7 +90,8 @@ NodeId find_update_by_element(const PlanInputs& in);
 
 // Memory that the replicas of a device share, by device: averages that updates read, and values that never change.
 struct SharedMemory {
-  std::vector<BufferId> models;     // the average that updates correct towards, two slots of the sync clock; or empty
+  // The strategy's models: z and z_prev, or DiLoCo's z and x, in slots of the sync clock; or empty.
+  std::vector<BufferId> models;
   std::vector<BufferId> gradients;  // the mean gradient that updates read instead of the learner's own; or empty
   std::vector<Operand> shared;      // the learners' model that is validated; empty: the device's first learner has it
   std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16

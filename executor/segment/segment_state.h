@@ -27,7 +27,7 @@ class SegmentState {
 
   const LearnerStart& start_of(int64_t learner) const { return starts_[size_t(learner)]; }
   RunState read(int64_t iterations) const;  // after so many
-  // Parts of it.
+  // Parts of that state.
   LearnerState learner(const Replica& replica, int64_t iterations) const;
   AverageState average(size_t device, int64_t averagings) const;
   size_t average_of(int32_t device) const;  // the number of the average that learners of a device follow

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/op.h"
 
@@ -33,14 +34,23 @@ std::vector<StrategyPhase> strategy_phases(const Graph& graph, const std::option
   return phases;
 }
 
-double EpochRates::greatest_from(int64_t epoch) const {
-  double greatest = schedule.rate(double(epoch), epochs);
-  for (int64_t e = epoch + 1; double(e) < epochs; ++e) greatest = std::max(greatest, schedule.rate(double(e), epochs));
-  return greatest * scale;
+namespace {
+
+// By epoch, the greatest rate of this epoch and those after it.
+std::vector<double> greatest_rates(const EpochRates& rates) {
+  std::vector<double> greatest(size_t(std::max(1.0, std::ceil(rates.epochs))));
+  for (size_t epoch = greatest.size(); epoch-- > 0;) {
+    greatest[epoch] = rates.schedule.rate(double(epoch), rates.epochs) * rates.scale;
+    if (epoch + 1 < greatest.size()) greatest[epoch] = std::max(greatest[epoch], greatest[epoch + 1]);
+  }
+  return greatest;
 }
 
+}  // namespace
+
 std::vector<StrategyPhase> grown(const std::vector<StrategyPhase>& phases, const EpochRates& rates) {
-  constexpr double kMostEpochs = 10000;
+  constexpr double kMostEpochs = 1'000'000;
+  std::vector<double> greatest;  // made once
   std::vector<StrategyPhase> all;
   for (size_t p = 0; p < phases.size(); ++p) {
     const StrategyPhase& phase = phases[p];
@@ -50,9 +60,14 @@ std::vector<StrategyPhase> grown(const std::vector<StrategyPhase>& phases, const
       throw GraphError(fmt::format("attribute 'growth' is {} in a run of {} epochs; expected at most {}",
                                    phase.strategy.growth, rates.epochs, kMostEpochs));
     }
+    if (greatest.empty()) greatest = greatest_rates(rates);
     const double end = p + 1 < phases.size() ? std::min(rates.epochs, double(phases[p + 1].from)) : rates.epochs;
     for (int64_t epoch = phase.from; epoch == phase.from || double(epoch) < end; ++epoch) {
-      const double ratio = phase.strategy.growth / rates.greatest_from(epoch), wanted = ratio * ratio;
+      // A phase may begin where the run has ended.
+      const double rate = size_t(epoch) < greatest.size()
+                              ? greatest[size_t(epoch)]
+                              : rates.schedule.rate(double(epoch), rates.epochs) * rates.scale;
+      const double ratio = phase.strategy.growth / rate, wanted = ratio * ratio;
       StrategyOptions strategy = phase.strategy;
       // The end of an epoch ends a group, so that more updates than it has make no difference.
       while (strategy.every < rates.updates && 2 * double(strategy.every) <= wanted) strategy.every *= 2;

@@ -28,12 +28,10 @@ struct EpochRates {
   double scale = 1;  // of the rate
   double epochs = 1;
   int64_t updates = 1;  // of an epoch
-
-  double greatest_from(int64_t epoch) const;  // of this epoch and those after it
 };
 
 // The phases with a phase of its own for each number of updates to which `every` grows. Throws GraphError if the run
-// is too long for that.
+// has more than a million epochs.
 std::vector<StrategyPhase> grown(const std::vector<StrategyPhase>& phases, const EpochRates& rates);
 
 // The phase that holds in an epoch.
@@ -43,7 +41,7 @@ struct PhaseAt {
 };
 PhaseAt phase_at(const std::vector<StrategyPhase>& phases, int64_t epoch);
 
-// "ssgd, from epoch 28 on papa". Epochs count from 1.
+// "ssgd, from epoch 28 on papa every 10 updates". Epochs count from 1.
 std::string to_string(const std::vector<StrategyPhase>& phases);
 
 }  // namespace arbalest

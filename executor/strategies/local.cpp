@@ -13,7 +13,11 @@ namespace {
 class Local final : public Strategy {
  public:
   Local()
-      : Strategy({.name = "local", .averages_models = true, .replaces_models = true, .averages_hosts_apart = true}) {}
+      : Strategy({.name = "local",
+                  .averages_models = true,
+                  .replaces_models = true,
+                  .averages_hosts_apart = true,
+                  .goes_on_apart = true}) {}
 
   std::vector<TaskId> add_tasks(const PlanSoFar& plan, const StepCut& cut) const override;
 

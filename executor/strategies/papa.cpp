@@ -2,7 +2,8 @@
 
 // Population parameter averaging (Jolicoeur-Martineau et al. 2023): at the first update of a group
 // w_j ← (the update of w_j) − α(w_j − z), where z is the mean of all w_j. Tasks are those of SMA with β = 1 and μ = 0,
-// but for two things: updates read z_n+1 and so wait for it, and learners never start again from z. They shall differ.
+// but for two things: updates read z_n+1 and so wait for it, and learners never start again from z. They are to stay
+// different.
 
 #include "executor/strategies/sma.h"
 

@@ -87,7 +87,7 @@ std::vector<TaskId> Sma::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/
   const bool apart = plan.in.hosts_average_apart();
   const auto write = [&](TaskId task, int32_t d, std::vector<Term> terms, std::vector<double> coefficients) {
     const Term now{{plan.memory.models[size_t(d)], 0, 0}, type}, other{{plan.memory.models[size_t(d)], 0, 1}, type};
-    if (keep != 0 || momentum != 0) {
+    if (keep != 0 || momentum != 0) {  // otherwise z' is the learners' mean alone
       terms.insert(terms.begin(), {now, other});
       coefficients.insert(coefficients.begin(), {keep, -momentum});
     }
@@ -168,8 +168,12 @@ std::unique_ptr<const Strategy> make_correcting(StrategySpec facts) {
 }
 
 std::unique_ptr<const Strategy> make_sma() {
-  return make_correcting(
-      {.name = "sma", .averages_models = true, .corrects = true, .restarts = true, .averages_hosts_apart = true});
+  return make_correcting({.name = "sma",
+                          .averages_models = true,
+                          .corrects = true,
+                          .restarts = true,
+                          .averages_hosts_apart = true,
+                          .goes_on_apart = true});
 }
 
 }  // namespace arbalest

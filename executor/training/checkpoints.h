@@ -35,7 +35,7 @@ class Checkpoints {
 
   const RunIdentity& identity() const { return identity_; }
   const std::vector<std::string>& changes() const { return changes_; }  // of the learning rate, since the run's start
-  // As the run goes on with other devices.
+  // The identity of a run that goes on with other devices.
   void set_identity(const Prepared& prepared, const Monitor& monitor) {
     identity_ = identity_of(prepared, options_, monitor.best_metric());
   }

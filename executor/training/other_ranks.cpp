@@ -69,9 +69,8 @@ void check_strategy(const Prepared& prepared) {
 void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
   const PlanRequest& request = prepared.request;
-  // Strategies that let hosts average apart also let learners go on from what each of them has.
   const StrategySpec& facts = strategy_spec(request.strategy.name);
-  if (!facts.averages_models || !facts.averages_hosts_apart) {
+  if (!facts.goes_on_apart) {
     throw GraphError(fmt::format(
         "--on-lost continue: by the strategy '{}' learners cannot go on from what each of them has; expected sma or "
         "local, or --on-lost end and --checkpoint, from which the same command goes on",
@@ -88,8 +87,9 @@ void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   const auto is_gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
   if (std::any_of(request.devices.begin(), request.devices.end(), is_gpu)) {
     throw GraphError(
-        "--on-lost continue is for CPU devices: what a GPU was given to do before a loss is known goes on with sums "
-        "that are not whole; expected --on-lost end");
+        "--on-lost continue is for CPU devices: work that is queued on a GPU behind an aborted collective still runs, "
+        "on "
+        "sums that are not whole; expected --on-lost end");
   }
 }
 
@@ -103,7 +103,7 @@ void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& o
 
 bool goes_on_without_lost(const SessionOptions& options, const std::exception& error) {
   if (options.on_lost == OnLost::End || !options.ranks || dynamic_cast<const Diverged*>(&error)) return false;
-  return options.ranks->lost().has_value();
+  return options.ranks->lost() && !options.ranks->over();
 }
 
 std::vector<std::string> leave_out_lost(SessionOptions& options) {

@@ -77,7 +77,9 @@ void Training::change_rate() {
 void Training::check_later_strategies() const {
   for (size_t p = 1; p < prepared_.strategies.size(); ++p) {
     const StrategyPhase &before = prepared_.strategies[p - 1], &phase = prepared_.strategies[p];
-    if (phase.strategy.name == before.strategy.name) continue;
+    StrategyOptions grew = before.strategy;
+    grew.every = phase.strategy.every;
+    if (phase.strategy == grew) continue;  // another period alone
     Prepared later = prepared_;
     set_learners(later, prepared_.request.learners, options_, phase.from);
     make_plan(later.program, later.request);
@@ -270,7 +272,7 @@ void Training::end_with(RunFinished& end, bool takes_checkpoint) {
     trace_.finish(*segment_, end);
   } catch (const RunError& error) {
     if (!goes_on_without_lost(options_, error)) throw;
-    warn(fmt::format("{}; the run was over{}", error.what(),
+    warn(fmt::format("{}; the run was over, and what is saved is made of rank 0's learners{}", error.what(),
                      takes_checkpoint ? ", and its last checkpoint may be missing" : ""));
     if (!writes()) return;
     options_.ranks = nullptr;
@@ -390,6 +392,7 @@ void Training::go_on_without_lost(const std::string& why) {
     event.ranks.insert(event.ranks.end(), lost.begin(), lost.end());
     try {
       const LeftState all = exchanged(*options_.ranks, mine);
+      made_.segments = all.segment;  // the same on every rank
       const MonitorState state = monitor_of_first(*options_.ranks, monitor_);
       if (!writes()) {
         monitor_.restore(state);

@@ -72,7 +72,7 @@ class Training {
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
   std::unique_ptr<Segment> segment_;
   struct Made {
-    int64_t segments = 0;           // by now
+    int64_t segments = 0;           // made so far
     std::optional<LeftState> left;  // of the segment before, while the next one is made
   } made_;
   RunTrace trace_;

@@ -2,6 +2,7 @@
 #pragma once
 // The weights that a model starts from: a safetensors file, whose tensors may have other names than the graph's.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -21,7 +22,8 @@ class WeightsFile {
   explicit WeightsFile(const std::string& path, const std::string& map = "", std::vector<std::string> fresh = {});
 
   const std::string& path() const { return reader_.path(); }
-  std::vector<std::string> shards() const { return reader_.shards(); }  // if path() is an index
+  const std::map<std::string, std::string>& metadata() const { return reader_.metadata(); }  // as TensorFile has it
+  std::vector<std::string> shards() const { return reader_.shards(); }                       // if path() is an index
   // Names of the classes that the file's model distinguishes, by index; empty if the file has none.
   std::vector<std::string> class_names() const;
   // Changes that the run which saved the file made in its graph's file (--set); nullopt if the file does not record

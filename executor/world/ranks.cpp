@@ -387,6 +387,11 @@ std::optional<std::string> Ranks::lost() const {
   return lost_;
 }
 
+bool Ranks::over() const {
+  const std::scoped_lock lock(mutex_);
+  return losses_.over.has_value();
+}
+
 std::optional<std::string> Ranks::find_out() const {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kSilence + kAlive, [&] { return lost_ || closing_.load(); });

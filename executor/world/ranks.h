@@ -64,6 +64,7 @@ class Ranks {
   // more; waits for a call under way.
   void listen(std::function<void(const std::string& message)> lost);
   std::optional<std::string> lost() const;
+  bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
   std::optional<std::string> find_out() const;
 
@@ -114,7 +115,8 @@ class Ranks {
   struct Losses {
     std::optional<std::string> over;  // why nobody can go on
     bool begun = false;               // rank 0 has said who is left
-    std::vector<bool> gone, ready;    // at rank 0, by number: lost for good; has called go_on()
+    // At rank 0, by number: which ranks are lost for good, and which have called go_on().
+    std::vector<bool> gone, ready;
   } losses_;
   std::function<void(const std::string&)> listener_;
   struct Calls {

@@ -26,6 +26,7 @@ struct StrategySpec {
   bool draws_to_mean = false;
   // By averages_models: hosts may average with each other more rarely than learners of a host do (`every_hosts`).
   bool averages_hosts_apart = false;
+  bool goes_on_apart = false;  // if ranks are lost, learners go on from what each of them has
   // Numbers that it has where Synchronize gives none; `momentum` is that of StrategyOptions.
   int64_t every = 1;
   double alpha = 0.5, beta = 1, momentum = -1;

@@ -148,7 +148,7 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
     try {
       ranks->end();
     } catch (const RunError&) {
-      if (on_lost == OnLost::End || !ranks->lost()) throw;
+      if (on_lost == OnLost::End || !ranks->lost() || ranks->over()) throw;
     }
   };
   try {

@@ -33,10 +33,6 @@ void print(const std::string& text) {
   std::fflush(stdout);  // a sweep takes minutes: results can be read as they come
 }
 
-}  // namespace
-
-namespace {
-
 // In a world, cells are of rank 0's own devices, which it measures alone, or of all devices.
 void check_counts(const std::vector<int>& counts, const std::vector<PlanDevice>& pool) {
   const auto own = std::count_if(pool.begin(), pool.end(), [](const PlanDevice& device) { return device.rank == 0; });

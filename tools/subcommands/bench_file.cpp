@@ -427,16 +427,22 @@ class Bench {
   // The quotes that are kept, as far as they are of the cells as they are now.
   std::vector<Quote> current_quotes() {
     std::vector<Quote> quotes = read_quotes(quotes_path());
-    Quoter quoter(identities_, "", {}, {});
+    const auto is_current = [&](const Quote& quote, const BenchCell& cell) {
+      try {
+        return quote.basis == basis_of(identities_, cell);
+      } catch (const Error&) {
+        return quote.basis.empty();  // the cell has a fault now as it had then
+      }
+    };
     std::erase_if(quotes, [&](const Quote& quote) {
       const auto cell = std::find_if(cells_.cells.begin(), cells_.cells.end(),
                                      [&](const BenchCell& each) { return each.id == quote.cell; });
-      return cell == cells_.cells.end() || (!quote.basis.empty() && quote.basis != quoter.basis_of(*cell));
+      return cell == cells_.cells.end() || !is_current(quote, *cell);
     });
     return quotes;
   }
 
-  // The results of the trials that the file asks for now.
+  // The results of the trials that the file asks for.
   std::vector<TrialResult> current() const {
     std::vector<TrialResult> current;
     for (const Trial& trial : trials_) {

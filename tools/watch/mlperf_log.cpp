@@ -24,9 +24,10 @@ double seconds_since_1970() {
 }
 
 // Keys that stand for the course of a run, which no entry may state.
-constexpr std::array<std::string_view, 14> kCourse = {
-    "init_start", "init_stop",  "run_start",     "run_stop",     "epoch_start", "epoch_stop", "block_start",
-    "block_stop", "eval_start", "eval_accuracy", "eval_samples", "eval_stop",   "eval_error", "checkpoint"};
+constexpr std::array<std::string_view, 15> kCourse = {"init_start",  "init_stop",     "run_start",      "run_stop",
+                                                      "epoch_start", "epoch_stop",    "block_start",    "block_stop",
+                                                      "eval_start",  "eval_accuracy", "eval_samples",   "eval_stop",
+                                                      "eval_error",  "checkpoint",    "trained_samples"};
 
 // A key of MLPerf's and the attribute of arbalest.Train that it is, for some optimiser; "": for any.
 struct TrainKey {

@@ -123,6 +123,15 @@ TEST_CASE("a greedy soup leaves out what makes the mean worse") {
   CHECK(std::find(soup.models.begin(), soup.models.end(), size_t(0)) == soup.models.end());
   for (const ModelAverage::Measured& model : single) CHECK(average.as_good(soup.mean.value, model.value));
   CHECK(average.mean(soup.models).value == soup.mean.value);
+
+  // The same model once more is as good, and joins.
+  const ModelAverage twice(trained.graph, trained.options, {files[1], files[1]});
+  joined.clear();
+  const GreedySoup both =
+      greedy_soup(twice, {twice.mean({0}), twice.mean({1})},
+                  [&](size_t, bool joins, const ModelAverage::Measured&) { joined.push_back(joins); });
+  CHECK(joined == std::vector<bool>{true});
+  CHECK(both.models.size() == 2);
 }
 
 TEST_CASE("which value is as good follows the metric's direction, and an undefined one is the worst") {

@@ -15,7 +15,8 @@ namespace arbalest {
 //  - A task that is cut in another way takes the time of its nodes, by their names.
 //  - Nodes that the profile does not have take the time of their bytes, at the rate of the profile's largest node.
 //  - Averages of the learners on a device grow with the number of models that they read and write.
-//  - Learners of a GPU slow each other down as those of the profile do (contention.h); those of a profile with a single
+//  - Learners of a GPU slow each other down as those of the profile do (trace_costs.h); those of a profile with a
+//  single
 //    learner are taken to share the GPU's throughput.
 //  - Collectives take what the links say.
 // `learners`: on each device of the plan; the profile's are in its record. Throws GraphError if the profile has no

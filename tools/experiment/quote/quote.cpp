@@ -60,6 +60,11 @@ std::string unpredictable(const BenchCell& cell) {
   return "";
 }
 
+// The basis of a profile, or of a quote.
+std::string basis_of(const Identity& identity) {
+  return hash_of(identity.graph + "\n" + identity.options);
+}
+
 }  // namespace
 
 std::vector<Quote> read_quotes(const std::string& path) {
@@ -109,9 +114,8 @@ Link usual_link(PlanDevice::Kind kind) {
 Quoter::Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run)
     : identities_(identities), folder_(std::move(folder)), link_(link), run_(std::move(run)) {}
 
-std::string Quoter::basis_of(const BenchCell& cell) {
-  const Identity identity = identities_.of(cell, scaling_words(cell.settings));
-  return hash_of(identity.graph + "\n" + identity.options);
+std::string basis_of(Identities& identities, const BenchCell& cell) {
+  return basis_of(identities.of(cell, scaling_words(cell.settings)));
 }
 
 // The trace of the cell's profile, which is taken unless it is there. Throws RunError with the reason if there is none.
@@ -120,7 +124,7 @@ std::string Quoter::profile_of(const BenchCell& cell, int64_t learners) {
   const BenchCell alone = profiled_cell(cell, learners);
   std::vector<std::string> words = scaling_words(alone.settings);
   const Identity identity = identities_.of(alone, words);
-  const std::string begin = hash_of(identity.graph + "\n" + identity.options);
+  const std::string begin = basis_of(identity);
   if (identity.devices.empty()) {
     std::string found = first_trace(folder_, begin);
     if (!found.empty()) return found;
@@ -147,9 +151,9 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
   quote.cell = cell.id;
   quote.peak_bytes = needs.bytes;
   quote.fault = needs.fault.empty() ? unpredictable(cell) : needs.fault;
-  if (!quote.fault.empty()) return quote;
   try {
-    quote.basis = basis_of(cell);
+    quote.basis = basis_of(identities_, cell);
+    if (!quote.fault.empty()) return quote;
     const PlannedCell planned = plan_of(scaling_words(cell.settings));
     const TraceFile profile = read_trace(profile_of(cell, planned.learners));
     quote.device = profile.run.models.empty() ? "" : profile.run.models.front();

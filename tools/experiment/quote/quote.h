@@ -33,24 +33,24 @@ struct Quote {
 std::vector<Quote> read_quotes(const std::string& path);
 void write_quotes(const std::string& path, const std::vector<Quote>& quotes);
 
-// The links that are assumed unless the command line states others: NVLink of an H100, or memory that cores share.
+// The links that are assumed unless the command line states others.
 Link usual_link(PlanDevice::Kind kind);
 
 // Runs `arbalest` with the words, and returns its error; "": it went well.
 using RunProfile = std::function<std::string(const std::vector<std::string>& words)>;
 
+// Quote::basis of a cell as it is now. Throws GraphError.
+std::string basis_of(Identities& identities, const BenchCell& cell);
+
 // Makes quotes of cells. Profiles, which are traces of a few seconds of training on one device, are kept in a folder.
 class Quoter {
  public:
-  // `link`: between devices; none: usual_link(). `run`: takes a profile; none: only those that are kept count.
+  // `link`: between devices; none: usual_link(). `run`: takes a profile.
   Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run);
 
   // A cell of this program; one of which nothing can be predicted has a fault. `trains`: whether the needs are those of
   // a training run, whose time is predicted too.
   Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
-
-  // Quote::basis of a cell as it is now. Throws GraphError.
-  std::string basis_of(const BenchCell& cell);
 
  private:
   std::string profile_of(const BenchCell& cell, int64_t learners);

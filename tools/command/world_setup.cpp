@@ -144,11 +144,16 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
     ranks->fail(message);
     return ranks->first() ? message : fmt::format("{}: {}", ranks->name(ranks->rank()), message);
   };
+  // Those that are left come to their ends together, so that none of them takes another's end for a loss.
   const auto end = [&] {
-    try {
-      ranks->end();
-    } catch (const RunError&) {
-      if (on_lost == OnLost::End || !ranks->lost() || ranks->over()) throw;
+    for (bool ended = false; !ended;) {
+      try {
+        ranks->end();
+        ended = true;
+      } catch (const RunError&) {
+        if (on_lost == OnLost::End || !ranks->lost() || ranks->over()) throw;
+        ranks->go_on();
+      }
     }
   };
   try {

@@ -303,6 +303,7 @@ TEST_CASE("ranks that are left go on, count anew and keep their names, and forge
     if (number == 1 || number == 3) return;  // ends without a word
     ranks.exchange("never whole", "", [&](const Ranks::Parts&) { ++late; });
     CHECK_THROWS_AS(ranks.exchange("before", std::to_string(number)), RunError);
+    CHECK_FALSE(ranks.over());
     ranks.forget();
     // The other one may be lost before the ranks go on, or after.
     for (;;) {
@@ -339,8 +340,14 @@ TEST_CASE("nobody goes on without rank 0, or once a rank has ended with an error
         if (fails) ranks.fail("the disk is full");
         return;
       }
-      ranks.go_on();
-      waits();
+      try {
+        ranks.go_on();
+        waits();
+      } catch (const RunError&) {
+        CHECK(ranks.lost());
+        CHECK(ranks.over());
+        throw;
+      }
     });
     CHECK(found[3] == "");
     for (const size_t rank : {size_t{fails ? 0U : 1U}, size_t{2}}) {

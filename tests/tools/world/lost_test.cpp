@@ -5,14 +5,20 @@
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
-#include <set>
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "base/error.h"
 #include "executor/trace/trace_file.h"
+#include "executor/world/ranks.h"
+#include "tests/executor/world/free_port.h"
 #include "tests/tools/world/ranks.h"
+#include "tools/command/world_setup.h"
 
 #ifdef ARBALEST_GLOO
 
@@ -204,6 +210,40 @@ TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone
   auto wrong = start({"--device-counts", "3"});
   expect(kWrong, wrong);
   has(wrong[0]->errors(), "--device-counts");
+}
+
+TEST_CASE("the loss of rank 0 while others wait for the end is an error, also where runs go on") {
+  for (const int gone : {0, 1}) {
+    CAPTURE(gone);
+    const int port = free_port();
+    const auto joined = [&](int rank, const std::function<int(Ranks&)>& run) {
+      return std::async(std::launch::async, [=] {
+        WorldSettings world;
+        world.rank = rank;
+        world.size = 3;
+        world.host = "127.0.0.1";
+        world.port = port;
+        Ranks ranks(world);
+        ranks.exchange("all are here", "");
+        return run(ranks);
+      });
+    };
+    const auto ends = [](Ranks& ranks) {
+      return run_as_rank(
+          &ranks, [] { return kDone; }, OnLost::Continue);
+    };
+    std::vector<std::future<int>> running;
+    for (int rank = 0; rank < 3; ++rank) {
+      running.push_back(joined(rank, rank == gone ? [](Ranks&) { return kDone; } : std::function<int(Ranks&)>(ends)));
+    }
+    CHECK(running[size_t(gone)].get() == kDone);  // it leaves without a word
+    for (int rank = 0; rank < 3; ++rank) {
+      CAPTURE(rank);
+      if (rank == gone) continue;
+      if (gone == 0) CHECK_THROWS_AS(running[size_t(rank)].get(), RunError);
+      if (gone == 1) CHECK(running[size_t(rank)].get() == kDone);
+    }
+  }
 }
 
 }  // namespace world_lost_test

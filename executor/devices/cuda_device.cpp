@@ -167,14 +167,18 @@ class CudaDevice final : public Device {
   void upload(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);
     enter();
-    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyHostToDevice));
-    CUDA_CHECK(cudaDeviceSynchronize());
+    // Not the whole device: it may be busy for other runs.
+    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyHostToDevice, context_->stream));
+    CUDA_CHECK(cudaStreamSynchronize(context_->stream));
   }
   void download(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);
     enter();
-    CUDA_CHECK(cudaDeviceSynchronize());
-    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyDeviceToHost));
+    for (const auto& stream : streams_) {
+      if (stream) CUDA_CHECK(cudaStreamSynchronize(stream->stream));
+    }
+    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToHost, context_->stream));
+    CUDA_CHECK(cudaStreamSynchronize(context_->stream));
   }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
@@ -344,7 +348,7 @@ class CudaDevice final : public Device {
       }
     });
     CUDA_CHECK(cudaGraphLaunch(zeros.graph(), stream));
-    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaStreamSynchronize(stream));
   }
 
   // The first call for a device makes CUDA's context there, which takes some hundred MiB of its memory.
@@ -410,7 +414,7 @@ class CudaDevice final : public Device {
       int& tries = recording.tries[index];
       if (!records && tries > 0) return run_eagerly(variant, lane);
       const CallWatch::Loading loading(lane.caller);
-      const std::scoped_lock lock(recording_);
+      const std::scoped_lock lock(context_->recording);
       ++tries;
       if (!records || !record(variant, lane, recorded, tries == kTries)) return run_eagerly(variant, lane);
     }
@@ -479,8 +483,6 @@ class CudaDevice final : public Device {
   int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   std::shared_ptr<CudaContext> context_;
-  // First runs, by one lane at a time: recordings of two would meet in what a library's handle runs aside.
-  std::mutex recording_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   CudaEventList event_list_;

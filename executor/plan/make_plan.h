@@ -43,6 +43,7 @@ struct PlanRequest {
   bool keep_validated = false;      // what is validated is copied to the host as well
   bool follows_validation = false;  // reading an epoch waits for the validation of the epoch before the last
   int64_t validation_lead = 8;      // iterations before the end of the epoch at which validation's reading begins
+  int32_t at_once = 1;              // plans that run at the same time on each device
   bool branches = true;             // on GPUs with few learners gradients of parameters and parts of updates run aside
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
                                        // CUDA. If a convolution of few channels is folded, its images come on top

@@ -88,7 +88,7 @@ std::string advice_on_samples(const Plan& plan, const std::vector<int32_t>& devi
       double(bytes) / (1 << 20));
 }
 
-RunError lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, int64_t needed, int64_t free) {
+LacksMemory lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, int64_t needed, int64_t free) {
   std::vector<std::string> names;
   for (const int32_t device : devices) names.push_back(to_string(plan.devices[size_t(device)]));
   std::vector<const Arena*> largest;
@@ -102,7 +102,7 @@ RunError lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, i
   for (const Arena* arena : largest) {
     list += fmt::format("\n  {:>10.1f} MiB  {}", double(arena->bytes) / (1 << 20), arena->name);
   }
-  return RunError(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}{}",
+  return LacksMemory(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}{}",
                               fmt::join(names, ", "), double(needed) / (1 << 20), names.size() > 1 ? " in all" : "",
                               double(free) / (1 << 20), list, advice_on_samples(plan, devices)));
 }
@@ -244,7 +244,7 @@ void Binding::make_kernels(const BindOptions& options) {
     Queues& queues = queues_of(task->lane);
     queues.run_there([&] {
       kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues, task->lane,
-                                            std::max(1, int(learners)));
+                                            std::max(1, int(learners) * options.at_once));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
     });
   };

@@ -35,9 +35,16 @@ struct BindOptions {
   bool capture = true;                 // record steps and replay them, if the device can
   std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();
   std::shared_ptr<Ranks> ranks;  // nullptr: this process has all devices
+  int at_once = 1;               // plans that run at the same time on each device
 };
 
-// Throws RunError if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
+// A device, or the host, has less memory free than a plan needs.
+class LacksMemory : public RunError {
+ public:
+  using RunError::RunError;
+};
+
+// Throws LacksMemory if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
 // device; CPU devices have one memory, and what they need counts together.
 void check_memory(const Plan& plan, const std::vector<int64_t>& free);
 

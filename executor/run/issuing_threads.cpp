@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/run/issuing_threads.h"
 
-#include <utility>
-
 #include "executor/devices/threads.h"
 
 namespace arbalest {
 
-IssuingThreads::IssuingThreads(std::chrono::microseconds patience, Issue issue)
-    : patience_(patience), issue_(std::move(issue)) {}
-
 // From the delegation on, the destructor joins what was started.
-IssuingThreads::IssuingThreads(int threads, std::chrono::microseconds patience, Issue issue)
-    : IssuingThreads(patience, std::move(issue)) {
+IssuingThreads::IssuingThreads(int threads, std::chrono::microseconds patience) : IssuingThreads(patience) {
   for (int i = 0; i < threads; ++i) threads_.push_back(start_thread("issuing work to devices", [this] { work(); }));
 }
 
@@ -27,8 +21,8 @@ IssuingThreads::~IssuingThreads() {
 
 // No wake-up is lost: either this sees the sleeper in asleep_, or the sleeper sees the item in waiting_. Both are
 // sequentially consistent, and who sees a sleeper notifies under the mutex that it falls asleep with.
-void IssuingThreads::push(TaskId task, int64_t instance) {
-  queue_.push({task, instance});
+void IssuingThreads::push(Issuer& by, TaskId task, int64_t instance) {
+  queue_.push({&by, task, instance});
   waiting_.fetch_add(1);
   if (asleep_.load() == 0) return;
   const std::scoped_lock lock(mutex_);
@@ -55,7 +49,7 @@ bool IssuingThreads::take(Item& item) {
 }
 
 void IssuingThreads::work() {
-  for (Item item; take(item);) issue_(item.task, item.instance);
+  for (Item item; take(item);) item.by->issue(item.task, item.instance);
 }
 
 }  // namespace arbalest

@@ -47,50 +47,11 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       options_(std::move(options)),
       dependencies_(plan_, options_.from),
       times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
-      parallelism_(tbb::global_control::max_allowed_parallelism, size_t(std::max(1, options_.threads) + 1)),
-      working_(std::max(1, options_.threads), 0),
-      issuing_(kIssuingThreads, patience(plan_), [this](TaskId task, int64_t instance) { issue(task, instance); }) {
+      threads_(options_.shared ? options_.shared
+                               : std::make_shared<ExecutorThreads>(options_.threads, kIssuingThreads, patience(plan_),
+                                                                   options_.thread_starter)) {
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
-  if (options_.trace) options_.trace->set_threads({std::max(1, options_.threads), kIssuingThreads});
-  start_host_threads();
-}
-
-// TBB starts its workers when work comes, and if the system refuses one, the work waits for ever. So the workers are
-// started here, by tasks that wait for each other, after a check that the system provides that many threads.
-void Scheduler::start_host_threads() {
-  constexpr auto kLongest = std::chrono::seconds(1);  // a program's own limit may allow TBB fewer workers
-  const int threads = std::max(1, options_.threads);
-  const std::string what = fmt::format("host tasks ({} of them)", threads);
-  expect_threads(threads, what, options_.thread_starter);
-  struct Arrivals {
-    std::atomic<int> here{0};
-    std::atomic<bool> go{false};
-  };
-  // The tasks may outlive this object, so the counter that hands `arrivals` over to them is static. TBB's queue alone
-  // orders nothing that ThreadSanitizer sees.
-  static std::atomic<int> handed_over{0};
-  const auto arrivals = std::make_shared<Arrivals>();
-  handed_over.fetch_add(1, std::memory_order_release);
-  working_.initialize();
-  try {
-    for (int i = 0; i < threads; ++i) {
-      working_.enqueue([arrivals] {
-        (void)handed_over.load(std::memory_order_acquire);
-        arrivals->here.fetch_add(1);
-        arrivals->go.wait(false);
-      });
-    }
-  } catch (const std::exception& error) {
-    arrivals->go.store(true);
-    arrivals->go.notify_all();
-    throw RunError(fmt::format("no thread could be started for {}: {}", what, error.what()));
-  }
-  const auto until = std::chrono::steady_clock::now() + kLongest;
-  while (arrivals->here.load() < threads && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  arrivals->go.store(true);
-  arrivals->go.notify_all();
+  if (options_.trace) options_.trace->set_threads({threads_->threads(), threads_->issuing().count()});
 }
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
@@ -166,12 +127,12 @@ void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
   enter();
   try {
     if (on_host_[size_t(task)]) {
-      working_.enqueue([this, task, instance] {
+      threads_->host_tasks().enqueue([this, task, instance] {
         taken_over();
         run_host(task, instance);
       });
     } else {
-      issuing_.push(task, instance);
+      threads_->issuing().push(*this, task, instance);
     }
   } catch (...) {
     failed(task, instance, std::current_exception());

@@ -2,14 +2,12 @@
 #pragma once
 // Runs a bound plan: counts dependencies, hands ready device tasks to their queues and ready host tasks to threads.
 
-#include <tbb/global_control.h>
-#include <tbb/task_arena.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,7 +16,7 @@
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"
-#include "executor/run/issuing_threads.h"
+#include "executor/run/executor_threads.h"
 #include "executor/run/task_error.h"
 
 namespace arbalest {
@@ -29,9 +27,10 @@ class TraceRecorder;
 struct SchedulerOptions {
   static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
 
-  int threads = 2;              // for host tasks
-  double stall_seconds = 60;    // without any completion, after which stalled() is called
-  int64_t first_iteration = 0;  // the run's iteration at which the base clock begins
+  int threads = 2;                          // for host tasks, unless `shared` has them
+  std::shared_ptr<ExecutorThreads> shared;  // threads that serve other plans, too; nullptr: it starts its own
+  double stall_seconds = 60;                // without any completion, after which stalled() is called
+  int64_t first_iteration = 0;              // the run's iteration at which the base clock begins
   TraceRecorder* trace = nullptr;
   bool nvtx = false;                                // issuing and host tasks are NvtxRanges
   std::function<void(const std::string&)> stalled;  // gets the report
@@ -55,7 +54,7 @@ struct SchedulerOptions {
   std::shared_ptr<Ranks> ranks;
 };
 
-class Scheduler final : private CompletionSink {
+class Scheduler final : private CompletionSink, private Issuer {
  public:
   // The functions of host tasks, called once for each instance. Parallel to the plan's tasks; empty for device tasks.
   using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
@@ -105,10 +104,9 @@ class Scheduler final : private CompletionSink {
   void completed(TaskId task, int64_t instance, int64_t started, int64_t ended) override;
   void failed(TaskId task, int64_t instance, std::exception_ptr error) override;
   void dispatch(TaskId task, int64_t instance) noexcept;
-  void issue(TaskId task, int64_t instance);
+  void issue(TaskId task, int64_t instance) override;
   void run_host(TaskId task, int64_t instance);
   void come_to_rest();
-  void start_host_threads();
   // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
   // released by enter(), and a function that was enqueued after it begins with taken_over().
   void enter() { active_.fetch_add(1, std::memory_order_release); }
@@ -153,8 +151,6 @@ class Scheduler final : private CompletionSink {
   Dependencies dependencies_;
   std::vector<Times> times_;
   std::vector<uint8_t> on_host_;
-  tbb::global_control parallelism_;      // so many host tasks may run at once, whatever the number of cores
-  tbb::task_arena working_;              // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<int64_t> late_batches_{0};
@@ -172,7 +168,7 @@ class Scheduler final : private CompletionSink {
     std::atomic<bool> holding{false};  // nothing fires until all answers are there
   };
   Phase phase_;
-  IssuingThreads issuing_;  // the last: its threads use what is above
+  const std::shared_ptr<ExecutorThreads> threads_;  // the last: they use what is above
 };
 
 }  // namespace arbalest

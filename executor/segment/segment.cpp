@@ -118,6 +118,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, Se
   if (largest_of(session_.ranks.get(), brought ? 0 : 1) > 0) return;
   SchedulerOptions scheduling;
   scheduling.threads = threads_;
+  if (session_.shared) scheduling.shared = session_.shared->threads();
   scheduling.first_iteration = clock_.times().from.iteration;
   scheduling.trace = trace;
   scheduling.from = at_;

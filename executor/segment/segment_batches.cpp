@@ -33,7 +33,7 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   for (const SamplesOnDevice& place : plan.handles.samples) {
     if (place.validation != validation) continue;
     const Arena& arena = plan.arenas[size_t(place.arena)];
-    filled = filled && prepared_.kept_arenas->at(arena.name).filled;
+    filled = filled && prepared_.stores.kept_arenas->at(arena.name).filled;
     bytes = arena.bytes;
     places.push_back(place);
   }
@@ -54,9 +54,9 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   keeping.process_ends = options.on_process_ends;
   std::optional<KeptSamples> kept = keep_samples(binding_, places, reader, source->size(), keeping, interrupted);
   if (!kept) return false;
-  *(validation ? prepared_.validation_kept : prepared_.training_kept) = std::move(*kept);
+  *(validation ? prepared_.stores.validation_kept : prepared_.stores.training_kept) = std::move(*kept);
   for (const SamplesOnDevice& place : places) {
-    prepared_.kept_arenas->at(plan.arenas[size_t(place.arena)].name).filled = true;
+    prepared_.stores.kept_arenas->at(plan.arenas[size_t(place.arena)].name).filled = true;
   }
   return true;
 }

@@ -13,6 +13,7 @@
 #include "executor/plan/strategy.h"
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
+#include "executor/session/facts.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -70,7 +71,7 @@ bool draws_anew(const Source& source) {
 
 // Sets up samples that stay on the devices. Throws if a source or a host node draws them anew in each epoch.
 void keep_on_devices(Prepared& prepared, const Node& prefetch) {
-  prepared.kept_arenas = std::make_shared<KeptArenas>();
+  prepared.stores.kept_arenas = std::make_shared<KeptArenas>();
   const auto keep = [&](const Loop* loop, const Source* source) {
     if (!loop || !source) return std::shared_ptr<KeptSamples>();
     cached_bytes(*loop);
@@ -80,13 +81,25 @@ void keep_on_devices(Prepared& prepared, const Node& prefetch) {
     }
     return std::make_shared<KeptSamples>();
   };
-  prepared.training_kept = keep(&prepared.program.training(), prepared.training.get());
-  prepared.validation_kept = keep(prepared.program.find(LoopRole::Validate), prepared.validation.get());
+  prepared.stores.training_kept = keep(&prepared.program.training(), prepared.training.get());
+  prepared.stores.validation_kept = keep(prepared.program.find(LoopRole::Validate), prepared.validation.get());
 }
 
 }  // namespace
 
-void add_caches(Prepared& prepared) {
+namespace {
+
+// States all that prepared samples depend on: where they come from, and what host nodes make of them.
+std::string samples_text(const Prepared& prepared) {
+  std::string text = fmt::format("{} {}", fmt::ptr(prepared.training.get()), fmt::ptr(prepared.validation.get()));
+  const std::vector<std::string> lines = node_lines(prepared.graph);
+  for (size_t n = 0; n < lines.size(); ++n) {
+    if (prepared.graph.nodes[n].op->prepare) text += "\n" + lines[n];
+  }
+  return text;
+}
+
+void make_stores(Prepared& prepared) {
   const Node& prefetch = *prepared.graph.find_op("arbalest.Prefetch");
   const std::string where = string_attribute(prefetch, "cache");
   if (where == "device") keep_on_devices(prepared, prefetch);
@@ -95,10 +108,10 @@ void add_caches(Prepared& prepared) {
     const int64_t bytes = loop && source ? cached_bytes(*loop) : 0;
     return bytes > 0 ? std::make_shared<SampleCache>(source->size(), bytes) : nullptr;
   };
-  prepared.training_cache = cache_of(&prepared.program.training(), prepared.training);
-  prepared.validation_cache = cache_of(prepared.program.find(LoopRole::Validate), prepared.validation);
+  prepared.stores.training_cache = cache_of(&prepared.program.training(), prepared.training);
+  prepared.stores.validation_cache = cache_of(prepared.program.find(LoopRole::Validate), prepared.validation);
   check_memory_for_caches(bytes_of_caches(prepared));
-  if (!prepared.training_cache) {
+  if (!prepared.stores.training_cache) {
     fail(prefetch,
          fmt::format("attribute 'cache' keeps what host nodes make of files, and '{}' has none that the graph "
                      "prepares: its samples are in memory",
@@ -106,9 +119,21 @@ void add_caches(Prepared& prepared) {
   }
 }
 
+}  // namespace
+
+void add_caches(Prepared& prepared, SharedResources* shared) {
+  if (!shared) return make_stores(prepared);
+  const std::string where = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "cache");
+  prepared.stores = shared->samples(where + samples_text(prepared), [&] {
+    make_stores(prepared);
+    return prepared.stores;
+  });
+}
+
 int64_t bytes_of_caches(const Prepared& prepared) {
   int64_t bytes = 0;
-  for (const auto& cache : {prepared.training_cache, prepared.validation_cache}) bytes += cache ? cache->bytes() : 0;
+  for (const auto& cache : {prepared.stores.training_cache, prepared.stores.validation_cache})
+    bytes += cache ? cache->bytes() : 0;
   return bytes;
 }
 
@@ -145,7 +170,7 @@ void check_samples(Prepared& prepared) {
 std::string note_of_labels(const Prepared& prepared) {
   constexpr double kMostTime = 1e6;  // µs
   const Source& source = *prepared.training;
-  if (prepared.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
+  if (prepared.stores.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
   return look_at_data(prepared.program.training(), source, split_of(prepared, "arbalest.Prefetch"), LookFor::Counting)
       .note;
 }
@@ -207,8 +232,8 @@ void note_batches(Prepared& prepared) {
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
   const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
   const bool validates = loop.role == LoopRole::Validate;
-  SampleCache* cache = (validates ? prepared.validation_cache : prepared.training_cache).get();
-  const KeptSamples* kept = (validates ? prepared.validation_kept : prepared.training_kept).get();
+  SampleCache* cache = (validates ? prepared.stores.validation_cache : prepared.stores.training_cache).get();
+  const KeptSamples* kept = (validates ? prepared.stores.validation_kept : prepared.stores.training_kept).get();
   return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache, prepared.watch.get(), kept);
 }
 

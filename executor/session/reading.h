@@ -20,8 +20,9 @@ std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options);
 
 // Adds the caches that Prefetch's `cache` asks for: "host" keeps the samples that host nodes prepare in the host's
 // memory, "device" keeps all samples on the devices. Throws GraphError if samples differ in each epoch or are in memory
-// already, and RunError if the host has too little memory.
-void add_caches(Prepared& prepared);
+// already, and RunError if the host has too little memory. `shared` has those of runs with the same samples; nullptr:
+// there are none.
+void add_caches(Prepared& prepared, SharedResources* shared);
 
 // Warns once if the work done while this object lives takes longer than so many seconds; 0: never. For opening data,
 // whose listing may take its time and cannot be cancelled.

@@ -25,18 +25,20 @@ namespace {
 // Opens a split: the source that the program passed or, without one, the split of Prefetch's source that `node` names.
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
                                          const Node& node, const SessionOptions& options) {
-  std::shared_ptr<const Source> source = given;
-  const SlowOpening told(
-      fmt::format("opening '{}', split '{}',", string_attribute(prefetch, "source"), string_attribute(node, "split")),
-      options.execution.read_timeout);
-  if (!source) {
-    source = open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), options.numerics.seed);
-  }
-  check_source(*source);
-  warn_of_passed_over(fmt::format("{} {}", string_attribute(prefetch, "source"), string_attribute(node, "split")),
-                      source->passed_over());
-  if (options.execution.skip_bad == 0) source->check_files();
-  return source;
+  const std::string text = string_attribute(prefetch, "source"), split = string_attribute(node, "split");
+  const uint64_t seed = options.numerics.seed;
+  const auto open = [&] {
+    const SlowOpening told(fmt::format("opening '{}', split '{}',", text, split), options.execution.read_timeout);
+    std::shared_ptr<const Source> source = given;
+    if (!source) source = open_source(text, split, seed);
+    check_source(*source);
+    warn_of_passed_over(fmt::format("{} {}", text, split), source->passed_over());
+    if (options.execution.skip_bad == 0) source->check_files();
+    return source;
+  };
+  if (!options.shared || given) return open();
+  const bool seeded = follows_seed(text);
+  return options.shared->source(fmt::format("{}\n{}\n{}", text, split, seeded ? std::to_string(seed) : ""), open);
 }
 
 // Errors of a source are those of the node that names it.
@@ -318,7 +320,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   set_learners(prepared, std::max(1, options.learners.per_device), options, 0, after);
   note_padding(prepared, options.execution.skip_bad);
   note_batches(prepared);
-  add_caches(prepared);
+  add_caches(prepared, options.shared.get());
   return prepared;
 }
 
@@ -369,8 +371,9 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   bind.nvtx = options.execution.nvtx;
   bind.workspace_limit = prepared.request.workspace_limit;
   bind.threads = thread_count(options);
-  if (prepared.kept_arenas) bind.kept = prepared.kept_arenas;
+  if (prepared.stores.kept_arenas) bind.kept = prepared.stores.kept_arenas;
   bind.ranks = options.ranks;
+  if (options.shared) bind.at_once = options.shared->at_once();
   return bind;
 }
 
@@ -397,6 +400,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request = {};
   request.devices = devices_of(options);
   request.learners = learners;
+  if (options.shared) request.at_once = options.shared->at_once();
   const int64_t all = int64_t(request.devices.size()) * learners;
   require_op(prepared.graph, "arbalest.Train");
   prepared.strategies = strategy_phases(prepared.graph, options.learners.strategy, all);
@@ -422,8 +426,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   // A run that a validation may end keeps as close to it, so that a checkpoint of its end has no validation behind it.
   const bool may_end = !options.rules.targets.empty() || options.rules.patience > 0;
   request.follows_validation = may_end || options.rules.plateau > 0;
-  prepared.total_epochs =
-      request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
+  prepared.total_epochs = options.length.schedule_epochs ? double(*options.length.schedule_epochs)
+                          : request.iterations > 0       ? double(request.iterations) / double(request.rounds)
+                                                         : double(request.epochs);
   prepared.strategies = grown(prepared.strategies, {.schedule = LearningRate(prepared.program.train),
                                                     .scale = rate_scale(options.learners.rate_scaling, all),
                                                     .epochs = prepared.total_epochs,

@@ -16,6 +16,7 @@
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"
 #include "executor/session/observer.h"
+#include "executor/session/shared_resources.h"
 #include "executor/session/strategy_phases.h"
 #include "graph/graph.h"
 #include "io/sources/source.h"
@@ -25,9 +26,6 @@ namespace arbalest {
 struct BindOptions;      // executor/run/binding.h
 class BadSamples;        // io/sources/bad_samples.h
 class Ranks;             // executor/world/ranks.h
-class SampleCache;       // executor/run/sample_cache.h
-struct KeptArena;        // executor/run/binding.h
-struct KeptSamples;      // executor/run/sample_reader.h
 class ReadWatch;         // executor/run/read_watch.h
 struct CheckpointFile;   // executor/training/checkpoint.h
 class CheckpointFolder;  // executor/training/checkpoint_folder.h
@@ -70,6 +68,8 @@ struct NumericsOptions {
 // When the run ends.
 struct LengthOptions {
   std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
+  // Of the whole training, which the learning rate's schedule spans, if the run is a part of it; otherwise `epochs`.
+  std::optional<int64_t> schedule_epochs;
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
   double seconds = 0;                 // after which the run ends as if it were interrupted; 0: never
 };
@@ -158,6 +158,8 @@ struct SessionOptions {
   // Ranks::end() comes after the last run, and is for the caller.
   std::shared_ptr<Ranks> ranks;
   OnLost on_lost = OnLost::End;
+  // Shared with runs that train at the same time in this process; nullptr: there are none.
+  std::shared_ptr<SharedResources> shared;
   LearnerOptions learners;
   NumericsOptions numerics;
   LengthOptions length;
@@ -176,10 +178,7 @@ struct Prepared {
   std::shared_ptr<const Source> training, validation;
   std::shared_ptr<BadSamples> bad;   // of both splits
   std::shared_ptr<ReadWatch> watch;  // of both splits
-  // Samples that are cached on the host or kept on devices; nullptr unless Prefetch's `cache` asks for them.
-  std::shared_ptr<SampleCache> training_cache, validation_cache;
-  std::shared_ptr<KeptSamples> training_kept, validation_kept;
-  std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans of the run
+  SampleStores stores;
   std::vector<StrategyPhase> strategies;                          // of the run, in order
   PlanRequest request;                                            // for whole epochs from the first on
   double total_epochs = 0;                                        // of the run, for schedules

@@ -38,6 +38,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
       prepared_(prepare(std::move(graph), options_)),
       observer_(events),
       monitor_(prepared_.program, options_.rules, events, prepared_.training->class_names()),
+      cache_(options.shared ? options.shared->devices() : make_device_cache()),
       trace_(options_) {
   const bool tunes = options.learners.per_device == 0;
   if (tunes && options.numerics.deterministic) {
@@ -126,6 +127,7 @@ SegmentOptions Training::segment_options() {
 // Makes the segment. The workspace that kernels need is known only once they are made. If plan and workspace together
 // exceed a memory limit, the plan is made again for the memory that the workspace leaves.
 void Training::make_segment(const Cursor& from) {
+  const auto alone = while_set_up();
   ++made_.segments;
   segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), cache_);
   const int64_t limit = options_.execution.memory_limit;
@@ -136,6 +138,11 @@ void Training::make_segment(const Cursor& from) {
     segment_ = std::make_unique<Segment>(prepared_, options_, from, monitor_, segment_options(), cache_);
   }
   checkpoints_->set_layout(prepared_.program.training());
+}
+
+// While what it returns lives, no other run of the process is set up.
+std::unique_lock<std::mutex> Training::while_set_up() const {
+  return options_.shared ? std::unique_lock(options_.shared->set_up()) : std::unique_lock<std::mutex>();
 }
 
 // Before another segment is made, which needs its memory. A trace is of one segment.
@@ -240,6 +247,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     complete_ = segment_->at_end() && nothing_left();
     if (!over && !complete_) {
       const auto began = std::chrono::steady_clock::now();
+      const auto alone = while_set_up();
       segment_->bring_samples(interrupted);
       setup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       monitor_.begin();  // anew: nothing has been trained so far
@@ -451,7 +459,7 @@ void Training::request_rest(int32_t learners, Cursor& from) {
   set_learners(prepared_, learners, options_, from.epoch);
   PlanRequest& request = prepared_.request;
   whole_ = request;
-  if (request.iterations > 0) {
+  if (request.iterations > 0 && !options_.length.schedule_epochs) {
     const double seen =
         epochs_seen(from.epoch, from.batch, prepared_.program.training().batch, request.training_samples);
     prepared_.total_epochs = seen + double(request.iterations - from.iteration) / double(request.rounds);

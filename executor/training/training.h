@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -46,6 +47,7 @@ class Training {
   // Segments.
   SegmentOptions segment_options();
   void make_segment(const Cursor& from);
+  [[nodiscard]] std::unique_lock<std::mutex> while_set_up() const;
   void drop_segment(SegmentBegin why);
   void begin_whole();
   void check_later_strategies() const;
@@ -69,7 +71,7 @@ class Training {
   EventQueue& observer_;
   Monitor monitor_;
   std::unique_ptr<LearnerSearch> search_;  // if the number of learners is to be found
-  const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
+  const std::shared_ptr<DeviceCache> cache_;
   std::unique_ptr<Segment> segment_;
   struct Made {
     int64_t segments = 0;           // made so far

@@ -191,7 +191,9 @@ Shape SourceSpec::image_shape(const std::string& key, Shape otherwise) const {
   return extents;
 }
 
+// The library's sources that are read from files are the same for any seed.
 DescribedScheme described(SourceScheme scheme, SourceDoc doc) {
+  scheme.follows_seed = !scheme.needs_path;
   for (const SourceOption& option : doc.options) scheme.options.push_back(option.name);
   return {std::move(scheme), std::move(doc)};
 }
@@ -252,6 +254,10 @@ std::unique_ptr<Source> open_source(const std::string& text, const std::string& 
   if (!source) throw GraphError(fmt::format("source '{}': the scheme '{}' opened nothing", text, scheme.name));
   check_source(*source);
   return spec.find(kLimit) ? limited_source(std::move(source), limit) : std::move(source);
+}
+
+bool follows_seed(const std::string& text) {
+  return schemes().find(text, text.substr(0, text.find(':'))).follows_seed;
 }
 
 std::filesystem::path find_split_file(const std::string& what, std::span<const std::filesystem::path> folders,

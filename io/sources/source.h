@@ -120,6 +120,7 @@ struct SourceScheme {
   bool needs_path = false;                              // what is between ':' and '?' is required, or refused
   std::vector<std::string> options;                     // keys that may follow '?', besides 'limit'
   std::vector<std::string> splits = {"train", "test"};  // that there are
+  bool follows_seed = true;                             // samples depend on SourceSpec::seed
   // Throws GraphError if the spec is wrong, RunError if files are missing or malformed.
   std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
 };
@@ -137,6 +138,9 @@ void register_source(SourceScheme scheme);
 // no samples. Throws RunError for files that are missing or malformed, MissingSplit if the split has no files or
 // samples.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
+
+// Whether samples of the source that `spec` names depend on the seed. Throws GraphError for an unknown scheme.
+bool follows_seed(const std::string& spec);
 
 // Checks that open_source() makes for any source: fields as check_fields() wants them, at least one sample, and a valid
 // time per sample. Throws GraphError.

@@ -13,6 +13,7 @@ inline constexpr int kNotReached = 3;     // --until was not reached
 inline constexpr int kInterrupted = 130;  // interrupted or out of time, after saving
 
 int command_run(const RunOptions& options);
+int command_sweep(const SweepOptions& options);
 int command_resume(const ResumeOptions& options);
 int command_evaluate(const EvaluateOptions& options);
 int command_predict(const PredictOptions& options);

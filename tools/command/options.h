@@ -54,6 +54,25 @@ struct RunOptions : GraphOptions {
   std::vector<OptionValue> given;
 };
 
+// arbalest sweep: many runs that differ in settings. The options of a run hold for all of them.
+struct SweepOptions : RunOptions {
+  std::vector<std::string> vary;  // each "train.lr=0.05,0.1"
+  int64_t samples = 0;            // combinations to draw; 0: all
+  int64_t folds = 0;              // of the training data; 0: none
+  std::string fold_by;            // a field: samples with the same value stay together
+  enum class Search : uint8_t { All, Asha };
+  Search search = Search::All;
+  int64_t first_rung = 1;  // epochs
+  int reduction = 3;
+  bool find_rate = false;
+  std::string out;          // the folder of logs and models
+  int at_once = 0;          // trials on each device; 0: by the device
+  std::string keep = "1";   // models: of so many of the best, or "all"
+  bool dry_run = false;
+  std::vector<std::string> words;  // of `arbalest run`, that all trials share
+  std::set<std::string> varies;    // options of it that trials may differ in, without dashes
+};
+
 // The run whose checkpoints are in the folder.
 struct ResumeOptions {
   std::string folder;

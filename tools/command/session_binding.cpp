@@ -305,6 +305,11 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
       ->check(whole(0, 1'000'000));
   command.add_option("--epochs", session.length.epochs, "epochs to train for")->type_name("N")->check(whole(1));
   command
+      .add_option("--schedule-epochs", session.length.schedule_epochs,
+                  "epochs that the learning rate's schedule spans, if this run is a part of them")
+      ->type_name("N")
+      ->check(whole(1));
+  command
       .add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
       ->type_name("N")
       ->check(whole(1));
@@ -457,6 +462,28 @@ void bind_world(CLI::App& command, WorldOptions& world) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->check(real(0.1, 86400));
+}
+
+void bind_training(CLI::App& command, GraphOptions& options) {
+  bind_graph(command, options);
+  bind_plan(command, options.session);
+  bind_run(command, options.session);
+  bind_checkpoints(command, options.session);
+  bind_divergence(command, options.session.divergence);
+}
+
+std::vector<OptionValue> option_values(const CLI::App& command) {
+  std::vector<OptionValue> values;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option == command.get_help_ptr()) continue;
+    const auto& names = option->get_lnames();
+    OptionValue value = {.name = names.empty() ? option->get_name() : names.front(), .words = option->results()};
+    if (value.words.empty() && !option->get_default_str().empty()) value.words = {option->get_default_str()};
+    value.flag = option->get_expected_max() == 0;
+    value.repeatable = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+    values.push_back(std::move(value));
+  }
+  return values;
 }
 
 }  // namespace arbalest

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "tools/command/options.h"
 
@@ -57,5 +58,11 @@ void bind_changes(CLI::App& command, std::vector<std::string>& changes);
 
 // Checkpoints, and how long a run may take.
 void bind_checkpoints(CLI::App& command, SessionOptions& session);
+
+// All options of a training, but those of several processes and of logs.
+void bind_training(CLI::App& command, GraphOptions& options);
+
+// The options of a command as given, or their defaults.
+std::vector<OptionValue> option_values(const CLI::App& command);
 
 }  // namespace arbalest

@@ -4,28 +4,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <vector>
 
-#include "base/process.h"
-#include "base/shell_word.h"
 #include "executor/console/console_observer.h"
-#include "executor/session/output_paths.h"
-#include "executor/training/changes.h"
-#include "executor/training/checkpoint_folder.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
-#include "tools/command/run_settings.h"
-#include "tools/command/session_setup.h"
+#include "tools/command/one_run.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/world_setup.h"
-#include "tools/watch/log.h"
 #include "tools/watch/mlperf_log.h"
-#include "tools/watch/tensorboard_log.h"
 
 namespace arbalest {
 namespace {
@@ -35,138 +24,18 @@ void let_pipes_fail() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Throws GraphError if two of the files that the run reads and writes are the same, or if one of them is also the
-// folder of checkpoints or of TensorBoard.
-void check_paths(const RunOptions& options) {
-  const FileOptions& files = options.session.files;
-  check_output_name("--log", options.log);
-  check_output_name("--mllog", options.mllog);
-  NamedPaths paths = {{"GRAPH", options.graph}, {"--save", files.save}, {"--save-best", files.save_best},
-                      {"--trace", files.trace}, {"--log", options.log}, {"--mllog", options.mllog}};
-  check_distinct_paths(paths);
-  for (const auto& folder :
-       NamedPaths{{"--checkpoint", options.session.checkpoints.folder}, {"--tensorboard", options.tensorboard}}) {
-    paths.push_back(folder);
-    check_distinct_paths(paths);
-    paths.pop_back();
-  }
-  check_inputs_kept({{"--weights", files.weights}},
-                    {{"--trace", files.trace}, {"--log", options.log}, {"--mllog", options.mllog}});
-  const std::string& folder = options.session.checkpoints.folder;
-  for (const auto& [option, path] : paths) {
-    if (!std::filesystem::path(path).filename().string().starts_with("checkpoint-")) continue;
-    const std::filesystem::path file = std::filesystem::absolute(path);
-    if (!same_file(file.parent_path().string(), folder)) continue;
-    throw GraphError(
-        fmt::format("{} {}: the run's own checkpoints have such names in the folder '{}', and older ones "
-                    "are removed; expected another name",
-                    option, path, folder));
-  }
-}
-
-// A warning if weights are given that are not those that the run began with: the checkpoint has its own.
-void tell_of_idle_weights(const CheckpointOptions& checkpoints, const std::string& weights) {
-  if (!checkpoints.from || weights.empty()) return;
-  const std::vector<std::string>& words = checkpoints.from->checkpoint.command;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--weights=" + weights || (i > 0 && words[i - 1] == "--weights" && words[i] == weights)) return;
-  }
-  warn(fmt::format("--weights {}: is not read, because the run goes on with the weights of {}", weights,
-                   checkpoints.from->path));
-}
-
-// Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
-// checkpoints first, so that other files of the run may lie in it or next to it. Holds the folder before it looks for
-// the newest checkpoint, since another run may still write there.
-void take_up(CheckpointOptions& checkpoints) {
-  if (checkpoints.folder.empty()) return;
-  std::error_code unknown;
-  checkpoints.working_folder = std::filesystem::current_path(unknown).string();
-  if (!checkpoints.resume) check_has_none(checkpoints.folder);
-  checkpoints.held = std::make_shared<const CheckpointFolder>(checkpoints.folder);
-  if (!checkpoints.resume) return;
-  checkpoints.from = newest_checkpoint(checkpoints.folder);
-  if (!checkpoints.from)
-    warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
-}
-
-// Throws GraphError if the graph does not go with the run's outputs, or one of these would replace a file of another
-// kind. `writes`: whether this process writes them.
-void check_outputs(const RunOptions& options, const Graph& graph, const std::vector<std::string>& graph_files,
-                   bool writes) {
-  const FileOptions& files = options.session.files;
-  check_graph_kept(graph_files, files,
-                   {{"--save", files.save},
-                    {"--save-best", files.save_best},
-                    {"--trace", files.trace},
-                    {"--log", options.log},
-                    {"--mllog", options.mllog}});
-  if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
-  if (writes) check_kind_kept("--mllog", options.mllog, OutputKind::MlperfLog);
-  if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
-  if (!options.mllog.empty() && !graph.find_op("arbalest.Validate")) {
-    throw GraphError(
-        fmt::format("--mllog: the graph '{}' has no arbalest.Validate; MLPerf's log is of accuracies", graph.name));
-  }
-}
-
-// The run's observers; they live as long as this.
-class Watching {
- public:
-  Watching(const RunOptions& options, const RunSettings& settings, bool goes_on) {
-    all_.push_back(&progress_);
-    if (!options.tensorboard.empty()) all_.push_back(&tensorboard_.emplace(options.tensorboard, settings, goes_on));
-    if (!options.log.empty()) all_.push_back(&log_.emplace(options.log, settings, goes_on));
-    if (options.mllog.empty()) return;
-    std::vector<MlperfLog::Entry> entries;
-    for (const std::string& entry : options.mllog_set) entries.push_back(MlperfLog::entry_of(entry));
-    all_.push_back(&mllog_.emplace(options.mllog, settings, std::move(entries), goes_on));
-  }
-  const std::vector<RunObserver*>& all() const { return all_; }
-  bool failed() const {
-    return (log_ && log_->failed()) || (tensorboard_ && tensorboard_->failed()) || (mllog_ && mllog_->failed());
-  }
-
- private:
-  ConsoleObserver progress_;
-  std::optional<JsonLog> log_;
-  std::optional<TensorBoardLog> tensorboard_;
-  std::optional<MlperfLog> mllog_;
-  std::vector<RunObserver*> all_;
-};
-
 int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
-  const FileOptions& files = options.session.files;
-  std::vector<std::string> graph_files;
-  Graph graph = load_with_overrides(options, &graph_files);
-  const bool writes = !ranks || ranks->first();
-  check_outputs(options, graph, graph_files, writes);
-  SessionOptions session = session_options(options);
-  session.execution.interrupted_by = InterruptHandler::signal_name;
-  session.files.overrides = options.set;
-  session.command = options.command_line;
-  if (ranks) share_session(ranks, options.devices, session);
-  session.checkpoints.from = found_by_first(ranks.get(), [&] {
-    take_up(session.checkpoints);
-    return session.checkpoints.from;
-  });
-  if (writes) tell_of_idle_weights(session.checkpoints, files.weights);
-  const bool goes_on = session.checkpoints.from != nullptr;
-  Graph changed = graph;  // as it is trained
-  apply_changes(changed, changes_of(session.checkpoints));
-
-  std::optional<Watching> watching;
-  if (writes) watching.emplace(options, run_settings(options, changed), goes_on);
-  Observers observers(watching ? watching->all() : std::vector<RunObserver*>());
-
-  let_pipes_fail();
-  const InterruptHandler interrupt(writes ? InterruptHandler::kOfBatches : "");
-  const RunFinished end = run_training(std::move(graph), session, observers, interrupt.token());
-  const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
-                           !end.trace_error.empty();
-  if (not_written || (watching && watching->failed())) return kFailed;
+  ConsoleObserver progress;
+  std::optional<InterruptHandler> interrupt;
+  const RunSurroundings around{.ranks = ranks, .observers = {&progress}, .begins = [&] {
+                                 let_pipes_fail();
+                                 const bool tells = !ranks || ranks->first();
+                                 return interrupt.emplace(tells ? InterruptHandler::kOfBatches : "").token();
+                               }};
+  const auto [end, written] = run_as_told(options, around);
+  if (!written) return kFailed;
   if (end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit) return kInterrupted;
-  return !session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
+  return !options.session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
 }
 
 }  // namespace
@@ -178,35 +47,12 @@ int command_run(const RunOptions& options) {
       ranks.get(), [&] { return run(options, ranks); }, options.session.on_lost);
 }
 
-namespace {
-
-// The options as given, or their defaults.
-std::vector<OptionValue> values_of(const CLI::App& command) {
-  std::vector<OptionValue> values;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option == command.get_help_ptr()) continue;
-    const auto& names = option->get_lnames();
-    OptionValue value = {.name = names.empty() ? option->get_name() : names.front(), .words = option->results()};
-    if (value.words.empty() && !option->get_default_str().empty()) value.words = {option->get_default_str()};
-    value.flag = option->get_expected_max() == 0;
-    value.repeatable = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
-    values.push_back(std::move(value));
-  }
-  return values;
-}
-
-}  // namespace
-
 void declare_run(Subcommands& commands) {
   const auto command = commands.add<RunOptions>("run", "train as the graph says", command_run);
   CLI::App& app = command.app;
   RunOptions& options = command.options;
   options.command_line = commands.words();
-  bind_graph(app, options);
-  bind_plan(app, options.session);
-  bind_run(app, options.session);
-  bind_checkpoints(app, options.session);
-  bind_divergence(app, options.session.divergence);
+  bind_training(app, options);
   bind_world(app, options.world);
   bind_on_lost(app, options.session);
   app.add_option("--log", options.log, "write events as JSON lines, for arbalest report")
@@ -230,7 +76,7 @@ void declare_run(Subcommands& commands) {
       "that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'. SIGTERM, SIGHUP,\n"
       "SIGUSR1, SIGUSR2 and SIGXCPU do as Ctrl-C does.");
   command.check = [&app, &options] {
-    options.given = values_of(app);
+    options.given = option_values(app);
     if (options.session.checkpoints.folder.empty()) {
       for (const char* option : {"--resume", "--checkpoint-every", "--checkpoint-keep"}) {
         if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --checkpoint DIR", option));

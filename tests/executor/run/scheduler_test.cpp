@@ -229,24 +229,39 @@ TEST_CASE("what runs aside changes no bit") {
   }
 }
 
+namespace {
+
+class CallingIssuer final : public Issuer {
+ public:
+  using Function = std::function<void(TaskId task, int64_t instance)>;
+  explicit CallingIssuer(Function function) : function_(std::move(function)) {}
+  void issue(TaskId task, int64_t instance) override { function_(task, instance); }
+
+ private:
+  const Function function_;
+};
+
+}  // namespace
+
 TEST_CASE("issuing threads take everything once, in order, and go on after they slept") {
   std::mutex mutex;
   std::vector<int64_t> issued;
   std::atomic<bool> held{true};
   {
-    IssuingThreads threads(1, std::chrono::microseconds(50), [&](TaskId task, int64_t instance) {
+    CallingIssuer issuer([&](TaskId task, int64_t instance) {
       while (held.load()) std::this_thread::yield();
       const std::scoped_lock lock(mutex);
       issued.push_back(instance + 10'000 * task);
     });
-    for (int64_t i = 0; i < 1000; ++i) threads.push(0, i);  // more than the ring begins with
+    IssuingThreads threads(1, std::chrono::microseconds(50));
+    for (int64_t i = 0; i < 1000; ++i) threads.push(issuer, 0, i);  // more than the ring begins with
     held = false;
     while (true) {
       const std::scoped_lock lock(mutex);
       if (issued.size() == 1000) break;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps
-    for (int64_t i = 0; i < 10; ++i) threads.push(1, i);
+    for (int64_t i = 0; i < 10; ++i) threads.push(issuer, 1, i);
   }
   REQUIRE(issued.size() == 1010);
   for (int64_t i = 0; i < 1010; ++i) CHECK(issued[size_t(i)] == (i < 1000 ? i : 10'000 + i - 1000));
@@ -255,11 +270,12 @@ TEST_CASE("issuing threads take everything once, in order, and go on after they 
 TEST_CASE("several issuing threads share what is pushed from several") {
   std::atomic<int64_t> sum{0};
   {
-    IssuingThreads threads(2, std::chrono::microseconds(0), [&](TaskId, int64_t instance) { sum += instance; });
+    CallingIssuer issuer([&](TaskId, int64_t instance) { sum += instance; });
+    IssuingThreads threads(2, std::chrono::microseconds(0));
     std::vector<std::thread> producers;
     for (int p = 0; p < 4; ++p) {
       producers.emplace_back([&] {
-        for (int64_t i = 1; i <= 5000; ++i) threads.push(0, i);
+        for (int64_t i = 1; i <= 5000; ++i) threads.push(issuer, 0, i);
       });
     }
     for (std::thread& producer : producers) producer.join();

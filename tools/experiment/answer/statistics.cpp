@@ -117,4 +117,19 @@ double chance_above(const std::vector<double>& values, double bound) {
   return t > 0 ? std::max(0.0, 0.5 - inside) : 0.5 + inside;
 }
 
+std::optional<Confidence> mean_interval(const std::vector<double>& values) {
+  if (values.size() < 2) return std::nullopt;
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
+  double furthest = 0;
+  for (const double value : values) furthest = std::max(furthest, std::abs(value - mean));
+  if (furthest == 0) return Confidence{mean, mean};
+  // Two values may lie 12.7 times their distance from the mean within the bounds.
+  double near = 0, far = 20 * furthest;
+  for (int halvings = 0; halvings < 60; ++halvings) {
+    const double middle = (near + far) / 2;
+    (chance_above(values, mean - middle) > 0.025 ? near : far) = middle;
+  }
+  return Confidence{mean - far, mean + far};
+}
+
 }  // namespace arbalest

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the runs of one process share if several train at the same time: threads, the devices' libraries and kernels,
+// data sets, and samples that are prepared once.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "executor/run/executor_threads.h"
+#include "executor/run/sample_cache.h"
+#include "executor/run/sample_reader.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+struct DeviceCache;  // executor/devices/cuda_cache.h
+struct KeptArena;    // executor/run/binding.h
+
+// Samples of both splits that are cached on the host or kept on devices; nullptr unless Prefetch's `cache` asks for
+// them.
+struct SampleStores {
+  std::shared_ptr<SampleCache> training_cache, validation_cache;
+  std::shared_ptr<KeptSamples> training_kept, validation_kept;
+  std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans that use them
+};
+
+class SharedResources {
+ public:
+  // For `at_once` runs on each device. `threads`: of all of them, for host tasks; `gpus`: some devices are GPUs. Throws
+  // RunError if the system refuses a thread.
+  SharedResources(int at_once, int threads, bool gpus);
+
+  int at_once() const { return at_once_; }
+  const std::shared_ptr<ExecutorThreads>& threads() const { return threads_; }
+  const std::shared_ptr<DeviceCache>& devices() const { return devices_; }
+  // Held while a run makes kernels and allocates: kernels are timed then, and libraries' handles are shared.
+  std::mutex& set_up() { return set_up_; }
+
+  // What `make` returned when it was first called with this name, which states everything that it depends on.
+  std::shared_ptr<const Source> source(const std::string& name,
+                                       const std::function<std::shared_ptr<const Source>()>& make);
+  SampleStores samples(const std::string& name, const std::function<SampleStores()>& make);
+
+ private:
+  const int at_once_;
+  const std::shared_ptr<ExecutorThreads> threads_;
+  const std::shared_ptr<DeviceCache> devices_;
+  std::mutex set_up_;
+  std::mutex opening_;  // of what follows
+  std::map<std::string, std::shared_ptr<const Source>> sources_;
+  std::map<std::string, SampleStores> samples_;
+};
+
+}  // namespace arbalest

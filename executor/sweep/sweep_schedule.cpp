@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/sweep/sweep_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace arbalest {
+
+std::vector<int64_t> rungs_between(int64_t first, int64_t epochs, int reduction) {
+  if (first < 1 || first > epochs || reduction < 2) {
+    throw GraphError(
+        fmt::format("rungs from epoch {} to {}, each {} times the one before: expected 1 to {} for the "
+                    "first, and 2 or more times",
+                    first, epochs, reduction, epochs));
+  }
+  std::vector<int64_t> rungs;
+  for (int64_t rung = first; rung < epochs; rung *= reduction) {
+    rungs.push_back(rung);
+    if (rung > epochs / reduction) break;
+  }
+  rungs.push_back(epochs);
+  return rungs;
+}
+
+SweepSchedule::SweepSchedule(int trials, std::optional<HalvingRule> rule) : trials_(trials), rule_(std::move(rule)) {
+  if (!rule_) {
+    for (; begun_ < trials_; ++begun_) ready_.push_back({begun_});
+    return;
+  }
+  rungs_.resize(rule_->epochs.size());
+  for (Rung& rung : rungs_) rung.promoted.resize(size_t(trials_));
+  lanes_.resize(size_t(std::max(1, rule_->lanes)));
+  for (Lane& lane : lanes_) give(lane, 0);
+}
+
+std::optional<SweepJob> SweepSchedule::next() {
+  if (ready_.empty()) return std::nullopt;
+  const SweepJob job = ready_.front();
+  ready_.pop_front();
+  ++under_way_;
+  return job;
+}
+
+void SweepSchedule::ended(const SweepJob& job, std::optional<double> score) {
+  --under_way_;
+  if (score && std::isnan(*score)) score.reset();
+  if (!rule_) return;
+  scores_[{job.trial, job.rung}] = score;
+  decide();
+}
+
+int64_t SweepSchedule::length_of(const SweepJob& job) const {
+  return job.epochs - (job.rung > 0 ? rule_->epochs[size_t(job.rung - 1)] : 0);
+}
+
+// Passes on all jobs that have ended on the clock of decisions and in fact.
+void SweepSchedule::decide() {
+  for (;;) {
+    Lane* first = nullptr;
+    for (Lane& lane : lanes_) {
+      if (lane.job && (!first || lane.ends < first->ends)) first = &lane;
+    }
+    if (!first) return;
+    const SweepJob job = *first->job;
+    const auto score = scores_.find({job.trial, job.rung});
+    if (score == scores_.end()) return;
+    if (score->second) {
+      auto& judged = rungs_[size_t(job.rung)].judged;
+      // Equal scores: the trial that was judged first stays in front.
+      const auto place =
+          std::find_if(judged.begin(), judged.end(), [&](const auto& other) { return other.first < *score->second; });
+      judged.insert(place, {*score->second, job.trial});
+    }
+    const int64_t now = first->ends;
+    first->job.reset();
+    for (Lane& lane : lanes_) {
+      if (!lane.job) give(lane, now);
+    }
+    const bool idle = std::none_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.job.has_value(); });
+    if (idle) give_to_best_left(now);
+  }
+}
+
+// Starts a job on a lane: a promotion, from the highest rung down, otherwise a new trial.
+bool SweepSchedule::give(Lane& lane, int64_t now) {
+  std::optional<SweepJob> job;
+  for (size_t rung = rungs_.size() - 1; rung-- > 0 && !job;) {
+    job = promotion(rung, rungs_[rung].judged.size() / size_t(rule_->reduction));
+  }
+  if (!job && begun_ < trials_) job = SweepJob{begun_++, 0, rule_->epochs.front()};
+  if (!job) return false;
+  lane = {job, now + length_of(*job)};
+  ready_.push_back(*job);
+  return true;
+}
+
+// The best of the first `of_best` trials of a rung that has not gone on.
+std::optional<SweepJob> SweepSchedule::promotion(size_t rung, size_t of_best) {
+  Rung& from = rungs_[rung];
+  for (size_t place = 0; place < of_best; ++place) {
+    const int trial = from.judged[place].second;
+    if (from.promoted[size_t(trial)]) continue;
+    from.promoted[size_t(trial)] = true;
+    const SweepJob job{trial, int(rung + 1), rule_->epochs[rung + 1]};
+    promotions_.push_back({job, int(place + 1), int(from.judged.size())});
+    return job;
+  }
+  return std::nullopt;
+}
+
+// With few trials no rung may have enough for a promotion. The best of the highest rung then goes on to the end.
+void SweepSchedule::give_to_best_left(int64_t now) {
+  if (!rungs_.back().judged.empty()) return;
+  for (size_t rung = rungs_.size() - 1; rung-- > 0;) {
+    if (rungs_[rung].judged.empty()) continue;
+    if (const auto job = promotion(rung, 1)) {
+      lanes_.front() = {job, now + length_of(*job)};
+      ready_.push_back(*job);
+    }
+    return;
+  }
+}
+
+}  // namespace arbalest

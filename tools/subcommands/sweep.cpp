@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// arbalest sweep: many runs that differ in settings, several at once on each device.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/files/atomic_file.h"
+#include "base/process.h"
+#include "executor/console/terminal.h"
+#include "executor/plan/device_list.h"
+#include "executor/session/output_paths.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/session_setup.h"
+#include "tools/command/subcommand.h"
+#include "tools/sweep/leaderboard.h"
+#include "tools/sweep/rate_search.h"
+#include "tools/sweep/trial_runs.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostAtOnce = 64;
+
+// Options of a run that a sweep sets for each trial, or that make no sense for several runs.
+const std::set<std::string> kOfTrials = {"save", "save-best", "checkpoint", "trace", "change", "sample-every"};
+// Those that hold for the sweep rather than for each of its runs.
+const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set"};
+
+// Notes the options of runs that are given, and those that may differ.
+void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& options) {
+  options.words = {options.graph};
+  for (const CLI::Option* option : of_runs) {
+    const auto& names = option->get_lnames();
+    if (names.empty() || names.front() == "help") continue;
+    const std::string& name = names.front();
+    const bool given = option->count() > 0;
+    if (kOfTrials.contains(name)) {
+      if (given) throw GraphError(fmt::format("--{}: a sweep has such files of each trial in --output's folder", name));
+      continue;
+    }
+    if (!given && !kOfSweep.contains(name)) options.varies.insert(name);
+    if (!given || (kOfSweep.contains(name) && name != "set")) continue;
+    if (option->get_expected_max() == 0) options.words.push_back("--" + name);
+    if (option->get_expected_max() == 0) continue;
+    for (const std::string& value : option->results()) options.words.push_back(fmt::format("--{}={}", name, value));
+  }
+}
+
+// The name of the graph's only node of the operator; throws GraphError if there is none.
+const Node& node_of(const Graph& graph, std::string_view op) {
+  const Node* node = graph.find_op(op);
+  if (!node) throw GraphError(fmt::format("graph '{}' has no {} node; a sweep needs one", graph.name, op));
+  return *node;
+}
+
+int64_t epochs_of(const SweepOptions& options, const Graph& graph) {
+  if (options.session.length.epochs) return *options.session.length.epochs;
+  return std::max<int64_t>(1, int64_t(float_attribute(node_of(graph, "arbalest.Train"), "epochs")));
+}
+
+std::vector<VariedSettings> varied_of(const SweepOptions& options, const Graph& graph) {
+  std::vector<VariedSettings> varied;
+  for (const std::string& text : options.vary) varied.push_back(parse_varied(text));
+  if (options.folds > 0) varied.push_back(parse_varied(fmt::format("fold=1..{}", options.folds)));
+  if (options.find_rate && varied.empty()) {
+    varied.push_back(parse_varied(fmt::format("{}.lr=log(1e-5,1,16)", node_of(graph, "arbalest.Train").name)));
+  }
+  return varied;
+}
+
+// The override that names the data of a fold, without the fold's number.
+std::string fold_of(const SweepOptions& options, const Graph& graph) {
+  if (options.folds == 0) return "";
+  const Node& prefetch = node_of(graph, "arbalest.Prefetch");
+  node_of(graph, "arbalest.Validate");
+  const std::string source = string_attribute(prefetch, "source");
+  const std::string by = options.fold_by.empty() ? "" : "by=" + options.fold_by + "&";
+  return fmt::format("{}.source={}{}folds={}&{}fold=", prefetch.name, source,
+                     source.find('?') == source.npos ? "?" : "&", options.folds, by);
+}
+
+void check_names(const SweepPlan& plan, const SweepOptions& options) {
+  for (const auto& [name, value] : plan.trials.front()) {
+    if (name == "fold" || name.find('.') != name.npos || options.varies.contains(name)) continue;
+    const std::vector<std::string> names(options.varies.begin(), options.varies.end());
+    throw GraphError(
+        fmt::format("--vary {}: expected NODE.ATTRIBUTE, or an option of 'arbalest run' that is not given "
+                    "already and may differ between trials{}",
+                    name, did_you_mean(name, names)));
+  }
+}
+
+SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
+  SweepPlan plan;
+  plan.title = graph.name;
+  plan.words = options.words;
+  plan.trials = combinations(varied_of(options, graph), options.samples, options.session.numerics.seed);
+  plan.fold = fold_of(options, graph);
+  plan.finds_rate = options.find_rate;
+  if (options.find_rate) add_words_of_rate_search(plan.words, graph, options);
+  if (options.search == SweepOptions::Search::Asha) {
+    const auto& first = plan.trials.front();
+    if (std::any_of(first.begin(), first.end(), [](const auto& each) { return each.first == "epochs"; })) {
+      throw GraphError("--search asha decides how many epochs a trial trains; --vary epochs excludes it");
+    }
+    plan.halving =
+        HalvingRule{rungs_between(options.first_rung, epochs_of(options, graph), options.reduction), options.reduction};
+  }
+  check_names(plan, options);
+  return plan;
+}
+
+// Runs on each device at once: on CPUs one for each thread, on GPUs sixteen, unless their memory ends before.
+int lanes_for(const SweepOptions& options, const std::vector<PlanDevice>& devices, int64_t trials) {
+  constexpr int kOnGpu = 16;
+  const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
+  const int threads = std::max(1, thread_count(options.session) / int(devices.size()));
+  const int each = options.at_once > 0 ? options.at_once : gpus ? kOnGpu : threads;
+  return int(std::min<int64_t>(trials, int64_t(each) * int64_t(devices.size())));
+}
+
+// The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
+class Sweep {
+ public:
+  Sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before)
+      : options_(options),
+        schedule_(int(plan.trials.size()), plan.halving),
+        log_(options.out, plan, before.has_value()),
+        redraws_(can_redraw(stdout)) {
+    record_.plan = std::move(plan);
+    if (before) known_ = std::move(before->results);
+  }
+
+  // Returns false if it was interrupted.
+  bool run(const std::vector<PlanDevice>& devices, int lanes) {
+    const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
+    const int at_once = (lanes + int(devices.size()) - 1) / int(devices.size());
+    const int threads = thread_count(options_.session);
+    constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
+    const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
+    SweepSurroundings around;
+    around.folder = options_.out;
+    around.devices = devices;
+    around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / lanes);
+    around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
+    around.stop = interrupt.token();
+    around.progress = [this](const SweepResult& result) { progress(result); };
+    around.noted = [this](const std::string& note) { tell_note(note); };
+    const auto began = std::chrono::steady_clock::now();
+    const JobRunner runner{
+        .lanes = lanes,
+        .run = [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
+        .closed = [this](int left, const std::string& why) { tell_closed(left, why); },
+    };
+    run_jobs(schedule_, runner, interrupt.token());
+    clear_status();
+    const bool over = schedule_.over();
+    if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    if (over) remove_checkpoints();
+    return over;
+  }
+
+  const SweepRecord& record() const { return record_; }
+  bool written() const { return !log_.failed(); }
+
+ private:
+  JobEnd run_job(const SweepJob& job, int lane, const SweepSurroundings& around) {
+    const auto found =
+        std::find_if(known_.begin(), known_.end(), [&](const SweepResult& result) { return result.job == job; });
+    if (found != known_.end()) {
+      const std::scoped_lock lock(mutex_);
+      record_.results.push_back(*found);
+      return {JobEnd::Kind::Judged, found->score(), {}};
+    }
+    {
+      const std::scoped_lock lock(mutex_);
+      const auto& promotions = schedule_.promotions();
+      for (; told_promotions_ < promotions.size(); ++told_promotions_) log_.promoted(promotions[told_promotions_]);
+      log_.started(job, lane, to_string(around.devices[size_t(lane) % around.devices.size()]));
+      under_way_[job.trial] = {};
+    }
+    TrialEnd trial = run_trial(record_.plan, job, lane, around);
+    const std::scoped_lock lock(mutex_);
+    under_way_.erase(job.trial);
+    if (trial.end.kind != JobEnd::Kind::Judged) return trial.end;
+    log_.result(trial.result);
+    record_.results.push_back(trial.result);
+    tell_result(trial.result);
+    keep_best(job.trial);
+    return trial.end;
+  }
+
+  void tell_result(const SweepResult& result) {
+    clear_status();
+    const auto all = record_.plan.trials.size();
+    const std::string settings = to_string(record_.plan.trials[size_t(result.job.trial)]);
+    std::string text = !result.error.empty() ? "failed: " + result.error
+                       : result.value        ? fmt::format("{} {:.5g}", result.metric, *result.value)
+                                             : "no value";
+    if (result.error.empty() && result.metric != "loss") text += fmt::format(" in epoch {}", result.epoch);
+    fmt::print("{}\n",
+               printable(fmt::format("trial {:>{}}/{}  {}  {}, {} epochs in {:.1f} s", result.job.trial + 1,
+                                     std::to_string(all).size(), all, settings, text, result.epochs, result.seconds)));
+    show_status();
+    std::fflush(stdout);
+  }
+
+  void progress(const SweepResult& result) {
+    const std::scoped_lock lock(mutex_);
+    under_way_[result.job.trial] = result;
+    clear_status();
+    show_status();
+  }
+
+  void tell_closed(int left, const std::string& why) {
+    const std::scoped_lock lock(mutex_);
+    clear_status();
+    log_.lanes(left, why);
+    warn(fmt::format("{} trials train at once from here on, since there is no memory for more: {}", left,
+                     why.substr(0, why.find('\n'))));
+  }
+
+  void tell_note(const std::string& note) {
+    const std::scoped_lock lock(mutex_);
+    if (!notes_.insert(note).second) return;
+    clear_status();
+    warn(note);
+  }
+
+  // One line that later ones replace; nothing unless standard output is a terminal.
+  void show_status() {
+    if (!redraws_) return;
+    double rate = 0;
+    for (const auto& [trial, result] : under_way_) rate += result.images_per_second;
+    const std::string text = fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", record_.results.size(),
+                                         record_.plan.trials.size(), under_way_.size(), rate);
+    fmt::print("{}", first_columns(text, terminal_width(stdout) - 1));
+    std::fflush(stdout);
+    shown_ = true;
+  }
+  void clear_status() {
+    if (std::exchange(shown_, false)) fmt::print("\r\x1b[K");
+  }
+
+  // Removes the models of trials that are no longer among the best, and checkpoints that nobody goes on from.
+  void keep_best(int trial) {
+    std::error_code ignored;
+    if (!record_.plan.halving) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
+    if (options_.keep == "all") return;
+    const auto most = size_t(std::stoll(options_.keep));
+    std::vector<std::pair<double, int>> ranked;
+    std::set<int> seen;
+    for (auto result = record_.results.rbegin(); result != record_.results.rend(); ++result) {
+      if (seen.insert(result->job.trial).second && result->score())
+        ranked.emplace_back(-*result->score(), result->job.trial);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    for (size_t place = most; place < ranked.size(); ++place) {
+      fs::remove(trial_model(options_.out, ranked[place].second), ignored);
+    }
+  }
+
+  void remove_checkpoints() const {
+    std::error_code ignored;
+    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) {
+      fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
+    }
+  }
+
+  const SweepOptions& options_;
+  SweepSchedule schedule_;
+  SweepLog log_;
+  const bool redraws_;
+  SweepRecord record_;
+  std::vector<SweepResult> known_;  // of the sweep that this one goes on with
+  std::mutex mutex_;                // of what follows, the log, the record, and standard output
+  size_t told_promotions_ = 0;
+  std::map<int, SweepResult> under_way_;  // by trial
+  std::set<std::string> notes_;
+  bool shown_ = false;  // the status line
+};
+
+// The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.
+std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan& plan) {
+  const std::string path = sweep_log_path(options.out);
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) {
+    if (options.session.checkpoints.resume)
+      warn(fmt::format("{}: no sweep to go on with; it starts afresh", options.out));
+    return std::nullopt;
+  }
+  if (!options.session.checkpoints.resume) {
+    throw GraphError(
+        fmt::format("{}: holds a sweep; --resume goes on with it, another one needs another folder", options.out));
+  }
+  SweepRecord record = read_sweep_log(path);
+  // The same decisions on another machine.
+  if (plan.halving && record.plan.halving) plan.halving->lanes = record.plan.halving->lanes;
+  if (record.plan == plan) return record;
+  std::string differs = "the options of its runs";
+  if (record.plan.words == plan.words) differs = "the trials";
+  if (record.plan.words == plan.words && record.plan.trials == plan.trials) differs = "the search";
+  throw GraphError(fmt::format("{}: the sweep there is another one: {} differ; expected the same command line",
+                               options.out, differs));
+}
+
+// Refuses wrong settings before anything runs: the options of each trial, and the graph that they make.
+void check_trials(const SweepPlan& plan) {
+  for (int trial = 0; trial < int(plan.trials.size()); ++trial) {
+    try {
+      const int64_t epochs = plan.halving ? plan.halving->epochs.front() : 0;
+      load_with_overrides(options_of_run(words_of_job(plan, {trial, 0, epochs})));
+    } catch (const GraphError& error) {
+      throw GraphError(
+          fmt::format("trial {} ({}): {}", trial + 1, to_string(plan.trials[size_t(trial)]), error.what()));
+    }
+  }
+}
+
+void print_plan(const SweepPlan& plan, int lanes) {
+  fmt::print("{} trials of {}, {} at once\n", plan.trials.size(), printable(plan.title), lanes);
+  if (plan.halving) {
+    fmt::print("rungs after epochs {}; the best 1/{} go on\n", fmt::join(plan.halving->epochs, ", "),
+               plan.halving->reduction);
+  }
+  for (size_t trial = 0; trial < plan.trials.size(); ++trial) {
+    fmt::print("  {:>4}  {}\n", trial + 1, printable(to_string(plan.trials[trial])));
+  }
+}
+
+void print_answer(const SweepOptions& options, const SweepRecord& record) {
+  const Leaderboard board = leaderboard_of(record);
+  fmt::print("\n{}", print_tables(tables_of(board, record), TableFormat::Text));
+  if (record.plan.finds_rate) {
+    fmt::print("\n{}", rate_advice(record));
+    const std::string plot = rate_plot(record);
+    const std::string path = (fs::path(options.out) / "rates.svg").string();
+    if (!plot.empty()) {
+      AtomicFile file(path);
+      file.write(plot);
+      file.commit();
+      fmt::print("plot: {}\n", printable(path));
+    }
+  }
+  if (board.groups.empty() || board.groups.front().results.empty()) return;
+  std::error_code unknown;
+  const std::string model = trial_model(options.out, best_trial(record));
+  if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
+}
+
+}  // namespace
+
+int command_sweep(const SweepOptions& options) {
+  std::vector<std::string> graph_files;
+  const Graph graph = load_with_overrides(options, &graph_files);
+  give_learners_queues(options.at_once > 0 ? options.at_once : 16, options.devices);
+  const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
+  SweepPlan plan = plan_of(options, graph);
+  const int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
+  if (plan.halving) plan.halving->lanes = lanes;
+  check_trials(plan);
+  if (options.dry_run) {
+    print_plan(plan, lanes);
+    return kDone;
+  }
+  std::optional<SweepRecord> before = record_before(options, plan);
+  std::error_code exists;
+  fs::create_directories(options.out, exists);
+  std::signal(SIGPIPE, SIG_IGN);
+  Sweep sweep(options, std::move(plan), std::move(before));
+  fmt::print("{} trials of {}, {} at once; logs and models in {}\n", sweep.record().plan.trials.size(),
+             printable(graph.name), lanes, printable(options.out));
+  std::fflush(stdout);
+  const bool over = sweep.run(devices, lanes);
+  print_answer(options, sweep.record());
+  if (!sweep.written()) return kFailed;
+  if (!over) return kInterrupted;
+  const auto& results = sweep.record().results;
+  const bool any = std::any_of(results.begin(), results.end(), [](const auto& result) { return result.error.empty(); });
+  return any ? kDone : kFailed;
+}
+
+void declare_sweep(Subcommands& commands) {
+  const auto command =
+      commands.add<SweepOptions>("sweep", "train many variants of a graph, several at once", command_sweep);
+  CLI::App& app = command.app;
+  SweepOptions& options = command.options;
+  bind_training(app, options);
+  const std::vector<const CLI::Option*> of_runs = std::as_const(app).get_options();
+  app.add_option("--vary", options.vary,
+                 "settings that trials differ in: train.lr=0.05,0.1, seed=1..5, train.lr=log(1e-3,1,8), "
+                 "a+b=1+2,3+4 together; without a count, log() and uniform() are drawn; repeatable")
+      ->type_name("NAME=VALUES")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--samples", options.samples, "draw so many combinations; 0: all of them")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0, kMostSweepTrials));
+  app.add_option("--folds", options.folds, "train on all but one of so many parts of the training data, for each part")
+      ->capture_default_str()
+      ->type_name("K")
+      ->check(whole(2, 1000));
+  app.add_option("--fold-by", options.fold_by, "samples with the same value of this field stay in one part")
+      ->type_name("FIELD")
+      ->check(not_empty());
+  app.add_option_function<std::string>(
+         "--search",
+         [&options](const std::string& word) {
+           if (word != "all" && word != "asha") throw GraphError("--search: expected all or asha, found " + word);
+           options.search = word == "asha" ? SweepOptions::Search::Asha : SweepOptions::Search::All;
+         },
+         "all: every trial trains to its end; asha: the best of each rung train on")
+      ->default_str("all")
+      ->type_name("HOW");
+  app.add_option("--first-rung", options.first_rung, "epochs after which asha judges a trial first")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(1));
+  app.add_option("--reduction", options.reduction, "one of so many trials of a rung trains on to the next")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(2, 1000));
+  app.add_flag("--find-lr", options.find_rate,
+               "try learning rates, 16 from 1e-5 to 1 unless --vary says others, for --iterations each (200)");
+  app.add_option("--output,-o", options.out, "the folder of logs and models")->type_name("DIR")->check(not_empty());
+  app.add_option("--at-once", options.at_once,
+                 "trials that train at the same time on each device; 0: by threads on a CPU, 16 on a GPU, fewer if "
+                 "they do not fit")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0, kMostAtOnce));
+  app.add_option("--keep", options.keep, "models to keep: of so many of the best trials, or all")
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_flag("--dry-run", options.dry_run, "print the trials, run nothing");
+  app.footer(
+      "A trial is what 'arbalest run' is with the options given here and the trial's settings. A setting with a dot\n"
+      "is an attribute, as --set takes it; any other an option of run, as in --vary seed=1..5 --vary "
+      "precision=fp32,bf16.\n"
+      "Trials that differ in seed or fold alone are one row of the leaderboard. 'arbalest report DIR' makes a page of\n"
+      "it. Ctrl-C ends the sweep with checkpoints; the same command with --resume goes on.");
+  command.check = [of_runs, &app, &options] {
+    if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
+    if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
+      throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
+    }
+    if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
+    if (options.search != SweepOptions::Search::Asha) {
+      for (const char* option : {"--first-rung", "--reduction"}) {
+        if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --search asha", option));
+      }
+    } else if (options.session.length.iterations) {
+      throw GraphError("--search asha counts epochs; --iterations excludes it");
+    }
+    const bool number =
+        !options.keep.empty() && options.keep.size() < 10 &&
+        std::all_of(options.keep.begin(), options.keep.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (options.keep != "all" && !number) {
+      throw GraphError(fmt::format("--keep: found '{}', expected a number or all", options.keep));
+    }
+    take_words(of_runs, options);
+  };
+}
+
+}  // namespace arbalest

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/sweep/leaderboard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace arbalest {
+namespace {
+
+TrialSettings without_repetitions(const TrialSettings& settings) {
+  TrialSettings kept;
+  for (const auto& setting : settings) {
+    if (!is_repetition(setting.first)) kept.push_back(setting);
+  }
+  return kept;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
+}
+
+std::string number_text(double value) {
+  return fmt::format("{:.5g}", value);
+}
+
+TableValue value_of(const std::vector<double>& values) {
+  if (values.empty()) return {"–"};
+  const double mean = mean_of(values);
+  const auto interval = mean_interval(values);
+  std::string text = number_text(mean);
+  if (interval) text += fmt::format(" ± {:.2g}", interval->high - mean);
+  return {text, mean, interval};
+}
+
+// Settings that some trials have another value of, in the order of the sweep.
+std::vector<std::string> varied_names(const SweepPlan& plan) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : plan.trials.front()) {
+    const bool varies = std::any_of(plan.trials.begin(), plan.trials.end(), [&](const TrialSettings& settings) {
+      return std::find(settings.begin(), settings.end(), std::pair(name, value)) == settings.end();
+    });
+    if (varies) names.push_back(name);
+  }
+  return names;
+}
+
+// The mean of all groups that have a value of the setting, for each of its values: what it does on the whole.
+ResultTable effect_of(const std::string& name, const Leaderboard& board) {
+  ResultTable table;
+  table.title = fmt::format("{} by {}", board.metric, name);
+  table.columns = {{name, false}, {board.metric, true, true}, {"trials"}};
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<double>> values;
+  for (const TrialGroup& group : board.groups) {
+    const auto setting = std::find_if(group.settings.begin(), group.settings.end(),
+                                      [&](const auto& each) { return each.first == name; });
+    if (setting == group.settings.end()) continue;
+    if (!values.contains(setting->second)) order.push_back(setting->second);
+    auto& of_value = values[setting->second];
+    of_value.insert(of_value.end(), group.values.begin(), group.values.end());
+  }
+  const auto text_number = [](const std::string& text) {
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    return *end == '\0' ? std::optional(number) : std::nullopt;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](const std::string& one, const std::string& two) {
+    const auto first = text_number(one), second = text_number(two);
+    return first && second && *first < *second;
+  });
+  for (const std::string& value : order) {
+    const std::vector<double>& of_value = values[value];
+    table.rows.push_back({{value}, value_of(of_value), {std::to_string(of_value.size()), double(of_value.size())}});
+  }
+  return table;
+}
+
+}  // namespace
+
+const SweepResult* last_result(const SweepRecord& record, int trial) {
+  const auto found = std::find_if(record.results.rbegin(), record.results.rend(),
+                                  [&](const SweepResult& result) { return result.job.trial == trial; });
+  return found == record.results.rend() ? nullptr : &*found;
+}
+
+int best_trial(const SweepRecord& record) {
+  int best = -1;
+  double greatest = 0;
+  for (int trial = 0; trial < int(record.plan.trials.size()); ++trial) {
+    const SweepResult* result = last_result(record, trial);
+    const std::optional<double> score = result ? result->score() : std::nullopt;
+    if (!score || (best >= 0 && *score <= greatest)) continue;
+    best = trial;
+    greatest = *score;
+  }
+  return best;
+}
+
+Leaderboard leaderboard_of(const SweepRecord& record) {
+  Leaderboard board;
+  std::vector<TrialSettings> order;
+  for (size_t t = 0; t < record.plan.trials.size(); ++t) {
+    const TrialSettings settings = without_repetitions(record.plan.trials[t]);
+    auto group = std::find_if(board.groups.begin(), board.groups.end(),
+                              [&](const TrialGroup& each) { return each.settings == settings; });
+    if (group == board.groups.end()) group = board.groups.insert(group, TrialGroup{.settings = settings});
+    group->trials.push_back(int(t));
+    const SweepResult* result = last_result(record, int(t));
+    if (!result) continue;
+    ++(result->error.empty() ? board.done : board.failed);
+    if (!result->error.empty()) ++group->failed;
+    if (board.metric.empty()) board.metric = result->metric;
+    board.lower = result->metric.empty() ? board.lower : result->lower;
+    if (!result->error.empty() || !result->value) continue;
+    group->values.push_back(*result->value);
+    group->results.push_back(size_t(result - record.results.data()));
+    group->epochs = std::max(group->epochs, result->epochs);
+  }
+  for (TrialGroup& group : board.groups) {
+    if (group.values.empty()) continue;
+    group.mean = mean_of(group.values);
+    group.interval = mean_interval(group.values);
+  }
+  const auto before = [&](const TrialGroup& one, const TrialGroup& two) {
+    if (one.mean.has_value() != two.mean.has_value()) return one.mean.has_value();
+    if (!one.mean) return false;
+    if (record.plan.halving && one.epochs != two.epochs) return one.epochs > two.epochs;
+    return board.lower ? *one.mean < *two.mean : *one.mean > *two.mean;
+  };
+  std::stable_sort(board.groups.begin(), board.groups.end(), before);
+  return board;
+}
+
+std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& record) {
+  const std::vector<std::string> names = varied_names(record.plan);
+  const bool several = std::any_of(board.groups.begin(), board.groups.end(),
+                                   [](const TrialGroup& group) { return group.trials.size() > 1; });
+  ResultTable table;
+  table.title =
+      fmt::format("{}: {} of {} trials{}", record.plan.title, board.done + board.failed, record.plan.trials.size(),
+                  board.failed > 0 ? fmt::format(", {} failed", board.failed) : "");
+  table.columns = {{"place"}};
+  std::vector<std::string> shown;
+  for (const std::string& name : names) {
+    if (!is_repetition(name)) shown.push_back(name);
+  }
+  for (const std::string& name : shown) table.columns.push_back({name, false});
+  table.columns.push_back({board.metric.empty() ? "value" : board.metric, true, true});
+  table.columns.push_back({several ? "trials" : "trial"});
+  table.columns.push_back({"epochs"});
+  int place = 0;
+  for (const TrialGroup& group : board.groups) {
+    std::vector<TableValue> row = {{std::to_string(++place), double(place)}};
+    for (const std::string& name : shown) {
+      const auto setting = std::find_if(group.settings.begin(), group.settings.end(),
+                                        [&](const auto& each) { return each.first == name; });
+      row.push_back({setting == group.settings.end() ? "" : setting->second});
+    }
+    TableValue value = value_of(group.values);
+    if (group.values.empty() && group.failed > 0) value.text = "failed";
+    row.push_back(std::move(value));
+    std::string trials = several ? std::to_string(group.trials.size()) : std::to_string(group.trials.front() + 1);
+    if (several && group.failed > 0) trials += fmt::format(" ({} failed)", group.failed);
+    row.push_back({trials});
+    row.push_back({std::to_string(group.epochs), double(group.epochs)});
+    table.rows.push_back(std::move(row));
+  }
+  if (several) table.notes.push_back("± is the interval of 95 % of the mean, by Student's distribution.");
+  std::vector<ResultTable> tables = {std::move(table)};
+  for (const std::string& name : shown) {
+    if (shown.size() > 1) tables.push_back(effect_of(name, board));
+  }
+  return tables;
+}
+
+}  // namespace arbalest

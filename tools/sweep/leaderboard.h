@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The trials of a sweep, the best first, and what their settings do.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/experiment/answer/table.h"
+#include "tools/sweep/sweep_log.h"
+
+namespace arbalest {
+
+// Trials that differ in seed and fold alone.
+struct TrialGroup {
+  TrialSettings settings;       // without seed and fold
+  std::vector<int> trials;      // of the sweep, in order
+  std::vector<double> values;   // of those that have one
+  std::vector<size_t> results;  // the last of each of these, in SweepRecord::results
+  int failed = 0;
+  int64_t epochs = 0;                  // the most that one was trained
+  std::optional<double> mean;          // of the values; none: there is no value
+  std::optional<Confidence> interval;  // of 95 %, by Student's distribution; none: of fewer than two values
+};
+
+struct Leaderboard {
+  std::string metric;
+  bool lower = false;              // whether less of it is better
+  std::vector<TrialGroup> groups;  // the best mean first; those that trained less far come later
+  int done = 0, failed = 0;        // trials
+};
+
+Leaderboard leaderboard_of(const SweepRecord& record);
+
+// The last result of a trial; nullptr if there is none.
+const SweepResult* last_result(const SweepRecord& record, int trial);
+
+// The trial with the best last result, from 0 on; −1: none has a value.
+int best_trial(const SweepRecord& record);
+
+// The groups, and for each setting with several values the mean of its trials at each of them.
+std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& record);
+
+}  // namespace arbalest

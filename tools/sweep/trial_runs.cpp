@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/sweep/trial_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/plain_message.h"
+#include "executor/run/binding.h"
+#include "tools/command/one_run.h"
+#include "tools/command/subcommand.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Notes what a run reports.
+class TrialObserver final : public RunObserver {
+ public:
+  TrialObserver(SweepResult& result, const SweepSurroundings& around) : result_(result), around_(around) {}
+
+  void started(const RunStarted& event) override {
+    validates_ = event.validates && !event.best_metric.empty() && !event.better.empty();
+    result_.metric = validates_ ? event.best_metric : "loss";
+    result_.lower = !validates_ || event.better == "lower";
+    if (!event.note.empty() && around_.noted) around_.noted(event.note);
+  }
+  void progress(const RunProgress& event) override {
+    if (!event.loss_undefined) result_.loss = event.loss;
+    result_.seconds = event.seconds;
+    result_.images_per_second = event.images_per_second;
+  }
+  void epoch(const EpochEnded& event) override {
+    if (!event.loss_undefined) result_.loss = event.loss;
+    result_.epochs = event.epoch;
+    if (validates_) return;
+    result_.value = result_.loss;
+    result_.epoch = event.epoch;
+    tell(event.images_per_second, event.seconds);
+  }
+  void validation(const Validated& event) override {
+    if (!validates_) return;
+    const auto found = std::find_if(event.metrics.begin(), event.metrics.end(),
+                                    [&](const auto& metric) { return metric.first == result_.metric; });
+    const double value = found != event.metrics.end() ? found->second : event.loss;
+    if (!result_.value || (result_.lower ? value < *result_.value : value > *result_.value)) {
+      result_.value = value;
+      result_.epoch = event.epoch;
+    }
+    tell(result_.images_per_second, event.seconds);
+  }
+  void finished(const RunFinished& event) override {
+    result_.end = name_of(event.reason);
+    result_.epochs = event.epoch;
+    result_.seconds = event.seconds;
+    result_.images_per_second = event.images_per_second;
+    if (validates_ && event.best_epoch > 0) {  // over all of the trial, also before this job
+      result_.value = event.best_value;
+      result_.epoch = event.best_epoch;
+    }
+    if (!result_.value && !validates_) result_.value = result_.loss;
+  }
+
+ private:
+  void tell(double images_per_second, double seconds) {
+    result_.images_per_second = images_per_second;
+    result_.seconds = seconds;
+    if (around_.progress) around_.progress(result_);
+  }
+
+  SweepResult& result_;
+  const SweepSurroundings& around_;
+  bool validates_ = false;
+};
+
+RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {
+  const std::string folder = trial_folder(around.folder, job.trial);
+  std::vector<std::string> words = words_of_job(plan, job);
+  const auto add = [&](const char* option, const std::string& value) {
+    words.push_back(fmt::format("--{}={}", option, value));
+  };
+  add("log", (fs::path(folder) / "log.jsonl").string());
+  add("save", trial_model(around.folder, job.trial));
+  add("checkpoint", trial_checkpoints(around.folder, job.trial));
+  std::error_code unknown;
+  if (fs::exists(trial_checkpoints(around.folder, job.trial), unknown)) words.emplace_back("--resume");
+  RunOptions options = options_of_run(words);
+  const PlanDevice& device = around.devices[size_t(lane) % around.devices.size()];
+  options.devices = to_string(device);
+  options.session.execution.threads = around.threads;
+  return options;
+}
+
+}  // namespace
+
+std::string trial_model(const std::string& folder, int trial) {
+  return (fs::path(trial_folder(folder, trial)) / "model.safetensors").string();
+}
+
+std::string trial_checkpoints(const std::string& folder, int trial) {
+  return (fs::path(trial_folder(folder, trial)) / "checkpoints").string();
+}
+
+std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job) {
+  std::vector<std::string> words = plan.words;
+  for (const auto& [name, value] : plan.trials[size_t(job.trial)]) {
+    if (name == "fold") {
+      words.insert(words.end(), {"--set", plan.fold + value});
+    } else if (name.find('.') != name.npos) {
+      words.insert(words.end(), {"--set", fmt::format("{}={}", name, value)});
+    } else {
+      words.push_back(fmt::format("--{}={}", name, value));
+    }
+  }
+  if (plan.halving) {
+    words.push_back(fmt::format("--epochs={}", job.epochs));
+    words.push_back(fmt::format("--schedule-epochs={}", plan.halving->epochs.back()));
+  }
+  return words;
+}
+
+RunOptions options_of_run(const std::vector<std::string>& words) {
+  std::vector<const char*> all = {"arbalest", "run"};
+  for (const std::string& word : words) all.push_back(word.c_str());
+  const Command command = parse_command_line(int(all.size()), all.data());
+  const RunOptions* options = options_if<RunOptions>(command);
+  if (!options) throw GraphError("such words are no run");
+  return *options;
+}
+
+TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {
+  TrialEnd trial;
+  SweepResult& result = trial.result;
+  result.job = job;
+  TrialObserver observer(result, around);
+  try {
+    std::error_code exists;
+    fs::create_directories(trial_folder(around.folder, job.trial), exists);
+    const RunOptions options = options_of_job(plan, job, lane, around);
+    const RunOutcome outcome = run_as_told(
+        options, {.shared = around.shared, .observers = {&observer}, .begins = [&] { return around.stop; }});
+    const RunEnd reason = outcome.end.reason;
+    if (reason == RunEnd::Interrupted || reason == RunEnd::TimeLimit) trial.end.kind = JobEnd::Kind::Stopped;
+    if (!outcome.written) result.error = "not all files of the run could be written";
+  } catch (const LacksMemory& error) {
+    trial.end = {JobEnd::Kind::LacksMemory, {}, error.what()};
+  } catch (const std::exception& error) {
+    result.error = plain_message(error);
+  }
+  trial.end.score = result.score();
+  return trial;
+}
+
+}  // namespace arbalest

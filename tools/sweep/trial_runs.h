@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The runs of a sweep's trials: each is what `arbalest run` is with the words of the sweep and the trial's settings.
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "executor/sweep/run_jobs.h"
+#include "tools/command/options.h"
+#include "tools/sweep/sweep_log.h"
+
+namespace arbalest {
+
+// The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains.
+std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job);
+
+// The options that the words of a run stand for. Throws GraphError as the command line does.
+RunOptions options_of_run(const std::vector<std::string>& words);
+
+// What the runs of a sweep have in common.
+struct SweepSurroundings {
+  std::string folder;
+  std::vector<PlanDevice> devices;  // one a lane, in turn
+  int threads = 1;                  // of each run
+  std::shared_ptr<SharedResources> shared;
+  std::stop_token stop;
+  // Called for each validation, or epoch if there is none, on a thread of the run, with what the run has found so far.
+  std::function<void(const SweepResult&)> progress;
+  std::function<void(const std::string& note)> noted;  // what a run says about settings that are probably not meant
+};
+
+// Runs a job to its end. The result is there if the job is judged. Does not throw.
+struct TrialEnd {
+  JobEnd end;
+  SweepResult result;
+};
+TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around);
+
+// The files of a trial in its folder.
+std::string trial_model(const std::string& folder, int trial);  // weights at its end
+std::string trial_checkpoints(const std::string& folder, int trial);
+
+}  // namespace arbalest

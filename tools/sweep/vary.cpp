@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/sweep/vary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(at, from), text.size());
+    parts.emplace_back(text.substr(from, end - from));
+    from = end + 1;
+  }
+  return parts;
+}
+
+std::optional<double> number_of(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && std::isfinite(number);
+  return whole ? std::optional(number) : std::nullopt;
+}
+
+// Few digits, since rates are read and typed again.
+std::string text_of(double number) {
+  return fmt::format("{:.4g}", number);
+}
+
+class VaryReader {
+ public:
+  explicit VaryReader(const std::string& text) : text_(text) {}
+
+  VariedSettings read() {
+    const size_t equals = text_.find('=');
+    if (equals == text_.npos || equals == 0 || equals + 1 == text_.size()) fail("NAME=VALUES, as in train.lr=0.05,0.1");
+    varied_.names = split(std::string_view(text_).substr(0, equals), '+');
+    for (const std::string& name : varied_.names) {
+      if (name.empty()) fail("a name on each side of '+'");
+    }
+    const std::string_view values = std::string_view(text_).substr(equals + 1);
+    if (read_function(values) || read_range(values)) return varied_;
+    for (const std::string& value : split(values, ',')) {
+      if (value.empty()) fail("a value on each side of ','");
+      std::vector<std::string> together = varied_.names.size() > 1 ? split(value, '+') : std::vector{value};
+      if (together.size() != varied_.names.size() || std::count(together.begin(), together.end(), "") > 0) {
+        fail(fmt::format("{} values with '+' between them, found '{}'", varied_.names.size(), value));
+      }
+      varied_.values.push_back(std::move(together));
+    }
+    return varied_;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw GraphError(fmt::format("--vary '{}': expected {}", text_, expected));
+  }
+
+  void add(const std::string& value) { varied_.values.push_back({value}); }
+  void one_name() const {
+    if (varied_.names.size() > 1) fail("lists, since several settings change together");
+  }
+
+  // "linear(A,B,N)" and the like.
+  bool read_function(std::string_view values) {
+    const size_t open = values.find('(');
+    if (open == values.npos || values.back() != ')') return false;
+    const std::string_view function = values.substr(0, open);
+    if (function != "linear" && function != "log" && function != "uniform") return false;
+    one_name();
+    std::vector<double> numbers;
+    for (const std::string& part : split(values.substr(open + 1, values.size() - open - 2), ',')) {
+      const auto number = number_of(part);
+      if (!number) fail(fmt::format("numbers between the parentheses, found '{}'", part));
+      numbers.push_back(*number);
+    }
+    const bool counted = numbers.size() == 3;
+    if (function == "linear" ? !counted : function == "uniform" ? numbers.size() != 2 : numbers.size() - 2 > 1) {
+      fail(function == "linear"    ? "linear(FROM,TO,COUNT)"
+           : function == "uniform" ? "uniform(FROM,TO)"
+                                   : "log(FROM,TO) or log(FROM,TO,COUNT)");
+    }
+    varied_.low = numbers[0];
+    varied_.high = numbers[1];
+    varied_.logarithmic = function == "log";
+    if (varied_.logarithmic && (varied_.low <= 0 || varied_.high <= 0)) fail("positive numbers for log");
+    if (varied_.low >= varied_.high) fail("the smaller number first");
+    if (!counted) return true;
+    const double count = numbers[2];
+    if (count != std::floor(count) || count < 2 || count > double(kMostSweepTrials)) {
+      fail(fmt::format("a whole number from 2 to {} for the count", kMostSweepTrials));
+    }
+    for (int64_t i = 0; i < int64_t(count); ++i) add(text_of(at(double(i) / (count - 1))));
+    return true;
+  }
+
+  // "1..20"
+  bool read_range(std::string_view values) {
+    const size_t dots = values.find("..");
+    if (dots == values.npos) return false;
+    const auto from = number_of(values.substr(0, dots)), to = number_of(values.substr(dots + 2));
+    if (!from || !to) return false;  // a path, perhaps
+    one_name();
+    if (*from != std::floor(*from) || *to != std::floor(*to) || *from > *to ||
+        *to - *from >= double(kMostSweepTrials)) {
+      fail(fmt::format("FROM..TO of whole numbers, the smaller first, at most {} of them", kMostSweepTrials));
+    }
+    for (auto number = int64_t(*from); number <= int64_t(*to); ++number) add(std::to_string(number));
+    return true;
+  }
+
+  double at(double share) const { return value_at(varied_, share); }
+
+ public:
+  static double value_at(const VariedSettings& varied, double share) {
+    if (!varied.logarithmic) return varied.low + share * (varied.high - varied.low);
+    return std::exp(std::log(varied.low) + share * (std::log(varied.high) - std::log(varied.low)));
+  }
+
+ private:
+  const std::string text_;
+  VariedSettings varied_;
+};
+
+void check_names(const std::vector<VariedSettings>& varied, int64_t samples) {
+  std::set<std::string> names;
+  for (const VariedSettings& each : varied) {
+    for (const std::string& name : each.names) {
+      if (!names.insert(name).second) throw GraphError(fmt::format("--vary: '{}' is given twice", name));
+    }
+    if (each.drawn() && samples == 0) {
+      throw GraphError(
+          fmt::format("--vary {0}: numbers are to be drawn; expected --samples N, or a count, as in "
+                      "{0}={1}({2:g},{3:g},5)",
+                      each.names.front(), each.logarithmic ? "log" : "linear", each.low, each.high));
+    }
+  }
+}
+
+[[noreturn]] void fail_of_too_many() {
+  throw GraphError(fmt::format("--vary: more than {} trials", kMostSweepTrials));
+}
+
+void add_values(TrialSettings& settings, const VariedSettings& from, size_t place) {
+  for (size_t n = 0; n < from.names.size(); ++n) settings.emplace_back(from.names[n], from.values[place][n]);
+}
+
+// Every trial so far with every value.
+std::vector<TrialSettings> multiplied(const std::vector<TrialSettings>& trials, const VariedSettings& varied) {
+  if (trials.size() * varied.values.size() > size_t(kMostSweepTrials)) fail_of_too_many();
+  std::vector<TrialSettings> all;
+  for (const TrialSettings& trial : trials) {
+    for (size_t place = 0; place < varied.values.size(); ++place) {
+      all.push_back(trial);
+      add_values(all.back(), varied, place);
+    }
+  }
+  return all;
+}
+
+bool repeats(const VariedSettings& varied) {
+  return std::all_of(varied.names.begin(), varied.names.end(), is_repetition);
+}
+
+}  // namespace
+
+VariedSettings parse_varied(const std::string& text) {
+  return VaryReader(text).read();
+}
+
+bool is_repetition(const std::string& name) {
+  return name == "seed" || name == "fold";
+}
+
+std::vector<TrialSettings> combinations(const std::vector<VariedSettings>& varied, int64_t samples, uint64_t seed) {
+  check_names(varied, samples);
+  std::vector<TrialSettings> trials(1);
+  if (samples > 0) {
+    if (samples > kMostSweepTrials) fail_of_too_many();
+    trials.clear();
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      TrialSettings& settings = trials.emplace_back();
+      for (const VariedSettings& each : varied) {
+        if (repeats(each)) continue;
+        // By name, so that a setting that is added leaves the others as they are.
+        const uint64_t key = random_key(seed, hash_name("sweep " + each.names.front()));
+        const double share = uniform(philox(key, uint64_t(sample), 0).word[0]);
+        if (each.drawn()) {
+          settings.emplace_back(each.names.front(), text_of(VaryReader::value_at(each, share)));
+        } else {
+          add_values(settings, each, std::min(size_t(share * double(each.values.size())), each.values.size() - 1));
+        }
+      }
+    }
+  }
+  for (const VariedSettings& each : varied) {
+    if (samples == 0 || repeats(each)) trials = multiplied(trials, each);
+  }
+  return trials;
+}
+
+std::string to_string(const TrialSettings& settings, bool repetitions) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    if (!repetitions && is_repetition(name)) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
+  }
+  return text;
+}
+
+}  // namespace arbalest

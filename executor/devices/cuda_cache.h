@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <tuple>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace arbalest {
 struct DeviceCache {
   std::map<int, int64_t> free_bytes;                     // by ordinal, before all else
   std::map<int, std::shared_ptr<CudaContext>> contexts;  // by ordinal
+  // By ordinal. Held at first runs of a step, by one lane of any plan at a time: recordings of two would meet in what a
+  // library's handle runs aside.
+  std::map<int, std::shared_ptr<std::mutex>> recording;
   // By ordinals in a plan's order, the ranks of the devices that a lane spans, and the lane's number among those of
   // collectives.
   std::map<std::tuple<std::vector<int>, std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;

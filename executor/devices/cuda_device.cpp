@@ -105,6 +105,9 @@ class CudaDevice final : public Device {
     std::shared_ptr<CudaContext>& ours = cache.contexts[index];
     if (!ours) ours = std::make_shared<CudaContext>(index);
     context_ = ours;
+    std::shared_ptr<std::mutex>& recording = cache.recording[index];
+    if (!recording) recording = std::make_shared<std::mutex>();
+    recording_ = recording;
   }
 
   ~CudaDevice() override {
@@ -414,7 +417,7 @@ class CudaDevice final : public Device {
       int& tries = recording.tries[index];
       if (!records && tries > 0) return run_eagerly(variant, lane);
       const CallWatch::Loading loading(lane.caller);
-      const std::scoped_lock lock(context_->recording);
+      const std::scoped_lock lock(*recording_);
       ++tries;
       if (!records || !record(variant, lane, recorded, tries == kTries)) return run_eagerly(variant, lane);
     }
@@ -483,6 +486,7 @@ class CudaDevice final : public Device {
   int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   std::shared_ptr<CudaContext> context_;
+  std::shared_ptr<std::mutex> recording_;  // DeviceCache::recording
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   CudaEventList event_list_;

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "io/sources/limited.h"
+#include "io/sources/split_part.h"
 #include "io/sources/source.h"
 
 namespace arbalest {

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "io/sources/limited.h"
 #include "io/sources/schemes.h"
+#include "io/sources/split_part.h"
 
 namespace arbalest {
 
@@ -99,11 +99,12 @@ void check_split(const SourceSpec& spec, const SourceScheme& scheme) {
                                fmt::join(scheme.splits, " or "), did_you_mean(spec.split, scheme.splits)));
 }
 
-constexpr const char* kLimit = "limit";  // an option of all schemes
+// Options of all schemes.
+constexpr const char *kLimit = "limit", *kFolds = "folds", *kFold = "fold", *kBy = "by";
 
 void parse_options(SourceSpec& spec, std::string_view rest, const SourceScheme& scheme) {
   std::vector<std::string> known = scheme.options;
-  known.emplace_back(kLimit);
+  for (const char* option : {kLimit, kFolds, kFold, kBy}) known.emplace_back(option);
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find('&'));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
@@ -118,6 +119,30 @@ void parse_options(SourceSpec& spec, std::string_view rest, const SourceScheme& 
     if (spec.find(key)) throw GraphError(fmt::format("source '{}': option '{}' is given twice", spec.text, key));
     spec.options.emplace_back(key, item.substr(equals + 1));
   }
+}
+
+// The fold that the options ask for. Validation's split then is the fold itself, of the split that is trained on, which
+// is opened in its place.
+std::optional<Fold> fold_in(SourceSpec& spec, const SourceScheme& scheme) {
+  constexpr int64_t kMost = 1000;
+  if (!spec.find(kFolds)) {
+    for (const char* option : {kFold, kBy}) {
+      if (!spec.find(option)) continue;
+      throw GraphError(fmt::format("source '{}': option '{}' needs folds=K&fold=N", spec.text, option));
+    }
+    return std::nullopt;
+  }
+  Fold fold;
+  fold.folds = spec.integer(kFolds, 0, 2, kMost);
+  if (!spec.find(kFold)) {
+    throw GraphError(
+        fmt::format("source '{}': folds={} needs fold=N, from 1 to {}", spec.text, fold.folds, fold.folds));
+  }
+  fold.fold = spec.integer(kFold, 0, 1, fold.folds);
+  fold.held_out = spec.split != scheme.splits.front();
+  if (const std::string* by = spec.find(kBy)) fold.by = *by;
+  spec.split = scheme.splits.front();
+  return fold;
 }
 
 bool parse_integer(std::string_view text, int64_t& value) {
@@ -250,10 +275,12 @@ std::unique_ptr<Source> open_source(const std::string& text, const std::string& 
         fmt::format("source '{}': found '{}' after the colon, expected nothing or '?key=value&...'", text, spec.path));
   if (question != std::string::npos) parse_options(spec, std::string_view(text).substr(question + 1), scheme);
   const int64_t limit = spec.integer(kLimit, 0, 1, std::numeric_limits<int64_t>::max());
+  const std::optional<Fold> fold = fold_in(spec, scheme);
   std::unique_ptr<Source> source = scheme.open(spec);
   if (!source) throw GraphError(fmt::format("source '{}': the scheme '{}' opened nothing", text, scheme.name));
   check_source(*source);
-  return spec.find(kLimit) ? limited_source(std::move(source), limit) : std::move(source);
+  if (spec.find(kLimit)) source = limited_source(std::move(source), limit);
+  return fold ? fold_source(std::move(source), *fold) : std::move(source);
 }
 
 bool follows_seed(const std::string& text) {

@@ -133,7 +133,8 @@ void register_source(SourceScheme scheme);
 // `arbalest sources` and docs/sources.md print it) or a registered one. Photos (folder, csv, tar) have the fields
 // 'image', a file's bytes, and 'label': an int32, or a float for each of a table's several labels. Digits and noise,
 // mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread over
-// it, the same ones for any seed; all if there are no more.
+// it, the same ones for any seed; all if there are no more. With ?folds=K&fold=N the first split is all of it but fold
+// N of K, and every other split is that fold; &by=FIELD keeps samples with the same value of the field together.
 // Throws GraphError for a spec that is wrong (unknown scheme, option or split), and if the source states no fields or
 // no samples. Throws RunError for files that are missing or malformed, MissingSplit if the split has no files or
 // samples.

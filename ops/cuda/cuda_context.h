@@ -119,9 +119,6 @@ struct CudaContext : DeviceContext {
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   HandlePool handles;
   std::mutex timing;  // held while something is timed, which others would disturb
-  // Held at first runs of a step, by one lane at a time: recordings of two would meet in what a library's handle runs
-  // aside.
-  std::mutex recording;
   // Plans by problem. A null plan: no engine supports it.
   PlanCache<ConvolutionPlan> convolution_plans;
   PlanCache<FusedAttentionPlan> attention_plans;

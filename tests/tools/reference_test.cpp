@@ -118,7 +118,9 @@ std::string sources() {
   std::string text = fmt::format(
       "# Sources\n\nThe kinds of data sets that `source` of arbalest.Prefetch, `--set prefetch.source=…` and `arbalest "
       "data …` take:\na kind, a colon, what it reads, and options after `?` with `&` between them. `arbalest sources "
-      "NAME` says the same. {}\nEvery source takes `limit=N`: so many samples of each split, to try something out.\n\n"
+      "NAME` says the same. {}\nEvery source takes `limit=N`: so many samples of each split, to try something out. With "
+      "`folds=K&fold=N` training has all samples of the first split but fold N of K, and validation has that fold; "
+      "`by=FIELD` keeps samples with the same value of a field in one fold.\n\n"
       "| source | data | options |\n| --- | --- | --- |\n",
       kMade);
   for (const auto& [scheme, doc] : library_schemes()) {

@@ -33,6 +33,7 @@ struct GraphOptions {
   ModelFiles models;             // of the models that the graph calls
   SessionOptions session;        // without devices: see session_options()
   std::set<std::string> given;   // of --seed and --skip-bad, those on the command line
+  bool tells_of_set = true;      // warns of what `set` changes without effect
 };
 
 // An option of a command line, given or not, under its name without dashes.
@@ -65,9 +66,9 @@ struct SweepOptions : RunOptions {
   int64_t first_rung = 1;  // epochs
   int reduction = 3;
   bool find_rate = false;
-  std::string out;          // the folder of logs and models
-  int at_once = 0;          // trials on each device; 0: by the device
-  std::string keep = "1";   // models: of so many of the best, or "all"
+  std::string out;         // the folder of logs and models
+  int at_once = 0;         // trials on each device; 0: by the device
+  std::string keep = "1";  // models: of so many of the best, or "all"
   bool dry_run = false;
   std::vector<std::string> words;  // of `arbalest run`, that all trials share
   std::set<std::string> varies;    // options of it that trials may differ in, without dashes

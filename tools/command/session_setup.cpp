@@ -63,7 +63,8 @@ void tell_of_idle_overrides(const Graph& graph, const SessionOptions& session) {
 Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files) {
   Graph graph = load(options, files);
   for (const std::string& assignment : options.set) {
-    if (const std::string idle = apply_override(graph, assignment); !idle.empty()) warn(idle);
+    const std::string idle = apply_override(graph, assignment);
+    if (!idle.empty() && options.tells_of_set) warn(idle);
   }
   tell_of_idle_overrides(graph, options.session);
   return graph;

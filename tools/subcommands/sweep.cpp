@@ -73,12 +73,12 @@ int64_t epochs_of(const SweepOptions& options, const Graph& graph) {
   return std::max<int64_t>(1, int64_t(float_attribute(node_of(graph, "arbalest.Train"), "epochs")));
 }
 
-std::vector<VariedSettings> varied_of(const SweepOptions& options, const Graph& graph) {
+std::vector<VariedSettings> varied_of(const SweepOptions& options) {
   std::vector<VariedSettings> varied;
   for (const std::string& text : options.vary) varied.push_back(parse_varied(text));
   if (options.folds > 0) varied.push_back(parse_varied(fmt::format("fold=1..{}", options.folds)));
   if (options.find_rate && varied.empty()) {
-    varied.push_back(parse_varied(fmt::format("{}.lr=log(1e-5,1,16)", node_of(graph, "arbalest.Train").name)));
+    varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
   }
   return varied;
 }
@@ -90,8 +90,8 @@ std::string fold_of(const SweepOptions& options, const Graph& graph) {
   node_of(graph, "arbalest.Validate");
   const std::string source = string_attribute(prefetch, "source");
   const std::string by = options.fold_by.empty() ? "" : "by=" + options.fold_by + "&";
-  return fmt::format("{}.source={}{}folds={}&{}fold=", prefetch.name, source,
-                     source.find('?') == source.npos ? "?" : "&", options.folds, by);
+  return fmt::format("prefetch.source={}{}folds={}&{}fold=", source, source.find('?') == source.npos ? "?" : "&",
+                     options.folds, by);
 }
 
 void check_names(const SweepPlan& plan, const SweepOptions& options) {
@@ -109,7 +109,7 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
   SweepPlan plan;
   plan.title = graph.name;
   plan.words = options.words;
-  plan.trials = combinations(varied_of(options, graph), options.samples, options.session.numerics.seed);
+  plan.trials = combinations(varied_of(options), options.samples, options.session.numerics.seed);
   plan.fold = fold_of(options, graph);
   plan.finds_rate = options.find_rate;
   if (options.find_rate) add_words_of_rate_search(plan.words, graph, options);
@@ -118,6 +118,7 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
     if (std::any_of(first.begin(), first.end(), [](const auto& each) { return each.first == "epochs"; })) {
       throw GraphError("--search asha decides how many epochs a trial trains; --vary epochs excludes it");
     }
+    std::erase_if(plan.words, [](const std::string& word) { return word.starts_with("--epochs="); });
     plan.halving =
         HalvingRule{rungs_between(options.first_rung, epochs_of(options, graph), options.reduction), options.reduction};
   }
@@ -160,7 +161,7 @@ class Sweep {
     around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
     around.stop = interrupt.token();
     around.progress = [this](const SweepResult& result) { progress(result); };
-    around.noted = [this](const std::string& note) { tell_note(note); };
+    around.noted = [this](int trial, const std::string& note) { tell_note(trial, note); };
     const auto began = std::chrono::steady_clock::now();
     const JobRunner runner{
         .lanes = lanes,
@@ -235,9 +236,11 @@ class Sweep {
                      why.substr(0, why.find('\n'))));
   }
 
-  void tell_note(const std::string& note) {
+  // What one trial says holds for others, too.
+  void tell_note(int trial, const std::string& note) {
     const std::scoped_lock lock(mutex_);
-    if (!notes_.insert(note).second) return;
+    if (record_.plan.finds_rate || (noted_ && *noted_ != trial)) return;
+    noted_ = trial;
     clear_status();
     warn(note);
   }
@@ -262,7 +265,7 @@ class Sweep {
     std::error_code ignored;
     if (!record_.plan.halving) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
     if (options_.keep == "all") return;
-    const auto most = size_t(std::stoll(options_.keep));
+    const size_t most = record_.plan.finds_rate ? 0 : size_t(std::stoll(options_.keep));
     std::vector<std::pair<double, int>> ranked;
     std::set<int> seen;
     for (auto result = record_.results.rbegin(); result != record_.results.rend(); ++result) {
@@ -291,8 +294,8 @@ class Sweep {
   std::mutex mutex_;                // of what follows, the log, the record, and standard output
   size_t told_promotions_ = 0;
   std::map<int, SweepResult> under_way_;  // by trial
-  std::set<std::string> notes_;
-  bool shown_ = false;  // the status line
+  std::optional<int> noted_;              // the trial whose notes have been told
+  bool shown_ = false;                    // the status line
 };
 
 // The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.

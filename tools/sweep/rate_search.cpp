@@ -40,8 +40,8 @@ void add_words_of_rate_search(std::vector<std::string>& words, const Graph& grap
     fail(*train, "schedule \"onecycle\" rises from a fraction of the rate; --find-lr needs one that begins with it");
   }
   // The schedule becomes so long that the rate stays what it is at first.
-  for (const char* constant : {"epochs=1000000", "warmup=0"}) {
-    words.insert(words.end(), {"--set", fmt::format("{}.{}", train->name, constant)});
+  for (const char* constant : {"train.epochs=1000000", "train.warmup=0"}) {
+    words.insert(words.end(), {"--set", constant});
   }
   if (!options.session.length.iterations && !options.session.length.epochs) {
     words.push_back(fmt::format("--iterations={}", kIterations));
@@ -63,7 +63,9 @@ std::string rate_advice(const SweepRecord& record) {
   std::string text = fmt::format("the loss is lowest at a rate of {:g}: {:.4g}", best->first, best->second);
   if (from != to) text += fmt::format("; from {:g} to {:g} it is nearly as low", from->first, to->first);
   if (best == losses.begin()) text += "; lower rates may be better still";
-  if (best + 1 == losses.end()) text += "; higher rates may be better still";
+  const bool diverged = std::any_of(record.results.begin(), record.results.end(),
+                                    [](const SweepResult& result) { return !result.error.empty(); });
+  if (best + 1 == losses.end()) text += diverged ? "; the next higher one fails" : "; higher rates may be better still";
   return text + "\n";
 }
 

@@ -25,7 +25,7 @@ class TrialObserver final : public RunObserver {
     validates_ = event.validates && !event.best_metric.empty() && !event.better.empty();
     result_.metric = validates_ ? event.best_metric : "loss";
     result_.lower = !validates_ || event.better == "lower";
-    if (!event.note.empty() && around_.noted) around_.noted(event.note);
+    if (!event.note.empty() && around_.noted) around_.noted(result_.job.trial, event.note);
   }
   void progress(const RunProgress& event) override {
     if (!event.loss_undefined) result_.loss = event.loss;
@@ -125,9 +125,13 @@ RunOptions options_of_run(const std::vector<std::string>& words) {
   std::vector<const char*> all = {"arbalest", "run"};
   for (const std::string& word : words) all.push_back(word.c_str());
   const Command command = parse_command_line(int(all.size()), all.data());
-  const RunOptions* options = options_if<RunOptions>(command);
-  if (!options) throw GraphError("such words are no run");
-  return *options;
+  if (const Exit* exit = options_if<Exit>(command)) {
+    const std::string prefix = "arbalest: ";
+    throw GraphError(exit->text.starts_with(prefix) ? exit->text.substr(prefix.size()) : exit->text);
+  }
+  RunOptions options = *options_if<RunOptions>(command);
+  options.tells_of_set = false;  // the sweep has told of its own; trials replace them
+  return options;
 }
 
 TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {

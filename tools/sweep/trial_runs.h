@@ -30,7 +30,7 @@ struct SweepSurroundings {
   std::stop_token stop;
   // Called for each validation, or epoch if there is none, on a thread of the run, with what the run has found so far.
   std::function<void(const SweepResult&)> progress;
-  std::function<void(const std::string& note)> noted;  // what a run says about settings that are probably not meant
+  std::function<void(int trial, const std::string& note)> noted;  // about settings that are probably not meant
 };
 
 // Runs a job to its end. The result is there if the job is judged. Does not throw.

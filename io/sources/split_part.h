@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A part of a split. Internal to io.
+// Parts of a split: a few of its samples, or the folds of cross-validation. Internal to io.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "io/sources/source.h"
 
@@ -22,5 +23,17 @@ class FileChecks {
 // permutation that is always the same. So classes are about as frequent as in the split, and a smaller limit's are
 // among a larger one's. If neighbours are best read together (Source::block()), neighbours are drawn.
 std::unique_ptr<Source> limited_source(std::unique_ptr<Source> source, int64_t limit);
+
+// A fold of a split, or all the others.
+struct Fold {
+  int64_t folds = 2, fold = 1;  // from 1 on
+  bool held_out = false;        // the fold itself; otherwise what is left
+  std::string by;               // a field: samples with the same value of it stay together; "": none does
+};
+
+// Each class has about the same part of each fold, if the source has classes and no field holds samples together. The
+// division is always the same. Throws GraphError for a field that `source` lacks or that is no whole number, and if a
+// fold would be empty.
+std::unique_ptr<Source> fold_source(std::shared_ptr<const Source> source, const Fold& fold);
 
 }  // namespace arbalest

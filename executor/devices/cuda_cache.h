@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "executor/devices/cuda_poller.h"
 #include "executor/devices/device.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/replicas/collective_context.h"
@@ -21,6 +22,9 @@ struct DeviceCache {
   // By ordinal. Held at first runs of a step, by one lane of any plan at a time: recordings of two would meet in what a
   // library's handle runs aside.
   std::map<int, std::shared_ptr<std::mutex>> recording;
+  // By ordinal: the thread that looks at what plans have under way, as long as one runs.
+  std::map<int, std::weak_ptr<PollingThread>> polling;
+  std::mutex starting;  // of a polling thread
   // By ordinals in a plan's order, the ranks of the devices that a lane spans, and the lane's number among those of
   // collectives.
   std::map<std::tuple<std::vector<int>, std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;

@@ -135,8 +135,10 @@ class CudaCollectives final : public Queues {
     std::vector<CudaPoller::Pending*> pending;
     for (const auto& link : links_) pending.push_back(&link->pending);
     poller_ = std::make_unique<CudaPoller>(
-        device_names(), devices_[0], std::move(pending), sink, trace, callers_.looking,
-        [this](size_t link, const Instance& oldest, bool) { check(*links_[link], oldest); });
+        device_names(), devices_[0], std::move(pending),
+        CudaPoller::Watched{sink, trace, callers_.looking,
+                            [this](size_t link, const Instance& oldest, bool) { check(*links_[link], oldest); }},
+        std::make_shared<PollingThread>(devices_[0]));
   }
 
   void issue(const BoundTask& task, int64_t instance) override {

@@ -93,8 +93,14 @@ class CudaDevice final : public Device {
   using Instance = CudaPoller::Pending::Instance;
 
  public:
-  CudaDevice(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls, DeviceCache& cache)
-      : index_(index), calls_(calls), caller_(calls.add({name()})), events_(std::move(events)) {
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
+             const std::shared_ptr<DeviceCache>& shared)
+      : index_(index),
+        calls_(calls),
+        caller_(calls.add({name()})),
+        events_(std::move(events)),
+        shared_{shared, {}, {}} {
+    DeviceCache& cache = *shared;
     const int present = cuda_device_count();
     if (index >= present) {
       throw RunError(
@@ -104,10 +110,10 @@ class CudaDevice final : public Device {
     free_at_first_ = cache.free_bytes.try_emplace(index, free_bytes()).first->second;
     std::shared_ptr<CudaContext>& ours = cache.contexts[index];
     if (!ours) ours = std::make_shared<CudaContext>(index);
-    context_ = ours;
+    shared_.context = ours;
     std::shared_ptr<std::mutex>& recording = cache.recording[index];
     if (!recording) recording = std::make_shared<std::mutex>();
-    recording_ = recording;
+    shared_.recording = recording;
   }
 
   ~CudaDevice() override {
@@ -170,9 +176,9 @@ class CudaDevice final : public Device {
   void upload(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);
     enter();
-    // Not the whole device: it may be busy for other runs.
-    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyHostToDevice, context_->stream));
-    CUDA_CHECK(cudaStreamSynchronize(context_->stream));
+    // Not the whole device, which may be busy for other runs, nor the context's stream, which one of them may record.
+    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
   }
   void download(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);
@@ -180,8 +186,7 @@ class CudaDevice final : public Device {
     for (const auto& stream : streams_) {
       if (stream) CUDA_CHECK(cudaStreamSynchronize(stream->stream));
     }
-    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToHost, context_->stream));
-    CUDA_CHECK(cudaStreamSynchronize(context_->stream));
+    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyDeviceToHost));
   }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
@@ -208,7 +213,7 @@ class CudaDevice final : public Device {
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
     streams_[size_t(lane)] = std::move(stream);
   }
-  DeviceContext* context(LaneId) override { return context_.get(); }
+  DeviceContext* context(LaneId) override { return shared_.context.get(); }
   void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
   void run_there(const std::function<void()>& function) override {
     enter();
@@ -241,8 +246,11 @@ class CudaDevice final : public Device {
     watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(calls_.limit())));
     if (looking_ == nullptr) looking_ = &calls_.add({name()});
     poller_ = std::make_unique<CudaPoller>(
-        std::vector{name()}, index_, std::move(lanes), sink, trace, *looking_,
-        [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); });
+        std::vector{name()}, index_, std::move(lanes),
+        CudaPoller::Watched{
+            sink, trace, *looking_,
+            [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); }},
+        polling_thread());
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -342,7 +350,7 @@ class CudaDevice final : public Device {
   // Recorded, since what is not takes launch memory: docs/design.md.
   void set_zero(void* memory, int64_t bytes) const {
     constexpr int64_t kMost = 1 << 30;  // bytes of one call
-    const cudaStream_t stream = context_->stream;
+    const cudaStream_t stream = shared_.context->stream;
     RecordedGraph zeros;
     zeros.record(stream, [&] {
       for (int64_t from = 0; from < bytes; from += kMost) {
@@ -401,6 +409,14 @@ class CudaDevice final : public Device {
 
   bool own(TaskId task) const { return plan_->tasks[size_t(task)].device == device_; }
 
+  // The one that serves other plans of the device as well.
+  std::shared_ptr<PollingThread> polling_thread() const {
+    const std::scoped_lock lock(shared_.cache->starting);
+    std::shared_ptr<PollingThread> thread = shared_.cache->polling[index_].lock();
+    if (!thread) shared_.cache->polling[index_] = thread = std::make_shared<PollingThread>(index_);
+    return thread;
+  }
+
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);
     for (cudaEvent_t& event : events) event = event_list_.add(trace_ != nullptr);
@@ -417,7 +433,7 @@ class CudaDevice final : public Device {
       int& tries = recording.tries[index];
       if (!records && tries > 0) return run_eagerly(variant, lane);
       const CallWatch::Loading loading(lane.caller);
-      const std::scoped_lock lock(*recording_);
+      const std::scoped_lock lock(*shared_.recording);
       ++tries;
       if (!records || !record(variant, lane, recorded, tries == kTries)) return run_eagerly(variant, lane);
     }
@@ -485,8 +501,12 @@ class CudaDevice final : public Device {
   CallWatch::Caller* looking_ = nullptr;  // the poller's
   int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
-  std::shared_ptr<CudaContext> context_;
-  std::shared_ptr<std::mutex> recording_;  // DeviceCache::recording
+  struct Shared {  // with other plans
+    std::shared_ptr<DeviceCache> cache;
+    std::shared_ptr<CudaContext> context;
+    std::shared_ptr<std::mutex> recording;  // DeviceCache::recording
+  };
+  Shared shared_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   CudaEventList event_list_;
@@ -503,7 +523,7 @@ class CudaDevice final : public Device {
 
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaDevice>(index, std::move(events), calls, *cache);
+  return std::make_unique<CudaDevice>(index, std::move(events), calls, cache);
 }
 
 }  // namespace arbalest

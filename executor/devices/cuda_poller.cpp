@@ -44,15 +44,74 @@ cudaEvent_t CudaEventList::add(bool timed) {
   return event;
 }
 
-CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-                       TraceRecorder* trace, CallWatch::Caller& caller, Check check)
+PollingThread::PollingThread(int device) : device_(device) {
+  thread_ = start_thread("looking for what GPUs have completed", [this] { work(); });
+}
+
+PollingThread::~PollingThread() {
+  ending_.store(true);
+  wake();
+  thread_.join();
+}
+
+void PollingThread::add(CudaPoller& poller) {
+  {
+    const std::scoped_lock lock(mutex_);
+    arriving_.push_back(&poller);
+  }
+  arrived_.store(true);
+  wake();
+}
+
+void PollingThread::wake() {
+  woken_.fetch_add(1, std::memory_order_release);
+  woken_.notify_one();
+}
+
+void PollingThread::wait_for(const CudaPoller& poller) {
+  std::unique_lock lock(mutex_);
+  left_.wait(lock, [&] { return poller.is_left_; });
+}
+
+void PollingThread::work() {
+  cudaSetDevice(device_);
+  std::vector<CudaPoller*> pollers;
+  for (;;) {
+    const uint64_t seen = woken_.load(std::memory_order_acquire);
+    if (arrived_.exchange(false)) {
+      const std::scoped_lock lock(mutex_);
+      pollers.insert(pollers.end(), arriving_.begin(), arriving_.end());
+      arriving_.clear();
+    }
+    bool busy = false;
+    std::erase_if(pollers, [&](CudaPoller* poller) {
+      const CudaPoller::Look look = poller->look_around();
+      busy = busy || (look.busy && look.goes_on);
+      if (look.goes_on) return false;
+      const std::scoped_lock lock(mutex_);
+      poller->is_left_ = true;  // its owner may destroy it from here on
+      left_.notify_all();
+      return true;
+    });
+    if (ending_.load()) return;
+    if (busy) {
+      for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
+    } else {
+      woken_.wait(seen, std::memory_order_acquire);
+    }
+  }
+}
+
+CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, Watched watched,
+                       std::shared_ptr<PollingThread> thread)
     : names_(std::move(names)),
       device_(device),
       lanes_(std::move(lanes)),
-      sink_(sink),
-      trace_(trace),
-      caller_(caller),
-      check_(std::move(check)) {
+      sink_(watched.sink),
+      trace_(watched.trace),
+      caller_(watched.caller),
+      check_(std::move(watched.check)),
+      thread_(std::move(thread)) {
   if (trace_) {
     CUDA_CHECK(cudaSetDevice(device_));
     CUDA_CHECK(cudaStreamCreateWithFlags(&clock_stream_, cudaStreamNonBlocking));
@@ -60,22 +119,16 @@ CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<P
     record_origin();
     origin_ns_ = origin_age_;
   }
-  thread_ = start_thread("looking for what GPUs have completed", [this] {
-    try {
-      poll();
-    } catch (...) {
-      sink_.failed(kNone, -1, std::current_exception());
-    }
-  });
+  thread_->add(*this);
 }
 
 void CudaPoller::stop(Deadline until) {
-  if (!thread_.joinable()) return;
-  drain_until_ = until;
-  stopping_.store(true);
-  issued_.fetch_add(1);
-  issued_.notify_one();
-  thread_.join();
+  if (!stopping_.load()) {
+    drain_until_ = until;
+    stopping_.store(true);
+    thread_->wake();
+  }
+  thread_->wait_for(*this);
   if (clock_stream_) cudaStreamDestroy(clock_stream_);
   clock_stream_ = nullptr;
 }
@@ -87,26 +140,20 @@ void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
   }
   lane.ring_[tail % Pending::kCapacity] = instance;
   lane.tail_.store(tail + 1, std::memory_order_release);
-  issued_.fetch_add(1, std::memory_order_release);
-  issued_.notify_one();
+  thread_->wake();
 }
 
-// Looks at the oldest instance of every lane, again and again while there is one; sleeps while there is none.
-void CudaPoller::poll() {
-  cudaSetDevice(device_);
-  for (;;) {
-    const uint64_t seen = issued_.load(std::memory_order_acquire);
-    const bool busy = look();
-    if (stopping_.load() && (!busy || broken_ || !may_take_longer())) {
-      under_way_ = busy && !broken_;
-      return;
-    }
-    if (busy) {
-      for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
-    } else if (!stopping_.load()) {
-      issued_.wait(seen, std::memory_order_acquire);
-    }
+// One look at everything. Once it does not go on, the thread is done with this.
+CudaPoller::Look CudaPoller::look_around() noexcept {
+  bool busy = false;
+  try {
+    busy = look();
+    if (!stopping_.load() || (busy && !broken_ && may_take_longer())) return {busy, true};
+    under_way_ = busy && !broken_;
+  } catch (...) {
+    sink_.failed(kNone, -1, std::current_exception());
   }
+  return {busy, false};
 }
 
 // True while something is under way.

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -56,6 +58,34 @@ struct CudaEvents {
   std::atomic<bool> failed{false};  // true if the run has failed: some ends may never be seen
 };
 
+class CudaPoller;
+
+// A thread that lets pollers of one device look, in turn, as long as any of them has something under way. It sleeps
+// while none has.
+class PollingThread {
+ public:
+  // Throws RunError if the system refuses the thread.
+  explicit PollingThread(int device);
+  ~PollingThread();  // no poller is left
+  PollingThread(const PollingThread&) = delete;
+  PollingThread& operator=(const PollingThread&) = delete;
+
+  void add(CudaPoller& poller);             // until it has nothing more to look at
+  void wake();                              // something has been issued, or is to stop
+  void wait_for(const CudaPoller& poller);  // until this is done with it
+
+ private:
+  void work();
+
+  const int device_;
+  std::atomic<uint64_t> woken_{0};
+  std::atomic<bool> ending_{false}, arrived_{false};
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::vector<CudaPoller*> arriving_;
+  std::thread thread_;  // the last: it uses the others
+};
+
 // Looks at what its lanes have under way, oldest first, and tells the sink what has ended.
 class CudaPoller {
  public:
@@ -82,20 +112,30 @@ class CudaPoller {
 
   // `names` are for errors: "cuda:0", one for each event of an instance. `device`: the device whose clock the trace's
   // times come from. `check` is called now and then for every lane with something under way, until it throws. `caller`:
-  // the polling thread, whose calls are watched.
-  CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-             TraceRecorder* trace, CallWatch::Caller& caller, Check check);
+  // stands for `thread` in its calls, which are watched. The thread may serve other pollers of the device as well.
+  struct Watched {
+    CompletionSink& sink;
+    TraceRecorder* trace;
+    CallWatch::Caller& caller;
+    Check check;
+  };
+  CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, Watched watched,
+             std::shared_ptr<PollingThread> thread);
   ~CudaPoller() { stop(drain_deadline()); }
 
   // One thread a lane at a time. Throws RunError if too much is under way.
   void push(Pending& lane, const Pending::Instance& instance);
-  // Ends the thread once everything has ended, or at the deadline; after a sticky error at once.
+  // Returns once everything has ended, or at the deadline; after a sticky error at once.
   void stop(Deadline until);
   // After stop(): something has not ended, and the device has not failed. What it uses cannot be given back.
   bool under_way() const { return under_way_; }
 
  private:
-  void poll();
+  friend class PollingThread;
+  struct Look {
+    bool busy, goes_on;
+  };
+  Look look_around() noexcept;
   bool look();
   bool may_take_longer();
   bool poll_head(Pending& lane);
@@ -118,13 +158,13 @@ class CudaPoller {
   std::array<cudaEvent_t, 2> origin_ = {};  // the one in use, the one before
   int64_t origin_ns_ = 0;                   // the trace's time at origin_[0]
   int64_t origin_age_ = 0;
-  std::atomic<uint64_t> issued_{0};
   std::atomic<bool> stopping_{false};
+  bool is_left_ = false;                    // under the thread's mutex: it is done with this
   Deadline drain_until_;                    // once stopping_; then the thread's own
   bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
   int looks_ = 0;                           // the thread's own
   bool under_way_ = false;
-  std::thread thread_;
+  const std::shared_ptr<PollingThread> thread_;
 };
 
 }  // namespace arbalest

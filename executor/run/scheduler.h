@@ -16,7 +16,7 @@
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"
-#include "executor/run/executor_threads.h"
+#include "executor/threads/executor_threads.h"
 #include "executor/run/task_error.h"
 
 namespace arbalest {

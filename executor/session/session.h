@@ -68,7 +68,7 @@ struct NumericsOptions {
 // When the run ends.
 struct LengthOptions {
   std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
-  // Of the whole training, which the learning rate's schedule spans, if the run is a part of it; otherwise `epochs`.
+  // Epochs that the learning rate's schedule spans, if this run is a part of a longer training; otherwise `epochs`.
   std::optional<int64_t> schedule_epochs;
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
   double seconds = 0;                 // after which the run ends as if it were interrupted; 0: never

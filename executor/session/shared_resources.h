@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the runs of one process share if several train at the same time: threads, the devices' libraries and kernels,
-// data sets, and samples that are prepared once.
+// Resources that runs of one process share if several train at the same time: threads, the devices' libraries and
+// kernels, data sets, and samples that are prepared once.
 
 #include <functional>
 #include <map>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "executor/run/executor_threads.h"
+#include "executor/threads/executor_threads.h"
 #include "executor/run/sample_cache.h"
 #include "executor/run/sample_reader.h"
 #include "io/sources/source.h"
@@ -39,7 +39,8 @@ class SharedResources {
   // Held while a run makes kernels and allocates: kernels are timed then, and libraries' handles are shared.
   std::mutex& set_up() { return set_up_; }
 
-  // What `make` returned when it was first called with this name, which states everything that it depends on.
+  // Each calls `make` the first time and returns what that returned from then on. The name states everything that the
+  // result depends on.
   std::shared_ptr<const Source> source(const std::string& name,
                                        const std::function<std::shared_ptr<const Source>()>& make);
   SampleStores samples(const std::string& name, const std::function<SampleStores()>& make);

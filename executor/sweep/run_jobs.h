@@ -2,7 +2,10 @@
 #pragma once
 // Carries out the jobs of a sweep: so many lanes, each a thread that runs one job after the other.
 
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -23,16 +26,40 @@ struct JobEnd {
   std::string why;  // LacksMemory: the error
 };
 
-struct JobRunner {
-  int lanes = 1;
+class JobLanes {
+ public:
   // Called on a lane's thread, several at once; must not throw. The lane counts from 0.
-  std::function<JobEnd(const SweepJob& job, int lane)> run;
+  using Run = std::function<JobEnd(const SweepJob& job, int lane)>;
   // Called when a lane is closed, with the number of those that are left. One call at a time.
-  std::function<void(int left, const std::string& why)> closed;
-};
+  using Closed = std::function<void(int left, const std::string& why)>;
 
-// Runs until the schedule is over, a stop is requested, or a job lacks memory although no other runs; the last throws
-// RunError with the job's error. Whatever is under way ends first. Throws RunError if the system refuses a thread.
-void run_jobs(SweepSchedule& schedule, const JobRunner& runner, const std::stop_token& stop);
+  // The schedule outlives this.
+  JobLanes(SweepSchedule& schedule, int lanes, Run run, Closed closed = {})
+      : schedule_(schedule), lanes_(lanes), run_(std::move(run)), closed_(std::move(closed)), open_(lanes) {}
+
+  // So many lanes take jobs from here on; what others have under way goes on. Any thread may call it.
+  void allow(int lanes);
+  int busy() const;  // lanes with a job
+
+  // Runs until the schedule is over, a stop is requested, or a job lacks memory although no other runs; the last throws
+  // RunError with the job's error. Whatever is under way ends first. Throws RunError if the system refuses a thread.
+  void run(const std::stop_token& stop);
+
+ private:
+  std::optional<SweepJob> take(int lane, const std::stop_token& stop);
+  bool give_back(const SweepJob& job, const JobEnd& end);
+  void end();
+
+  SweepSchedule& schedule_;
+  const int lanes_;
+  const Run run_;
+  const Closed closed_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<SweepJob> again_;  // lacked memory
+  int open_, allowed_ = INT32_MAX, busy_ = 0;
+  bool ended_ = false;
+  std::string error_;
+};
 
 }  // namespace arbalest

@@ -30,7 +30,7 @@ struct SweepJob {
 struct HalvingRule {
   std::vector<int64_t> epochs;  // of the rungs, ascending; the last is the whole training
   int reduction = 3;            // at least 2
-  int lanes = 1;                // jobs under way at once, on the clock of decisions
+  int lanes = 16;               // jobs under way at once, on the clock of decisions
 };
 
 // The rungs of a training of `epochs` from `first` on, each `reduction` times the one before. Throws GraphError unless

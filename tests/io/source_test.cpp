@@ -319,6 +319,57 @@ TEST_CASE("source: a limit leaves some samples of any split, the same ones whate
     check_parts(graph_error(std::string("glyphs:?limit=") + number), {"option 'limit' is '", "an integer from 1"});
 }
 
+TEST_CASE("source: folds divide what is trained on, each class alike") {
+  const auto all = open_source("glyphs:?train=503", "train", 7);
+  const auto labels_of = [](const Source& source) {
+    std::vector<int64_t> indices(static_cast<size_t>(source.size()));
+    std::iota(indices.begin(), indices.end(), 0);
+    return batch_of(source, indices).labels;
+  };
+  std::map<int32_t, int> by_class;
+  for (const int32_t label : labels_of(*all)) ++by_class[label];
+  std::vector<std::vector<uint8_t>> held;
+  int64_t samples = 0;
+  for (int fold = 1; fold <= 5; ++fold) {
+    const std::string spec = "glyphs:?train=503&folds=5&fold=" + std::to_string(fold);
+    const auto rest = open_source(spec, "train", 7), part = open_source(spec, "test", 7);
+    CHECK(rest->size() + part->size() == 503);
+    CHECK(std::abs(part->size() - 101) <= 1);
+    samples += part->size();
+    std::map<int32_t, int> here;
+    for (const int32_t label : labels_of(*part)) ++here[label];
+    for (const auto& [label, count] : by_class) CHECK(std::abs(here[label] - count / 5.0) < 1.01);
+    for (int64_t i = 0; i < part->size(); ++i) held.push_back(batch_of(*part, {i}).images);
+    check_parts(part->describe(), {"503 samples", fmt::format("fold {} of 5", fold)});
+    check_parts(rest->describe(), {fmt::format("all but fold {} of 5", fold)});
+    CHECK(rest->describe() != part->describe());
+  }
+  CHECK(samples == 503);
+  std::sort(held.begin(), held.end());
+  CHECK(std::unique(held.begin(), held.end()) == held.end());  // every sample is in one fold
+}
+
+TEST_CASE("source: samples with the same value of a field stay in one fold") {
+  const std::string spec = "glyphs:?train=200&by=label&folds=3&fold=";
+  std::set<int32_t> seen;
+  for (int fold = 1; fold <= 3; ++fold) {
+    const auto part = open_source(spec + std::to_string(fold), "test", 7);
+    std::vector<int64_t> indices(static_cast<size_t>(part->size()));
+    std::iota(indices.begin(), indices.end(), 0);
+    const std::vector<int32_t> labels = batch_of(*part, indices).labels;
+    for (const int32_t label : std::set<int32_t>(labels.begin(), labels.end())) CHECK(seen.insert(label).second);
+  }
+  CHECK(seen.size() == 10);
+  check_parts(graph_error("glyphs:?folds=3"), {"folds=3 needs fold=N, from 1 to 3"});
+  check_parts(graph_error("glyphs:?fold=3"), {"option 'fold' needs folds=K"});
+  check_parts(graph_error("glyphs:?by=label"), {"option 'by' needs folds=K"});
+  check_parts(graph_error("glyphs:?folds=3&fold=4"), {"option 'fold' is '4', expected an integer from 1 to 3"});
+  check_parts(graph_error("glyphs:?folds=1&fold=1"), {"option 'folds' is '1'"});
+  check_parts(graph_error("glyphs:?train=20&folds=3&fold=1&by=image"), {"by=image", "of which there are label"});
+  check_parts(graph_error("glyphs:?train=20&folds=30&fold=1"), {"too few samples for 30 folds"});
+  check_parts(graph_error("glyphs:?train=200&folds=11&fold=1&by=label"), {"too few values of 'label' for 11 folds"});
+}
+
 TEST_CASE("source: several threads fill at once") {
   const auto source = open_source("glyphs:?train=500", "train", 1);
   std::vector<int64_t> all(500);

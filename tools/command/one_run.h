@@ -16,11 +16,11 @@ namespace arbalest {
 // folder of checkpoints or of TensorBoard.
 void check_paths(const RunOptions& options);
 
-// What goes on around a run.
+// The surroundings of a run: other processes, other runs, and who hears of it.
 struct RunSurroundings {
   std::shared_ptr<Ranks> ranks;             // nullptr: this process alone
   std::shared_ptr<SharedResources> shared;  // nullptr: no other run at the same time
-  std::vector<RunObserver*> observers;      // beside those that write what the options name
+  std::vector<RunObserver*> observers;      // besides those that write what the options name
   // Called when training is about to begin; returns what asks it to end.
   std::function<std::stop_token()> begins;
 };

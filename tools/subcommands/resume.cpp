@@ -13,6 +13,7 @@
 #include "executor/training/checkpoint_folder.h"
 #include "tools/command/commands.h"
 #include "tools/command/subcommand.h"
+#include "tools/sweep/sweep_log.h"
 
 namespace arbalest {
 namespace {
@@ -41,10 +42,34 @@ void refuse_changes(const CLI::App& resume, const std::vector<std::string>& rest
   }
 }
 
+// A sweep goes on as its own command with --resume does.
+int resume_sweep(const ResumeOptions& options) {
+  if (!options.changes.empty()) throw GraphError("--change: a sweep goes on as it was begun");
+  const SweepPlan plan = read_sweep_log(sweep_log_path(options.folder)).plan;
+  std::error_code error;
+  const std::string folder = std::filesystem::absolute(options.folder, error).string();
+  std::filesystem::current_path(plan.directory, error);
+  std::vector<const char*> words;
+  for (const std::string& word : plan.command) words.push_back(word.c_str());
+  if (std::find(plan.command.begin(), plan.command.end(), "--resume") == plan.command.end()) {
+    words.push_back("--resume");
+  }
+  const Command command = parse_command_line(int(words.size()), words.data());
+  const SweepOptions* sweep = options_if<SweepOptions>(command);
+  if (error || !sweep || !std::filesystem::equivalent(sweep->out, folder, error)) {
+    throw RunError(
+        fmt::format("{}: the sweep was begun in the directory '{}' with another folder; one that was moved "
+                    "goes on by its own command with --resume:\n  {}",
+                    options.folder, plan.directory, run_again(plan.command, folder)));
+  }
+  return command.run();
+}
+
 }  // namespace
 
 int command_resume(const ResumeOptions& options) {
   std::error_code error;
+  if (std::filesystem::exists(sweep_log_path(options.folder), error)) return resume_sweep(options);
   if (!std::filesystem::is_directory(options.folder, error)) {
     throw GraphError(fmt::format("{}: found {}, expected the folder of a run's checkpoints", options.folder,
                                  std::filesystem::exists(options.folder, error) ? "no folder" : "nothing"));

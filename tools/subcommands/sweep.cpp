@@ -21,6 +21,7 @@
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/output_paths.h"
+#include "executor/sweep/lane_tuner.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -35,6 +36,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostAtOnce = 64;
+constexpr int kMostOnGpu = 32;   // unless told otherwise
+constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are found to pay
 
 // Options of a run that a sweep sets for each trial, or that make no sense for several runs.
 const std::set<std::string> kOfTrials = {"save", "save-best", "checkpoint", "trace", "change", "sample-every"};
@@ -109,6 +112,9 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
   SweepPlan plan;
   plan.title = graph.name;
   plan.words = options.words;
+  plan.command = options.command_line;
+  std::error_code unknown;
+  plan.directory = fs::current_path(unknown).string();
   plan.trials = combinations(varied_of(options), options.samples, options.session.numerics.seed);
   plan.fold = fold_of(options, graph);
   plan.finds_rate = options.find_rate;
@@ -126,12 +132,11 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
   return plan;
 }
 
-// Runs on each device at once: on CPUs one for each thread, on GPUs sixteen, unless their memory ends before.
+// The most runs at once: on CPUs one for each thread, on GPUs as many as LaneTuner finds useful.
 int lanes_for(const SweepOptions& options, const std::vector<PlanDevice>& devices, int64_t trials) {
-  constexpr int kOnGpu = 16;
   const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
   const int threads = std::max(1, thread_count(options.session) / int(devices.size()));
-  const int each = options.at_once > 0 ? options.at_once : gpus ? kOnGpu : threads;
+  const int each = options.at_once > 0 ? options.at_once : gpus ? kMostOnGpu : threads;
   return int(std::min<int64_t>(trials, int64_t(each) * int64_t(devices.size())));
 }
 
@@ -148,30 +153,33 @@ class Sweep {
   }
 
   // Returns false if it was interrupted.
-  bool run(const std::vector<PlanDevice>& devices, int lanes) {
+  bool run(const std::vector<PlanDevice>& devices, int most) {
     const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
-    const int at_once = (lanes + int(devices.size()) - 1) / int(devices.size());
+    const int each = (most + int(devices.size()) - 1) / int(devices.size());
+    const int at_once = options_.at_once == 0 && gpus ? std::min(each, kLikelyOnGpu) : each;
     const int threads = thread_count(options_.session);
     constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
+    constexpr int kFirstOnGpu = 4;   // trials at once, before more are tried
     const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
     SweepSurroundings around;
     around.folder = options_.out;
     around.devices = devices;
-    around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / lanes);
+    around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
     around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
     around.stop = interrupt.token();
     around.progress = [this](const SweepResult& result) { progress(result); };
     around.noted = [this](int trial, const std::string& note) { tell_note(trial, note); };
-    const auto began = std::chrono::steady_clock::now();
-    const JobRunner runner{
-        .lanes = lanes,
-        .run = [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
-        .closed = [this](int left, const std::string& why) { tell_closed(left, why); },
-    };
-    run_jobs(schedule_, runner, interrupt.token());
+    JobLanes lanes(
+        schedule_, most, [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
+        [this](int left, const std::string& why) { tell_closed(left, why); });
+    lanes_ = &lanes;
+    if (options_.at_once == 0 && gpus) tuner_.emplace(kFirstOnGpu * int(devices.size()), most);
+    if (tuner_) lanes.allow(tuner_->lanes());
+    lanes.run(interrupt.token());
+    lanes_ = nullptr;
     clear_status();
     const bool over = schedule_.over();
-    if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
     if (over) remove_checkpoints();
     return over;
   }
@@ -197,6 +205,7 @@ class Sweep {
     }
     TrialEnd trial = run_trial(record_.plan, job, lane, around);
     const std::scoped_lock lock(mutex_);
+    ended_images_ += under_way_[job.trial].images;
     under_way_.erase(job.trial);
     if (trial.end.kind != JobEnd::Kind::Judged) return trial.end;
     log_.result(trial.result);
@@ -224,6 +233,7 @@ class Sweep {
   void progress(const SweepResult& result) {
     const std::scoped_lock lock(mutex_);
     under_way_[result.job.trial] = result;
+    tune();
     clear_status();
     show_status();
   }
@@ -231,12 +241,28 @@ class Sweep {
   void tell_closed(int left, const std::string& why) {
     const std::scoped_lock lock(mutex_);
     clear_status();
+    tuner_.reset();  // memory decides
     log_.lanes(left, why);
     warn(fmt::format("{} trials train at once from here on, since there is no memory for more: {}", left,
                      why.substr(0, why.find('\n'))));
   }
 
-  // What one trial says holds for others, too.
+  // Lets more trials train at once as long as that raises the throughput of all.
+  void tune() {
+    if (!tuner_ || tuner_->done()) return;
+    int64_t images = ended_images_;
+    int training = 0;
+    for (const auto& [trial, result] : under_way_) {
+      images += result.images;
+      training += result.images > 0;
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+    if (!tuner_->look(seconds, images, training >= tuner_->lanes())) return;
+    lanes_->allow(tuner_->lanes());
+    if (tuner_->done()) log_.lanes(tuner_->lanes(), "more at once do not train faster");
+  }
+
+  // A note of one trial holds for others, too.
   void tell_note(int trial, const std::string& note) {
     const std::scoped_lock lock(mutex_);
     if (record_.plan.finds_rate || (noted_ && *noted_ != trial)) return;
@@ -294,8 +320,12 @@ class Sweep {
   std::mutex mutex_;                // of what follows, the log, the record, and standard output
   size_t told_promotions_ = 0;
   std::map<int, SweepResult> under_way_;  // by trial
-  std::optional<int> noted_;              // the trial whose notes have been told
-  bool shown_ = false;                    // the status line
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  JobLanes* lanes_ = nullptr;  // while they run
+  std::optional<LaneTuner> tuner_;
+  int64_t ended_images_ = 0;  // of jobs that have ended
+  std::optional<int> noted_;  // the trial whose notes have been told
+  bool shown_ = false;        // the status line
 };
 
 // The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.
@@ -312,8 +342,6 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
         fmt::format("{}: holds a sweep; --resume goes on with it, another one needs another folder", options.out));
   }
   SweepRecord record = read_sweep_log(path);
-  // The same decisions on another machine.
-  if (plan.halving && record.plan.halving) plan.halving->lanes = record.plan.halving->lanes;
   if (record.plan == plan) return record;
   std::string differs = "the options of its runs";
   if (record.plan.words == plan.words) differs = "the trials";
@@ -323,11 +351,11 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
 }
 
 // Refuses wrong settings before anything runs: the options of each trial, and the graph that they make.
-void check_trials(const SweepPlan& plan) {
+void check_trials(const SweepPlan& plan, const std::string& folder) {
   for (int trial = 0; trial < int(plan.trials.size()); ++trial) {
     try {
       const int64_t epochs = plan.halving ? plan.halving->epochs.front() : 0;
-      load_with_overrides(options_of_run(words_of_job(plan, {trial, 0, epochs})));
+      load_with_overrides(options_of_run(words_of_job(plan, {trial, 0, epochs}, folder)));
     } catch (const GraphError& error) {
       throw GraphError(
           fmt::format("trial {} ({}): {}", trial + 1, to_string(plan.trials[size_t(trial)]), error.what()));
@@ -366,17 +394,38 @@ void print_answer(const SweepOptions& options, const SweepRecord& record) {
   if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
 }
 
+// Refuses options that exclude each other, or that are missing.
+void check_options(const CLI::App& app, const SweepOptions& options) {
+  if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
+  if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
+    throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
+  }
+  if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
+  if (options.search != SweepOptions::Search::Asha) {
+    for (const char* option : {"--first-rung", "--reduction"}) {
+      if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --search asha", option));
+    }
+  } else if (options.session.length.iterations) {
+    throw GraphError("--search asha counts epochs; --iterations excludes it");
+  }
+  const bool number =
+      !options.keep.empty() && options.keep.size() < 10 &&
+      std::all_of(options.keep.begin(), options.keep.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (options.keep != "all" && !number) {
+    throw GraphError(fmt::format("--keep: found '{}', expected a number or all", options.keep));
+  }
+}
+
 }  // namespace
 
 int command_sweep(const SweepOptions& options) {
   std::vector<std::string> graph_files;
   const Graph graph = load_with_overrides(options, &graph_files);
-  give_learners_queues(options.at_once > 0 ? options.at_once : 16, options.devices);
+  give_learners_queues(options.at_once > 0 ? options.at_once : kMostOnGpu, options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
   SweepPlan plan = plan_of(options, graph);
   const int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
-  if (plan.halving) plan.halving->lanes = lanes;
-  check_trials(plan);
+  check_trials(plan, options.out);
   if (options.dry_run) {
     print_plan(plan, lanes);
     return kDone;
@@ -403,6 +452,7 @@ void declare_sweep(Subcommands& commands) {
       commands.add<SweepOptions>("sweep", "train many variants of a graph, several at once", command_sweep);
   CLI::App& app = command.app;
   SweepOptions& options = command.options;
+  options.command_line = commands.words();
   bind_training(app, options);
   const std::vector<const CLI::Option*> of_runs = std::as_const(app).get_options();
   app.add_option("--vary", options.vary,
@@ -443,8 +493,8 @@ void declare_sweep(Subcommands& commands) {
                "try learning rates, 16 from 1e-5 to 1 unless --vary says others, for --iterations each (200)");
   app.add_option("--output,-o", options.out, "the folder of logs and models")->type_name("DIR")->check(not_empty());
   app.add_option("--at-once", options.at_once,
-                 "trials that train at the same time on each device; 0: by threads on a CPU, 16 on a GPU, fewer if "
-                 "they do not fit")
+                 "trials that train at the same time on each device; 0: one for each thread of a CPU, as many on a GPU "
+                 "as raise the throughput; fewer if they do not fit")
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(0, kMostAtOnce));
@@ -459,24 +509,7 @@ void declare_sweep(Subcommands& commands) {
       "Trials that differ in seed or fold alone are one row of the leaderboard. 'arbalest report DIR' makes a page of\n"
       "it. Ctrl-C ends the sweep with checkpoints; the same command with --resume goes on.");
   command.check = [of_runs, &app, &options] {
-    if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
-    if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
-      throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
-    }
-    if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
-    if (options.search != SweepOptions::Search::Asha) {
-      for (const char* option : {"--first-rung", "--reduction"}) {
-        if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --search asha", option));
-      }
-    } else if (options.session.length.iterations) {
-      throw GraphError("--search asha counts epochs; --iterations excludes it");
-    }
-    const bool number =
-        !options.keep.empty() && options.keep.size() < 10 &&
-        std::all_of(options.keep.begin(), options.keep.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (options.keep != "all" && !number) {
-      throw GraphError(fmt::format("--keep: found '{}', expected a number or all", options.keep));
-    }
+    check_options(app, options);
     take_words(of_runs, options);
   };
 }

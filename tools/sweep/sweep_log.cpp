@@ -32,7 +32,11 @@ Json json_of(const SweepPlan& plan) {
     for (const auto& [name, value] : plan.trials[t]) settings[name] = value;
     trials.push_back({{"trial", t + 1}, {"settings", std::move(settings)}});
   }
-  Json line = {{"event", "sweep"}, {"graph", plan.title}, {"words", plan.words}};
+  Json line = {{"event", "sweep"},
+               {"graph", plan.title},
+               {"command", plan.command},
+               {"directory", plan.directory},
+               {"words", plan.words}};
   if (plan.finds_rate) line["finds_rate"] = true;
   if (!plan.fold.empty()) line["fold"] = plan.fold;
   if (plan.halving) {
@@ -46,6 +50,8 @@ Json json_of(const SweepPlan& plan) {
 SweepPlan plan_of(const Json& line) {
   SweepPlan plan;
   plan.title = line.at("graph").get<std::string>();
+  plan.command = line.value("command", std::vector<std::string>());
+  plan.directory = line.value("directory", "");
   plan.words = line.at("words").get<std::vector<std::string>>();
   plan.finds_rate = line.value("finds_rate", false);
   plan.fold = line.value("fold", "");

@@ -15,9 +15,11 @@
 
 namespace arbalest {
 
-// What a sweep consists of. Two sweeps are the same if all of it but the title is.
+// A sweep before it runs. Two are the same if all of it but the title and the command is.
 struct SweepPlan {
-  std::string title;               // the graph's name
+  std::string title;                 // the graph's name
+  std::vector<std::string> command;  // that started it, in this directory
+  std::string directory;
   std::vector<std::string> words;  // of `arbalest run`, that all trials share
   std::vector<TrialSettings> trials;
   std::optional<HalvingRule> halving;
@@ -41,6 +43,7 @@ struct SweepResult {
   int64_t epochs = 0;            // that have been trained
   double seconds = 0;            // of training, in all jobs of the trial
   double images_per_second = 0;  // of this job
+  int64_t images = 0;            // that this job has trained; while it runs
   std::string end;               // RunEnd's name: "complete", "until"
 
   std::optional<double> score() const;  // greater is better
@@ -50,7 +53,7 @@ struct SweepResult {
 std::string sweep_log_path(const std::string& folder);
 std::string trial_folder(const std::string& folder, int trial);
 
-// What a log holds.
+// The content of a log.
 struct SweepRecord {
   SweepPlan plan;
   std::vector<SweepResult> results;  // in their order

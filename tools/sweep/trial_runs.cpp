@@ -25,12 +25,14 @@ class TrialObserver final : public RunObserver {
     validates_ = event.validates && !event.best_metric.empty() && !event.better.empty();
     result_.metric = validates_ ? event.best_metric : "loss";
     result_.lower = !validates_ || event.better == "lower";
+    images_per_iteration_ = event.batch * event.learners * int64_t(event.devices.size());
+    resumed_ = event.resumed_iteration;
     if (!event.note.empty() && around_.noted) around_.noted(result_.job.trial, event.note);
   }
   void progress(const RunProgress& event) override {
     if (!event.loss_undefined) result_.loss = event.loss;
-    result_.seconds = event.seconds;
-    result_.images_per_second = event.images_per_second;
+    result_.images = (event.iteration - resumed_) * images_per_iteration_;
+    tell(event.images_per_second, event.seconds);
   }
   void epoch(const EpochEnded& event) override {
     if (!event.loss_undefined) result_.loss = event.loss;
@@ -73,24 +75,15 @@ class TrialObserver final : public RunObserver {
   SweepResult& result_;
   const SweepSurroundings& around_;
   bool validates_ = false;
+  int64_t images_per_iteration_ = 0, resumed_ = 0;
 };
 
-RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {
-  const std::string folder = trial_folder(around.folder, job.trial);
-  std::vector<std::string> words = words_of_job(plan, job);
-  const auto add = [&](const char* option, const std::string& value) {
-    words.push_back(fmt::format("--{}={}", option, value));
-  };
-  add("log", (fs::path(folder) / "log.jsonl").string());
-  add("save", trial_model(around.folder, job.trial));
-  add("checkpoint", trial_checkpoints(around.folder, job.trial));
-  std::error_code unknown;
-  if (fs::exists(trial_checkpoints(around.folder, job.trial), unknown)) words.emplace_back("--resume");
-  RunOptions options = options_of_run(words);
-  const PlanDevice& device = around.devices[size_t(lane) % around.devices.size()];
-  options.devices = to_string(device);
-  options.session.execution.threads = around.threads;
-  return options;
+bool has_checkpoint(const std::string& folder) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    if (entry.path().filename().string().starts_with("checkpoint-")) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -103,7 +96,7 @@ std::string trial_checkpoints(const std::string& folder, int trial) {
   return (fs::path(trial_folder(folder, trial)) / "checkpoints").string();
 }
 
-std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job) {
+std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job, const std::string& folder) {
   std::vector<std::string> words = plan.words;
   for (const auto& [name, value] : plan.trials[size_t(job.trial)]) {
     if (name == "fold") {
@@ -118,6 +111,11 @@ std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job
     words.push_back(fmt::format("--epochs={}", job.epochs));
     words.push_back(fmt::format("--schedule-epochs={}", plan.halving->epochs.back()));
   }
+  const std::string checkpoints = trial_checkpoints(folder, job.trial);
+  words.push_back("--log=" + (fs::path(trial_folder(folder, job.trial)) / "log.jsonl").string());
+  words.push_back("--save=" + trial_model(folder, job.trial));
+  words.push_back("--checkpoint=" + checkpoints);
+  if (has_checkpoint(checkpoints)) words.emplace_back("--resume");
   return words;
 }
 
@@ -142,7 +140,9 @@ TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const S
   try {
     std::error_code exists;
     fs::create_directories(trial_folder(around.folder, job.trial), exists);
-    const RunOptions options = options_of_job(plan, job, lane, around);
+    RunOptions options = options_of_run(words_of_job(plan, job, around.folder));
+    options.devices = to_string(around.devices[size_t(lane) % around.devices.size()]);
+    options.session.execution.threads = around.threads;
     const RunOutcome outcome = run_as_told(
         options, {.shared = around.shared, .observers = {&observer}, .begins = [&] { return around.stop; }});
     const RunEnd reason = outcome.end.reason;

@@ -15,20 +15,21 @@
 
 namespace arbalest {
 
-// The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains.
-std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job);
+// The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains,
+// and its files in the sweep's folder. It goes on from checkpoints that are there.
+std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job, const std::string& folder);
 
 // The options that the words of a run stand for. Throws GraphError as the command line does.
 RunOptions options_of_run(const std::vector<std::string>& words);
 
-// What the runs of a sweep have in common.
+// Everything that the runs of a sweep have in common.
 struct SweepSurroundings {
   std::string folder;
   std::vector<PlanDevice> devices;  // one a lane, in turn
   int threads = 1;                  // of each run
   std::shared_ptr<SharedResources> shared;
   std::stop_token stop;
-  // Called for each validation, or epoch if there is none, on a thread of the run, with what the run has found so far.
+  // Called a few times a second, on a thread of the run, with what the run has found so far.
   std::function<void(const SweepResult&)> progress;
   std::function<void(int trial, const std::string& note)> noted;  // about settings that are probably not meant
 };

@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "executor/devices/threads.h"
-#include "executor/run/issuing_threads.h"
+#include "executor/threads/issuing_threads.h"
 
 namespace arbalest {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/run/issuing_threads.h"
+#include "executor/threads/issuing_threads.h"
 
 #include "executor/devices/threads.h"
 

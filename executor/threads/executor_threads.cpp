@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/run/executor_threads.h"
+#include "executor/threads/executor_threads.h"
 
 #include <fmt/format.h>
 

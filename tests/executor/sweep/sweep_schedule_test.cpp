@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/sweep/sweep_schedule.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "executor/sweep/lane_tuner.h"
+#include "executor/sweep/run_jobs.h"
+
+using namespace arbalest;
+
+namespace sweep_schedule_test {
+namespace {
+
+// A score that trials with a higher number of `order` have more of, the further they train.
+double score_of(const SweepJob& job, const std::vector<int>& order) {
+  return double(order[size_t(job.trial)]) + 0.01 * double(job.epochs);
+}
+
+struct Outcome {
+  std::vector<SweepJob> promoted;
+  std::vector<int> places;
+  std::set<std::pair<int, int>> ran;  // trial and rung
+  bool operator==(const Outcome&) const = default;
+};
+
+// Carries out a schedule whose jobs end in a random order; at most `lanes` are under way.
+Outcome carried_out(SweepSchedule& schedule, const std::vector<int>& order, size_t lanes, unsigned seed) {
+  std::mt19937 random(seed);
+  Outcome outcome;
+  std::vector<SweepJob> under_way;
+  while (!schedule.over() || !under_way.empty()) {
+    while (under_way.size() < lanes) {
+      const auto job = schedule.next();
+      if (!job) break;
+      CHECK(outcome.ran.emplace(job->trial, job->rung).second);
+      under_way.push_back(*job);
+    }
+    REQUIRE(!under_way.empty());
+    std::swap(under_way[random() % under_way.size()], under_way.back());
+    const SweepJob job = under_way.back();
+    under_way.pop_back();
+    schedule.ended(job, score_of(job, order));
+  }
+  for (const auto& promotion : schedule.promotions()) {
+    outcome.promoted.push_back(promotion.job);
+    outcome.places.push_back(promotion.place);
+  }
+  return outcome;
+}
+
+std::vector<int> shuffled(int count, unsigned seed) {
+  std::vector<int> order(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) order[size_t(i)] = i;
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("sweep: without a rule every trial trains once, in order") {
+  SweepSchedule schedule(3);
+  for (int trial = 0; trial < 3; ++trial) CHECK(schedule.next() == SweepJob{trial});
+  CHECK(!schedule.next());
+  CHECK(!schedule.over());
+  for (const int trial : {2, 0, 1}) schedule.ended({trial}, std::nullopt);
+  CHECK(schedule.over());
+}
+
+TEST_CASE("sweep: rungs") {
+  CHECK(rungs_between(1, 27, 3) == std::vector<int64_t>{1, 3, 9, 27});
+  CHECK(rungs_between(1, 30, 4) == std::vector<int64_t>{1, 4, 16, 30});
+  CHECK(rungs_between(5, 5, 2) == std::vector<int64_t>{5});
+  CHECK(rungs_between(1, INT64_MAX, 1000).back() == INT64_MAX);  // without overflow
+  CHECK_THROWS_AS(rungs_between(0, 5, 2), GraphError);
+  CHECK_THROWS_AS(rungs_between(6, 5, 2), GraphError);
+  CHECK_THROWS_AS(rungs_between(1, 5, 1), GraphError);
+}
+
+TEST_CASE("sweep: the decisions of ASHA do not depend on which job ends first, nor on how many really run") {
+  for (unsigned order = 0; order < 20; ++order) {
+    const std::vector<int> scores = shuffled(27, order);
+    const HalvingRule rule{rungs_between(1, 27, 3), 3, 4};
+    SweepSchedule first(27, rule);
+    const Outcome expected = carried_out(first, scores, 4, 1);
+    CHECK(!expected.promoted.empty());
+    for (unsigned seed = 2; seed < 6; ++seed) {
+      SweepSchedule again(27, rule);
+      CHECK(carried_out(again, scores, 1 + seed, seed) == expected);
+    }
+    // All begin, few go on, and one of the best few trains to the end.
+    int begun = 0, ended = 0;
+    for (const auto& [trial, rung] : expected.ran) {
+      begun += rung == 0;
+      ended += rung == 3;
+      if (rung == 3) CHECK(scores[size_t(trial)] >= 18);
+    }
+    CHECK(begun == 27);
+    CHECK(ended >= 1);
+    CHECK(expected.ran.size() < 27 + 20);
+  }
+}
+
+TEST_CASE("sweep: with one lane ASHA promotes as the paper says") {
+  SweepSchedule schedule(9, HalvingRule{{1, 3, 9}, 3, 1});
+  std::vector<SweepJob> jobs;
+  while (const auto job = schedule.next()) {
+    jobs.push_back(*job);
+    schedule.ended(*job, double(job->trial));
+  }
+  CHECK(schedule.over());
+  // One in three of three or more goes on. Each trial is better than all before it, so each is that one.
+  std::vector<SweepJob> expected;
+  for (int trial = 0; trial < 9; ++trial) {
+    expected.push_back({trial, 0, 1});
+    if (trial >= 2) expected.push_back({trial, 1, 3});
+    if (trial >= 4) expected.push_back({trial, 2, 9});
+  }
+  CHECK(jobs == expected);
+}
+
+TEST_CASE("sweep: failed trials are never promoted, and the best of few still trains to the end") {
+  SweepSchedule schedule(2, HalvingRule{{1, 4}, 4, 2});
+  const SweepJob one = *schedule.next(), two = *schedule.next();
+  schedule.ended(one, std::nullopt);
+  CHECK(!schedule.next());
+  schedule.ended(two, 0.5);
+  CHECK(schedule.next() == SweepJob{1, 1, 4});
+  schedule.ended({1, 1, 4}, 0.6);
+  CHECK(schedule.over());
+  SweepSchedule failing(2, HalvingRule{{1, 4}, 4, 2});
+  for (int i = 0; i < 2; ++i) failing.ended(*failing.next(), std::numeric_limits<double>::quiet_NaN());
+  CHECK(failing.over());
+}
+
+TEST_CASE("sweep: lanes run jobs at once, and none twice") {
+  SweepSchedule schedule(20);
+  std::mutex mutex;
+  std::set<int> ran;
+  std::atomic<int> now{0}, most{0};
+  JobLanes lanes(schedule, 4, [&](const SweepJob& job, int) {
+    const int here = ++now;
+    for (int seen = most; here > seen && !most.compare_exchange_weak(seen, here);) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::scoped_lock lock(mutex);
+    CHECK(ran.insert(job.trial).second);
+    --now;
+    return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
+  });
+  lanes.run({});
+  CHECK(ran.size() == 20);
+  CHECK(most <= 4);
+  CHECK(schedule.over());
+}
+
+TEST_CASE("sweep: no more lanes take jobs than are allowed") {
+  SweepSchedule schedule(40);
+  std::atomic<int> now{0}, most{0}, jobs{0};
+  JobLanes* all = nullptr;
+  JobLanes lanes(schedule, 4, [&](const SweepJob&, int lane) {
+    const int here = ++now;
+    if (jobs < 10) {
+      CHECK(lane == 0);
+      for (int seen = most; here > seen && !most.compare_exchange_weak(seen, here);) {
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (++jobs == 10) all->allow(4);
+    --now;
+    return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
+  });
+  all = &lanes;
+  lanes.allow(1);
+  lanes.run({});
+  CHECK(most == 1);
+  CHECK(jobs == 40);
+}
+
+TEST_CASE("sweep: a job that lacks memory closes its lane and runs later") {
+  SweepSchedule schedule(6);
+  std::mutex mutex;
+  std::set<int> ran;
+  int now = 0, closed = 0;
+  JobLanes lanes(
+      schedule, 3,
+      [&](const SweepJob& job, int) {
+        {
+          const std::scoped_lock lock(mutex);
+          if (now == 1) return JobEnd{JobEnd::Kind::LacksMemory, {}, "one fits"};
+          ++now;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        const std::scoped_lock lock(mutex);
+        --now;
+        ran.insert(job.trial);
+        return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
+      },
+      [&](int left, const std::string& why) {
+        CHECK(why == "one fits");
+        CHECK(left == 2 - closed++);
+      });
+  lanes.run({});
+  CHECK(ran.size() == 6);
+  CHECK(closed == 2);
+}
+
+TEST_CASE("sweep: a job that lacks memory alone ends the sweep with its error") {
+  SweepSchedule schedule(3);
+  JobLanes lanes(schedule, 1, [](const SweepJob&, int) { return JobEnd{JobEnd::Kind::LacksMemory, {}, "none fits"}; });
+  CHECK_THROWS_WITH_AS(lanes.run({}), "none fits", RunError);
+}
+
+TEST_CASE("sweep: a stop ends lanes that wait for others") {
+  SweepSchedule schedule(1);
+  std::stop_source stop;
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    stop.request_stop();
+  });
+  JobLanes lanes(schedule, 2, [&](const SweepJob&, int) {
+    while (!stop.stop_requested()) std::this_thread::yield();
+    return JobEnd{JobEnd::Kind::Stopped, {}, {}};
+  });
+  lanes.run(stop.get_token());
+  later.join();
+  CHECK(!schedule.over());
+}
+
+TEST_CASE("sweep: lanes are doubled as long as that raises the throughput") {
+  const auto found = [](const std::function<double(int)>& rate, int most) {
+    LaneTuner tuner(4, most);
+    double images = 0;
+    for (double seconds = 0; seconds < 60; seconds += 0.1) {
+      tuner.look(seconds, int64_t(images), true);
+      images += 0.1 * rate(tuner.lanes());
+    }
+    CHECK(tuner.done());
+    return tuner.lanes();
+  };
+  CHECK(found([](int lanes) { return 1000.0 * lanes; }, 32) == 32);
+  CHECK(found([](int) { return 1000.0; }, 32) == 4);
+  CHECK(found([](int lanes) { return lanes <= 8 ? 1000.0 * lanes : 7000.0; }, 32) == 8);
+  CHECK(found([](int lanes) { return 1000.0 * lanes; }, 3) == 3);
+  // Nothing is decided while some lanes do not train.
+  LaneTuner tuner(4, 32);
+  for (double seconds = 0; seconds < 20; seconds += 0.5) CHECK(!tuner.look(seconds, int64_t(1e6 * seconds), false));
+  CHECK(tuner.lanes() == 4);
+}
+
+}  // namespace sweep_schedule_test

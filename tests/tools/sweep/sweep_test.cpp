@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sweeps on CPUs: trials are the runs that they would be alone, and a sweep that was ended goes on to the same answer.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+#include "tools/sweep/leaderboard.h"
+#include "tools/sweep/rate_search.h"
+#include "tools/sweep/trial_runs.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace fs = std::filesystem;
+
+namespace sweep_test {
+namespace {
+
+constexpr const char* kGraph =
+    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+    "g () => () {\n"
+    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=192&test=64&size=16\", batch = 16> ()\n"
+    "  x = arbalest.Augment (image)\n"
+    "  hidden = arbalest.Linear <units = 32> (x)\n"
+    "  active = Relu (hidden)\n"
+    "  logits = arbalest.Linear <units = 10> (active)\n"
+    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+    "  accuracy = arbalest.Accuracy (logits, label)\n"
+    "  trained = arbalest.Train <lr = 0.01, schedule = \"cosine\"> (loss)\n"
+    "  report = arbalest.Validate <split = \"test\", batch = 32> (trained, accuracy, loss)\n"
+    "}\n";
+
+struct Place {
+  const TestFolder folder;
+  const std::string graph = (folder / "g.onnxtxt").string();
+  const std::string out = (folder / "sweep").string();
+
+  Place() { std::ofstream(graph) << kGraph; }
+
+  // The status of a command line, whose lines on standard output become `lines`.
+  int run(std::vector<std::string> words) {
+    std::vector<const char*> all;
+    for (const std::string& word : words) all.push_back(word.c_str());
+    const Command command = parse(all);
+    const Redirected stdout_file((folder / "out.txt").string());
+    int status = 0;
+    try {
+      status = command.run();
+    } catch (const Error& error) {
+      fault = error.what();
+      status = int(error.code());
+    }
+    lines = stdout_file.lines();
+    return status;
+  }
+  int sweep(std::vector<std::string> more) {
+    std::vector<std::string> words = {"sweep", graph, "--deterministic", "-o", out};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+  SweepRecord record() const { return read_sweep_log(sweep_log_path(out)); }
+
+  std::vector<std::string> lines;
+  std::string fault;
+};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The tensors of a file of weights, without its metadata, which names the command.
+std::string tensors(const std::string& path) {
+  const std::string all = content(path);
+  REQUIRE(all.size() > 8);
+  uint64_t head = 0;
+  std::copy_n(all.data(), 8, reinterpret_cast<char*>(&head));
+  return all.substr(8 + head);
+}
+
+// Removes the last lines of a file, and half of the line before them, as if the process had been killed.
+void cut_lines(const std::string& path, size_t keep) {
+  std::vector<std::string> lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  REQUIRE(lines.size() > keep);
+  std::ofstream out(path);
+  for (size_t i = 0; i < keep; ++i) out << lines[i] << "\n";
+  out << lines[keep].substr(0, lines[keep].size() / 2);
+}
+
+}  // namespace
+
+TEST_CASE("sweep: a trial's weights are those of its run alone, to the bit") {
+  Place place;
+  CHECK(place.sweep({"--vary", "train.lr=0.003,0.03", "--vary", "seed=1..2", "--epochs", "2", "--keep", "all",
+                     "--at-once", "3"}) == 0);
+  const SweepRecord record = place.record();
+  CHECK(record.finished);
+  CHECK(record.results.size() == 4);
+  for (int trial = 0; trial < 4; ++trial) {
+    const std::string alone = (place.folder / "alone.safetensors").string();
+    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "2", "--save", alone, "--set",
+                       trial < 2 ? "train.lr=0.003" : "train.lr=0.03", "--seed", trial % 2 == 0 ? "1" : "2"}) == 0);
+    CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
+    CHECK(!fs::exists(trial_checkpoints(place.out, trial)));
+  }
+  const Leaderboard board = leaderboard_of(record);
+  REQUIRE(board.groups.size() == 2);
+  CHECK(board.groups[0].values.size() == 2);
+  CHECK(board.metric == "accuracy");
+  CHECK(*board.groups[0].mean >= *board.groups[1].mean);
+  REQUIRE(board.groups[0].interval);
+}
+
+TEST_CASE("sweep: what diverges ends alone") {
+  Place place;
+  CHECK(place.sweep({"--vary", "train.lr=0.003,1e30", "--epochs", "1"}) == 0);
+  const SweepRecord record = place.record();
+  CHECK(last_result(record, 0)->error.empty());
+  CHECK(last_result(record, 1)->error.find("no longer finite") != std::string::npos);
+  CHECK(leaderboard_of(record).failed == 1);
+  CHECK(fs::exists(trial_model(place.out, 0)));
+  Place all;
+  CHECK(all.sweep({"--vary", "train.lr=1e30,2e30", "--epochs", "1"}) == 1);
+}
+
+TEST_CASE("sweep: of the models the best ones stay") {
+  Place place;
+  CHECK(place.sweep({"--vary", "train.lr=1e-6,0.003,0.03", "--epochs", "2", "--keep", "2"}) == 0);
+  const int best = best_trial(place.record());
+  CHECK(fs::exists(trial_model(place.out, best)));
+  int models = 0;
+  for (int trial = 0; trial < 3; ++trial) models += fs::exists(trial_model(place.out, trial));
+  CHECK(models == 2);
+}
+
+TEST_CASE("sweep: one that was killed goes on to the same answer") {
+  const std::vector<std::string> words = {"--vary",    "train.lr=log(1e-4,0.1)",
+                                          "--samples", "7",
+                                          "--search",  "asha",
+                                          "--epochs",  "9",
+                                          "--keep",    "all",
+                                          "--at-once", "2"};
+  Place whole, killed;
+  CHECK(whole.sweep(words) == 0);
+  CHECK(killed.sweep(words) == 0);
+  const std::string log = sweep_log_path(killed.out);
+  for (const size_t keep : {size_t(9), size_t(4), size_t(1)}) {
+    // As a killed sweep leaves it: a log that ends in half a line, and trials that have to train again.
+    cut_lines(log, keep);
+    for (int trial = 0; trial < 7; ++trial) fs::remove_all(trial_folder(killed.out, trial));
+    CHECK(killed.sweep(words) == 2);
+    CHECK(killed.fault.find("--resume goes on with it") != std::string::npos);
+    std::vector<std::string> again = words;
+    again.emplace_back("--resume");
+    CHECK(killed.sweep(again) == 0);
+    const SweepRecord one = whole.record(), two = killed.record();
+    CHECK(two.finished);
+    REQUIRE(one.results.size() == two.results.size());
+    for (int trial = 0; trial < 7; ++trial) {
+      const SweepResult &expected = *last_result(one, trial), &found = *last_result(two, trial);
+      CHECK(found.job == expected.job);
+      CHECK(found.value == expected.value);
+      CHECK(found.epoch == expected.epoch);
+    }
+  }
+  std::vector<std::string> other = words;
+  other[1] = "train.lr=log(1e-4,0.2)";
+  other.emplace_back("--resume");
+  CHECK(killed.sweep(other) == 2);
+  CHECK(killed.fault.find("the trials differ") != std::string::npos);
+}
+
+TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stopped") {
+  Place place;
+  CHECK(place.sweep({"--vary", "train.lr=0.003,0.03,0.01", "--search", "asha", "--epochs", "6", "--reduction", "3",
+                     "--keep", "all"}) == 0);
+  const SweepRecord record = place.record();
+  const int best = best_trial(record);
+  REQUIRE(last_result(record, best)->job.epochs == 6);
+  const std::string alone = (place.folder / "alone.safetensors").string();
+  std::vector<std::string> words = {"run", place.graph, "--deterministic", "--epochs", "6", "--save", alone, "--set"};
+  words.push_back("train.lr=" + record.plan.trials[size_t(best)][0].second);
+  REQUIRE(place.run(words) == 0);
+  CHECK(tensors(trial_model(place.out, best)) == tensors(alone));
+}
+
+TEST_CASE("sweep: folds are trials of their own, and one row") {
+  Place place;
+  CHECK(place.sweep({"--folds", "3", "--epochs", "1"}) == 0);
+  const Leaderboard board = leaderboard_of(place.record());
+  REQUIRE(board.groups.size() == 1);
+  CHECK(board.groups[0].values.size() == 3);
+  std::set<std::string> samples;
+  for (int trial = 0; trial < 3; ++trial) {
+    std::ifstream log(fs::path(trial_folder(place.out, trial)) / "log.jsonl");
+    for (std::string line; std::getline(log, line);) {
+      const auto event = nlohmann::json::parse(line);
+      if (event["event"] == "validation") CHECK(event["samples"] == 64);
+    }
+    samples.insert(last_result(place.record(), trial)->value ? "valued" : "none");
+  }
+  CHECK(samples == std::set<std::string>{"valued"});
+}
+
+TEST_CASE("sweep: --find-lr tries rates and says which") {
+  Place place;
+  CHECK(place.sweep({"--find-lr", "--iterations", "20", "--vary", "train.lr=1e-5,1e-3,0.05,1e30"}) == 0);
+  const SweepRecord record = place.record();
+  CHECK(record.plan.finds_rate);
+  const std::string advice = rate_advice(record);
+  CHECK_MESSAGE(advice.find("lowest at a rate of 0.05") != advice.npos, advice);
+  CHECK(content(fs::path(place.out) / "rates.svg").find("<svg") != std::string::npos);
+  for (int trial = 0; trial < 3; ++trial) CHECK(!fs::exists(trial_model(place.out, trial)));
+}
+
+TEST_CASE("sweep: what cannot be is refused before anything is written") {
+  const auto refused = [](const std::vector<std::string>& words, const std::string& part) {
+    Place place;
+    CHECK(place.sweep(words) == 2);
+    CHECK_MESSAGE(place.fault.find(part) != place.fault.npos, place.fault);
+    CHECK(!fs::exists(place.out));
+  };
+  refused({"--vary", "learnrs=1,2"}, "did you mean 'learners'?");
+  refused({"--vary", "train.rate=1,2"}, "has no attribute 'rate'");
+  refused({"--vary", "epochs=1,two"}, "trial 2 (epochs two)");
+  refused({"--vary", "seed=1,2", "--seed", "3"}, "not given already");
+  refused({"--vary", "devices=cpu:0,cpu:1"}, "--vary devices");
+  refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
+  refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
+  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
+  CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
+  CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--save", "y"}).find("--save:") !=
+        std::string::npos);
+  CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--keep", "some"}).find("--keep") !=
+        std::string::npos);
+}
+
+}  // namespace sweep_test

@@ -165,8 +165,9 @@ class CudaDevice final : public Device {
     void* memory = nullptr;
     if (cudaHostAlloc(&memory, size_t(bytes), cudaHostAllocPortable) != cudaSuccess) {
       cudaGetLastError();
-      throw RunError(fmt::format("cuda:{}: cannot allocate {:.1f} MiB of the host's memory, which the GPU reads from",
-                                 index_, double(bytes) / (1 << 20)));
+      throw LacksMemory(
+          fmt::format("cuda:{}: cannot allocate {:.1f} MiB of the host's memory, which the GPU reads from", index_,
+                      double(bytes) / (1 << 20)));
     }
     pinned_.push_back(memory);
     std::memset(memory, 0, size_t(bytes));
@@ -342,8 +343,8 @@ class CudaDevice final : public Device {
     void* memory = nullptr;
     if (cudaMalloc(&memory, size_t(bytes)) != cudaSuccess) {
       cudaGetLastError();
-      throw RunError(fmt::format("cuda:{}: cannot allocate {:.1f} MiB of memory; {:.1f} MiB are free", index_,
-                                 double(bytes) / (1 << 20), double(free_bytes()) / (1 << 20)));
+      throw LacksMemory(fmt::format("cuda:{}: cannot allocate {:.1f} MiB of memory; {:.1f} MiB are free", index_,
+                                    double(bytes) / (1 << 20), double(free_bytes()) / (1 << 20)));
     }
     return memory;
   }

@@ -105,6 +105,12 @@ class CompletionSink {
   virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
 };
 
+// A device, or the host, has less memory free than a plan needs.
+class LacksMemory : public RunError {
+ public:
+  using RunError::RunError;
+};
+
 // An error of a device that cannot be attributed to one task of several under way. The sink gets it with the first of
 // them; `besides` holds the others.
 class DeviceError : public RunError {

@@ -103,8 +103,8 @@ LacksMemory lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices
     list += fmt::format("\n  {:>10.1f} MiB  {}", double(arena->bytes) / (1 << 20), arena->name);
   }
   return LacksMemory(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}{}",
-                              fmt::join(names, ", "), double(needed) / (1 << 20), names.size() > 1 ? " in all" : "",
-                              double(free) / (1 << 20), list, advice_on_samples(plan, devices)));
+                                 fmt::join(names, ", "), double(needed) / (1 << 20), names.size() > 1 ? " in all" : "",
+                                 double(free) / (1 << 20), list, advice_on_samples(plan, devices)));
 }
 
 }  // namespace

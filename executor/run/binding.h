@@ -38,12 +38,6 @@ struct BindOptions {
   int at_once = 1;               // plans that run at the same time on each device
 };
 
-// A device, or the host, has less memory free than a plan needs.
-class LacksMemory : public RunError {
- public:
-  using RunError::RunError;
-};
-
 // Throws LacksMemory if the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
 // device; CPU devices have one memory, and what they need counts together.
 void check_memory(const Plan& plan, const std::vector<int64_t>& free);

@@ -89,9 +89,11 @@ void keep_on_devices(Prepared& prepared, const Node& prefetch) {
 
 namespace {
 
-// States all that prepared samples depend on: where they come from, and what host nodes make of them.
-std::string samples_text(const Prepared& prepared) {
+// States all that prepared samples depend on: where they come from, where they are kept, and what host nodes make of
+// them.
+std::string text_of_samples(const Prepared& prepared) {
   std::string text = fmt::format("{} {}", fmt::ptr(prepared.training.get()), fmt::ptr(prepared.validation.get()));
+  for (const PlanDevice& device : prepared.request.devices) text += " " + to_string(device);
   const std::vector<std::string> lines = node_lines(prepared.graph);
   for (size_t n = 0; n < lines.size(); ++n) {
     if (prepared.graph.nodes[n].op->prepare) text += "\n" + lines[n];
@@ -124,10 +126,11 @@ void make_stores(Prepared& prepared) {
 void add_caches(Prepared& prepared, SharedResources* shared) {
   if (!shared) return make_stores(prepared);
   const std::string where = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "cache");
-  prepared.stores = shared->samples(where + samples_text(prepared), [&] {
+  prepared.shared_stores = shared->samples(where + text_of_samples(prepared), [&] {
     make_stores(prepared);
     return prepared.stores;
   });
+  prepared.stores = *prepared.shared_stores;
 }
 
 int64_t bytes_of_caches(const Prepared& prepared) {

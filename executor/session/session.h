@@ -67,7 +67,7 @@ struct NumericsOptions {
 
 // When the run ends.
 struct LengthOptions {
-  std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
+  std::optional<int64_t> epochs;  // otherwise Train's attribute, otherwise 1
   // Epochs that the learning rate's schedule spans, if this run is a part of a longer training; otherwise `epochs`.
   std::optional<int64_t> schedule_epochs;
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
@@ -179,11 +179,12 @@ struct Prepared {
   std::shared_ptr<BadSamples> bad;   // of both splits
   std::shared_ptr<ReadWatch> watch;  // of both splits
   SampleStores stores;
-  std::vector<StrategyPhase> strategies;                          // of the run, in order
-  PlanRequest request;                                            // for whole epochs from the first on
-  double total_epochs = 0;                                        // of the run, for schedules
-  Recomputation recomputation;                                    // in the program's training step
-  std::vector<std::string> notes;                                 // about settings that are probably unintended
+  std::shared_ptr<const SampleStores> shared_stores;  // that `stores` is a copy of, if runs share them
+  std::vector<StrategyPhase> strategies;              // of the run, in order
+  PlanRequest request;                                // for whole epochs from the first on
+  double total_epochs = 0;                            // of the run, for schedules
+  Recomputation recomputation;                        // in the program's training step
+  std::vector<std::string> notes;                     // about settings that are probably unintended
 };
 
 // Bytes of the host's memory that the caches take once all samples of both splits have been prepared.

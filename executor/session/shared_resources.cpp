@@ -21,18 +21,28 @@ SharedResources::SharedResources(int at_once, int threads, bool gpus)
                                                  gpus ? kPatience : std::chrono::microseconds{0})),
       devices_(make_device_cache()) {}
 
-std::shared_ptr<const Source> SharedResources::source(const std::string& name,
-                                                      const std::function<std::shared_ptr<const Source>()>& make) {
+template <typename Value>
+std::shared_ptr<const Value> SharedResources::find(Recent<Value>& recent, const std::string& name,
+                                                   const std::function<std::shared_ptr<const Value>()>& make) {
   const std::scoped_lock lock(opening_);
-  std::shared_ptr<const Source>& source = sources_[name];
-  if (!source) source = make();
-  return source;
+  std::weak_ptr<const Value>& known = recent.all[name];
+  std::shared_ptr<const Value> value = known.lock();
+  if (!value) known = value = make();
+  std::erase(recent.last, value);
+  recent.last.push_front(value);
+  // Both splits of as many runs as there are, so that a run finds what the one before it had.
+  if (recent.last.size() > 2 * size_t(at_once_)) recent.last.pop_back();
+  return value;
 }
 
-SampleStores SharedResources::samples(const std::string& name, const std::function<SampleStores()>& make) {
-  const std::scoped_lock lock(opening_);
-  const auto found = samples_.find(name);
-  return found != samples_.end() ? found->second : samples_.emplace(name, make()).first->second;
+std::shared_ptr<const Source> SharedResources::source(const std::string& name,
+                                                      const std::function<std::shared_ptr<const Source>()>& make) {
+  return find(sources_, name, make);
+}
+
+std::shared_ptr<const SampleStores> SharedResources::samples(const std::string& name,
+                                                             const std::function<SampleStores()>& make) {
+  return find<SampleStores>(samples_, name, [&] { return std::make_shared<const SampleStores>(make()); });
 }
 
 }  // namespace arbalest

@@ -3,15 +3,16 @@
 // Resources that runs of one process share if several train at the same time: threads, the devices' libraries and
 // kernels, data sets, and samples that are prepared once.
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "executor/threads/executor_threads.h"
 #include "executor/run/sample_cache.h"
 #include "executor/run/sample_reader.h"
+#include "executor/threads/executor_threads.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
@@ -39,11 +40,11 @@ class SharedResources {
   // Held while a run makes kernels and allocates: kernels are timed then, and libraries' handles are shared.
   std::mutex& set_up() { return set_up_; }
 
-  // Each calls `make` the first time and returns what that returned from then on. The name states everything that the
-  // result depends on.
+  // Each calls `make` the first time and returns what that returned, as long as a run uses it or it is among those that
+  // were asked for last. The name states everything that the result depends on.
   std::shared_ptr<const Source> source(const std::string& name,
                                        const std::function<std::shared_ptr<const Source>()>& make);
-  SampleStores samples(const std::string& name, const std::function<SampleStores()>& make);
+  std::shared_ptr<const SampleStores> samples(const std::string& name, const std::function<SampleStores()>& make);
 
  private:
   const int at_once_;
@@ -51,8 +52,16 @@ class SharedResources {
   const std::shared_ptr<DeviceCache> devices_;
   std::mutex set_up_;
   std::mutex opening_;  // of what follows
-  std::map<std::string, std::shared_ptr<const Source>> sources_;
-  std::map<std::string, SampleStores> samples_;
+  template <typename Value>
+  struct Recent {
+    std::map<std::string, std::weak_ptr<const Value>> all;
+    std::deque<std::shared_ptr<const Value>> last;  // asked for last, the latest in front
+  };
+  template <typename Value>
+  std::shared_ptr<const Value> find(Recent<Value>& recent, const std::string& name,
+                                    const std::function<std::shared_ptr<const Value>()>& make);
+  Recent<Source> sources_;
+  Recent<SampleStores> samples_;
 };
 
 }  // namespace arbalest

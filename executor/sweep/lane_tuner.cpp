@@ -26,6 +26,8 @@ bool LaneTuner::look(double seconds, int64_t images, bool all_train) {
     done_ = true;
     return true;
   }
+  done_ = lanes_ == most_;
+  if (done_) return false;
   before_ = lanes_;
   rate_before_ = rate;
   lanes_ = std::min(2 * lanes_, most_);

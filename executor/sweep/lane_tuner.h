@@ -3,7 +3,6 @@
 // How many trials train at the same time on a GPU: as many as raise the throughput of all together.
 
 #include <cstdint>
-#include <map>
 
 namespace arbalest {
 
@@ -13,7 +12,7 @@ class LaneTuner {
   LaneTuner(int first, int most) : lanes_(first < most ? first : most), most_(most) {}
 
   int lanes() const { return lanes_; }
-  bool done() const { return done_ || lanes_ == most_; }
+  bool done() const { return done_; }
 
   // Looks at the images that all trials have been trained with up to now. `all_train`: all lanes() have trained since
   // they were last asked for. Returns whether another number of lanes is asked for.

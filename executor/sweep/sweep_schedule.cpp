@@ -105,22 +105,20 @@ std::optional<SweepJob> SweepSchedule::promotion(size_t rung, size_t of_best) {
     const int trial = from.judged[place].second;
     if (from.promoted[size_t(trial)]) continue;
     from.promoted[size_t(trial)] = true;
-    const SweepJob job{trial, int(rung + 1), rule_->epochs[rung + 1]};
-    promotions_.push_back({job, int(place + 1), int(from.judged.size())});
-    return job;
+    return SweepJob{trial, int(rung + 1), rule_->epochs[rung + 1], int(place + 1), int(from.judged.size())};
   }
   return std::nullopt;
 }
 
-// With few trials no rung may have enough for a promotion. The best of the highest rung then goes on to the end.
+// With few trials no rung may have enough for a promotion, and those that were promoted may fail. The best that is left
+// in the highest rung then goes on to the end.
 void SweepSchedule::give_to_best_left(int64_t now) {
   if (!rungs_.back().judged.empty()) return;
   for (size_t rung = rungs_.size() - 1; rung-- > 0;) {
-    if (rungs_[rung].judged.empty()) continue;
-    if (const auto job = promotion(rung, 1)) {
-      lanes_.front() = {job, now + length_of(*job)};
-      ready_.push_back(*job);
-    }
+    const auto job = promotion(rung, rungs_[rung].judged.size());
+    if (!job) continue;
+    lanes_.front() = {job, now + length_of(*job)};
+    ready_.push_back(*job);
     return;
   }
 }

@@ -24,7 +24,11 @@ struct SweepJob {
   int trial = 0;  // from 0 on
   int rung = 0;
   int64_t epochs = 0;  // at the rung; 0: as the trial's own settings say
-  bool operator==(const SweepJob&) const = default;
+  // Why it was started, beyond the first rung: its place among the trials that the rung before had judged by then.
+  int place = 0, judged = 0;
+  bool operator==(const SweepJob& other) const {
+    return trial == other.trial && rung == other.rung && epochs == other.epochs;
+  }
 };
 
 struct HalvingRule {
@@ -50,13 +54,6 @@ class SweepSchedule {
   // All jobs have ended, and no other follows.
   bool over() const { return ready_.empty() && under_way_ == 0; }
 
-  // Why a job beyond the first rung was started: its place among the trials that the rung before had judged by then.
-  struct Promotion {
-    SweepJob job;
-    int place = 1, judged = 1;
-  };
-  const std::vector<Promotion>& promotions() const { return promotions_; }  // in their order
-
  private:
   struct Lane {
     std::optional<SweepJob> job;
@@ -81,7 +78,6 @@ class SweepSchedule {
   std::map<std::pair<int, int>, std::optional<double>> scores_;  // by trial and rung, of jobs that have ended
   std::deque<SweepJob> ready_;
   int64_t under_way_ = 0;  // handed out, not ended
-  std::vector<Promotion> promotions_;
 };
 
 }  // namespace arbalest

@@ -10,6 +10,7 @@
 
 #include "base/process.h"
 #include "base/version.h"
+#include "executor/run/binding.h"
 #include "executor/segment/whole_state.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"
@@ -206,6 +207,8 @@ void Training::resume(const CheckpointFile& file) {
       if (checkpoint.segment.validating && !goes_on) leave_out_validation(checkpoint.held);
     }
     observer_.hold_back(checkpoint.held);
+  } catch (const LacksMemory&) {
+    throw;  // the checkpoint is not to blame
   } catch (const RunError& error) {
     throw RunError(fmt::format("{}: {}", file.path, error.what()));
   }

@@ -132,6 +132,11 @@ std::optional<Fold> fold_in(SourceSpec& spec, const SourceScheme& scheme) {
     }
     return std::nullopt;
   }
+  constexpr const char* kGroup = "group";  // of csv: what a split of its own keeps together
+  if (spec.find(kGroup)) {
+    throw GraphError(fmt::format("source '{}': folds do not keep '{}' together; expected one of both options",
+                                 spec.text, *spec.find(kGroup)));
+  }
   Fold fold;
   fold.folds = spec.integer(kFolds, 0, 2, kMost);
   if (!spec.find(kFold)) {

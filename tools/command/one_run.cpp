@@ -134,7 +134,7 @@ RunOutcome run_as_told(const RunOptions& options, const RunSurroundings& around)
   Graph graph = load_with_overrides(options, &graph_files);
   const bool writes = !ranks || ranks->first();
   check_outputs(options, graph, graph_files, writes);
-  SessionOptions session = session_options(options);
+  SessionOptions session = session_options(options, around.shared == nullptr);
   session.shared = around.shared;
   session.execution.interrupted_by = InterruptHandler::signal_name;
   session.files.overrides = options.set;

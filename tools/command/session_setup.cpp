@@ -131,10 +131,12 @@ void tell_of_many_threads(int threads) {
                    processors == 1 ? "is" : "are", processors, processors == 1 ? "" : "s"));
 }
 
-SessionOptions session_options(const GraphOptions& options) {
+SessionOptions session_options(const GraphOptions& options, bool alone) {
   SessionOptions session = options.session;
-  tell_of_many_threads(session.execution.threads);
-  give_learners_queues(session.learners.per_device, options.devices);
+  if (alone) {
+    tell_of_many_threads(session.execution.threads);
+    give_learners_queues(session.learners.per_device, options.devices);
+  }
   session.learners.devices = parse_devices(options.devices, default_devices);
   session.execution.check_passes = kDebugBuild;
   return session;

@@ -41,8 +41,8 @@ void give_learners_queues(int learners, const std::string& devices);
 // A warning if `threads` is far more than the machine has processors for, so that it is a typing error or wasteful.
 void tell_of_many_threads(int threads);
 
-// The session's options with the devices looked up, and queues for its learners. Throws GraphError for a wrong list of
-// devices.
-SessionOptions session_options(const GraphOptions& options);
+// The session's options with the devices looked up, and queues for its learners, unless it is one of several in the
+// process, whose caller has seen to that. Throws GraphError for a wrong list of devices.
+SessionOptions session_options(const GraphOptions& options, bool alone = true);
 
 }  // namespace arbalest

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "base/files/atomic_file.h"
@@ -42,7 +45,7 @@ constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are 
 // Options of a run that a sweep sets for each trial, or that make no sense for several runs.
 const std::set<std::string> kOfTrials = {"save", "save-best", "checkpoint", "trace", "change", "sample-every"};
 // Those that hold for the sweep rather than for each of its runs.
-const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set"};
+const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set", "time-limit"};
 
 // Notes the options of runs that are given, and those that may differ.
 void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& options) {
@@ -58,13 +61,15 @@ void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& op
     }
     if (!given && !kOfSweep.contains(name)) options.varies.insert(name);
     if (!given || (kOfSweep.contains(name) && name != "set")) continue;
-    if (option->get_expected_max() == 0) options.words.push_back("--" + name);
-    if (option->get_expected_max() == 0) continue;
+    if (option->get_expected_max() == 0) {
+      if (option->results().front() != "false") options.words.push_back("--" + name);
+      continue;
+    }
     for (const std::string& value : option->results()) options.words.push_back(fmt::format("--{}={}", name, value));
   }
 }
 
-// The name of the graph's only node of the operator; throws GraphError if there is none.
+// The graph's node of the operator; throws GraphError if there is none.
 const Node& node_of(const Graph& graph, std::string_view op) {
   const Node* node = graph.find_op(op);
   if (!node) throw GraphError(fmt::format("graph '{}' has no {} node; a sweep needs one", graph.name, op));
@@ -166,17 +171,28 @@ class Sweep {
     around.devices = devices;
     around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
     around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
-    around.stop = interrupt.token();
+    std::stop_source ending;
+    const std::stop_callback interrupted(interrupt.token(), [&] { ending.request_stop(); });
+    const std::jthread limit([&, seconds = options_.session.length.seconds](const std::stop_token& over) {
+      std::mutex mutex;
+      std::unique_lock lock(mutex);
+      std::condition_variable_any changed;
+      if (seconds <= 0) return;
+      changed.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
+      if (!over.stop_requested()) ending.request_stop();
+    });
+    around.stop = ending.get_token();
     around.progress = [this](const SweepResult& result) { progress(result); };
     around.noted = [this](int trial, const std::string& note) { tell_note(trial, note); };
-    JobLanes lanes(
-        schedule_, most, [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
-        [this](int left, const std::string& why) { tell_closed(left, why); });
+    JobLanes lanes(schedule_, most, [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
+                   {[this](int left, const std::string& why) { tell_shrunk(left, why); },
+                    [this](const SweepJob& job, const std::string& why) { tell_too_large(job, why); }});
     lanes_ = &lanes;
     if (options_.at_once == 0 && gpus) tuner_.emplace(kFirstOnGpu * int(devices.size()), most);
     if (tuner_) lanes.allow(tuner_->lanes());
-    lanes.run(interrupt.token());
+    lanes.run(ending.get_token());
     lanes_ = nullptr;
+    keep_best();
     clear_status();
     const bool over = schedule_.over();
     if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
@@ -198,8 +214,6 @@ class Sweep {
     }
     {
       const std::scoped_lock lock(mutex_);
-      const auto& promotions = schedule_.promotions();
-      for (; told_promotions_ < promotions.size(); ++told_promotions_) log_.promoted(promotions[told_promotions_]);
       log_.started(job, lane, to_string(around.devices[size_t(lane) % around.devices.size()]));
       under_way_[job.trial] = {};
     }
@@ -211,7 +225,8 @@ class Sweep {
     log_.result(trial.result);
     record_.results.push_back(trial.result);
     tell_result(trial.result);
-    keep_best(job.trial);
+    if (!record_.plan.halving && trial.result.error.empty()) remove_checkpoints_of(job.trial);
+    keep_best();
     return trial.end;
   }
 
@@ -238,13 +253,23 @@ class Sweep {
     show_status();
   }
 
-  void tell_closed(int left, const std::string& why) {
+  void tell_shrunk(int at_once, const std::string& why) {
     const std::scoped_lock lock(mutex_);
     clear_status();
     tuner_.reset();  // memory decides
-    log_.lanes(left, why);
-    warn(fmt::format("{} trials train at once from here on, since there is no memory for more: {}", left,
-                     why.substr(0, why.find('\n'))));
+    log_.lanes(at_once, why);
+    warn(fmt::format("{} train at once from here on, since there is no memory for more: {}",
+                     at_once == 1 ? "no trials" : fmt::format("{} trials", at_once), why.substr(0, why.find('\n'))));
+  }
+
+  void tell_too_large(const SweepJob& job, const std::string& why) {
+    const std::scoped_lock lock(mutex_);
+    SweepResult result;
+    result.job = job;
+    result.error = why;
+    log_.result(result);
+    record_.results.push_back(result);
+    tell_result(result);
   }
 
   // Lets more trials train at once as long as that raises the throughput of all.
@@ -286,29 +311,24 @@ class Sweep {
     if (std::exchange(shown_, false)) fmt::print("\r\x1b[K");
   }
 
-  // Removes the models of trials that are no longer among the best, and checkpoints that nobody goes on from.
-  void keep_best(int trial) {
-    std::error_code ignored;
-    if (!record_.plan.halving) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
+  // Removes the models of trials that are no longer among the best. Those under way may be better than they were.
+  void keep_best() {
     if (options_.keep == "all") return;
     const size_t most = record_.plan.finds_rate ? 0 : size_t(std::stoll(options_.keep));
-    std::vector<std::pair<double, int>> ranked;
-    std::set<int> seen;
-    for (auto result = record_.results.rbegin(); result != record_.results.rend(); ++result) {
-      if (seen.insert(result->job.trial).second && result->score())
-        ranked.emplace_back(-*result->score(), result->job.trial);
-    }
-    std::sort(ranked.begin(), ranked.end());
+    const std::vector<int> ranked = ranked_trials(record_);
+    std::error_code ignored;
     for (size_t place = most; place < ranked.size(); ++place) {
-      fs::remove(trial_model(options_.out, ranked[place].second), ignored);
+      if (!under_way_.contains(ranked[place])) fs::remove(trial_model(options_.out, ranked[place]), ignored);
     }
   }
 
-  void remove_checkpoints() const {
+  // Nobody goes on from them, unless the log lacks what they led to.
+  void remove_checkpoints_of(int trial) const {
     std::error_code ignored;
-    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) {
-      fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
-    }
+    if (!log_.failed()) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
+  }
+  void remove_checkpoints() const {
+    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) remove_checkpoints_of(trial);
   }
 
   const SweepOptions& options_;
@@ -316,9 +336,8 @@ class Sweep {
   SweepLog log_;
   const bool redraws_;
   SweepRecord record_;
-  std::vector<SweepResult> known_;  // of the sweep that this one goes on with
-  std::mutex mutex_;                // of what follows, the log, the record, and standard output
-  size_t told_promotions_ = 0;
+  std::vector<SweepResult> known_;        // of the sweep that this one goes on with
+  std::mutex mutex_;                      // of what follows, the log, the record, and standard output
   std::map<int, SweepResult> under_way_;  // by trial
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   JobLanes* lanes_ = nullptr;  // while they run
@@ -332,7 +351,7 @@ class Sweep {
 std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan& plan) {
   const std::string path = sweep_log_path(options.out);
   std::error_code unknown;
-  if (!fs::exists(path, unknown)) {
+  if (!fs::exists(path, unknown) || fs::file_size(path, unknown) == 0) {
     if (options.session.checkpoints.resume)
       warn(fmt::format("{}: no sweep to go on with; it starts afresh", options.out));
     return std::nullopt;
@@ -390,7 +409,7 @@ void print_answer(const SweepOptions& options, const SweepRecord& record) {
   }
   if (board.groups.empty() || board.groups.front().results.empty()) return;
   std::error_code unknown;
-  const std::string model = trial_model(options.out, best_trial(record));
+  const std::string model = trial_model(options.out, ranked_trials(record).front());
   if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
 }
 
@@ -399,6 +418,9 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
   if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
     throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
+  }
+  if (options.session.learners.per_device == 0) {
+    throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
   }
   if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
   if (options.search != SweepOptions::Search::Asha) {
@@ -421,10 +443,12 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
 int command_sweep(const SweepOptions& options) {
   std::vector<std::string> graph_files;
   const Graph graph = load_with_overrides(options, &graph_files);
-  give_learners_queues(options.at_once > 0 ? options.at_once : kMostOnGpu, options.devices);
+  give_learners_queues((options.at_once > 0 ? options.at_once : kMostOnGpu) * options.session.learners.per_device,
+                       options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
   SweepPlan plan = plan_of(options, graph);
-  const int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
+  int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
+  if (plan.halving) lanes = std::min(lanes, plan.halving->lanes);
   check_trials(plan, options.out);
   if (options.dry_run) {
     print_plan(plan, lanes);

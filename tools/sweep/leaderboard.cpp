@@ -86,17 +86,18 @@ const SweepResult* last_result(const SweepRecord& record, int trial) {
   return found == record.results.rend() ? nullptr : &*found;
 }
 
-int best_trial(const SweepRecord& record) {
-  int best = -1;
-  double greatest = 0;
+std::vector<int> ranked_trials(const SweepRecord& record) {
+  std::vector<int> ranked;
   for (int trial = 0; trial < int(record.plan.trials.size()); ++trial) {
     const SweepResult* result = last_result(record, trial);
-    const std::optional<double> score = result ? result->score() : std::nullopt;
-    if (!score || (best >= 0 && *score <= greatest)) continue;
-    best = trial;
-    greatest = *score;
+    if (result && result->score()) ranked.push_back(trial);
   }
-  return best;
+  std::stable_sort(ranked.begin(), ranked.end(), [&](int one, int two) {
+    const SweepResult &first = *last_result(record, one), &second = *last_result(record, two);
+    if (record.plan.halving && first.epochs != second.epochs) return first.epochs > second.epochs;
+    return *first.score() > *second.score();
+  });
+  return ranked;
 }
 
 Leaderboard leaderboard_of(const SweepRecord& record) {
@@ -115,6 +116,12 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
     if (board.metric.empty()) board.metric = result->metric;
     board.lower = result->metric.empty() ? board.lower : result->lower;
     if (!result->error.empty() || !result->value) continue;
+    // Trials of a search that trained less far are no measure of the group.
+    if (record.plan.halving && result->epochs < group->epochs) continue;
+    if (record.plan.halving && result->epochs > group->epochs) {
+      group->values.clear();
+      group->results.clear();
+    }
     group->values.push_back(*result->value);
     group->results.push_back(size_t(result - record.results.data()));
     group->epochs = std::max(group->epochs, result->epochs);

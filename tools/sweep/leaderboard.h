@@ -35,8 +35,9 @@ Leaderboard leaderboard_of(const SweepRecord& record);
 // The last result of a trial; nullptr if there is none.
 const SweepResult* last_result(const SweepRecord& record, int trial);
 
-// The trial with the best last result, from 0 on; −1: none has a value.
-int best_trial(const SweepRecord& record);
+// The trials that have a value, the best first: by their last results; those of a search that trained further come
+// before the others.
+std::vector<int> ranked_trials(const SweepRecord& record);
 
 // The groups, and for each setting with several values the mean of its trials at each of them.
 std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& record);

@@ -143,20 +143,14 @@ SweepLog::SweepLog(const std::string& folder, const SweepPlan& plan, bool goes_o
     // A last line that was cut short.
     file_.cut(std::max<int64_t>(0, end_of_line(sweep_log_path(folder), [](const std::string&) { return true; })));
   } else {
-    file_.write(json_of(plan).dump() + "\n");
+    file_.write(json_of(plan).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
 }
 
 void SweepLog::started(const SweepJob& job, int lane, const std::string& device) {
-  const Json line = {{"event", "started"},     {"trial", job.trial + 1}, {"rung", job.rung},
-                     {"to_epoch", job.epochs}, {"lane", lane + 1},       {"device", device}};
-  file_.write(line.dump() + "\n");
-}
-
-void SweepLog::promoted(const SweepSchedule::Promotion& promotion) {
-  const Json line = {{"event", "promoted"},        {"trial", promotion.job.trial + 1},
-                     {"rung", promotion.job.rung}, {"to_epoch", promotion.job.epochs},
-                     {"place", promotion.place},   {"of", promotion.judged}};
+  Json line = {{"event", "started"},     {"trial", job.trial + 1}, {"rung", job.rung},
+               {"to_epoch", job.epochs}, {"lane", lane + 1},       {"device", device}};
+  if (job.judged > 0) line["promoted"] = {{"place", job.place}, {"of", job.judged}};
   file_.write(line.dump() + "\n");
 }
 

@@ -70,7 +70,6 @@ class SweepLog {
   // writes it.
   SweepLog(const std::string& folder, const SweepPlan& plan, bool goes_on);
   void started(const SweepJob& job, int lane, const std::string& device);
-  void promoted(const SweepSchedule::Promotion& promotion);
   void result(const SweepResult& result);
   void lanes(int left, const std::string& why);
   void finished(double seconds);

@@ -35,6 +35,8 @@ std::optional<double> number_of(std::string_view text) {
 
 // Few digits, since rates are read and typed again.
 std::string text_of(double number) {
+  constexpr double kWhole = 1e15;
+  if (number == std::floor(number) && std::abs(number) < kWhole) return fmt::format("{}", int64_t(number));
   return fmt::format("{:.4g}", number);
 }
 

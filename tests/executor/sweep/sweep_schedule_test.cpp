@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -29,9 +30,8 @@ double score_of(const SweepJob& job, const std::vector<int>& order) {
 }
 
 struct Outcome {
-  std::vector<SweepJob> promoted;
-  std::vector<int> places;
-  std::set<std::pair<int, int>> ran;  // trial and rung
+  std::set<std::tuple<int, int, int, int>> promoted;  // trial, rung, place, of how many
+  std::set<std::pair<int, int>> ran;                  // trial and rung
   bool operator==(const Outcome&) const = default;
 };
 
@@ -45,6 +45,7 @@ Outcome carried_out(SweepSchedule& schedule, const std::vector<int>& order, size
       const auto job = schedule.next();
       if (!job) break;
       CHECK(outcome.ran.emplace(job->trial, job->rung).second);
+      if (job->judged > 0) outcome.promoted.emplace(job->trial, job->rung, job->place, job->judged);
       under_way.push_back(*job);
     }
     REQUIRE(!under_way.empty());
@@ -52,10 +53,6 @@ Outcome carried_out(SweepSchedule& schedule, const std::vector<int>& order, size
     const SweepJob job = under_way.back();
     under_way.pop_back();
     schedule.ended(job, score_of(job, order));
-  }
-  for (const auto& promotion : schedule.promotions()) {
-    outcome.promoted.push_back(promotion.job);
-    outcome.places.push_back(promotion.place);
   }
   return outcome;
 }
@@ -144,6 +141,16 @@ TEST_CASE("sweep: failed trials are never promoted, and the best of few still tr
   CHECK(failing.over());
 }
 
+TEST_CASE("sweep: if the best fails later, the next best trains to the end") {
+  SweepSchedule schedule(3, HalvingRule{{1, 4}, 4, 3});
+  for (int trial = 0; trial < 3; ++trial) schedule.ended(*schedule.next(), double(trial));
+  CHECK(schedule.next() == SweepJob{2, 1, 4});
+  schedule.ended({2, 1, 4}, std::nullopt);
+  CHECK(schedule.next() == SweepJob{1, 1, 4});
+  schedule.ended({1, 1, 4}, 5.0);
+  CHECK(schedule.over());
+}
+
 TEST_CASE("sweep: lanes run jobs at once, and none twice") {
   SweepSchedule schedule(20);
   std::mutex mutex;
@@ -169,10 +176,9 @@ TEST_CASE("sweep: no more lanes take jobs than are allowed") {
   SweepSchedule schedule(40);
   std::atomic<int> now{0}, most{0}, jobs{0};
   JobLanes* all = nullptr;
-  JobLanes lanes(schedule, 4, [&](const SweepJob&, int lane) {
+  JobLanes lanes(schedule, 4, [&](const SweepJob&, int) {
     const int here = ++now;
     if (jobs < 10) {
-      CHECK(lane == 0);
       for (int seen = most; here > seen && !most.compare_exchange_weak(seen, here);) {
       }
     }
@@ -188,38 +194,71 @@ TEST_CASE("sweep: no more lanes take jobs than are allowed") {
   CHECK(jobs == 40);
 }
 
-TEST_CASE("sweep: a job that lacks memory closes its lane and runs later") {
-  SweepSchedule schedule(6);
+TEST_CASE("sweep: jobs that lack memory run later, and fewer at once") {
+  SweepSchedule schedule(12);
   std::mutex mutex;
   std::set<int> ran;
-  int now = 0, closed = 0;
-  JobLanes lanes(
-      schedule, 3,
-      [&](const SweepJob& job, int) {
-        {
-          const std::scoped_lock lock(mutex);
-          if (now == 1) return JobEnd{JobEnd::Kind::LacksMemory, {}, "one fits"};
-          ++now;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        const std::scoped_lock lock(mutex);
-        --now;
-        ran.insert(job.trial);
-        return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
-      },
-      [&](int left, const std::string& why) {
-        CHECK(why == "one fits");
-        CHECK(left == 2 - closed++);
-      });
+  int now = 0, least = 100;
+  JobLanes lanes(schedule, 6,
+                 [&](const SweepJob& job, int) {
+                   {
+                     const std::scoped_lock lock(mutex);
+                     if (now == 2) return JobEnd{JobEnd::Kind::LacksMemory, {}, "two fit"};
+                     ++now;
+                   }
+                   std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                   const std::scoped_lock lock(mutex);
+                   --now;
+                   CHECK(ran.insert(job.trial).second);
+                   return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
+                 },
+                 {[&](int at_once, const std::string& why) {
+                    const std::scoped_lock lock(mutex);
+                    CHECK(why == "two fit");
+                    least = std::min(least, at_once);
+                  },
+                  [](const SweepJob&, const std::string&) { CHECK(false); }});
   lanes.run({});
-  CHECK(ran.size() == 6);
-  CHECK(closed == 2);
+  CHECK(ran.size() == 12);
+  CHECK(least >= 1);
+  CHECK(least <= 2);
+  CHECK(schedule.over());
 }
 
-TEST_CASE("sweep: a job that lacks memory alone ends the sweep with its error") {
-  SweepSchedule schedule(3);
-  JobLanes lanes(schedule, 1, [](const SweepJob&, int) { return JobEnd{JobEnd::Kind::LacksMemory, {}, "none fits"}; });
-  CHECK_THROWS_WITH_AS(lanes.run({}), "none fits", RunError);
+TEST_CASE("sweep: a job that no device has the memory for fails, and the others run") {
+  for (const int at_once : {1, 3}) {
+    SweepSchedule schedule(9);
+    std::mutex mutex;
+    std::set<int> ran, failed;
+    JobLanes lanes(schedule, at_once,
+                   [&](const SweepJob& job, int) {
+                     if (job.trial % 4 == 0) return JobEnd{JobEnd::Kind::LacksMemory, {}, "none fits"};
+                     const std::scoped_lock lock(mutex);
+                     CHECK(ran.insert(job.trial).second);
+                     return JobEnd{JobEnd::Kind::Judged, 1.0, {}};
+                   },
+                   {{}, [&](const SweepJob& job, const std::string& why) {
+                      const std::scoped_lock lock(mutex);
+                      CHECK(why == "none fits");
+                      CHECK(failed.insert(job.trial).second);
+                    }});
+    lanes.run({});
+    CHECK(ran.size() == 6);
+    CHECK(failed == std::set<int>{0, 4, 8});
+    CHECK(schedule.over());
+  }
+}
+
+TEST_CASE("sweep: a job that was asked to end ends the sweep") {
+  SweepSchedule schedule(5);
+  std::atomic<int> jobs{0};
+  JobLanes lanes(schedule, 2, [&](const SweepJob& job, int) {
+    ++jobs;
+    return JobEnd{job.trial == 1 ? JobEnd::Kind::Stopped : JobEnd::Kind::Judged, 1.0, {}};
+  });
+  lanes.run({});  // comes back
+  CHECK(!schedule.over());
+  CHECK(jobs >= 1);
 }
 
 TEST_CASE("sweep: a stop ends lanes that wait for others") {
@@ -252,6 +291,7 @@ TEST_CASE("sweep: lanes are doubled as long as that raises the throughput") {
   CHECK(found([](int lanes) { return 1000.0 * lanes; }, 32) == 32);
   CHECK(found([](int) { return 1000.0; }, 32) == 4);
   CHECK(found([](int lanes) { return lanes <= 8 ? 1000.0 * lanes : 7000.0; }, 32) == 8);
+  CHECK(found([](int lanes) { return lanes < 32 ? 1000.0 * lanes : 7000.0; }, 32) == 16);  // the last is judged, too
   CHECK(found([](int lanes) { return 1000.0 * lanes; }, 3) == 3);
   // Nothing is decided while some lanes do not train.
   LaneTuner tuner(4, 32);

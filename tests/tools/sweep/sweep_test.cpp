@@ -140,7 +140,7 @@ TEST_CASE("sweep: what diverges ends alone") {
 TEST_CASE("sweep: of the models the best ones stay") {
   Place place;
   CHECK(place.sweep({"--vary", "train.lr=1e-6,0.003,0.03", "--epochs", "2", "--keep", "2"}) == 0);
-  const int best = best_trial(place.record());
+  const int best = ranked_trials(place.record()).front();
   CHECK(fs::exists(trial_model(place.out, best)));
   int models = 0;
   for (int trial = 0; trial < 3; ++trial) models += fs::exists(trial_model(place.out, trial));
@@ -189,7 +189,7 @@ TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stoppe
   CHECK(place.sweep({"--vary", "train.lr=0.003,0.03,0.01", "--search", "asha", "--epochs", "6", "--reduction", "3",
                      "--keep", "all"}) == 0);
   const SweepRecord record = place.record();
-  const int best = best_trial(record);
+  const int best = ranked_trials(record).front();
   REQUIRE(last_result(record, best)->job.epochs == 6);
   const std::string alone = (place.folder / "alone.safetensors").string();
   std::vector<std::string> words = {"run", place.graph, "--deterministic", "--epochs", "6", "--save", alone, "--set"};
@@ -204,16 +204,39 @@ TEST_CASE("sweep: folds are trials of their own, and one row") {
   const Leaderboard board = leaderboard_of(place.record());
   REQUIRE(board.groups.size() == 1);
   CHECK(board.groups[0].values.size() == 3);
-  std::set<std::string> samples;
+  std::set<std::string> sources;
   for (int trial = 0; trial < 3; ++trial) {
     std::ifstream log(fs::path(trial_folder(place.out, trial)) / "log.jsonl");
+    int validations = 0;
     for (std::string line; std::getline(log, line);) {
       const auto event = nlohmann::json::parse(line);
-      if (event["event"] == "validation") CHECK(event["samples"] == 64);
+      if (event["event"] == "start") sources.insert(event["settings"].dump());
+      if (event["event"] != "validation") continue;
+      ++validations;
+      CHECK(event["samples"] == 64);
     }
-    samples.insert(last_result(place.record(), trial)->value ? "valued" : "none");
+    CHECK(validations == 1);
   }
-  CHECK(samples == std::set<std::string>{"valued"});
+  CHECK(sources.size() == 3);
+}
+
+TEST_CASE("sweep: a time limit ends it, and it goes on") {
+  Place place;
+  CHECK(place.sweep({"--vary", "seed=1..3", "--epochs", "1000000", "--time-limit", "2s"}) == 130);
+  CHECK(place.record().results.empty());
+  CHECK(fs::exists(trial_checkpoints(place.out, 0)));
+}
+
+TEST_CASE("sweep: trials that keep their samples share them") {
+  Place place;
+  CHECK(place.sweep({"--set", "prefetch.cache=\"device\"", "--vary", "train.lr=0.003,0.03", "--epochs", "1", "--keep",
+                     "all", "--at-once", "2"}) == 0);
+  for (int trial = 0; trial < 2; ++trial) {
+    const std::string alone = (place.folder / "alone.safetensors").string();
+    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "1", "--save", alone, "--set",
+                       trial == 0 ? "train.lr=0.003" : "train.lr=0.03"}) == 0);
+    CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
+  }
 }
 
 TEST_CASE("sweep: --find-lr tries rates and says which") {

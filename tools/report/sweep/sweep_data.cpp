@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <utility>
 #include <vector>
@@ -122,6 +123,15 @@ class SweepData {
     return result->error.empty() ? "ended" : "failed";
   }
 
+  // Whether the last line of a log has no end yet, since its trial may still run. A search goes on with trials that
+  // have a result.
+  bool is_being_written(int trial) const {
+    if (record_.finished || (last_result(record_, trial) && !record_.plan.halving)) return false;
+    std::ifstream log(log_of(trial), std::ios::binary);
+    log.seekg(-1, std::ios::end);
+    return log.good() && log.get() != '\n';
+  }
+
   void read_log(int trial) {
     const std::string path = log_of(trial);
     if (!has_log(trial)) {
@@ -134,6 +144,8 @@ class SweepData {
       const std::vector<RunLog> runs = read_run_logs(path, std::to_string(trial + 1));
       for (const RunLog& run : runs) {
         for (const RunLog& fault : run["faults"]) {
+          const bool last = &run == &runs.back() && &fault == &run["faults"].back();
+          if (last && is_being_written(trial)) continue;
           note(trial, fmt::format("{}:{}: {}", path, fault["line"].get<size_t>(), fault["what"].get<std::string>()));
         }
       }

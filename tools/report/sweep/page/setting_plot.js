@@ -2,7 +2,7 @@
 
 // What a setting does: each trial as a dot over the setting's values, the means as a line with intervals.
 
-import { shown } from "../../../page/names.js";
+import { counted, shown } from "../../../page/names.js";
 import { el, svg } from "../../../page/dom.js";
 import { kBottom, kHeight, kTop, plotFrame, roomy, written } from "../../page/axes.js";
 import { spanOf } from "../../page/series.js";
@@ -11,18 +11,18 @@ import { valueText } from "./sweep_series.js";
 const kCross = 4;  // pixels from the middle of a cross to its corners
 
 // The trials over a setting: { dots: [{ x, y, group, title }], failed: [{ x, group, title }], means: [{ x, y, low, high,
-// title }] }, for dotPicture().
+// count, title }] }, for dotPicture().
 export function settingPoints(data, setting) {
   const points = { dots: [], failed: [], means: [] };
   data.trials.forEach((trial, index) => {
     const x = data.groups[trial.group].at[setting], name = `trial ${index + 1}: ${shown(trial.settings)}`;
     if (x === null) return;
     if (trial.state === "failed") points.failed.push({ x, group: trial.group, title: `${name}\nfailed: ${shown(trial.error)}` });
-    else if (trial.state === "ended" && trial.value !== null) points.dots.push({ x, y: trial.value, group: trial.group, title: `${name}\n${written(trial.value)}` });
+    else if (trial.state === "ended" && trial.value !== null) points.dots.push({ x, y: trial.value, group: trial.group, title: `${name}\n${written(trial.value)}, ${counted(trial.epochs, "epoch")}` });
   });
   for (const one of data.settings[setting].means) {
     if (one.mean === null) continue;
-    points.means.push({ x: one.at, y: one.mean, low: one.low, high: one.high, title: `${shown(one.text)}: mean ${valueText(one)} of ${one.values} trials${one.failed > 0 ? `, ${one.failed} failed` : ""}` });
+    points.means.push({ x: one.at, y: one.mean, low: one.low, high: one.high, count: one.values, title: `${shown(one.text)}: mean ${valueText(one)} of ${one.values} trials${one.failed > 0 ? `, ${one.failed} failed` : ""}` });
   }
   return points;
 }
@@ -42,12 +42,11 @@ export function valueSpan({ dots, means }, log) {
   const span = spanOf([[...dots, ...means].map((point) => point.y)], log);
   if (!span) return null;
   const bounds = spanOf([means.flatMap((mean) => [mean.low ?? mean.y, mean.high ?? mean.y])], log) ?? span, most = (span[1] - span[0]) / 2;
-  const low = Math.max(bounds[0], span[0] - most);
-  return [log && low <= 0 ? span[0] : Math.min(span[0], low), Math.max(span[1], Math.min(bounds[1], span[1] + most))];
+  return [Math.min(span[0], Math.max(bounds[0], span[0] - most)), Math.max(span[1], Math.min(bounds[1], span[1] + most))];
 }
 
-// `lines`: lists of means, which are joined unless the axis has names. `view`: { log, marked (a group), failedAbove: whether
-// crosses of failed trials stand at the top }, `act`: { mark(group) }.
+// `lines`: lists of means, which are joined unless the axis has names. `view`: { log, marked (a group), failedAbove:
+// whether crosses of failed trials stand at the top }, `act`: { mark(group) }.
 export function dotPicture({ title, axis, dots, failed, lines }, view, act) {
   const span = valueSpan({ dots, means: lines.flat() }, view.log);
   if (!span && failed.length === 0) return el("p", { class: "quiet empty" }, view.log ? "Nothing above 0 here." : "No trial has a value yet.");
@@ -63,7 +62,7 @@ export function dotPicture({ title, axis, dots, failed, lines }, view, act) {
   for (const dot of dots.filter(seen)) {
     box.append(svg("circle", { class: `dot${state(dot.group)}`, cx: x.at(dot.x), cy: y.at(dot.y), r: 4, onclick: mark(dot.group) }, svg("title", {}, dot.title)));
   }
-  for (const mean of lines.flat().filter(seen)) {
+  for (const mean of lines.flat().filter((one) => one.count > 1 && seen(one))) {  // that of one trial is its dot
     const low = view.log && mean.low <= 0 ? y.value(kHeight) : mean.low;
     if (mean.low !== null) box.append(svg("line", { class: "mean", x1: x.at(mean.x), x2: x.at(mean.x), y1: y.at(low), y2: y.at(mean.high) }));
     box.append(svg("circle", { class: "mean", cx: x.at(mean.x), cy: y.at(mean.y), r: 3.5 }, svg("title", {}, mean.title)));
@@ -77,11 +76,12 @@ export function dotPicture({ title, axis, dots, failed, lines }, view, act) {
 
 // The losses of a search for a learning rate, for dotPicture().
 export function ratePoints(data) {
-  const failed = [], lines = [], name = (line, rate) => `${line.name ? shown(line.name) + ", " : ""}rate ${rate}`;
-  for (const line of data.rates) {
-    failed.push(...line.points.filter((point) => point.error !== "").map(({ group, rate, error }) => ({ x: rate, group, title: `${name(line, rate)}\nfailed: ${shown(error)}` })));
-    lines.push(line.points.filter((point) => point.loss !== null).map(({ rate, loss }) => ({ x: rate, y: loss, low: null, high: null, title: `${name(line, rate)}: loss ${written(loss)}` })));
+  const points = { dots: [], failed: [], means: [], lines: [] };
+  for (const { name, points: all } of data.rates) {
+    const title = (rate) => `${name ? shown(name) + ", " : ""}rate ${rate}`, losses = all.filter((point) => point.loss !== null);
+    points.failed.push(...all.filter((point) => point.error !== "").map(({ group, rate, error }) => ({ x: rate, group, title: `${title(rate)}\nfailed: ${shown(error)}` })));
+    points.dots.push(...losses.map(({ group, rate, loss }) => ({ x: rate, y: loss, group, title: `${title(rate)}\nloss ${written(loss)}` })));
+    points.lines.push(losses.map(({ rate, loss }) => ({ x: rate, y: loss, low: null, high: null, count: 1 })));
   }
-  const dots = data.rates.flatMap((line) => line.points.filter((point) => point.loss !== null).map(({ group, rate, loss }) => ({ x: rate, y: loss, group, title: `${name(line, rate)}: loss ${written(loss)}` })));
-  return { dots, failed, lines, means: lines.flat() };
+  return points;
 }

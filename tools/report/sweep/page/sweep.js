@@ -74,7 +74,7 @@ class SweepPage {
   status() {
     const { data } = this, notes = data.notes.map((note) => el("li", { class: "bad" }, el("bdi", {}, shown(note))));
     if (data.notes_left_out > 0) notes.push(el("li", { class: "bad" }, `${grouped(data.notes_left_out)} more such logs`));
-    return el("section", {}, el("p", { id: "status", class: data.finished ? undefined : "bad" }, statusText(data)), notes.length ? el("ul", { class: "notes", id: "notes" }, ...notes) : null);
+    return el("section", {}, el("p", { id: "status" }, statusText(data)), notes.length ? el("ul", { class: "notes", id: "notes" }, ...notes) : null);
   }
 
   board() {

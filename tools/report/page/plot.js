@@ -20,8 +20,8 @@ export function lineColours(count, dark) {
   });
 }
 
-// `plot`: { title, series, marks: [x of lines from top to bottom] }; series are as plotsOf() makes them. A series of kind
-// "folded" has means of several runs, with the least (`low`), the greatest (`high`) and the number of them (`count`).
+// `plot`: { title, series, marks: [x of lines from top to bottom] }; series are as plotsOf() makes them. A series of
+// kind "folded" has means of several runs, with the least (`low`), the greatest (`high`) and their number (`count`).
 // `view`: { axis, range (null: all), hidden (a set of runs), marked (a run; all others fade), colours (by run),
 // log, smooth (0: not at all) }, `act`: { range(from, to) }.
 export function plotPicture(plot, runs, view, act) {

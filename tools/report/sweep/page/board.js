@@ -12,8 +12,8 @@ function settingCell(setting, group, i) {
   return { show: text === null ? "—" : el("bdi", {}, shown(text)), by: setting.scale === "names" ? text ?? "" : group.at[i] ?? -Infinity };
 }
 
-// `view`: { shown (a Set of groups with curves to see), drawn (a Set of groups that have curves), marked, colours, sorted },
-// `act`: { mark(group), toggle(group), sorted(how) }.
+// `view`: { shown (a Set of groups with curves to see), drawn (a Set of groups that have curves), marked, colours,
+// sorted }, `act`: { mark(group), toggle(group), sorted(how) }.
 export function boardTable(data, view, act) {
   const several = data.groups.some((group) => group.trials.length > 1);
   const heads = [["place", "right"], ...data.settings.map((setting) => [shown(setting.name), setting.scale === "names" ? "left" : "right"]),

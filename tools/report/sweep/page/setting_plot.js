@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a setting does: each trial as a dot over the setting's values, the means as a line with intervals.
+// Plots of settings: each trial as a dot over the setting's values, the means as a line with intervals.
 
 import { counted, shown } from "../../../page/names.js";
 import { el, svg } from "../../../page/dom.js";
@@ -10,8 +10,8 @@ import { valueText } from "./sweep_series.js";
 
 const kCross = 4;  // pixels from the middle of a cross to its corners
 
-// The trials over a setting: { dots: [{ x, y, group, title }], failed: [{ x, group, title }], means: [{ x, y, low, high,
-// count, title }] }, for dotPicture().
+// The trials over a setting, for dotPicture(): { dots: [{ x, y, group, title }], failed: [{ x, group, title }],
+// means: [{ x, y, low, high, count, title }] }.
 export function settingPoints(data, setting) {
   const points = { dots: [], failed: [], means: [] };
   data.trials.forEach((trial, index) => {
@@ -36,8 +36,8 @@ export function settingAxis({ scale, means }, points) {
   return { range: [from - room, to + room], log: false };
 }
 
-// Values from the least to the greatest, with intervals of means as far as they are no wider than half of that on either
-// side. Null if there is none.
+// Values from the least to the greatest. Intervals of means widen this by up to a half on either side. Null if there
+// is no value.
 export function valueSpan({ dots, means }, log) {
   const span = spanOf([[...dots, ...means].map((point) => point.y)], log);
   if (!span) return null;

@@ -36,7 +36,7 @@ export function trialsText({ trials, failed, unfinished }) {
   return trials.length + (others.length > 0 ? ` (${others.join(", ")})` : "");
 }
 
-// What has become of the trials: "All 12 trials have ended, 1 of them has failed."
+// The state of the sweep: "All 12 trials have ended, 1 of them has failed."
 export function statusText(data) {
   const all = data.trials.length, over = data.trials_ended + data.trials_failed;
   const failed = data.trials_failed === 0 ? "" : `, ${grouped(data.trials_failed)} of them ${data.trials_failed === 1 ? "has" : "have"} failed`;

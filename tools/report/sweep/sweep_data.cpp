@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tools/experiment/answer/statistics.h"
 #include "tools/report/sweep/setting_axis.h"
 #include "tools/report/sweep/trial_curves.h"
 #include "tools/sweep/leaderboard.h"

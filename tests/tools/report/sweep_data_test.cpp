@@ -319,6 +319,10 @@ TEST_CASE("report DIR writes the sweep's page, and takes no other log next to it
               }),
               {"--plot: found", "expected logs of runs"});
   const std::string sweep = sweep_log_path(folder.string());
+  check_parts(message_of<RunError>([&] {
+                report({"report", sweep.c_str(), "-o", page.c_str()});
+              }),
+              {"sweep.jsonl: found the log of a sweep", "the sweep is shown by: arbalest report " + folder.string()});
   CHECK_THROWS_AS(report({"report", folder.string().c_str(), "-o", sweep.c_str()}), GraphError);
 }
 }  // namespace sweep_data_test

@@ -67,7 +67,9 @@ class SweepPage {
     document.getElementById("whole").hidden = this.range === null;
     document.getElementById("tip").hidden = true;
     const { id: focused } = document.activeElement;
+    const scrolled = document.getElementById("board")?.scrollTop ?? 0;
     document.getElementById("report").replaceChildren(...[this.status(), this.rates(), this.board(), this.curves(), this.settings(), this.pairs(), this.failed(), this.unfinished()].filter((section) => section));
+    document.getElementById("board").scrollTop = scrolled;
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
 

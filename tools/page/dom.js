@@ -39,13 +39,13 @@ export function table(heads, rows, options = {}) {
 
 // A table whose lines are sorted by a click on a column's head. Cells are { show, by }, a number or a name, and columns
 // without a heading are not sorted by. Numbers begin with the greatest; a second click turns the order round. `sorted`:
-// { at, up } as it is at first, and as `keep` gets it after each click.
-export function sortedTable(heads, rows, sorted, keep = () => {}) {
+// { at, up } as it is at first, and as `keep` gets it after each click; `optionsOf` a row are those of its line.
+export function sortedTable(heads, rows, sorted, keep = () => {}, optionsOf = () => ({})) {
   const order = () => {
     const { at, up } = sorted, sign = up ? 1 : -1;
     return at === undefined ? rows : [...rows].sort((a, b) => sign * byValue(a[at].by, b[at].by));
   };
-  const lines = new Map(rows.map((row) => [row, el("tr", {}, ...row.map(({ show }, at) => el("td", { class: heads[at][1] }, show)))]));
+  const lines = new Map(rows.map((row) => [row, el("tr", optionsOf(row), ...row.map(({ show }, at) => el("td", { class: heads[at][1] }, show)))]));
   const cells = heads.map(([text, side], at) => el("th", { class: side }, text === "" ? "" : el("button", { class: "sort", type: "button", title: "sort by it", onclick: () => {
     const name = typeof rows[0]?.[at].by === "string";
     sorted = { at, up: sorted.at === at ? !sorted.up : name };

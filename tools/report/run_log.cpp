@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string_view>
@@ -320,6 +321,13 @@ std::vector<RunLog> read_run_logs(const std::string& path, const std::string& na
             fmt::format("{}: found what bench scaling --json writes, expected a log that run --log wrote: "
                         "it is drawn by: arbalest report --plot scaling {}",
                         path, shell_word(path)));
+      }
+      if (runs.front().empty() && event["event"] == "sweep") {
+        const std::string folder = std::filesystem::path(path).parent_path().string();
+        throw RunError(
+            fmt::format("{}: found the log of a sweep, expected a log that run --log wrote: the sweep is shown by: "
+                        "arbalest report {}",
+                        path, shell_word(folder.empty() ? "." : folder)));
       }
       const bool starts = event["event"] == "start";
       if (starts && !runs.back().empty()) runs.emplace_back(fmt::format("{} ({})", name, runs.size() + 1));

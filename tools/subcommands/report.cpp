@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// arbalest report LOG…: a page that shows runs, in one file.
+// arbalest report LOG… or DIR: a page that shows runs, or a sweep, in one file.
 
 #include <fmt/format.h>
 
@@ -20,6 +20,8 @@
 #include "tools/page/page_file.h"
 #include "tools/report/report_page.h"
 #include "tools/report/run_plots.h"
+#include "tools/report/sweep/sweep_page.h"
+#include "tools/sweep/sweep_log.h"
 
 namespace arbalest {
 namespace {
@@ -48,10 +50,29 @@ int write(const std::string& file, const LinePlot& plot) {
   return kDone;
 }
 
+int report_sweep(const ReportOptions& options) {
+  const std::string& folder = options.logs.front();
+  if (options.plot != ReportOptions::Plot::None) {
+    throw GraphError(fmt::format("--plot: found {}, a folder, expected logs of runs", folder));
+  }
+  const std::string file = options.file.empty() ? sweep_name(folder) + "-sweep.html" : options.file;
+  check_inputs_kept({{"DIR", sweep_log_path(folder)}}, {{"--output", file}});
+  check_kind_kept("--output", file, OutputKind::Page);
+  const auto held = hold_outputs({{"--output", file}});
+  write_page(file, sweep_page(folder));
+  return kDone;
+}
+
 }  // namespace
 
 int command_report(const ReportOptions& options) {
   using Plot = ReportOptions::Plot;
+  const auto folder = std::find_if(options.logs.begin(), options.logs.end(), is_sweep_folder);
+  if (folder != options.logs.end() && options.logs.size() > 1) {
+    throw GraphError(
+        fmt::format("report: {} is a folder; expected logs of runs, or one sweep's folder alone", *folder));
+  }
+  if (folder != options.logs.end()) return report_sweep(options);
   const bool page = options.plot == Plot::None;
   const std::string file =
       options.file.empty() ? page_name(options.logs, page ? ".report.html" : ".svg") : options.file;
@@ -85,12 +106,12 @@ void declare_report(Subcommands& commands) {
       commands.add<ReportOptions>("report", "show runs: one HTML file, which opens without a network", command_report);
   CLI::App& app = command.app;
   ReportOptions& options = command.options;
-  app.add_option("LOG", options.logs, "logs written by run --log; several runs are compared")
+  app.add_option("LOG", options.logs, "logs written by run --log; several runs are compared. Or the folder of a sweep")
       ->type_name("")
       ->check(not_empty());
   app.add_option("-o,--output", options.file,
                  "the page, or the plot; otherwise LOG's name with .report.html, or .svg, here; of several logs their "
-                 "folder's name, or report.html")
+                 "folder's name, or report.html; of a sweep its folder's name with -sweep.html")
       ->type_name("FILE")
       ->check(not_empty());
   app.add_option_function<std::string>(

@@ -5,8 +5,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { tickText, ticks, written } from "../../../tools/report/page/axes.js";
 import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
-import { tickText, ticks, whereText, written } from "../../../tools/report/page/plot.js";
+import { whereText } from "../../../tools/report/page/plot.js";
 import { bestValidation, csvOf, endOf, graphOf, judgedBy, nearest, plotsOf, pointedAt, smoothed, spanOf, thinned, valueAt } from "../../../tools/report/page/series.js";
 import { generator } from "../view/numbers.js";
 

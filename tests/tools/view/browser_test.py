@@ -143,6 +143,16 @@ class Files:
             subprocess.run([self.arbalest, "report", *logs, "-o", page], check=True, capture_output=True)
         return page
 
+    def sweep(self):
+        """The page of a sweep of two rates, two momenta and two seeds."""
+        page = self.folder / "sweep.html"
+        if not page.exists():
+            subprocess.run([self.arbalest, "sweep", f"{self.examples}/lenet.onnxtxt", "--epochs", "2", "--set", "prefetch.source=glyphs:?train=640&test=160",
+                            "--vary", "train.lr=0.02,0.05", "--vary", "train.momentum=0.5,0.9", "--vary", "seed=1,2", "-o", self.folder / "sweep"],
+                           check=True, capture_output=True)
+            subprocess.run([self.arbalest, "report", self.folder / "sweep", "-o", page], check=True, capture_output=True)
+        return page
+
     def page(self, *traces):
         page = self.folder / f"{'-'.join(pathlib.Path(trace).name.split('.')[0] for trace in traces)}.html"
         if not page.exists():
@@ -229,6 +239,33 @@ def reports_runs(browser, files):
     assert browser.ask(count) == plots
     assert "lr" in browser.text("#differing")  # of the two runs still: one alone differs from nothing
     assert browser.ask("document.activeElement.id") == "run-0"
+    browser.driver.find_element(By.ID, "theme").click()
+    browser.is_clean()
+
+
+def reports_a_sweep(browser, files):
+    browser.driver.get(f"file://{files.sweep()}")
+    browser.until("return window.sweep && document.querySelectorAll('#board tbody tr').length === 4")
+    text = browser.text("#report")
+    for words in ("All 8 trials have ended", "train.lr", "±", "Validation accuracy", "accuracy by train.momentum", "accuracy by train.lr and train.momentum"):
+        assert words in text, (words, text)
+    assert browser.ask("document.querySelectorAll('svg .dot').length") == 16  # eight trials over two settings
+    assert browser.ask("document.querySelectorAll('.heat td').length") == 4
+    browser.driver.find_element(By.ID, "place-1").click()
+    assert browser.ask("[sweep.marked, document.querySelectorAll('svg .dot.marked').length, document.activeElement.id]") == [1, 4, "place-1"]
+    browser.driver.find_element(By.ID, "curves-0").click()
+    assert browser.ask("[sweep.marked, sweep.shown.size]") == [1, 3]  # a choice of curves marks no row
+    heads = browser.driver.find_elements(By.CSS_SELECTOR, "#board th button")
+    heads[1].click()
+    rates = browser.ask("[...document.querySelectorAll('#board tbody tr td:nth-child(2)')].map((cell) => cell.textContent)")
+    assert rates == ["0.05", "0.05", "0.02", "0.02"], rates
+    box = browser.ask("(() => { const b = document.querySelector('svg.plot').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
+    browser.point(box[0] + box[2] - 14, box[1] + box[3] / 2)
+    tip = browser.text("#tip").splitlines()
+    assert tip[0] == "epoch 2" and "in 2 trials" in tip[1], tip
+    browser.drag([(box[0] + box[2] / 2, box[1] + 40), (box[0] + box[2] - 14, box[1] + 40)])
+    assert browser.ask("sweep.range !== null && !document.getElementById('whole').hidden")
+    browser.driver.find_element(By.ID, "whole").click()
     browser.driver.find_element(By.ID, "theme").click()
     browser.is_clean()
 
@@ -718,7 +755,7 @@ def pictures(browser, files, folder, trace=None):
     browser.driver.save_screenshot(str(folder / "starved.png"))
 
 
-TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
+TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, reports_a_sweep, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
          short_tasks_are_seen_at_any_zoom, folds_charts, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
          shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]

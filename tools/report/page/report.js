@@ -4,12 +4,12 @@
 
 import { grouped, quoted, shown } from "../../page/names.js";
 import { el, table } from "../../page/dom.js";
-import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
+import { isDark, setTheme } from "../../page/theme.js";
+import { written } from "./axes.js";
 import { differing, settingsTable } from "./options.js";
-import { plotPicture, written } from "./plot.js";
+import { lineColours, plotPicture } from "./plot.js";
 import { bestValidation, csvOf, endOf, graphOf, judgedBy, kAxes, plotsOf, valueAt } from "./series.js";
 
-const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
 const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
 
 function clock(seconds) {
@@ -49,11 +49,7 @@ class Report {
 
   theme(name) {
     setTheme(name);
-    const dark = isDark();
-    this.view.colours = this.runs.map((_, i) => {
-      const shade = Math.floor(i / kHues.length) % 3;
-      return css(rgbOf(kHues[i % kHues.length], dark ? 0.6 : 0.68, (dark ? 0.64 : 0.47) + [0, 0.13, -0.13][shade]));
-    });
+    this.view.colours = lineColours(this.runs.length, isDark());
     this.show();
   }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/report/sweep/setting_axis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kRanges = 6;
+
+// Names in the order of their first trials.
+void place_names(SettingAxis& axis, const Leaderboard& board) {
+  std::map<std::string, int> first;
+  for (const TrialGroup& group : board.groups) {
+    const std::string* value = value_of(group, axis.name);
+    if (!value) continue;
+    const auto [found, added] = first.emplace(*value, group.trials.front());
+    found->second = std::min(found->second, group.trials.front());
+  }
+  std::map<int, std::vector<std::string>> order;
+  for (const auto& [value, trial] : first) order[trial].push_back(value);
+  std::map<std::string, size_t> place;
+  for (const auto& [trial, values] : order) {
+    for (const std::string& value : values) {
+      place[value] = axis.steps.size();
+      axis.steps.push_back({value, double(axis.steps.size())});
+    }
+  }
+  for (const TrialGroup& group : board.groups) {
+    const std::string* value = value_of(group, axis.name);
+    axis.step.push_back(value ? std::optional(place[*value]) : std::nullopt);
+    axis.at.push_back(value ? std::optional(double(place[*value])) : std::nullopt);
+  }
+}
+
+// The numbers, each by itself or in ranges of one width.
+void place_numbers(SettingAxis& axis, const std::map<double, std::string>& numbers) {
+  const double least = numbers.begin()->first, most = numbers.rbegin()->first;
+  const bool logarithmic = least > 0 && most / least > 100;
+  axis.scale = logarithmic ? SettingAxis::Scale::Log : SettingAxis::Scale::Linear;
+  if (numbers.size() <= kMostSteps) {
+    for (const auto& [number, text] : numbers) axis.steps.push_back({text, number});
+    for (const auto& at : axis.at) {
+      axis.step.push_back(at ? std::optional(size_t(std::distance(numbers.begin(), numbers.find(*at)))) : std::nullopt);
+    }
+    return;
+  }
+  const auto share = [&](double number) {
+    return logarithmic ? std::log(number / least) / std::log(most / least) : (number - least) / (most - least);
+  };
+  const auto number_at = [&](double part) {
+    return logarithmic ? least * std::pow(most / least, part) : least + (most - least) * part;
+  };
+  for (size_t i = 0; i < kRanges; ++i) {
+    const double from = double(i) / kRanges, to = double(i + 1) / kRanges;
+    axis.steps.push_back({fmt::format("{:.3g} to {:.3g}", number_at(from), number_at(to)), number_at((from + to) / 2)});
+  }
+  for (const auto& at : axis.at) {
+    axis.step.push_back(at ? std::optional(std::min(size_t(share(*at) * kRanges), kRanges - 1)) : std::nullopt);
+  }
+}
+
+SettingAxis axis_of(const std::string& name, const Leaderboard& board) {
+  SettingAxis axis;
+  axis.name = name;
+  std::map<double, std::string> numbers;
+  for (const TrialGroup& group : board.groups) {
+    const std::string* value = value_of(group, name);
+    const std::optional<double> number = value ? number_in(*value) : std::nullopt;
+    if (value && !number) {
+      axis.at.clear();
+      place_names(axis, board);
+      return axis;
+    }
+    if (number) numbers.emplace(*number, *value);
+    axis.at.push_back(number);
+  }
+  place_numbers(axis, numbers);
+  return axis;
+}
+
+}  // namespace
+
+const std::string* value_of(const TrialGroup& group, const std::string& setting) {
+  const auto found = std::find_if(group.settings.begin(), group.settings.end(),
+                                  [&](const auto& each) { return each.first == setting; });
+  return found == group.settings.end() ? nullptr : &found->second;
+}
+
+std::optional<double> number_in(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end && std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+std::vector<SettingAxis> setting_axes(const Leaderboard& board) {
+  std::vector<std::string> names;
+  std::map<std::string, std::set<std::string>> values;
+  std::map<std::string, size_t> groups;
+  for (const TrialGroup& group : board.groups) {
+    for (const auto& [name, value] : group.settings) {
+      if (!values.contains(name)) names.push_back(name);
+      values[name].insert(value);
+      ++groups[name];
+    }
+  }
+  std::vector<SettingAxis> axes;
+  for (const std::string& name : names) {
+    if (values[name].size() > 1 || groups[name] < board.groups.size()) axes.push_back(axis_of(name, board));
+  }
+  return axes;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A setting of a sweep as the axis of a plot: its values in order, or ranges of them if they are many.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/sweep/leaderboard.h"
+
+namespace arbalest {
+
+struct SettingAxis {
+  enum class Scale { Linear, Log, Names };
+
+  // A value, or a range of values.
+  struct Step {
+    std::string text;
+    double at = 0;  // on the axis; the middle of a range; of names the place, from 0 on
+  };
+
+  std::string name;
+  Scale scale = Scale::Names;
+  std::vector<Step> steps;
+  // By group of the leaderboard; none: the group has no such setting.
+  std::vector<std::optional<double>> at;
+  std::vector<std::optional<size_t>> step;
+};
+
+// Numbers that are more than these become ranges.
+inline constexpr size_t kMostSteps = 20;
+
+// The settings that differ between groups. A scale is logarithmic if all values are above 0 and the greatest is more
+// than a hundred times the least.
+std::vector<SettingAxis> setting_axes(const Leaderboard& board);
+
+// The group's value of the setting; nullptr: it has none.
+const std::string* value_of(const TrialGroup& group, const std::string& setting);
+
+// A number that a text is as a whole.
+std::optional<double> number_in(const std::string& text);
+
+}  // namespace arbalest

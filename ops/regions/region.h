@@ -32,7 +32,7 @@ struct RegionSum {
 };
 
 struct RegionProgram {
-  static constexpr size_t kMostInputs = 12, kMostOutputs = 8, kMostSteps = 48;
+  static constexpr size_t kMostInputs = 16, kMostOutputs = 8, kMostSteps = 48;
   size_t inputs = 0;
   std::vector<RegionStep> steps;
   std::vector<size_t> results;  // the step that each output is the result of

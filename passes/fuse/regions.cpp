@@ -375,7 +375,8 @@ class Regions {
     if (kept) buyer.known[value] = found;
     return found;
   }
-  std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth) const {
+  // `stored`: its operands are, whatever is so far.
+  std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth, bool stored = false) const {
     const NodeId producer = rewriter_.value(value).producer;
     if (producer == kNone || depth == kDeepest || !may_join(producer)) return std::nullopt;
     if (buyer.group.again.contains(producer)) return Price();
@@ -385,7 +386,7 @@ class Regions {
     if (!recomputable) return std::nullopt;
     Price again{{}, {producer}};
     for (const ValueId input : operands(producer)) {
-      const std::optional<Price> part = price(input, buyer, depth + 1, is_stored(input));
+      const std::optional<Price> part = price(input, buyer, depth + 1, stored || is_stored(input));
       if (!part) return std::nullopt;
       again.reads.insert(part->reads.begin(), part->reads.end());
       again.nodes.insert(part->nodes.begin(), part->nodes.end());
@@ -414,32 +415,43 @@ class Regions {
     const Stage stage = rewriter_.node(n).stage;
     return stage == Stage::Forward || stage == Stage::Backward;
   }
-  // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all.
+  // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all, or else
+  // from its operands, stored instead: a cast to float from half its bytes.
   void consider(NodeId n) {
+    if (!compute_elsewhere(n, false)) compute_elsewhere(n, true);
+  }
+  bool compute_elsewhere(NodeId n, bool from_operands) {
     const ValueId value = result(n);
     std::map<size_t, Group> changed;
     for (const std::optional<size_t>& group : reading_groups(n)) {
-      if (!group) return;
+      if (!group) return false;
       const NodeId member = groups_[*group].members[0];
-      if (!is_member(member) || !may_repeat(member) || !one_space_with(*group, n)) return;
+      if (!is_member(member) || !may_repeat(member) || !one_space_with(*group, n)) return false;
       changed.try_emplace(*group, groups_[*group]);
     }
-    if (changed.empty()) return leave_out_unless_needed(group_[size_t(n)]);
+    if (changed.empty()) {
+      leave_out_unless_needed(group_[size_t(n)]);
+      return true;
+    }
     int64_t gain = bytes(value);
+    for (const ValueId operand : from_operands ? operands(n) : std::vector<ValueId>()) {
+      if (!is_stored(operand)) gain -= bytes(operand);
+    }
     for (auto& [id, group] : changed) {
       Buyer buyer{group, ends_of(group).inputs, {}};
-      const std::optional<Price> found = price(value, buyer, 0, false);
-      if (!found) return;
+      const std::optional<Price> found = price_again(value, buyer, 0, from_operands);
+      if (!found) return false;
       gain += bytes(value) - bytes(found);
       group.again.insert(found->nodes.begin(), found->nodes.end());
-      if (!ends_of(group).fits()) return;
+      if (!ends_of(group).fits()) return false;
     }
-    if (gain <= 0) return;
+    if (gain <= 0) return false;
     for (auto& [id, group] : changed) {
       for (const NodeId again : group.again) again_in_[again].insert(id);
       groups_[id] = std::move(group);
     }
     leave_out_unless_needed(group_[size_t(n)]);
+    return true;
   }
   void leave_out_unless_needed(size_t id) {
     Group& group = groups_[id];

@@ -119,6 +119,15 @@ TEST_CASE("regions: squeeze-and-excitation reads what it scales once for its mea
       CHECK(count_ops(graph, op) == 0);
     }
     CHECK(graph.find_value("ha") == kNone);
+    // Regions of the gradient read what came from the next layer again, rather than a sum of it in float.
+    for (const Node& node : graph.nodes) {
+      if (node.op->name != "Region") continue;
+      const int64_t elements = element_count(ints_attribute(node, "shape"));
+      for (const ValueId output : node.outputs) {
+        const TensorType& type = graph.values[size_t(output)].type;
+        CHECK((type.elements() < elements || type.dtype == DataType::Bfloat16));
+      }
+    }
     check_same(body);
   }
 }

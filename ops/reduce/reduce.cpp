@@ -199,8 +199,8 @@ void add_gradient_of(GradContext& c, const ReduceLine& line) {
   std::vector<ValueId> inputs = {in_full(dy, "grad_in_full")};
   if (line.gradient->first) inputs.push_back(c.input(0));
   if (line.gradient->second) inputs.push_back(in_full(c.output(0), "in_full"));
-  c.set_input_gradient(0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1,
-                                reduce_gradient_attributes(axes, x))[0]);
+  c.set_input_gradient(
+      0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1, reduce_gradient_attributes(axes, x))[0]);
 }
 
 void infer_reduce_gradient(InferContext& context) {

@@ -179,7 +179,8 @@ class RegionKernel final : public Kernel {
     const int64_t part = kRowsPerPart * channels_;
     parallel_for(parts(), work * part, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
-        const int64_t sample = p / parts_of_sample(), first = sample * rows_ * channels_, last = first + rows_ * channels_;
+        const int64_t sample = p / parts_of_sample(), first = sample * rows_ * channels_,
+                      last = first + rows_ * channels_;
         const int64_t from = first + p % parts_of_sample() * part;
         compute(c, from, std::min(last, from + part), sums + p * sums_of_part());
       }
@@ -290,11 +291,11 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
     add(fmt::format("{}: sums alone", to_string(shape)), plain(shape), {shape, row},
         {.steps = {step("Mul", {0, 1})}, .sums = {{2, 1}}}, {Float32});
   }
-  // Squeeze-and-excitation: means of what is scaled, the gradient of the scale beside a bias's, and the rest of it.
+  // Squeeze-and-excitation: means of what is scaled, sums for gradients of scales, and what is made of them.
   for (const TensorType& space : {plain({6, 50, 64}), plain({3, 5, 40}), plain({2, 3, 7, 9}), plain({70, 2, 3}),
                                   plain({2, 600, 512}), plain({2, 24, 7, 5}).in(Layout::ChannelsLast)}) {
-    const std::string name = fmt::format("{}{}", to_string(space.shape),
-                                         space.layout == Layout::ChannelsLast ? ", channels-last" : "");
+    const std::string name =
+        fmt::format("{}{}", to_string(space.shape), space.layout == Layout::ChannelsLast ? ", channels-last" : "");
     const size_t rank = space.shape.size();
     const Shape &shape = space.shape, scale = sum_type(space, {.rank = rank}).shape;
     Shape row = scale, one(rank, 1);

@@ -25,8 +25,9 @@ struct RegionStep {
 struct RegionSum {
   size_t of = 0;
   double scale = 1;
-  // Of its shape. 1: (C), over all rows. More: one for each sample, the first axis's elements, over the axes between it
-  // and the innermost. 2: (N, C), row-major. The space's own: with axes of 1 between, laid out as the space.
+  // The number of axes of its shape. 1: (C), over all rows. More: a sum for each sample, that is for each place along the
+  // first axis, over the axes between it and the innermost. 2: (N, C), row-major. As many as the space has: with axes of
+  // 1 between, laid out as the space.
   size_t rank = 1;
   bool by_sample() const { return rank > 1; }
 };
@@ -45,8 +46,8 @@ struct RegionProgram {
 TensorType sum_type(const TensorType& space, const RegionSum& sum);
 
 // The attributes of a node of arbalest.Region whose results have the shape and the layout of `space`. `outputs`: the
-// types of elements of the results and the sums, each Float32 or Bfloat16. With sums the innermost axis has two elements
-// at least, and with sums by sample so have the first one and those between.
+// types of elements of the results and the sums, each Float32 or Bfloat16. With sums the innermost axis has two
+// elements at least, and with sums by sample so have the first one and those between.
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
                              const std::vector<DataType>& outputs);
 // The program of such a node. Throws GraphError if its attributes do not state one.

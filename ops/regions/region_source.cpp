@@ -393,9 +393,7 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
 }  // namespace
 
 RegionWalk::Apart RegionWalk::for_sums(const RegionProgram& program) {
-  return program.sums.empty()         ? Apart::None
-         : program.sums_by_sample() ? Apart::FirstAndInnermost
-                                    : Apart::Innermost;
+  return program.sums.empty() ? Apart::None : program.sums_by_sample() ? Apart::FirstAndInnermost : Apart::Innermost;
 }
 
 RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, Apart apart)

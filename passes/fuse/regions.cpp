@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
-// region is never stored. Sums over rows join the region that makes or reads what they add up: those for biases and batch
-// norms, and those of each sample, such as means of pixels. Regions compute again what they read of another region, where
-// that moves fewer bytes.
+// region is never stored. Sums over rows join the region that makes or reads what they add up: those for biases and
+// batch norms, and those of each sample, such as means of pixels. Regions compute again what they read of another
+// region, where that moves fewer bytes.
 
 #include <algorithm>
 #include <limits>
@@ -381,8 +381,8 @@ class Regions {
     if (producer == kNone || depth == kDeepest || !may_join(producer)) return std::nullopt;
     if (buyer.group.again.contains(producer)) return Price();
     const TensorType& own = space(buyer.group.members[0]);
-    const bool recomputable = may_repeat(producer) && space(producer).shape == own.shape &&
-                              space(producer).layout == own.layout;
+    const bool recomputable =
+        may_repeat(producer) && space(producer).shape == own.shape && space(producer).layout == own.layout;
     if (!recomputable) return std::nullopt;
     Price again{{}, {producer}};
     for (const ValueId input : operands(producer)) {
@@ -563,9 +563,8 @@ class Regions {
     }
     rewriter_.become(at, "arbalest.Region", std::move(region.inputs), region.outputs, std::move(region.attributes));
     for (const auto& [k, wanted] : shown) {
-      const ValueId view =
-          rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name, {region.outputs[k]},
-                              {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
+      const ValueId view = rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name, {region.outputs[k]},
+                                               {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
       rewriter_.set_outputs(rewriter_.value(view).producer, {wanted});
     }
   }

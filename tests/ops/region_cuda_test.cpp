@@ -101,7 +101,8 @@ TEST_CASE("regions: sums of samples, and operands that are the same for all rows
 
 TEST_CASE("regions: rows of samples are shared out among blocks that have one sample each") {
   using enum DataType;
-  for (const Shape& shape : {Shape{64, 112, 112, 32}, Shape{64, 7, 7, 1152}, Shape{300, 14, 14, 40}, Shape{2, 1, 2, 6}}) {
+  for (const Shape& shape :
+       {Shape{64, 112, 112, 32}, Shape{64, 7, 7, 1152}, Shape{300, 14, 14, 40}, Shape{2, 1, 2, 6}}) {
     const TensorType space{Bfloat16, shape};
     const RegionProgram program{1, {}, {}, {{0, 1, 2}}};
     const RegionWalk walk(space, {space}, RegionWalk::for_sums(program));

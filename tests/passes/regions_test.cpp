@@ -101,7 +101,8 @@ TEST_CASE("regions: a bias's gradient is summed where what it sums is made") {
   check_same(body);
 }
 
-TEST_CASE("regions: squeeze-and-excitation reads what it scales once for its means, and stores neither it nor products") {
+TEST_CASE(
+    "regions: squeeze-and-excitation reads what it scales once for its means, and stores neither it nor products") {
   for (const std::string mean : {"GlobalAveragePool (ha)", "ReduceMean <axes = [2, 3]> (ha)"}) {
     const std::string body =
         "a = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], relu = 0> (x)\n"

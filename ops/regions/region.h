@@ -25,9 +25,9 @@ struct RegionStep {
 struct RegionSum {
   size_t of = 0;
   double scale = 1;
-  // The number of axes of its shape. 1: (C), over all rows. More: a sum for each sample, that is for each place along the
-  // first axis, over the axes between it and the innermost. 2: (N, C), row-major. As many as the space has: with axes of
-  // 1 between, laid out as the space.
+  // The number of axes of its shape. 1: (C), over all rows. More: a sum for each sample, that is for each place along
+  // the first axis, over the axes between it and the innermost. 2: (N, C), row-major. As many as the space has: with
+  // axes of 1 between, laid out as the space.
   size_t rank = 1;
   bool by_sample() const { return rank > 1; }
 };

@@ -50,6 +50,26 @@ Strided reducing_walk(const ReducedAxes& axes, const TensorType& x, const Tensor
   return Strided(x.shape, {memory_strides(x), axes.strides(y)});
 }
 
+namespace {
+
+// The attributes of the internal operators of a reduction: which axes it takes, in full.
+Attributes resolved(const ReducedAxes& axes) {
+  std::vector<int64_t> list;
+  for (size_t axis = 0; axis < axes.reduced.size(); ++axis) {
+    if (axes.reduced[axis]) list.push_back(int64_t(axis));
+  }
+  return {{"axes", list}, {"keepdims", int64_t(axes.keep)}, {"noop_with_empty_axes", int64_t{1}}};
+}
+
+}  // namespace
+
+Attributes reduce_gradient_attributes(const ReducedAxes& axes, const TensorType& x) {
+  Attributes attributes = resolved(axes);
+  attributes.set("shape", x.shape);
+  attributes.set("layout", std::string(name_of(x.layout)));
+  return attributes;
+}
+
 Strided reducing_gradient_walk(const KernelRequest& request) {
   const TensorType& dx = request.outputs[0];
   const ReducedAxes axes(request.node, dx.shape.size());
@@ -150,37 +170,37 @@ std::unique_ptr<Kernel> ties_cpu(const KernelRequest& request, auto element) {
       });
 }
 
-std::unique_ptr<Kernel> reduce_gradient_cpu(const KernelRequest& request, const elementwise::TypedRows& rows) {
-  const TensorType& dx = request.outputs[0];
-  const double terms = double(ReducedAxes(request.node, dx.shape.size()).count(dx.shape));
-  return row_kernel(request, rows, {.alpha = terms}, reducing_gradient_walk(request));
+// The number of elements that made one of the result, by a reduction's gradient.
+double terms_of(const Node& node) {
+  const Shape shape = ints_attribute(node, "shape");
+  return double(ReducedAxes(node, shape.size()).count(shape));
 }
 
-// The attributes of the internal operators of a reduction: which axes it takes, in full.
-Attributes resolved(const Node& node, const TensorType& x) {
-  const ReducedAxes axes(node, x.shape.size());
-  std::vector<int64_t> list;
-  for (size_t axis = 0; axis < axes.reduced.size(); ++axis) {
-    if (axes.reduced[axis]) list.push_back(int64_t(axis));
-  }
-  return {{"axes", list}, {"keepdims", int64_t(axes.keep)}, {"noop_with_empty_axes", int64_t{1}}};
+std::unique_ptr<Kernel> reduce_gradient_cpu(const KernelRequest& request, const elementwise::TypedRows& rows) {
+  return row_kernel(request, rows, {.alpha = terms_of(request.node)}, reducing_gradient_walk(request));
 }
 
 void add_gradient_of(GradContext& c, const ReduceLine& line) {
   if (!c.needs_gradient(0)) return;
   const TensorType x = c.type(c.input(0));
-  Attributes attributes = resolved(c.node(), x);
+  ReducedAxes axes(c.node(), x.shape.size());
   ValueId dy = c.output_gradient(0);
   if (line.selects) {
-    const ValueId ties = c.add("arbalest.ReduceTies", "ties", {c.input(0), c.output(0)}, 1, attributes)[0];
+    const ValueId ties = c.add("arbalest.ReduceTies", "ties", {c.input(0), c.output(0)}, 1, resolved(axes))[0];
     dy = c.add("Div", "grad_share", {dy, ties}, 1)[0];
   }
-  std::vector<ValueId> inputs = {dy};
+  // With all axes, so that they broadcast to X.
+  const bool left_out = !axes.keep;
+  axes.keep = true;
+  const auto in_full = [&](ValueId value, const char* suffix) {
+    if (!left_out) return value;
+    return c.add("Reshape", suffix, {value}, 1, {{"shape", axes.result(x).shape}, {"allowzero", int64_t{1}}})[0];
+  };
+  std::vector<ValueId> inputs = {in_full(dy, "grad_in_full")};
   if (line.gradient->first) inputs.push_back(c.input(0));
-  if (line.gradient->second) inputs.push_back(c.output(0));
-  attributes.set("shape", x.shape);
-  attributes.set("layout", std::string(name_of(x.layout)));
-  c.set_input_gradient(0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1, attributes)[0]);
+  if (line.gradient->second) inputs.push_back(in_full(c.output(0), "in_full"));
+  c.set_input_gradient(
+      0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1, reduce_gradient_attributes(axes, x))[0]);
 }
 
 void infer_reduce_gradient(InferContext& context) {
@@ -191,7 +211,11 @@ void infer_reduce_gradient(InferContext& context) {
   const TensorType dx = TensorType{dy.dtype, ints_attribute(context.node(), "shape")}.in(layout);
   const TensorType y = ReducedAxes(context.node(), dx.shape.size()).result(dx);
   for (size_t i = 0; i < context.input_count(); ++i) {
-    expect_input(context, i, context.node().op->inputs[i].name == "X" ? dx : y, "by the attribute 'shape'");
+    // Dims of 1 need not lie as X's do.
+    const bool whole = context.node().op->inputs[i].name == "X";
+    if (whole || context.input(i).dtype != y.dtype || context.input(i).shape != y.shape) {
+      expect_input(context, i, whole ? dx : y, "by the attribute 'shape'");
+    }
   }
   context.set_output(0, dx);
 }
@@ -312,7 +336,8 @@ void add_reduce_gradient(OpRegistry& registry, const ReduceLine& line) {
                 .infer = infer_reduce_gradient,
                 .cost = elementwise_cost(1),
                 .samples = [line] { return reduce_gradient_samples(line); },
-                .cpu = [rows = line.gradient->rows](const KernelRequest& r) { return reduce_gradient_cpu(r, rows); }});
+                .cpu = [rows = line.gradient->rows](const KernelRequest& r) { return reduce_gradient_cpu(r, rows); },
+                .element = line.gradient->element});
 }
 
 Cost cost_of(const Graph& graph, const Node& node) {
@@ -345,7 +370,10 @@ void add_line(OpRegistry& registry, const char* name, const char* doc, double lo
   const double empty = Reduction::value(Combination::template empty<double, double>(), 0.0, 0.0);
   const bool selects = std::is_same_v<Combination, reductions::Max> || std::is_same_v<Combination, reductions::Min>;
   ReduceLine line{name, doc, Reduction::kIntegers, low, high, selects, std::isfinite(empty)};
-  if constexpr (Reduction::kGradient) line.gradient = elementwise::gradient_rows<typename Reduction::Grad, false>();
+  if constexpr (Reduction::kGradient) {
+    line.gradient = elementwise::gradient_rows<typename Reduction::Grad, false>();
+    line.gradient->element.numbers = [](const Node& node) { return std::array{terms_of(node), 0.0}; };
+  }
   add_reduction(registry, line, reduction_of<Reduction>);
 }
 

@@ -108,6 +108,8 @@ enum class Integers : uint8_t { None, Signed, All };  // Signed: int32 and int64
     struct Formula {                                                                                        \
       static constexpr bool kFirst = elementwise::mentions(#gradient, 'x');                                 \
       static constexpr bool kSecond = elementwise::mentions(#gradient, 'y');                                \
+      static constexpr const char *kFirstName = "x", *kSecondName = "y";                                    \
+      static constexpr std::string_view kText = "[&](W n) { return " #gradient "; }(alpha)";                \
       template <typename W> /* alpha: n */                                                                  \
       ARBALEST_HOST_DEVICE static W at([[maybe_unused]] const elementwise::Parameters& parameters,          \
                                        [[maybe_unused]] W dy, [[maybe_unused]] W x, [[maybe_unused]] W y) { \

@@ -57,6 +57,13 @@ DataType result_type(const Node& node, const std::string& name) {
   fail(node, fmt::format("attribute 'types' has '{}'; expected float or bfloat16", name));
 }
 
+// Whether sums by sample differ from sums over all rows and from what is summed.
+bool has_rows_of_samples(const TensorType& space) {
+  const size_t rank = space.shape.size();
+  if (rank < 3 || space.shape[0] < 2 || innermost_axis(space) == 0) return false;
+  return space.elements() > space.shape[0] * space.shape[innermost_axis(space)];
+}
+
 void infer_region(InferContext& c, const OpRegistry& registry) {
   const RegionProgram program = region_program(c.node(), registry);
   TensorType space = stated_type(c.node(), DataType::Float32);
@@ -72,17 +79,18 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
     }
     if (!fits) expect_input(c, i, space, "or what broadcasts to it");
   }
-  const std::vector<std::string> types = strings_attribute(c.node(), "types");
   const int64_t channels = space.shape.empty() ? 0 : space.shape[innermost_axis(space)];
   if (!program.sums.empty() && channels < 2) {
     c.fail(fmt::format("the innermost axis of {} has {} elements; sums need two", to_string(space), channels));
   }
-  for (size_t i = program.results.size(); i < c.output_count(); ++i) {
-    c.set_output(i, {doubles ? DataType::Float64 : DataType::Float32, {channels}});
+  if (program.sums_by_sample() && !has_rows_of_samples(space)) {
+    c.fail(fmt::format("{}; sums by sample need two samples, and two rows of each", to_string(space)));
   }
-  for (size_t i = 0; i < program.results.size(); ++i) {
-    space.dtype = doubles ? DataType::Float64 : result_type(c.node(), types[i]);
-    c.set_output(i, space);
+  const std::vector<std::string> types = strings_attribute(c.node(), "types");
+  for (size_t i = 0; i < c.output_count(); ++i) {
+    TensorType type = i < program.results.size() ? space : sum_type(space, program.sums[i - program.results.size()]);
+    type.dtype = doubles ? DataType::Float64 : result_type(c.node(), types[i]);
+    c.set_output(i, type);
   }
 }
 
@@ -141,7 +149,8 @@ class Blocks {
   std::vector<const W*> rows_;
 };
 
-// Rows are summed in parts of fixed size, so that the result does not depend on the number of threads.
+// Rows are summed in parts of fixed size, so that the result does not depend on the number of threads. A part is of one
+// sample if there are sums by sample.
 constexpr int64_t kRowsPerPart = 256;
 
 template <typename W>
@@ -155,6 +164,8 @@ class RegionKernel final : public Kernel {
     }
     for (const TensorType& type : request.outputs) outputs_.push_back(type.dtype);
     channels_ = space_.shape.empty() ? 1 : space_.shape[innermost_axis(space_)];
+    samples_ = program_.sums_by_sample() ? space_.shape[0] : 1;
+    rows_ = channels_ * samples_ == 0 ? 0 : space_.elements() / (channels_ * samples_);
   }
   int64_t workspace_bytes() const override { return parts() * sums_of_part() * int64_t(sizeof(double)); }
 
@@ -168,26 +179,35 @@ class RegionKernel final : public Kernel {
     const int64_t part = kRowsPerPart * channels_;
     parallel_for(parts(), work * part, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
-        compute(c, p * part, std::min(count, (p + 1) * part), sums + p * sums_of_part());
+        const int64_t sample = p / parts_of_sample(), first = sample * rows_ * channels_,
+                      last = first + rows_ * channels_;
+        const int64_t from = first + p % parts_of_sample() * part;
+        compute(c, from, std::min(last, from + part), sums + p * sums_of_part());
       }
     });
-    for (int64_t i = 0; i < sums_of_part(); ++i) {
-      double total = 0;
-      for (int64_t p = 0; p < parts(); ++p) total += sums[p * sums_of_part() + i];
-      const size_t sum = size_t(i / channels_), k = program_.results.size() + sum;
-      dispatch_floating(outputs_[k], [&](auto element) {
-        using T = decltype(element);
-        output<T>(c, k)[i % channels_] = narrow<T>(Wide<T>(program_.sums[sum].scale * total));
-      });
+    for (size_t sum = 0; sum < program_.sums.size(); ++sum) {
+      const int64_t places = program_.sums[sum].by_sample() ? samples_ : 1, own = parts() / places;
+      for (int64_t place = 0; place < places; ++place) add_up(c, sum, place, sums + place * own * sums_of_part(), own);
     }
   }
 
  private:
-  int64_t parts() const {
-    const int64_t part = kRowsPerPart * channels_;
-    return program_.sums.empty() || part == 0 ? 0 : (space_.elements() + part - 1) / part;
-  }
+  int64_t parts_of_sample() const { return (rows_ + kRowsPerPart - 1) / kRowsPerPart; }
+  int64_t parts() const { return program_.sums.empty() ? 0 : samples_ * parts_of_sample(); }
   int64_t sums_of_part() const { return int64_t(program_.sums.size()) * channels_; }
+
+  // The sum's channels at a place, of so many parts from `from`.
+  void add_up(const KernelContext& c, size_t sum, int64_t place, const double* from, int64_t parts) const {
+    const size_t k = program_.results.size() + sum;
+    dispatch_floating(outputs_[k], [&](auto element) {
+      using T = decltype(element);
+      for (int64_t i = 0; i < channels_; ++i) {
+        double total = 0;
+        for (int64_t p = 0; p < parts; ++p) total += from[p * sums_of_part() + int64_t(sum) * channels_ + i];
+        output<T>(c, k)[place * channels_ + i] = narrow<T>(Wide<T>(program_.sums[sum].scale * total));
+      }
+    });
+  }
 
   // The elements from `begin` to `end`; their sums are added to `sums`.
   void compute(const KernelContext& c, int64_t begin, int64_t end, double* sums) const {
@@ -214,7 +234,7 @@ class RegionKernel final : public Kernel {
   TensorType space_;
   std::vector<Strided> walks_;
   std::vector<DataType> inputs_, outputs_;
-  int64_t channels_ = 1;
+  int64_t channels_ = 1, samples_ = 1, rows_ = 0;  // rows of a sample
 };
 
 // GELU as PyTorch exports it, with a bias before and both ways out; the gradients of a product with a broadcast factor;
@@ -224,67 +244,112 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
     return RegionStep{&registry.get(op), std::move(operands), {alpha, 0.0}};
   };
   std::vector<Sample> samples;
-  const auto add = [&](std::string name, const Shape& shape, const std::vector<Shape>& inputs, RegionProgram program,
-                       std::vector<DataType> types, bool condition = false) {
+  const auto add = [&](std::string name, const TensorType& space, const std::vector<Shape>& inputs,
+                       RegionProgram program, std::vector<DataType> types, bool condition = false) {
     program.inputs = inputs.size();
     Sample sample{.name = std::move(name),
                   .output_count = int(program.results.size() + program.sums.size()),
                   .tolerance = program.sums.empty() ? 2e-6 : 1e-5};
-    for (const Shape& input : inputs) sample.inputs.push_back({{DataType::Float32, input}, 0.5, 2});
+    for (const Shape& input : inputs) {
+      const bool same_rank = input.size() == space.shape.size();
+      const TensorType type{DataType::Float32, input};
+      sample.inputs.push_back({same_rank ? type.in(space.layout) : type, 0.5, 2});
+    }
     if (condition) sample.inputs[0] = {{DataType::Bool, inputs[0]}, 0, 1};
-    sample.attributes = region_attributes(program, {DataType::Float32, shape}, types);
+    sample.attributes = region_attributes(program, space, types);
     samples.push_back(std::move(sample));
   };
   using enum DataType;
+  const auto plain = [](Shape shape) { return TensorType{Float32, std::move(shape)}; };
   const std::vector<RegionStep> gelu = {step("Add", {0, 1}), step("Div", {4, 2}), step("Erf", {5}),
                                         step("Add", {6, 3}), step("Mul", {4, 7}), step("Sigmoid", {8})};
   for (const Shape& shape : {Shape{5, 7, 64}, Shape{64, 40}, Shape{3, 5, 49}, Shape{2, 3, 1}}) {
-    add(fmt::format("{}: bias, GELU of parts", to_string(shape)), shape, {shape, {shape.back()}, {}, {1}},
+    add(fmt::format("{}: bias, GELU of parts", to_string(shape)), plain(shape), {shape, {shape.back()}, {}, {1}},
         {.steps = gelu, .results = {0, 4, 5}}, {Float32, Float32, Float32});
   }
-  add("gradients of a scaled image", {2, 8, 6, 4}, {{2, 8, 6, 4}, {2, 8, 1, 1}, {2, 8, 6, 4}},
+  add("gradients of a scaled image", plain({2, 8, 6, 4}), {{2, 8, 6, 4}, {2, 8, 1, 1}, {2, 8, 6, 4}},
       {.steps = {step("arbalest.MulGradA", {0, 1}), step("arbalest.MulGradB", {0, 2}),
                  step("arbalest.SigmoidGrad", {3, 4})},
        .results = {2, 1}},
       {Float32, Float32});
-  add("a choice, cast", {4, 1, 6}, {{6}, {4, 1, 1}, {4, 1, 6}},
+  add("a choice, cast", plain({4, 1, 6}), {{6}, {4, 1, 1}, {4, 1, 6}},
       {.steps = {step("Where", {0, 1, 2}), step("Cast", {3}), step("arbalest.WhereGrad", {0, 4}, 1)}, .results = {2}},
       {Float32}, true);
-  add("operands that cross", {4, 5}, {{4, 1}, {1, 5}},
+  add("operands that cross", plain({4, 5}), {{4, 1}, {1, 5}},
       {.steps = {step("Sub", {0, 1}), step("Mul", {2, 2})}, .results = {1}}, {Float32});
   // The gradient of a batch norm after a sigmoid: sums, then what is made of them; and a bias's alone.
   for (const Shape& shape : {Shape{600, 64}, Shape{3, 5, 40}, Shape{2, 3, 7, 9}, Shape{1030, 3}, Shape{20, 4096}}) {
     const size_t rank = shape.size();
     const Shape row = {shape.back()};
-    add(fmt::format("{}: sums over rows", to_string(shape)), shape, {shape, shape, row, row},
+    add(fmt::format("{}: sums over rows", to_string(shape)), plain(shape), {shape, shape, row, row},
         {.steps = {step("arbalest.SigmoidGrad", {0, 1}), step("Sub", {1, 2}), step("Mul", {5, 3}), step("Mul", {4, 6})},
          .results = {0},
          .sums = {{4, 1}, {7, 1}, {4, 0.25}, {1, 0.5}}},
-        {Float32});
-    add(fmt::format("{}: operands of columns", to_string(shape)), shape, {shape, row, row, Shape(rank, 1)},
+        {Float32, Float32, Float32, Float32, Float32});
+    add(fmt::format("{}: operands of columns", to_string(shape)), plain(shape), {shape, row, row, Shape(rank, 1)},
         {.steps = {step("Sub", {0, 1}), step("Mul", {4, 2}), step("Add", {5, 3})}, .results = {2}}, {Float32});
-    add(fmt::format("{}: sums alone", to_string(shape)), shape, {shape, row},
-        {.steps = {step("Mul", {0, 1})}, .sums = {{2, 1}}}, {});
+    add(fmt::format("{}: sums alone", to_string(shape)), plain(shape), {shape, row},
+        {.steps = {step("Mul", {0, 1})}, .sums = {{2, 1}}}, {Float32});
+  }
+  // Squeeze-and-excitation: means of what is scaled, sums for gradients of scales, and what is made of them.
+  for (const TensorType& space : {plain({6, 50, 64}), plain({3, 5, 40}), plain({2, 3, 7, 9}), plain({70, 2, 3}),
+                                  plain({2, 600, 512}), plain({2, 24, 7, 5}).in(Layout::ChannelsLast)}) {
+    const std::string name =
+        fmt::format("{}{}", to_string(space.shape), space.layout == Layout::ChannelsLast ? ", channels-last" : "");
+    const size_t rank = space.shape.size();
+    const Shape &shape = space.shape, scale = sum_type(space, {.rank = rank}).shape;
+    Shape row = scale, one(rank, 1);
+    row[0] = 1;
+    one[0] = shape[0];
+    add(name + ": sums of samples", space, {shape, row, scale},
+        {.steps = {step("Add", {0, 1}), step("Mul", {3, 2})},
+         .results = {0},
+         .sums = {{3, 0.125, 2}, {4, 1}, {4, 1, rank}, {0, 1, 2}}},
+        {Float32, Float32, Float32, Float32, Float32});
+    add(name + ": operands of samples", space, {shape, scale, row, one, scale},
+        {.steps = {step("Mul", {0, 1}), step("arbalest.ReduceMeanGrad", {4}, 7), step("Add", {5, 6}),
+                   step("Mul", {7, 2}), step("Add", {8, 3})},
+         .results = {4},
+         .sums = {{9, 1}}},
+        {Float32, Float32});
+    add(name + ": operands of samples, without sums", space, {shape, row, row, scale},
+        {.steps = {step("Mul", {0, 1}), step("Add", {4, 2}), step("Mul", {5, 3})}, .results = {2}}, {Float32});
   }
   return samples;
 }
 
 }  // namespace
 
+bool RegionProgram::sums_by_sample() const {
+  return std::any_of(sums.begin(), sums.end(), [](const RegionSum& sum) { return sum.by_sample(); });
+}
+
+TensorType sum_type(const TensorType& space, const RegionSum& sum) {
+  const size_t innermost = innermost_axis(space);
+  const int64_t channels = space.shape[innermost];
+  if (sum.rank == 1) return {DataType::Float32, {channels}};
+  if (sum.rank == 2) return {DataType::Float32, {space.shape[0], channels}};
+  TensorType type{DataType::Float32, Shape(space.shape.size(), 1), space.layout};
+  type.shape[0] = space.shape[0];
+  type.shape[innermost] = channels;
+  return type;
+}
+
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
-                             const std::vector<DataType>& results) {
+                             const std::vector<DataType>& outputs) {
   std::vector<std::string> steps, types;
   std::vector<double> numbers;
   for (const RegionStep& step : program.steps) {
     steps.push_back(step_text(step));
     numbers.insert(numbers.end(), step.numbers.begin(), step.numbers.end());
   }
-  for (const DataType type : results) types.emplace_back(name_of(type));
-  std::vector<int64_t> sums;
+  for (const DataType type : outputs) types.emplace_back(name_of(type));
+  std::vector<int64_t> sums, ranks;
   std::vector<double> scales;
   for (const RegionSum& sum : program.sums) {
     sums.push_back(int64_t(sum.of));
     scales.push_back(sum.scale);
+    ranks.push_back(int64_t(sum.rank));
   }
   Attributes attributes = {{"steps", std::move(steps)},
                            {"numbers", std::move(numbers)},
@@ -293,6 +358,7 @@ Attributes region_attributes(const RegionProgram& program, const TensorType& spa
   if (!sums.empty()) {
     attributes.set("sums", std::move(sums));
     attributes.set("scales", std::move(scales));
+    if (program.sums_by_sample()) attributes.set("ranks", std::move(ranks));
   }
   set_type(attributes, space);
   return attributes;
@@ -318,22 +384,28 @@ RegionProgram region_program(const Node& node, const OpRegistry& registry) {
   }
   const std::vector<int64_t> sums = ints_attribute(node, "sums");
   const std::vector<double> scales = floats_attribute(node, "scales");
-  if (scales.size() != sums.size()) {
-    fail(node, fmt::format("attribute 'scales' has {}; expected one a sum, {}", scales.size(), sums.size()));
+  std::vector<int64_t> ranks = ints_attribute(node, "ranks");
+  if (ranks.empty()) ranks.assign(sums.size(), 1);
+  if (scales.size() != sums.size() || ranks.size() != sums.size()) {
+    fail(node, fmt::format("attributes 'scales' and 'ranks' have {} and {}; expected one a sum, {}", scales.size(),
+                           ranks.size(), sums.size()));
   }
+  const auto own = int64_t(ints_attribute(node, "shape").size());
   for (size_t i = 0; i < sums.size(); ++i) {
     const size_t known = program.inputs + steps.size();
     if (sums[i] < 0 || size_t(sums[i]) >= known) {
       fail(node, fmt::format("attribute 'sums' has {}; expected operands, from 0 below {}", sums[i], known));
     }
-    program.sums.push_back({size_t(sums[i]), scales[i]});
+    if (ranks[i] < 1 || (ranks[i] > 2 && ranks[i] != own)) {
+      fail(node, fmt::format("attribute 'ranks' has {}; expected 1, 2 or {}", ranks[i], own));
+    }
+    program.sums.push_back({size_t(sums[i]), scales[i], size_t(ranks[i])});
   }
   const size_t types = strings_attribute(node, "types").size();
-  if (program.results.size() + sums.size() != node.outputs.size() || types != program.results.size()) {
-    fail(node, fmt::format(
-                   "attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type for each result, and "
-                   "a result or a sum for each of {} outputs",
-                   program.results.size(), types, sums.size(), node.outputs.size()));
+  if (program.results.size() + sums.size() != node.outputs.size() || types != node.outputs.size()) {
+    fail(node, fmt::format("attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type, and a result "
+                           "or a sum, for each of {} outputs",
+                           program.results.size(), types, sums.size(), node.outputs.size()));
   }
   return program;
 }
@@ -344,10 +416,11 @@ void register_regions_region(OpRegistry& registry) {
       required_spec("steps", AttributeKind::Strings, "an operator each, with numbers for its operands"));
   attributes.push_back(required_spec("numbers", AttributeKind::Floats, "two a step: alpha and beta of its formula"));
   attributes.push_back(ints_spec("results", {}, "the step that each output, but for sums, is the result of"));
-  attributes.push_back(strings_spec("types", {}, "the type of elements of each of these"));
+  attributes.push_back(strings_spec("types", {}, "the type of elements of each output"));
   attributes.push_back(
       ints_spec("sums", {}, "what is summed over all axes but the innermost, for each further output"));
   attributes.push_back(floats_spec("scales", {}, "the factor of each sum"));
+  attributes.push_back(ints_spec("ranks", {}, "of each sum; more than 1: the first axis stays, too; none: all are 1"));
   registry.add(
       {.domain = "arbalest",
        .name = "Region",

@@ -18,31 +18,41 @@ using namespace cuda;
 
 namespace {
 
-// The outputs that are sums: where each goes, its factor, and which of the partial sums it is of.
+// The outputs that are sums: where each goes, its factor, which of the partial sums it is of, and whether by sample.
 struct SumTargets {
   void* to[RegionProgram::kMostOutputs];
   bool lowered[RegionProgram::kMostOutputs];  // to bfloat16
   float scale[RegionProgram::kMostOutputs];
   int of[RegionProgram::kMostOutputs];
+  bool by_sample[RegionProgram::kMostOutputs];
   int count;
 };
 
 constexpr int kSumColumns = 32;  // channels that a block adds up
 
-// partials: (chunks, sums, channels). Block (i, a) adds up channels from 32 i of sum a.
+// partials: (samples, chunks, sums, channels). A row of blocks adds up a sum, a block 32 channels of it: first those of
+// all samples, then those of each.
 __global__ void __launch_bounds__(kThreads)
-    finish_sums_kernel(int chunks, int64_t channels, const float* partials, SumTargets targets) {
+    finish_sums_kernel(int samples, int chunks, int64_t channels, const float* partials, SumTargets targets) {
   __shared__ double scratch[kThreads];
   const int column = int(threadIdx.x) % kSumColumns, group = int(threadIdx.x) / kSumColumns;
   constexpr int kGroups = kThreads / kSumColumns;
-  const int64_t channel = int64_t(blockIdx.x) * kSumColumns + column;
+  const int64_t slices = (channels + kSumColumns - 1) / kSumColumns, place = blockIdx.x / slices;
+  const int64_t channel = blockIdx.x % slices * kSumColumns + column;
+  const bool by_sample = place > 0;
+  const int64_t sample = by_sample ? place - 1 : 0;
+  bool wanted = false;
+  for (int i = 0; i < targets.count; ++i) {
+    wanted = wanted || (targets.of[i] == int(blockIdx.y) && targets.by_sample[i] == by_sample);
+  }
+  if (!wanted) return;
   wait_for_dependencies();
   double total = 0;
   if (channel < channels) {
     const float* own = partials + int64_t(blockIdx.y) * channels + channel;
-    const int64_t step = int64_t(gridDim.y) * channels;
+    const int64_t step = int64_t(gridDim.y) * channels, end = by_sample ? (sample + 1) * chunks : samples * chunks;
 #pragma unroll 4
-    for (int chunk = group; chunk < chunks; chunk += kGroups) total += double(own[chunk * step]);
+    for (int64_t chunk = sample * chunks + group; chunk < end; chunk += kGroups) total += double(own[chunk * step]);
   }
   scratch[threadIdx.x] = total;
   __syncthreads();
@@ -50,12 +60,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int other = 1; other < kGroups; ++other) total += scratch[other * kSumColumns + column];
   for (int i = 0; i < targets.count; ++i) {
-    if (targets.of[i] != int(blockIdx.y)) continue;
+    if (targets.of[i] != int(blockIdx.y) || targets.by_sample[i] != by_sample) continue;
     const auto sum = float(double(targets.scale[i]) * total);
     if (targets.lowered[i]) {
-      static_cast<__nv_bfloat16*>(targets.to[i])[channel] = narrow<__nv_bfloat16>(sum);
+      static_cast<__nv_bfloat16*>(targets.to[i])[sample * channels + channel] = narrow<__nv_bfloat16>(sum);
     } else {
-      static_cast<float*>(targets.to[i])[channel] = sum;
+      static_cast<float*>(targets.to[i])[sample * channels + channel] = sum;
     }
   }
 }
@@ -63,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 class RegionKernel final : public Kernel {
  public:
   RegionKernel(const KernelRequest& request, const RegionProgram& program)
-      : walk_(stated_type(request.node, DataType::Float32), request.inputs, !program.sums.empty()),
+      : walk_(stated_type(request.node, DataType::Float32), request.inputs, RegionWalk::for_sums(program)),
         inputs_(request.inputs.size()),
         results_(program.results.size()) {
     std::vector<DataType> inputs, outputs;
@@ -72,7 +82,8 @@ class RegionKernel final : public Kernel {
     source_ = region_source(program, walk_, inputs, outputs);
     sums_.count = int(program.sums.size());
     for (size_t k = 0; k < program.sums.size(); ++k) {
-      const auto& [of, scale] = program.sums[k];
+      const auto& [of, scale, rank] = program.sums[k];
+      sums_.by_sample[k] = rank > 1;
       sums_.lowered[k] = request.outputs[results_ + k].dtype == DataType::Bfloat16;
       sums_.scale[k] = float(scale);
       sums_.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), of) - source_.summed.begin());
@@ -81,7 +92,7 @@ class RegionKernel final : public Kernel {
     blocks_ = blocks_for((walk_.count + source_.width - 1) / source_.width, context.multiprocessors);
     if (source_.by_columns) {
       columns_.emplace(walk_, source_, context.multiprocessors);
-      blocks_ = unsigned(columns_->chunks * columns_->slices);
+      blocks_ = unsigned(columns_->samples * columns_->chunks * columns_->slices);
     }
     // Rounding to bfloat16 hides what is rough; the source says which types there are.
     const bool rough = std::count(outputs.begin(), outputs.end(), DataType::Float32) == 0;
@@ -96,11 +107,12 @@ class RegionKernel final : public Kernel {
   }
 
   int64_t workspace_bytes() const override {
-    return sums_.count == 0 ? 0 : columns_->chunks * int64_t(source_.summed.size()) * columns_->channels * 4;
+    if (sums_.count == 0) return 0;
+    return int64_t{4} * columns_->samples * columns_->chunks * int64_t(source_.summed.size()) * columns_->channels;
   }
 
   void run(const KernelContext& c) const override {
-    if (walk_.count == 0) {
+    if (walk_.count == 0) {  // with sums by sample it is not
       for (int k = 0; k < sums_.count && columns_->channels > 0; ++k) {
         const size_t bytes = size_t(columns_->channels) * (sums_.lowered[k] ? 2 : 4);
         CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + size_t(k)], 0, bytes, stream_of(c)));
@@ -109,14 +121,15 @@ class RegionKernel final : public Kernel {
     }
     int packs = 1;
     int64_t count = walk_.count;
-    int channels = columns_ ? int(columns_->channels) : 0, chunks = columns_ ? columns_->chunks : 0;
-    int wide = columns_ ? columns_->across : 0;
+    int channels = 0, samples = 0, chunks = 0, wide = 0;
     void* partials = c.workspace;
     const void* pointers[RegionProgram::kMostInputs + RegionProgram::kMostOutputs];
-    void* arguments[7 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
+    void* arguments[8 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
     size_t next = 1;
     if (columns_) {
-      for (int* number : {&channels, &chunks, &wide}) arguments[next++] = number;
+      channels = int(columns_->channels), samples = columns_->samples;
+      chunks = columns_->chunks, wide = columns_->across;
+      for (int* number : {&channels, &samples, &chunks, &wide}) arguments[next++] = number;
       arguments[next++] = &partials;
     }
     arguments[next++] = &count;
@@ -136,9 +149,11 @@ class RegionKernel final : public Kernel {
   void finish_sums(const KernelContext& c) const {
     SumTargets targets = sums_;
     for (int k = 0; k < sums_.count; ++k) targets.to[k] = c.outputs[results_ + size_t(k)];
-    const dim3 grid(unsigned((columns_->channels + kSumColumns - 1) / kSumColumns), unsigned(source_.summed.size()));
-    launch_dependent(finish_sums_kernel, grid, kThreads, 0, stream_of(c), columns_->chunks, columns_->channels,
-                     static_cast<const float*>(c.workspace), targets);
+    const bool by_sample = std::count(sums_.by_sample, sums_.by_sample + sums_.count, true) > 0;
+    const int64_t slices = (columns_->channels + kSumColumns - 1) / kSumColumns;
+    const dim3 grid(unsigned(by_sample ? slices * (columns_->samples + 1) : slices), unsigned(source_.summed.size()));
+    launch_dependent(finish_sums_kernel, grid, kThreads, 0, stream_of(c), columns_->samples, columns_->chunks,
+                     columns_->channels, static_cast<const float*>(c.workspace), targets);
     check_launch("region sums");
   }
 

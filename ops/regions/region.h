@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A region: elementwise operators that are computed together, element by element, so that what one hands to the next is
-// never stored. All of its values have one shape, to which the inputs broadcast. Sums of steps over all axes but the
-// innermost in memory, such as gradients of biases, are made on the way. passes/fuse/regions.cpp finds regions.
+// never stored. All of its values have one shape, to which the inputs broadcast. Sums of steps over rows, which are all
+// axes but the innermost in memory, are made on the way: over all rows, such as gradients of biases, or over those of
+// each sample, such as means of an image's pixels. passes/fuse/regions.cpp finds regions.
 
 #include <string>
 #include <string_view>
@@ -20,25 +21,35 @@ struct RegionStep {
   std::array<double, 2> numbers = {};  // alpha and beta of its formula
 };
 
-// scale · (the sum over all axes but the innermost in memory) of a step or an input, numbered as operands are.
+// scale · (the sum over rows) of a step or an input, numbered as operands are.
 struct RegionSum {
   size_t of = 0;
   double scale = 1;
+  // The number of axes of its shape. 1: (C), over all rows. More: a sum for each sample, that is for each place along
+  // the first axis, over the axes between it and the innermost. 2: (N, C), row-major. As many as the space has: with
+  // axes of 1 between, laid out as the space.
+  size_t rank = 1;
+  bool by_sample() const { return rank > 1; }
 };
 
 struct RegionProgram {
-  static constexpr size_t kMostInputs = 12, kMostOutputs = 8, kMostSteps = 48;
+  static constexpr size_t kMostInputs = 16, kMostOutputs = 8, kMostSteps = 48;
   size_t inputs = 0;
   std::vector<RegionStep> steps;
   std::vector<size_t> results;  // the step that each output is the result of
-  std::vector<RegionSum> sums;  // the outputs after these, float[channels]
+  std::vector<RegionSum> sums;  // the outputs after these
+
+  bool sums_by_sample() const;
 };
 
-// The attributes of a node of arbalest.Region whose outputs have the shape and the layout of `space`, and elements of
-// the types `results`, each Float32 or Bfloat16. Sums have one number for each element along the innermost axis, which
-// has two at least.
+// The type of such a sum, in Float32.
+TensorType sum_type(const TensorType& space, const RegionSum& sum);
+
+// The attributes of a node of arbalest.Region whose results have the shape and the layout of `space`. `outputs`: the
+// types of elements of the results and the sums, each Float32 or Bfloat16. With sums the innermost axis has two
+// elements at least, and with sums by sample so have the first one and those between.
 Attributes region_attributes(const RegionProgram& program, const TensorType& space,
-                             const std::vector<DataType>& results);
+                             const std::vector<DataType>& outputs);
 // The program of such a node. Throws GraphError if its attributes do not state one.
 RegionProgram region_program(const Node& node, const OpRegistry& registry);
 
@@ -49,8 +60,10 @@ struct RegionWalk {
   std::vector<std::vector<int64_t>> strides;  // by input, in elements; 0 where it stands still
   int64_t count = 1;                          // of elements
 
-  // `apart`: the innermost axis is merged with no other.
-  RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, bool apart = false);
+  enum class Apart : uint8_t { None, Innermost, FirstAndInnermost };  // axes that are merged with no other
+  static Apart for_sums(const RegionProgram& program);
+
+  RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, Apart apart = Apart::None);
   bool is_whole(size_t input) const;  // the input lies as the space does, without gaps
   bool is_row(size_t input) const;    // the input moves along the innermost axis alone, there without gaps
 };
@@ -62,6 +75,7 @@ struct RegionSource {
   std::vector<size_t> placed = {};  // inputs that are not whole: the walk's strides are passed for them, in this order
   // Threads keep to a pack of channels and walk down rows: for sums, and where inputs are the same for all rows.
   bool by_columns = false;
+  bool by_sample = false;      // and each chunk of rows is of one place along the walk's first axis
   int unroll = 1;              // rows that a thread reads at a time
   std::vector<size_t> summed;  // what partial sums are made of, numbered as operands are
   static constexpr int kThreads = 256;
@@ -69,9 +83,10 @@ struct RegionSource {
 
 // How the rows of such a kernel are shared out among blocks.
 struct RegionColumns {
-  int64_t rows = 0, channels = 0;
-  int across = 1;              // packs of a slice, a thread each in each of a block's rows
-  int chunks = 1, slices = 1;  // a block each
+  int64_t rows = 0, channels = 0;  // rows of a sample
+  int samples = 1;                 // 1: all rows are one's
+  int across = 1;                  // packs of a slice, a thread each in each of a block's rows
+  int chunks = 1, slices = 1;      // of a sample: a block each
 
   RegionColumns(const RegionWalk& walk, const RegionSource& source, int multiprocessors);
 };

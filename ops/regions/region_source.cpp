@@ -5,7 +5,8 @@
 //
 // By columns, a thread keeps its place along the innermost axis and walks down rows, which are all the others. It reads
 // what is the same for all rows once, and adds up sums. A block has a chunk of rows and a slice of the innermost axis,
-// and leaves its sums as partials (chunks, sums, channels), which another kernel adds up (ops/regions/region.cu).
+// and leaves its sums as partials (chunks, sums, channels), which another kernel adds up (ops/regions/region.cu). By
+// sample, a chunk's rows are of one place along the first axis, so that what is the same for these is read once, too.
 
 #include <fmt/format.h>
 
@@ -232,10 +233,19 @@ class Writer {
     }
   }
 
-  // By columns: whether the input is the same for all rows.
+  // By columns: whether the input is the same for all rows, or for all of a sample.
   bool is_kept(size_t i) const {
     const std::vector<int64_t>& strides = walk_.strides[i];
-    return walk_.is_row(i) || std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 0; });
+    const auto first = strides.begin() + (source_.by_sample ? 1 : 0), last = strides.end() - 1;
+    return std::all_of(first, last, [](int64_t stride) { return stride == 0; }) && (*last == 0 || *last == 1);
+  }
+  // Whether the input is one number, or one row, for each place along the first axis, which many rows share.
+  bool is_of_samples(size_t i) const {
+    constexpr int64_t kFewestRows = 32;
+    const std::vector<int64_t>& strides = walk_.strides[i];
+    if (rank() < 3 || strides.front() == 0 || strides.back() > 1) return false;
+    if (walk_.count < kFewestRows * walk_.extents.front() * walk_.extents.back()) return false;
+    return std::all_of(strides.begin() + 1, strides.end() - 1, [](int64_t stride) { return stride == 0; });
   }
 
   // Kernels by columns are for sums, and where several inputs are the same for all rows.
@@ -248,6 +258,8 @@ class Writer {
       }
     }
     source_.by_columns = !program_.sums.empty() || rows > 1;
+    source_.by_sample = program_.sums_by_sample();
+    for (size_t i = 0; source_.by_columns && i < inputs_.size(); ++i) source_.by_sample |= is_of_samples(i);
     source_.width = width_of(walk_, inputs_, outputs_);
     if (!source_.by_columns) return;
     while (walk_.extents.back() % source_.width != 0) source_.width /= 2;
@@ -262,18 +274,18 @@ class Writer {
   void write_columns() {
     const std::string sums = fmt::format("float sum[{}][N] = {{}};", std::max<size_t>(1, source_.summed.size()));
     add(fmt::format(R"(template <int n> struct Number {{ static const int value = n; }};
-template <int N> __device__ void columns(int channels, int chunks, int wide, float* partials, {0}) {{
+template <int N> __device__ void columns(int channels, int samples, int chunks, int wide, float* partials, {0}) {{
   const int lanes = channels / N, across = N == {4} ? wide : lanes < {1} ? lanes : {1}, depth = {1} / across;
   const int slices = (lanes + across - 1) / across, lane = threadIdx.x % across, first = threadIdx.x / across;
-  const long long rows = count / channels, per = (rows + chunks - 1) / chunks;
-  for (int block = blockIdx.x; block < slices * chunks; block += gridDim.x) {{
+  const long long rows = count / channels / samples, per = (rows + chunks - 1) / chunks;
+  for (int block = blockIdx.x; block < slices * chunks * samples; block += gridDim.x) {{
   const int slice = block % slices;
-  const long long chunk = {2}block / slices;
+  const long long chunk = {2}block / slices, c0 = chunk / chunks;
   const long long channel = ((long long)slice * across + lane) * N;
   {3}
   if (first < depth && channel < channels) {{
 )",
-                    parameters(), RegionSource::kThreads, source_.summed.empty() ? "chunks - 1 - " : "", sums,
+                    parameters(), RegionSource::kThreads, source_.summed.empty() ? "samples * chunks - 1 - " : "", sums,
                     source_.width));
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!is_kept(i)) continue;
@@ -301,8 +313,9 @@ template <int N> __device__ void columns(int channels, int chunks, int wide, flo
     }
     add(fmt::format(R"(  }}
   }};
-  const long long end = (chunk + 1) * per < rows ? (chunk + 1) * per : rows;
-  long long row = chunk * per + first;
+  const long long part = chunk - c0 * chunks, last = (part + 1) * per < rows ? (part + 1) * per : rows;
+  const long long end = c0 * rows + last;
+  long long row = c0 * rows + part * per + first;
   for (; row + {0} * depth < end; row += {1} * depth) take(Number<{1}>(), row);
   for (; row < end; row += depth) take(Number<1>(), row);
   }}
@@ -334,12 +347,12 @@ template <int N> __device__ void columns(int channels, int chunks, int wide, flo
   void write_columns_kernel() {
     add(fmt::format(
         R"(extern "C" __global__ void __launch_bounds__({0}, 2)
-    region(int packs, int channels, int chunks, int wide, float* partials, {1}) {{
+    region(int packs, int channels, int samples, int chunks, int wide, float* partials, {1}) {{
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-  if (packs) columns<{2}>(channels, chunks, wide, partials, {3});
-  else columns<1>(channels, chunks, wide, partials, {3});
+  if (packs) columns<{2}>(channels, samples, chunks, wide, partials, {3});
+  else columns<1>(channels, samples, chunks, wide, partials, {3});
 }}
 )",
         RegionSource::kThreads, parameters(), source_.width, arguments()));
@@ -379,13 +392,18 @@ template <int N> __device__ void columns(int channels, int chunks, int wide, flo
 
 }  // namespace
 
-RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, bool apart)
+RegionWalk::Apart RegionWalk::for_sums(const RegionProgram& program) {
+  return program.sums.empty() ? Apart::None : program.sums_by_sample() ? Apart::FirstAndInnermost : Apart::Innermost;
+}
+
+RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, Apart apart)
     : count(space.elements()) {
   std::vector<std::vector<int64_t>> all = {memory_strides(space)};
   for (const TensorType& input : inputs) all.push_back(broadcast_strides(input, space.shape.size()));
-  if (apart) {  // one more tensor, with a stride along that axis alone
+  if (apart != Apart::None) {  // one more tensor, with a stride along these axes alone
     all.emplace_back(space.shape.size(), 0);
     all.back()[innermost_axis(space)] = 1;
+    if (apart == Apart::FirstAndInnermost) all.back()[0] = 1;
   }
   const MergedAxes merged = merge_axes(space.shape, all);
   extents = merged.extents;
@@ -410,7 +428,8 @@ bool RegionWalk::is_whole(size_t input) const {
 RegionColumns::RegionColumns(const RegionWalk& walk, const RegionSource& source, int multiprocessors) {
   constexpr int64_t kResident = 2, kFewestRows = 32;  // blocks that a multiprocessor runs at once; rows of a chunk
   channels = walk.extents.back();
-  rows = channels == 0 ? 0 : walk.count / channels;
+  samples = source.by_sample ? int(walk.extents.front()) : 1;
+  rows = channels * samples == 0 ? 0 : walk.count / channels / samples;
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   // The fewest slices, but for more that leave fewer threads idle.
   const int64_t lanes = std::max<int64_t>(1, channels / source.width), fewest = parts(lanes, RegionSource::kThreads);
@@ -424,7 +443,7 @@ RegionColumns::RegionColumns(const RegionWalk& walk, const RegionSource& source,
     slices = int(parts(lanes, own));
   }
   const int64_t depth = RegionSource::kThreads / across;
-  const int64_t most = std::max<int64_t>(1, kResident * multiprocessors / slices);
+  const int64_t most = std::max<int64_t>(1, kResident * multiprocessors / slices / std::max(1, samples));
   chunks = int(std::clamp<int64_t>(parts(rows, std::max(kFewestRows, depth * source.unroll)), 1, most));
 }
 

@@ -5,6 +5,7 @@
 // and x̂ = (x − m) · i, the gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s.
 
 #include <algorithm>
+#include <map>
 
 #include "ops/math/strided.h"
 #include "ops/norm/batch_norms.h"
@@ -57,12 +58,17 @@ class BatchNorms {
     return innermost_axis(type) == 1 && number && type.shape[1] > 1 && type.elements() > 0;
   }
 
-  // Numbers of channels as operands of an image.
+  // Numbers of channels as operands of an image: one view for forward and backward, since regions that compute forward
+  // values again then have one operand less.
   ValueId over_rows(Writer& write, ValueId channels, std::string_view suffix, const Shape& image) {
     if (image.size() == 2) return channels;
-    Shape shape(image.size(), 1);
-    shape[1] = image[1];
-    return write("Reshape", suffix, {channels}, {{"shape", shape}, {"allowzero", int64_t{1}}});
+    const auto [view, first] = views_.try_emplace({channels, image.size()}, kNone);
+    if (first) {
+      Shape shape(image.size(), 1);
+      shape[1] = image[1];
+      view->second = write("Reshape", suffix, {channels}, {{"shape", shape}, {"allowzero", int64_t{1}}});
+    }
+    return view->second;
   }
 
   void open_training(NodeId n) {
@@ -147,6 +153,7 @@ class BatchNorms {
   }
 
   Rewriter rewriter_;
+  std::map<std::pair<ValueId, size_t>, ValueId> views_;  // by numbers of channels and the rank of images
 };
 
 }  // namespace

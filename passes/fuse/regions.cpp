@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Elementwise operators of one shape that hand results to each other become regions, each one kernel: what stays in a
-// region is never stored. Sums for biases, and for batch norms, join the region that makes or reads what they add up.
-// Regions of the backward pass compute again what they read of another region, where that moves fewer bytes.
+// region is never stored. Sums over rows join the region that makes or reads what they add up: those for biases and
+// batch norms, and those of each sample, such as means of pixels. Regions compute again what they read of another
+// region, where that moves fewer bytes.
 
 #include <algorithm>
 #include <limits>
@@ -13,6 +14,7 @@
 #include <stdexcept>
 
 #include "ops/math/strided.h"
+#include "ops/reduce/reduce.h"
 #include "ops/regions/region.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -42,12 +44,54 @@ ValueId behind_views(const Graph& graph, ValueId value) {
   }
 }
 
-// Whether the node adds up all but the innermost axis of a tensor, as RegionSum does.
-bool is_row_sum(const Graph& graph, const Node& node) {
-  if (node.op->qualified_name() != "arbalest.ChannelSum" || int_attribute(node, "rank") != 1) return false;
-  const TensorType& type = graph.values[size_t(node.inputs[0])].type;
-  return innermost_axis(type) == 1 && type.shape[1] > 1 && type.elements() > 0 &&
-         (type.dtype == DataType::Float32 || type.dtype == DataType::Bfloat16);
+bool is_number(DataType type) {
+  return type == DataType::Float32 || type == DataType::Bfloat16;
+}
+
+// How far neighbours along the axes of the node's operand are in its result, if that is a sum or a mean, and the factor
+// of a sum that makes it.
+struct SumWalk {
+  std::vector<int64_t> strides;
+  double scale = 1;
+};
+std::optional<SumWalk> sum_walk(const Node& node, const TensorType& x, const TensorType& y) {
+  const std::string name = node.op->qualified_name();
+  const size_t rank = x.shape.size();
+  const double share = double(y.elements()) / double(x.elements());
+  if (name == "ReduceSum") return SumWalk{ReducedAxes(node, rank).strides(y)};
+  if (name == "ReduceMean") return SumWalk{ReducedAxes(node, rank).strides(y), share};
+  if (name == "GlobalAveragePool") return SumWalk{broadcast_strides(y, rank), share};
+  if (name == "arbalest.SumTo") return SumWalk{broadcast_strides(y, rank)};
+  return std::nullopt;
+}
+
+// The sum over rows that the node is, but for what it is of.
+std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
+  if (node.inputs.empty() || node.inputs[0] == kNone || node.outputs.size() != 1) return std::nullopt;
+  const TensorType& x = graph.values[size_t(node.inputs[0])].type;
+  const TensorType& y = graph.values[size_t(node.outputs[0])].type;
+  if (!is_number(x.dtype) || !is_number(y.dtype) || x.elements() == 0 || x.shape.size() < 2) return std::nullopt;
+  const size_t innermost = innermost_axis(x);
+  const int64_t channels = x.shape[innermost];
+  if (channels < 2) return std::nullopt;
+  if (node.op->qualified_name() == "arbalest.ChannelSum") {
+    if (int_attribute(node, "rank") != 1 || innermost != 1) return std::nullopt;
+    return RegionSum{0, float_attribute(node, "scale")};
+  }
+  const std::optional<SumWalk> walk = sum_walk(node, x, y);
+  if (!walk || x.elements() == y.elements()) return std::nullopt;
+  const size_t rank = x.shape.size();
+  const bool by_sample = rank > 2 && innermost > 0 && x.shape[0] > 1 && walk->strides[0] != 0;
+  for (size_t axis = 0; axis < rank; ++axis) {
+    const int64_t wanted = axis == innermost ? 1 : axis == 0 && by_sample ? channels : 0;
+    if (x.shape[axis] > 1 && walk->strides[axis] != wanted) return std::nullopt;
+  }
+  RegionSum sum{0, walk->scale, by_sample ? rank : 1};
+  const TensorType whole = sum_type(x, sum);
+  if (whole.shape == y.shape && whole.layout == y.layout) return sum;
+  if (y.layout != Layout::RowMajor || graph.values[size_t(node.outputs[0])].view.base != kNone) return std::nullopt;
+  if (by_sample) sum.rank = 2;
+  return sum;  // which a view shows as y
 }
 
 // Whether the node does nothing but show its first input otherwise.
@@ -79,7 +123,9 @@ class Order {
       }
       for (ValueId input : node.inputs) {
         if (input == kNone) continue;
-        if (is_row_sum(graph, node)) input = behind_views(graph, input);  // which is what its region reads
+        if (const auto sum = row_sum(graph, node); sum && !sum->by_sample()) {
+          input = behind_views(graph, input);  // which is what its region reads
+        }
         readers[size_t(memory_[size_t(input)])].push_back(NodeId(n));
         const NodeId producer = graph.values[size_t(input)].producer;
         if (producer != kNone) followers_[size_t(producer)].push_back(NodeId(n));
@@ -124,6 +170,9 @@ class Regions {
       if (std::optional<Region> region = region_of(group)) regions.push_back(std::move(*region));
     }
     put_in_order();
+    for (const Group& group : groups_) {
+      for (const NodeId member : group.needed ? std::vector<NodeId>() : group.members) rewriter_.remove(member);
+    }
     for (Region& region : regions) write(region);
     rewriter_.finish();
   }
@@ -132,43 +181,42 @@ class Regions {
   struct Group {
     std::vector<NodeId> members;  // in order; empty: they are in another group
     std::set<NodeId> again;       // of other groups, computed once more
+    bool needed = true;           // false: all that others read of it they compute again
   };
 
   // The inputs that the node's function has: constants that were moved into attributes are left out. A small operand is
   // read as it was before it was cast, since each element is cast on the way.
   std::vector<ValueId> operands(NodeId n) const {
     const Node& node = rewriter_.node(n);
-    if (is_row_sum(graph_, node)) return {behind_views(graph_, node.inputs[0])};
+    if (const auto sum = row_sum(graph_, node)) {
+      return {sum->by_sample() ? node.inputs[0] : behind_views(graph_, node.inputs[0])};
+    }
     std::vector<ValueId> inputs(node.inputs.begin(),
                                 node.inputs.begin() + std::ptrdiff_t(node.op->element->arguments.size()));
     for (ValueId& input : inputs) {
       const NodeId cast = rewriter_.producer(input, "Cast");
       if (cast == kNone || rewriter_.shape(input) == rewriter_.shape(node.outputs[0])) continue;
       const ValueId before = rewriter_.input(cast, 0);
-      if (is_number(before) && order_.writers(before).empty()) input = before;
+      if (is_number(rewriter_.value(before).type.dtype) && order_.writers(before).empty()) input = before;
     }
     return inputs;
   }
-  bool is_number(ValueId value) const {
-    const DataType type = rewriter_.value(value).type.dtype;
-    return type == DataType::Float32 || type == DataType::Bfloat16;
-  }
-  const TensorType& space(NodeId n) const {
-    return rewriter_.value(is_row_sum(graph_, rewriter_.node(n)) ? operands(n)[0] : result(n)).type;
-  }
+  const TensorType& space(NodeId n) const { return rewriter_.value(may_join(n) ? result(n) : operands(n)[0]).type; }
   ValueId result(NodeId n) const { return rewriter_.node(n).outputs[0]; }
 
   // Whether a region may have the node: as a step, or as a sum.
-  bool is_member(NodeId n) const { return may_join(n) || is_row_sum(graph_, rewriter_.node(n)); }
+  bool is_member(NodeId n) const { return may_join(n) || row_sum(graph_, rewriter_.node(n)); }
   bool may_join(NodeId n) const {
     const Node& node = rewriter_.node(n);
     const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
     if (count == 0 || node.inputs.size() < count) return false;
     const bool numbers =
         std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
-          return input != kNone && (is_number(input) || rewriter_.value(input).type.dtype == DataType::Bool);
+          if (input == kNone) return false;
+          const DataType type = rewriter_.value(input).type.dtype;
+          return is_number(type) || type == DataType::Bool;
         });
-    return numbers && is_number(result(n));
+    return numbers && is_number(rewriter_.value(result(n)).type.dtype);
   }
 
   bool one_space(NodeId a, NodeId b) const {
@@ -217,7 +265,8 @@ class Regions {
     std::set<std::optional<size_t>> found;
     const size_t own = group_[size_t(n)];
     const auto add = [&](size_t group) {
-      if (group != own && !groups_[group].again.contains(n)) found.insert(group);
+      const Group& other = groups_[group];
+      if (group != own && other.needed && !other.again.contains(n)) found.insert(group);
     };
     if (rewriter_.value(result(n)).view.base != kNone) found.insert(std::nullopt);
     for (const NodeId reader : rewriter_.readers(result(n))) {
@@ -326,18 +375,18 @@ class Regions {
     if (kept) buyer.known[value] = found;
     return found;
   }
-  std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth) const {
+  // `stored`: its operands are, whatever is so far.
+  std::optional<Price> price_again(ValueId value, Buyer& buyer, size_t depth, bool stored = false) const {
     const NodeId producer = rewriter_.value(value).producer;
     if (producer == kNone || depth == kDeepest || !may_join(producer)) return std::nullopt;
     if (buyer.group.again.contains(producer)) return Price();
     const TensorType& own = space(buyer.group.members[0]);
-    const Stage stage = rewriter_.node(producer).stage;
-    const bool recomputable = (stage == Stage::Forward || stage == Stage::Backward) &&
-                              space(producer).shape == own.shape && space(producer).layout == own.layout;
+    const bool recomputable =
+        may_repeat(producer) && space(producer).shape == own.shape && space(producer).layout == own.layout;
     if (!recomputable) return std::nullopt;
     Price again{{}, {producer}};
     for (const ValueId input : operands(producer)) {
-      const std::optional<Price> part = price(input, buyer, depth + 1, is_stored(input));
+      const std::optional<Price> part = price(input, buyer, depth + 1, stored || is_stored(input));
       if (!part) return std::nullopt;
       again.reads.insert(part->reads.begin(), part->reads.end());
       again.nodes.insert(part->nodes.begin(), part->nodes.end());
@@ -359,35 +408,57 @@ class Regions {
 
   void compute_again() {
     for (NodeId n = rewriter_.count(); n-- > 0;) {
-      const Stage stage = rewriter_.node(n).stage;
-      if (may_join(n) && (stage == Stage::Forward || stage == Stage::Backward)) consider(n);
+      if (may_join(n) && may_repeat(n)) consider(n);
     }
   }
-  // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all.
+  bool may_repeat(NodeId n) const {
+    const Stage stage = rewriter_.node(n).stage;
+    return stage == Stage::Forward || stage == Stage::Backward;
+  }
+  // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all, or else
+  // from its operands, stored instead: a cast to float from half its bytes.
   void consider(NodeId n) {
+    if (!compute_elsewhere(n, false)) compute_elsewhere(n, true);
+  }
+  bool compute_elsewhere(NodeId n, bool from_operands) {
     const ValueId value = result(n);
     std::map<size_t, Group> changed;
     for (const std::optional<size_t>& group : reading_groups(n)) {
-      if (!group) return;
+      if (!group) return false;
       const NodeId member = groups_[*group].members[0];
-      if (!is_member(member) || rewriter_.node(member).stage != Stage::Backward || !one_space_with(*group, n)) return;
+      if (!is_member(member) || !may_repeat(member) || !one_space_with(*group, n)) return false;
       changed.try_emplace(*group, groups_[*group]);
     }
-    if (changed.empty()) return;
+    if (changed.empty()) {
+      leave_out_unless_needed(group_[size_t(n)]);
+      return true;
+    }
     int64_t gain = bytes(value);
+    for (const ValueId operand : from_operands ? operands(n) : std::vector<ValueId>()) {
+      if (!is_stored(operand)) gain -= bytes(operand);
+    }
     for (auto& [id, group] : changed) {
       Buyer buyer{group, ends_of(group).inputs, {}};
-      const std::optional<Price> found = price(value, buyer, 0, false);
-      if (!found) return;
+      const std::optional<Price> found = price_again(value, buyer, 0, from_operands);
+      if (!found) return false;
       gain += bytes(value) - bytes(found);
       group.again.insert(found->nodes.begin(), found->nodes.end());
-      if (!ends_of(group).fits()) return;
+      if (!ends_of(group).fits()) return false;
     }
-    if (gain <= 0) return;
+    if (gain <= 0) return false;
     for (auto& [id, group] : changed) {
       for (const NodeId again : group.again) again_in_[again].insert(id);
       groups_[id] = std::move(group);
     }
+    leave_out_unless_needed(group_[size_t(n)]);
+    return true;
+  }
+  void leave_out_unless_needed(size_t id) {
+    Group& group = groups_[id];
+    if (!ends_of(group).outputs.empty()) return;
+    group.needed = false;
+    for (const NodeId again : group.again) again_in_[again].erase(id);
+    group.again.clear();
   }
   bool one_space_with(size_t group, NodeId n) const {
     const NodeId member = groups_[group].members[0];
@@ -425,7 +496,7 @@ class Regions {
     while (!ready.empty()) {
       const size_t group = group_[size_t(ready.top())];
       ready.pop();
-      for (const NodeId member : groups_[group].members) rewriter_.put(member, place++);
+      for (const NodeId member : groups_[group].members) rewriter_.put(member, 2 * place++);
       for (const size_t next : followers[group]) {
         if (--waits[next] == 0) ready.push(groups_[next].members.back());
       }
@@ -437,11 +508,12 @@ class Regions {
   struct Region {
     std::vector<NodeId> members;
     std::vector<ValueId> inputs, outputs;
+    std::vector<TensorType> types;  // of the outputs, as the region makes them
     Attributes attributes;
   };
   std::optional<Region> region_of(const Group& group) const {
     const std::vector<NodeId> all = computed(group);
-    if (group.members.empty() || all.size() < 2) return std::nullopt;
+    if (!group.needed || all.size() < 2) return std::nullopt;
     Ends ends = ends_of(group);
     if (ends.outputs.empty()) return std::nullopt;  // nothing needs it
     RegionProgram program{.inputs = ends.inputs.size()};
@@ -458,27 +530,43 @@ class Regions {
     // Sums come last.
     const auto is_step = [&](ValueId output) { return may_join(rewriter_.value(output).producer); };
     std::stable_partition(ends.outputs.begin(), ends.outputs.end(), is_step);
-    std::vector<DataType> types;
+    const TensorType& space = this->space(group.members[0]);
+    std::vector<TensorType> types;
+    std::vector<DataType> elements;
     for (const ValueId output : ends.outputs) {
       const NodeId producer = rewriter_.value(output).producer;
+      elements.push_back(rewriter_.value(output).type.dtype);
+      types.push_back(space);
       if (is_step(output)) {
         program.results.push_back(place.at(output) - program.inputs);
-        types.push_back(rewriter_.value(output).type.dtype);
       } else {
-        program.sums.push_back({place.at(operands(producer)[0]), float_attribute(rewriter_.node(producer), "scale")});
+        program.sums.push_back(*row_sum(graph_, rewriter_.node(producer)));
+        program.sums.back().of = place.at(operands(producer)[0]);
+        types.back() = sum_type(space, program.sums.back());
       }
+      types.back().dtype = elements.back();
     }
-    const TensorType& type = space(group.members[0]);
-    return Region{group.members, std::move(ends.inputs), std::move(ends.outputs),
-                  region_attributes(program, type, types)};
+    Attributes attributes = region_attributes(program, space, elements);
+    return Region{group.members, std::move(ends.inputs), std::move(ends.outputs), std::move(types),
+                  std::move(attributes)};
   }
   // One node, in the place of the last member.
   void write(Region& region) {
     const NodeId at = region.members.back();
     region.members.pop_back();
     for (const NodeId member : region.members) rewriter_.remove(member);
-    rewriter_.become(at, "arbalest.Region", std::move(region.inputs), std::move(region.outputs),
-                     std::move(region.attributes));
+    std::vector<std::pair<size_t, ValueId>> shown;  // sums that are not of the shape that was wanted
+    for (size_t k = 0; k < region.outputs.size(); ++k) {
+      if (region.types[k] == rewriter_.value(region.outputs[k]).type) continue;
+      shown.emplace_back(k, region.outputs[k]);
+      region.outputs[k] = rewriter_.add_value(rewriter_.value(region.outputs[k]).name + ".rows", region.types[k]);
+    }
+    rewriter_.become(at, "arbalest.Region", std::move(region.inputs), region.outputs, std::move(region.attributes));
+    for (const auto& [k, wanted] : shown) {
+      const ValueId view = rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name, {region.outputs[k]},
+                                               {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
+      rewriter_.set_outputs(rewriter_.value(view).producer, {wanted});
+    }
   }
 
   Graph& graph_;

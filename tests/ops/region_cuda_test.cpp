@@ -32,7 +32,7 @@ void check_compiles(const RegionProgram& program, const TensorType& space, const
                     DataType output) {
   std::vector<DataType> types;
   for (const TensorType& input : inputs) types.push_back(input.dtype);
-  const RegionWalk walk(space, inputs, !program.sums.empty());
+  const RegionWalk walk(space, inputs, RegionWalk::for_sums(program));
   const std::vector<DataType> outputs(program.results.size(), output);
   const RegionSource source = region_source(program, walk, types, outputs);
   for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
@@ -87,12 +87,43 @@ TEST_CASE("regions: sums over rows, and operands that are the same for all rows,
   }
 }
 
+TEST_CASE("regions: sums of samples, and operands that are the same for all rows of one, compile") {
+  using enum DataType;
+  RegionProgram program = all_operators(3)[0];
+  for (const size_t rank : {1, 2, 4}) {
+    program.sums = {{0, 1, rank}, {program.inputs + 2, 0.5}};
+    const TensorType image = TensorType{Bfloat16, {4, 9, 6, 8}}.in(Layout::ChannelsLast), row{Float32, {9, 1, 1}};
+    check_compiles(program, image, {image, TensorType{Bfloat16, {4, 9, 1, 1}}.in(Layout::ChannelsLast), row}, Bfloat16);
+    check_compiles(program, image, {image, TensorType{Float32, {4, 1, 1, 1}}, TensorType{Bfloat16, {1, 1, 6, 8}}},
+                   Float32);
+  }
+}
+
+TEST_CASE("regions: rows of samples are shared out among blocks that have one sample each") {
+  using enum DataType;
+  for (const Shape& shape :
+       {Shape{64, 112, 112, 32}, Shape{64, 7, 7, 1152}, Shape{300, 14, 14, 40}, Shape{2, 1, 2, 6}}) {
+    const TensorType space{Bfloat16, shape};
+    const RegionProgram program{1, {}, {}, {{0, 1, 2}}};
+    const RegionWalk walk(space, {space}, RegionWalk::for_sums(program));
+    const RegionSource source = region_source(program, walk, {Bfloat16}, {});
+    REQUIRE(source.by_sample);
+    const RegionColumns columns(walk, source, 132);
+    INFO(to_string(shape), ": ", columns.chunks, " chunks, ", columns.slices, " slices of ", columns.across);
+    CHECK(columns.samples == shape[0]);
+    CHECK(columns.rows == shape[1] * shape[2]);
+    CHECK(columns.across * columns.slices >= shape[3] / source.width);
+    CHECK((columns.chunks == 1 || columns.samples * columns.chunks * columns.slices <= 2 * 132));
+    if (shape[0] == 64) CHECK(columns.samples * columns.chunks * columns.slices >= 3 * 132 / 2);
+  }
+}
+
 TEST_CASE("regions: rows are shared out among blocks without rest") {
   using enum DataType;
   for (const int64_t channels : {2, 3, 8, 40, 96, 144, 384, 2048, 3072, 4097}) {
     for (const int64_t rows : {1, 31, 1000, 802816}) {
       const TensorType space{Bfloat16, {rows, channels}};
-      const RegionWalk walk(space, {space}, true);
+      const RegionWalk walk(space, {space}, RegionWalk::Apart::Innermost);
       const RegionSource source = region_source({1, {}, {}, {{0, 1}}}, walk, {Bfloat16}, {});
       REQUIRE(source.by_columns);
       const RegionColumns columns(walk, source, 132);

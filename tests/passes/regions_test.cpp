@@ -101,6 +101,50 @@ TEST_CASE("regions: a bias's gradient is summed where what it sums is made") {
   check_same(body);
 }
 
+TEST_CASE(
+    "regions: squeeze-and-excitation reads what it scales once for its means, and stores neither it nor products") {
+  for (const std::string mean : {"GlobalAveragePool (ha)", "ReduceMean <axes = [2, 3]> (ha)"}) {
+    const std::string body =
+        "a = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], relu = 0> (x)\n"
+        "sa = Sigmoid (a)\nha = Mul (a, sa)\nm = " +
+        mean +
+        "\ne = arbalest.Conv <filters = 4, kernel_shape = [1, 1]> (m)\ns = Sigmoid (e)\nt = Mul (ha, s)\n"
+        "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (t)\n" +
+        kHead;
+    const Program program = made(body, true, true);
+    const Graph& graph = program.training().graph;
+    INFO(body);
+    for (const char* op : {"GlobalAveragePool", "ReduceMean", "arbalest.ReduceMeanGrad", "arbalest.SumTo", "Mul",
+                           "arbalest.MulGradA", "arbalest.MulGradB"}) {
+      INFO(std::string(op));
+      CHECK(count_ops(graph, op) == 0);
+    }
+    CHECK(graph.find_value("ha") == kNone);
+    // Regions of the gradient read what came from the next layer again, rather than a sum of it in float.
+    for (const Node& node : graph.nodes) {
+      if (node.op->name != "Region") continue;
+      const int64_t elements = element_count(ints_attribute(node, "shape"));
+      for (const ValueId output : node.outputs) {
+        const TensorType& type = graph.values[size_t(output)].type;
+        CHECK((type.elements() < elements || type.dtype == DataType::Bfloat16));
+      }
+    }
+    check_same(body);
+  }
+}
+
+TEST_CASE("regions: sums of each sample keep the shape that is asked for") {
+  const std::string body =
+      "a = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nb = Sigmoid (a)\n"
+      "m = ReduceSum <axes = [2, 3], keepdims = 0> (b)\nc = Mul (b, b)\nq = ReduceMean <axes = [2, 3]> (c)\n"
+      "f = Flatten (q)\nlogits0 = Add (m, f)\nlogits = Gemm (logits0, w)\n" +
+      std::string(kLoss) + "#initial float[4, 3] w = {" + numbers(12) + "}";
+  const Program program = made(body, true);
+  const Graph& graph = program.training().graph;
+  for (const char* op : {"ReduceSum", "ReduceMean", "arbalest.ReduceSumGrad"}) CHECK(count_ops(graph, op) == 0);
+  check_same(body);
+}
+
 TEST_CASE("regions: GELU of parts is a region forward and one backward, which computes its operands again") {
   const Program program = made(kGelu, true);
   const Graph& graph = program.training().graph;
@@ -137,18 +181,19 @@ TEST_CASE("regions: what a view shows is read again as it is") {
   check_same(body);
 }
 
-TEST_CASE("regions: what a product lies between is not joined, and nothing is read before it is made") {
+TEST_CASE("regions: what a product lies between is not joined, but computed again rather than stored") {
   const std::string body =
       "flat = Flatten (x)\na = Sigmoid (flat)\nb = Tanh (a)\np = MatMul (b, w)\nc = Mul (p, a)\nd = Exp (c)\n"
       "logits = MatMul (d, v)\n" +
       std::string(kLoss) + "#initial float[72, 72] w = {" + numbers(72 * 72) + "}, float[72, 3] v = {" +
       numbers(72 * 3) + "}";
   const Program program = made(body, true);
+  std::vector<std::vector<std::string>> steps;
   for (const Node& node : program.training().graph.nodes) {
-    if (node.op->name != "Region" || node.stage != Stage::Forward) continue;
-    const std::vector<std::string> steps = steps_of(node);
-    CHECK(steps.size() == 2);
+    if (node.op->name == "Region" && node.stage == Stage::Forward) steps.push_back(steps_of(node));
   }
+  CHECK(steps == std::vector<std::vector<std::string>>{{"Sigmoid", "Tanh"}, {"Sigmoid", "Mul", "Exp"}});
+  CHECK(program.training().graph.find_value("a") == kNone);
   check_same(body);
 }
 

@@ -81,7 +81,12 @@ Task task_of(const json& item) {
   task.every = item.contains("every") ? int32_t(integer_of(item, "every", 1, kMostWidth)) : 1;
   task.device = index_of(item, "device");
   task.learner = index_of(item, "learner");
-  task.reduced_bytes = item.contains("reduced_bytes") ? integer_of(item, "reduced_bytes", 0, kMostBytes) : 0;
+  const auto or_default = [&](const char* key, int64_t least, int64_t most, int64_t absent) {
+    return item.contains(key) ? integer_of(item, key, least, most) : absent;
+  };
+  task.reduced_bytes = or_default("reduced_bytes", 0, kMostBytes, 0);
+  task.launches = int32_t(or_default("launches", 0, INT32_MAX, 0));
+  task.parts = int32_t(or_default("parts", 1, kMostWidth, 1));
   return task;
 }
 
@@ -238,6 +243,7 @@ TracedRun run_of(const json& record) {
   if (!record.contains("ranks")) return run;  // the same
   run.ranks = integer_of(record, "ranks", 1, INT32_MAX);
   run.clock_error = integer_of(record, "clock_error", 0, int64_t(kMostMicroseconds) * 1000);
+  if (record.contains("taken_bytes")) run.taken_bytes = integer_of(record, "taken_bytes", -1, kMostBytes);
   return run;
 }
 
@@ -259,7 +265,8 @@ json run_record(const TracedRun& run) {
           {"batch", run.batch},
           {"models", run.models},
           {"ranks", run.ranks},
-          {"clock_error", run.clock_error}};
+          {"clock_error", run.clock_error},
+          {"taken_bytes", run.taken_bytes}};
 }
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {
@@ -304,6 +311,8 @@ json plan_record(const Plan& plan) {
                                {"device", task.device},
                                {"learner", task.learner}});
     if (task.reduced_bytes > 0) record["tasks"].back()["reduced_bytes"] = task.reduced_bytes;
+    if (task.launches > 0) record["tasks"].back()["launches"] = task.launches;
+    if (task.parts > 1) record["tasks"].back()["parts"] = task.parts;
   }
   for (const Edge& edge : plan.edges) {
     record["edges"].push_back({{"from", edge.from},

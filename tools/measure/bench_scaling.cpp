@@ -62,6 +62,8 @@ class CellObserver final : public RunObserver {
     if (meter_.complete() || interrupted_.stop_requested()) stop_.request_stop();
   }
 
+  void finished(const RunFinished& event) override { cell_.taken_bytes = event.taken_bytes; }
+
   std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
   double warmup_seconds() const { return meter_.warmup_seconds(); }
@@ -271,6 +273,7 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["speedup"] = or_null(row.speedup);
     line["efficiency"] = or_null(row.efficiency);
     line["planned_peak_bytes"] = cell.planned_peak_bytes;
+    if (cell.taken_bytes >= 0) line["taken_bytes"] = cell.taken_bytes;
     line["setup_seconds"] = cell.setup_seconds;
     line["warmup_seconds"] = cell.warmup_seconds;
     if (!cell.settled) line["settled"] = false;

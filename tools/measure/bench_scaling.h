@@ -65,6 +65,7 @@ struct ScalingCell {
   std::string strategy;              // "sma", …; "none" for a single learner in all
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
+  int64_t taken_bytes = -1;          // of the device that took most: RunFinished::taken_bytes
   double setup_seconds = 0;
   double warmup_seconds = 0;
   bool settled = true;          // whether rates agreed when the warm-up ended

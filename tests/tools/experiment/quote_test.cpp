@@ -13,9 +13,9 @@
 
 #include "executor/trace/simulate.h"
 #include "tests/tools/experiment/bench_place.h"
-#include "tools/experiment/measure/cell_command.h"
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/quote/quote.h"
+#include "tools/experiment/trials/cell_command.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -135,7 +135,7 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   const std::vector<Quote> quotes = read_quotes(place.path("r/quotes.json"));
   REQUIRE(quotes.size() == 3);
   CHECK(quotes[0].images_per_second > 0);
-  CHECK(quotes[0].peak_bytes > 0);
+  CHECK(quotes[0].memory_bytes > 0);
   // 512 samples in each of two epochs, and validations of 100, which have no backward pass.
   CHECK(quotes[0].run_seconds > 1024 / quotes[0].images_per_second);
   CHECK(quotes[0].run_seconds < 1224 / quotes[0].images_per_second);
@@ -147,7 +147,7 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   const std::string measured = place.text("out");
   INFO(measured);
   CHECK(measured.find("Predicted") != measured.npos);
-  CHECK(measured.find(" of 2 cells within 5 % of what was measured") != measured.npos);
+  CHECK(measured.find(" of 2 cells to 5 %, memory of ") != measured.npos);
   CHECK(fault({"bench", "a.toml", "--link", "5us,1GB/s"}).find("expected --quote with it") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--quote", "--link", "fast"}).find("--link 'fast'") != std::string::npos);
 }

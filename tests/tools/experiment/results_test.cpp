@@ -16,7 +16,7 @@
 #include "tests/io/test_folder.h"
 #include "tools/experiment/answer/compare.h"
 #include "tools/experiment/answer/summary.h"
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/trials.h"
 
 using namespace arbalest;
 

@@ -132,14 +132,7 @@ class PlanCosts {
   double collective(const Task& task) const {
     const Lane& lane = plan_.lanes[size_t(task.lane)];
     const auto devices = int64_t(lane.spans.empty() ? plan_.devices.size() : lane.spans.size());
-    double seconds = 0;
-    for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
-      const Launch& launch = plan_.launches[size_t(l)];
-      const Graph& graph = plan_.graphs[size_t(launch.program)];
-      const double bytes = double(graph.values[size_t(node_of(launch).inputs.front())].type.bytes());
-      seconds += all_reduce_seconds(bytes, {1, devices}, links_);
-    }
-    return seconds * 1e9;
+    return all_reduce_seconds(double(task.reduced_bytes), {1, devices}, links_) * 1e9;
   }
 
   // How many times as long a learner's task takes next to the others on its device.

@@ -81,12 +81,7 @@ Task task_of(const json& item) {
   task.every = item.contains("every") ? int32_t(integer_of(item, "every", 1, kMostWidth)) : 1;
   task.device = index_of(item, "device");
   task.learner = index_of(item, "learner");
-  const auto or_default = [&](const char* key, int64_t least, int64_t most, int64_t absent) {
-    return item.contains(key) ? integer_of(item, key, least, most) : absent;
-  };
-  task.reduced_bytes = or_default("reduced_bytes", 0, kMostBytes, 0);
-  task.launches = int32_t(or_default("launches", 0, INT32_MAX, 0));
-  task.parts = int32_t(or_default("parts", 1, kMostWidth, 1));
+  task.reduced_bytes = item.contains("reduced_bytes") ? integer_of(item, "reduced_bytes", 0, kMostBytes) : 0;
   return task;
 }
 
@@ -311,8 +306,6 @@ json plan_record(const Plan& plan) {
                                {"device", task.device},
                                {"learner", task.learner}});
     if (task.reduced_bytes > 0) record["tasks"].back()["reduced_bytes"] = task.reduced_bytes;
-    if (task.launches > 0) record["tasks"].back()["launches"] = task.launches;
-    if (task.parts > 1) record["tasks"].back()["parts"] = task.parts;
   }
   for (const Edge& edge : plan.edges) {
     record["edges"].push_back({{"from", edge.from},

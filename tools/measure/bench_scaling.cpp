@@ -70,11 +70,7 @@ class CellObserver final : public RunObserver {
   bool settled() const { return meter_.agreed(); }
   // Over the windows, as far as there are readings; 0: unknown.
   double joules_per_image() const {
-    const auto first = std::find_if(readings_.begin(), readings_.end(),
-                                    [&](const Reading& each) { return each.seconds >= meter_.warmup_seconds(); });
-    if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
-    const double images = double(readings_.back().iteration - first->iteration) * images_per_iteration_;
-    return (readings_.back().joules - first->joules) / images;
+    return images_per_iteration_ > 0 ? readings_.per_iteration(meter_.warmup_seconds()) / images_per_iteration_ : 0;
   }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
@@ -83,22 +79,17 @@ class CellObserver final : public RunObserver {
   }
 
  private:
-  struct Reading {
-    int64_t iteration = 0;
-    double seconds = 0, joules = 0;
-  };
   void look_at_energy(const RunProgress& event) {
-    constexpr double kApart = 0.1;  // s: counters change no more often
-    if (!readings_.empty() && event.seconds - readings_.back().seconds < kApart) return;
+    if (!readings_.wants(event.seconds)) return;
     if (const std::optional<double> joules = energy_.joules()) {
-      readings_.push_back({event.iteration, event.seconds, *joules});
+      readings_.add(event.iteration, event.seconds, *joules);
     }
   }
 
   ScalingCell& cell_;
   WindowMeter meter_;
   const EnergyMeter energy_;
-  std::vector<Reading> readings_;
+  EnergyReadings readings_;
   double images_per_iteration_ = 0;  // over all learners
   const std::stop_token interrupted_;
   std::stop_source stop_;
@@ -153,6 +144,13 @@ void WindowMeter::settle() {
   const size_t kept = settled_ ? std::min(size_t(rule_.windows), size_t{2}) : 1;
   rates_.erase(rates_.begin(), rates_.end() - std::ptrdiff_t(kept));
   begin_ = kept == 2 ? last_begin_ : seconds_;
+}
+
+double EnergyReadings::per_iteration(double from) const {
+  const auto first =
+      std::find_if(readings_.begin(), readings_.end(), [&](const Reading& each) { return each.seconds >= from; });
+  if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
+  return (readings_.back().joules - first->joules) / double(readings_.back().iteration - first->iteration);
 }
 
 RateSummary summarize(std::vector<double> rates) {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "executor/trace/link_model.h"
-#include "executor/trace/trace_file.h"
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/answer/table.h"
 #include "tools/experiment/cells/cells.h"
+#include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/trials/cell_command.h"
 
 namespace arbalest {
@@ -54,10 +54,6 @@ class Quoter {
   Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
 
  private:
-  struct Profile {
-    TraceFile trace;
-    int64_t planned_bytes = 0;  // of its device, without workspaces
-  };
   Profile profile_of(const BenchCell& cell, int64_t learners);
   std::string profile_file(const BenchCell& alone, const std::vector<std::string>& words);
 

@@ -193,7 +193,8 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   const std::string measured = place.text("out");
   INFO(measured);
   CHECK(measured.find("Predicted") != measured.npos);
-  CHECK(measured.find(" of 2 cells to 5 %, memory of ") != measured.npos);
+  CHECK(measured.find(" of 2 cells within 5 % of the images/s that were measured, 2 of 2 within 2 % of the memory") !=
+        measured.npos);
   CHECK(fault({"bench", "a.toml", "--link", "5us,1GB/s"}).find("expected --quote with it") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--quote", "--link", "fast"}).find("--link 'fast'") != std::string::npos);
 }

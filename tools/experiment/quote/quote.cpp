@@ -121,7 +121,7 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
 
 Link usual_link(PlanDevice::Kind kind) {
   // Between GPUs: as all-reduces of 2 to 411 MB took on two H200 that NVLink connects.
-  return kind == PlanDevice::Kind::Cuda ? Link{15e-6, 260e9} : Link{20e-6, 3e9};
+  return kind == PlanDevice::Kind::Cuda ? Link{13e-6, 260e9} : Link{20e-6, 3e9};
 }
 
 Quoter::Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run)
@@ -258,7 +258,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   }
   if (!rates_off.empty()) {
     table.notes.push_back(
-        fmt::format("within what was measured: images/s of {} of {} cells to 5 %, memory of {} of {} to 2 %",
+        fmt::format("{} of {} cells within 5 % of the images/s that were measured, {} of {} within 2 % of the memory",
                     within(0.05, rates_off), rates_off.size(), within(0.02, memory_off), memory_off.size()));
   }
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);

@@ -32,13 +32,13 @@
 #include "tools/experiment/answer/compare.h"
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/cells/cells.h"
+#include "tools/experiment/quote/quote.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"
 #include "tools/experiment/trials/machine_state.h"
 #include "tools/experiment/trials/queue_script.h"
 #include "tools/experiment/trials/run_trial.h"
 #include "tools/experiment/trials/trials.h"
-#include "tools/experiment/quote/quote.h"
 #include "tools/page/page_file.h"
 
 namespace arbalest {

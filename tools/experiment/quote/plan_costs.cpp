@@ -56,8 +56,8 @@ struct NodeWork {
   double ns_of(double of_bytes) const { return bytes > 0 ? ns * of_bytes / bytes : 0; }
 };
 
-// What nodes took when they were timed one after the other, without the time from one launch to the next, which is the
-// same for all: with it they take longer than the step, in which launches follow each other at once.
+// Takes the time from one launch to the next out of times of nodes that were timed one after the other. It is the same
+// for all nodes. With it they take longer than the step, in which launches follow each other at once.
 void leave_out_launching(std::vector<double>& times, double step) {
   double gap = 0;
   for (int round = 0; round < 20; ++round) {  // more nodes are shorter than the gap in each, and soon no more

@@ -27,7 +27,8 @@ using Json = nlohmann::ordered_json;
 
 // Bytes that NCCL takes on each GPU, its kernels included. Measured on two H200 with seven models: 1092 to 1111 MiB.
 constexpr int64_t kConnectionBytes = int64_t{1102} << 20;
-constexpr int64_t kSimulated = 300;  // iterations: reports and averages of several are in them
+// Iterations: reports and averages of several are in them, and what the profile recorded is replayed as a whole.
+constexpr int64_t kSimulated = 2000;
 
 // The cell on its first device. Learners of one CPU take turns, and of one GPU two show how they slow each other down.
 // CPU devices of one process share its threads.

@@ -15,10 +15,9 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "executor/devices/device.h"
 #include "executor/devices/energy.h"
 #include "executor/devices/nvml.h"
-#include "executor/plan/device_list.h"
+#include "executor/plan/plan.h"
 #include "tools/experiment/answer/statistics.h"
 #include "tools/experiment/answer/table.h"
 
@@ -138,7 +137,7 @@ TEST_CASE("the energy of devices is the sum of their counters, or unknown if one
   REQUIRE(after.has_value());
   CHECK(*after - *before == 2000);
   CHECK_FALSE(meter({"0000:1b:00.0", "0000:ff:00.0"}).joules().has_value());
-  CHECK_FALSE(EnergyMeter(parse_devices("cpu:0", default_devices)).joules().has_value());
+  CHECK_FALSE(EnergyMeter(std::vector<PlanDevice>{{PlanDevice::Kind::Cpu, 0}}).joules().has_value());
 }
 
 TEST_CASE("tables are aligned for terminals, escaped for Markdown and quoted for CSV") {

@@ -96,7 +96,7 @@ TEST_CASE("a collective takes a share of what its GPUs compute while it runs") {
     Builder builder(kind);
     const LaneId compute = builder.lane(Lane::Kind::Compute, 0, 0);
     const TaskId first = builder.device("first", 40, compute), second = builder.device("second", 100, compute);
-    const TaskId reduced = builder.device("all-reduce", 50, builder.lane(Lane::Kind::Collectives));
+    const TaskId reduced = builder.device("all-reduce", 50, builder.lane(Lane::Kind::Collectives, kNone));
     builder.edge(first, second, 0, kIssued);
     builder.edge(second, first, 1, kIssued);
     builder.edge(first, reduced, 0, kIssued);

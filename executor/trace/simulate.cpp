@@ -26,9 +26,7 @@ class Simulator {
         costs_(costs),
         dependencies_(plan),
         lanes_(plan.lanes.size()),
-        ends_(plan.tasks.size()),
-        awaits_(plan.tasks.size()),
-        awaited_by_(plan.tasks.size()),
+        tasks_(plan.tasks.size()),
         collectives_(plan.devices.size()) {
     if (costs.tasks.size() != plan.tasks.size() || costs.lanes.size() != plan.lanes.size()) {
       throw std::logic_error("the costs belong to another plan");
@@ -100,6 +98,12 @@ class Simulator {
     int64_t since = 0, ends = 0;
   };
 
+  struct TaskState {
+    std::vector<int64_t> ends;        // of a device task, by instance
+    std::vector<const Edge*> awaits;  // Issued edges from other lanes
+    std::vector<int32_t> awaited_by;  // servers whose tasks await it
+  };
+
   void make_servers() {
     std::vector<int32_t> of_device(plan_.devices.size(), kNone);
     for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
@@ -120,9 +124,9 @@ class Simulator {
   void find_awaited() {
     for (const Edge& edge : plan_.edges) {
       if (edge.needs != Edge::Needs::Issued || lane_of(edge.from) == lane_of(edge.to)) continue;
-      awaits_[size_t(edge.to)].push_back(&edge);
+      tasks_[size_t(edge.to)].awaits.push_back(&edge);
       const int32_t server = lanes_[size_t(lane_of(edge.to))].server;
-      auto& servers = awaited_by_[size_t(edge.from)];
+      auto& servers = tasks_[size_t(edge.from)].awaited_by;
       if (std::find(servers.begin(), servers.end(), server) == servers.end()) servers.push_back(server);
     }
   }
@@ -214,9 +218,9 @@ class Simulator {
   int64_t held_until(const Server& server, const Queued& head) const {
     const TaskSpan& span = spans_[size_t(head.span)];
     int64_t held = server.free_from;
-    for (const Edge* edge : awaits_[size_t(span.task)]) {
+    for (const Edge* edge : tasks_[size_t(span.task)].awaits) {
       const int64_t needed = needed_instance(plan_, *edge, span.instance);
-      const std::vector<int64_t>& ends = ends_[size_t(edge->from)];
+      const std::vector<int64_t>& ends = tasks_[size_t(edge->from)].ends;
       if (needed >= int64_t(ends.size())) return kNever;
       if (needed >= 0) held = std::max(held, ends[size_t(needed)]);
     }
@@ -294,12 +298,12 @@ class Simulator {
     Server& server = servers_[size_t(own)];
     if (server.span != id || server.ends != now_) return;  // foreseen at a rate that has changed since
     end(id);
-    ends_[size_t(task)].push_back(now_);
+    tasks_[size_t(task)].ends.push_back(now_);
     server.span = kNone;
     server.free_from = now_;
     count_collective(lane_of(task), -1);
     look(own);
-    for (const int32_t server : awaited_by_[size_t(task)]) {
+    for (const int32_t server : tasks_[size_t(task)].awaited_by) {
       if (server != own) look(server);
     }
   }
@@ -310,10 +314,8 @@ class Simulator {
   Pool host_, issuing_;
   std::vector<LaneState> lanes_;
   std::vector<Server> servers_;
-  std::vector<std::vector<int64_t>> ends_;        // by device task and instance
-  std::vector<std::vector<const Edge*>> awaits_;  // by task: Issued edges from other lanes
-  std::vector<std::vector<int32_t>> awaited_by_;  // by task: servers whose tasks await it
-  std::vector<int> collectives_;                  // by device: that run on it, if it is a GPU
+  std::vector<TaskState> tasks_;
+  std::vector<int> collectives_;  // by device: that run on it, if it is a GPU
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<TaskSpan> spans_;
   int64_t now_ = 0, number_ = 0;

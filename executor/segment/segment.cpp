@@ -182,6 +182,14 @@ std::string Segment::not_finite(const SegmentSnapshot& own) const {
   return first_of(session_.ranks.get(), state_.not_finite(own));
 }
 
+int64_t Segment::taken_bytes() const {
+  int64_t most = -1;
+  for (size_t d = 0; d < plan_.devices.size(); ++d) {
+    most = std::max(most, binding_->device(int32_t(d)).taken_bytes());
+  }
+  return most;
+}
+
 void Segment::time_alone(TraceRecorder& trace) {
   if (prepared_.request.learners == 1) return;
   std::vector<int64_t> alone(plan_.tasks.size(), -1);

@@ -46,6 +46,9 @@ class Segment {
   // iterations that no report has covered. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests = {});
 
+  // After run(): Device::taken_bytes() of this process's device that took most.
+  int64_t taken_bytes() const;
+
   // Call these after run() and state(); the state is lost.
   // Records how long compute tasks that run in parallel with others take by themselves.
   void time_alone(TraceRecorder& trace);

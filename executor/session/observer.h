@@ -178,6 +178,7 @@ struct RunFinished {
   double seconds = 0, setup_seconds = 0;  // set-up: with what SamplesKept tells of
   double images_per_second = 0;           // over all of training
   InputReport input;                      // since the number of learners was last changed
+  int64_t taken_bytes = -1;               // Device::taken_bytes() of this process's device that took most
   int64_t skipped_updates = 0;            // of the whole run and all learners
   bool validated = false;                 // whether the next three mean anything
   Validated last;

@@ -2,6 +2,7 @@
 #include "executor/trace/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <queue>
@@ -25,9 +26,8 @@ class Simulator {
         costs_(costs),
         dependencies_(plan),
         lanes_(plan.lanes.size()),
-        ends_(plan.tasks.size()),
-        awaits_(plan.tasks.size()),
-        awaited_by_(plan.tasks.size()) {
+        tasks_(plan.tasks.size()),
+        collectives_(plan.devices.size()) {
     if (costs.tasks.size() != plan.tasks.size() || costs.lanes.size() != plan.lanes.size()) {
       throw std::logic_error("the costs belong to another plan");
     }
@@ -90,9 +90,18 @@ class Simulator {
   // Runs one task at a time: from a lane of its own, or from the lanes of a CPU device in turn.
   struct Server {
     std::vector<LaneId> lanes;
-    size_t next = 0;  // the lane that is checked first
-    bool runs = false;
+    size_t next = 0;         // the lane that is checked first
     int64_t free_from = -1;  // −1: it has not run anything
+    // The span that runs: ns of work that it had left at `since`, and when it ends at the present rate.
+    SpanId span = kNone;
+    double left = 0;
+    int64_t since = 0, ends = 0;
+  };
+
+  struct TaskState {
+    std::vector<int64_t> ends;        // of a device task, by instance
+    std::vector<const Edge*> awaits;  // Issued edges from other lanes
+    std::vector<int32_t> awaited_by;  // servers whose tasks await it
   };
 
   void make_servers() {
@@ -115,9 +124,9 @@ class Simulator {
   void find_awaited() {
     for (const Edge& edge : plan_.edges) {
       if (edge.needs != Edge::Needs::Issued || lane_of(edge.from) == lane_of(edge.to)) continue;
-      awaits_[size_t(edge.to)].push_back(&edge);
+      tasks_[size_t(edge.to)].awaits.push_back(&edge);
       const int32_t server = lanes_[size_t(lane_of(edge.to))].server;
-      auto& servers = awaited_by_[size_t(edge.from)];
+      auto& servers = tasks_[size_t(edge.from)].awaited_by;
       if (std::find(servers.begin(), servers.end(), server) == servers.end()) servers.push_back(server);
     }
   }
@@ -209,9 +218,9 @@ class Simulator {
   int64_t held_until(const Server& server, const Queued& head) const {
     const TaskSpan& span = spans_[size_t(head.span)];
     int64_t held = server.free_from;
-    for (const Edge* edge : awaits_[size_t(span.task)]) {
+    for (const Edge* edge : tasks_[size_t(span.task)].awaits) {
       const int64_t needed = needed_instance(plan_, *edge, span.instance);
-      const std::vector<int64_t>& ends = ends_[size_t(edge->from)];
+      const std::vector<int64_t>& ends = tasks_[size_t(edge->from)].ends;
       if (needed >= int64_t(ends.size())) return kNever;
       if (needed >= 0) held = std::max(held, ends[size_t(needed)]);
     }
@@ -221,7 +230,7 @@ class Simulator {
   // Starts what may start on a server: of several lanes, the first in turn. Called whenever that may have changed.
   void look(int32_t id) {
     Server& server = servers_[size_t(id)];
-    if (server.runs) return;
+    if (server.span != kNone) return;
     for (size_t k = 0; k < server.lanes.size(); ++k) {
       const size_t place = (server.next + k) % server.lanes.size();
       auto& queue = lanes_[size_t(server.lanes[place])].queue;
@@ -231,10 +240,48 @@ class Simulator {
       const SpanId span = queue.front().span;
       TaskSpan& head = spans_[size_t(span)];
       queue.pop_front();
-      server.runs = true;
       server.next = (place + 1) % server.lanes.size();
       head.started = held < 0 ? now_ : std::max(now_, held + lane_costs(span).after_queue);
-      return foresee(head.started - now_ + duration(head), Happens::DeviceTaskEnds, span);
+      server.span = span;
+      server.left = double(duration(head));
+      server.since = head.started;
+      foresee_end(server);
+      return count_collective(lane_of_span(span), 1);
+    }
+  }
+
+  // The work that is done in a ns on a server.
+  double rate(const Server& server) const {
+    const Lane& lane = plan_.lanes[size_t(server.lanes.front())];
+    return lane.kind == Lane::Kind::Compute && collectives_[size_t(lane.device)] > 0 ? 1 - costs_.collective_share : 1;
+  }
+
+  void foresee_end(Server& server) {
+    server.ends = server.since + std::llround(server.left / rate(server));
+    foresee(server.ends - now_, Happens::DeviceTaskEnds, server.span);
+  }
+
+  // Counts a task that begins or ends, if it is a collective: what its GPUs compute goes on at another rate.
+  void count_collective(LaneId id, int change) {
+    const Lane& lane = plan_.lanes[size_t(id)];
+    if (lane.kind != Lane::Kind::Collectives || costs_.collective_share <= 0) return;
+    for (int32_t device = 0; device < int32_t(plan_.devices.size()); ++device) {
+      if (plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cuda) continue;
+      const bool spanned = std::find(lane.spans.begin(), lane.spans.end(), device) != lane.spans.end();
+      if (spanned || lane.spans.empty()) change_rate(device, change);
+    }
+  }
+
+  void change_rate(int32_t device, int change) {
+    for (Server& server : servers_) {
+      if (server.span == kNone || plan_.lanes[size_t(server.lanes.front())].device != device) continue;
+      const int64_t worked = std::max<int64_t>(0, now_ - server.since);
+      server.left = std::max(0.0, server.left - double(worked) * rate(server));
+      server.since += worked;
+    }
+    collectives_[size_t(device)] += change;
+    for (Server& server : servers_) {
+      if (server.span != kNone && plan_.lanes[size_t(server.lanes.front())].device == device) foresee_end(server);
     }
   }
 
@@ -246,14 +293,17 @@ class Simulator {
   }
 
   void end_on_device(SpanId id) {
-    end(id);
     const TaskId task = spans_[size_t(id)].task;
     const int32_t own = lanes_[size_t(lane_of(task))].server;
-    ends_[size_t(task)].push_back(now_);
-    servers_[size_t(own)].runs = false;
-    servers_[size_t(own)].free_from = now_;
+    Server& server = servers_[size_t(own)];
+    if (server.span != id || server.ends != now_) return;  // foreseen at a rate that has changed since
+    end(id);
+    tasks_[size_t(task)].ends.push_back(now_);
+    server.span = kNone;
+    server.free_from = now_;
+    count_collective(lane_of(task), -1);
     look(own);
-    for (const int32_t server : awaited_by_[size_t(task)]) {
+    for (const int32_t server : tasks_[size_t(task)].awaited_by) {
       if (server != own) look(server);
     }
   }
@@ -264,9 +314,8 @@ class Simulator {
   Pool host_, issuing_;
   std::vector<LaneState> lanes_;
   std::vector<Server> servers_;
-  std::vector<std::vector<int64_t>> ends_;        // by device task and instance
-  std::vector<std::vector<const Edge*>> awaits_;  // by task: Issued edges from other lanes
-  std::vector<std::vector<int32_t>> awaited_by_;  // by task: servers whose tasks await it
+  std::vector<TaskState> tasks_;
+  std::vector<int> collectives_;  // by device: that run on it, if it is a GPU
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<TaskSpan> spans_;
   int64_t now_ = 0, number_ = 0;

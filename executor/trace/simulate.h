@@ -6,7 +6,8 @@
 //  - issuing: `threads.issuing` threads; the first device task that an issue makes ready goes on on the same thread;
 //  - device lanes: in-order queues. The head starts when the one before it has ended and every instance that it awaits
 //    from another lane (an Issued edge) has. Lanes of a GPU run at the same time, at the durations given: how they
-//    slow each other down is in the durations. Lanes of a CPU device take turns, as its one thread serves them;
+//    slow each other down is in the durations, except for what collectives take (Costs::collective_share). Lanes of a
+//    CPU device take turns, as its one thread serves them;
 //  - the host's news of an end: LaneCosts::notice later.
 //
 // Not modelled: that host tasks and the kernels of CPU devices share cores, and that copies share buses. Nor that a

@@ -82,6 +82,9 @@ struct Costs {
   std::vector<Contention> contention;  // parallel to Plan::devices
   std::vector<std::string> launches;   // node names, by NodeShare::launch
   TraceThreads threads{1, 1};
+  // The share of a GPU's progress in compute tasks that a collective takes away while it runs there. 0 for durations of
+  // tasks that were measured next to the same collectives.
+  double collective_share = 0;
 };
 
 // Measures in the steady state. For tasks of slower clocks it takes the instances that ran during the steady state, or

@@ -238,6 +238,7 @@ TracedRun run_of(const json& record) {
   if (!record.contains("ranks")) return run;  // the same
   run.ranks = integer_of(record, "ranks", 1, INT32_MAX);
   run.clock_error = integer_of(record, "clock_error", 0, int64_t(kMostMicroseconds) * 1000);
+  if (record.contains("taken_bytes")) run.taken_bytes = integer_of(record, "taken_bytes", -1, kMostBytes);
   return run;
 }
 
@@ -259,7 +260,8 @@ json run_record(const TracedRun& run) {
           {"batch", run.batch},
           {"models", run.models},
           {"ranks", run.ranks},
-          {"clock_error", run.clock_error}};
+          {"clock_error", run.clock_error},
+          {"taken_bytes", run.taken_bytes}};
 }
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {

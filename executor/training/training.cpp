@@ -262,6 +262,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     if (end.reason == RunEnd::Interrupted && by) end.interrupted_by = by();
     end.setup_seconds = setup_seconds;
     end.input = segment_->reports().input();
+    end.taken_bytes = segment_->taken_bytes();
     end.best_error = files_.best_error();
     if (end.best_epoch > 0 && end.best_error.empty()) end.best_weights = options_.files.save_best;
     end.learners = prepared_.request.learners;

@@ -44,6 +44,21 @@ ScalingCell failed(int devices, int learners, std::string error) {
 
 }  // namespace
 
+TEST_CASE("energy is that of the windows, without what came before them") {
+  EnergyReadings readings;
+  CHECK(readings.per_iteration(0) == 0);
+  CHECK(readings.wants(0));
+  readings.add(0, 0, 1000);
+  CHECK_FALSE(readings.wants(0.05));
+  CHECK(readings.per_iteration(0) == 0);  // one reading tells nothing
+  readings.add(10, 1, 1500);              // warming up takes more
+  readings.add(30, 2, 1900);
+  readings.add(50, 3, 2300);
+  CHECK(readings.per_iteration(1) == 20);
+  CHECK(readings.per_iteration(0) == 26);
+  CHECK(readings.per_iteration(3) == 0);
+}
+
 TEST_CASE("bench scaling takes its options") {
   // clang-format off
   const Command command = parse_bench({

@@ -62,17 +62,15 @@ class CellObserver final : public RunObserver {
     if (meter_.complete() || interrupted_.stop_requested()) stop_.request_stop();
   }
 
+  void finished(const RunFinished& event) override { cell_.taken_bytes = event.taken_bytes; }
+
   std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
   double warmup_seconds() const { return meter_.warmup_seconds(); }
   bool settled() const { return meter_.agreed(); }
   // Over the windows, as far as there are readings; 0: unknown.
   double joules_per_image() const {
-    const auto first = std::find_if(readings_.begin(), readings_.end(),
-                                    [&](const Reading& each) { return each.seconds >= meter_.warmup_seconds(); });
-    if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
-    const double images = double(readings_.back().iteration - first->iteration) * images_per_iteration_;
-    return (readings_.back().joules - first->joules) / images;
+    return images_per_iteration_ > 0 ? readings_.per_iteration(meter_.warmup_seconds()) / images_per_iteration_ : 0;
   }
   std::vector<double> images_per_second() const {
     std::vector<double> rates = meter_.rates();
@@ -81,22 +79,17 @@ class CellObserver final : public RunObserver {
   }
 
  private:
-  struct Reading {
-    int64_t iteration = 0;
-    double seconds = 0, joules = 0;
-  };
   void look_at_energy(const RunProgress& event) {
-    constexpr double kApart = 0.1;  // s: counters change no more often
-    if (!readings_.empty() && event.seconds - readings_.back().seconds < kApart) return;
+    if (!readings_.wants(event.seconds)) return;
     if (const std::optional<double> joules = energy_.joules()) {
-      readings_.push_back({event.iteration, event.seconds, *joules});
+      readings_.add(event.iteration, event.seconds, *joules);
     }
   }
 
   ScalingCell& cell_;
   WindowMeter meter_;
   const EnergyMeter energy_;
-  std::vector<Reading> readings_;
+  EnergyReadings readings_;
   double images_per_iteration_ = 0;  // over all learners
   const std::stop_token interrupted_;
   std::stop_source stop_;
@@ -151,6 +144,13 @@ void WindowMeter::settle() {
   const size_t kept = settled_ ? std::min(size_t(rule_.windows), size_t{2}) : 1;
   rates_.erase(rates_.begin(), rates_.end() - std::ptrdiff_t(kept));
   begin_ = kept == 2 ? last_begin_ : seconds_;
+}
+
+double EnergyReadings::per_iteration(double from) const {
+  const auto first =
+      std::find_if(readings_.begin(), readings_.end(), [&](const Reading& each) { return each.seconds >= from; });
+  if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
+  return (readings_.back().joules - first->joules) / double(readings_.back().iteration - first->iteration);
 }
 
 RateSummary summarize(std::vector<double> rates) {
@@ -271,6 +271,7 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["speedup"] = or_null(row.speedup);
     line["efficiency"] = or_null(row.efficiency);
     line["planned_peak_bytes"] = cell.planned_peak_bytes;
+    if (cell.taken_bytes >= 0) line["taken_bytes"] = cell.taken_bytes;
     line["setup_seconds"] = cell.setup_seconds;
     line["warmup_seconds"] = cell.warmup_seconds;
     if (!cell.settled) line["settled"] = false;

@@ -52,6 +52,23 @@ class WindowMeter {
   std::vector<double> rates_;
 };
 
+// Readings of an energy counter during a run.
+class EnergyReadings {
+ public:
+  // Counters change every 20 to 100 ms, so that readings closer to each other tell nothing new.
+  bool wants(double seconds) const { return readings_.empty() || seconds - readings_.back().seconds >= 0.1; }
+  void add(int64_t iteration, double seconds, double joules) { readings_.push_back({iteration, seconds, joules}); }
+  // Joules an iteration, between the first reading at `from` seconds or later and the last one; 0: these are the same.
+  double per_iteration(double from) const;
+
+ private:
+  struct Reading {
+    int64_t iteration = 0;
+    double seconds = 0, joules = 0;
+  };
+  std::vector<Reading> readings_;
+};
+
 struct RateSummary {
   double median = 0, min = 0, max = 0;
 };
@@ -65,6 +82,7 @@ struct ScalingCell {
   std::string strategy;              // "sma", …; "none" for a single learner in all
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
+  int64_t taken_bytes = -1;          // of the device that took most: RunFinished::taken_bytes
   double setup_seconds = 0;
   double warmup_seconds = 0;
   bool settled = true;          // whether rates agreed when the warm-up ended

@@ -32,13 +32,13 @@
 #include "tools/experiment/answer/compare.h"
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/cells/cells.h"
-#include "tools/experiment/measure/cell_command.h"
-#include "tools/experiment/measure/child_process.h"
-#include "tools/experiment/measure/machine_state.h"
-#include "tools/experiment/measure/queue_script.h"
-#include "tools/experiment/measure/run_trial.h"
-#include "tools/experiment/measure/trials.h"
 #include "tools/experiment/quote/quote.h"
+#include "tools/experiment/trials/cell_command.h"
+#include "tools/experiment/trials/child_process.h"
+#include "tools/experiment/trials/machine_state.h"
+#include "tools/experiment/trials/queue_script.h"
+#include "tools/experiment/trials/run_trial.h"
+#include "tools/experiment/trials/trials.h"
 #include "tools/page/page_file.h"
 
 namespace arbalest {
@@ -145,16 +145,19 @@ class Bench {
   // Leaves the cells that the command line asks for.
   void keep_asked() {
     if (options_.cells.empty()) return;
-    for (const std::string& id : options_.cells) {
+    const auto is_meant = [](const BenchCell& cell, const std::string& asked) {
+      return cell.id.starts_with(asked) || cell.name == asked;
+    };
+    for (const std::string& asked : options_.cells) {
       const bool known = std::any_of(cells_.cells.begin(), cells_.cells.end(),
-                                     [&](const BenchCell& cell) { return cell.id.starts_with(id); });
+                                     [&](const BenchCell& cell) { return is_meant(cell, asked); });
       if (!known) {
-        throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", id, options_.file));
+        throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", asked, options_.file));
       }
     }
     std::erase_if(cells_.cells, [&](const BenchCell& cell) {
       return std::none_of(options_.cells.begin(), options_.cells.end(),
-                          [&](const std::string& id) { return cell.id.starts_with(id); });
+                          [&](const std::string& asked) { return is_meant(cell, asked); });
     });
   }
 
@@ -254,11 +257,10 @@ class Bench {
                             {cell.id},
                             {takes.bytes > 0 ? size_text(takes.bytes) : "-"},
                             {std::to_string(count)},
-                            {shown(left.seconds) + (left.known ? "" : " and training")}});
+                            {left.known ? shown(left.seconds) : "unknown"}});
       if (file_.price) {
-        const double hours = left.seconds / 3600;
-        table.rows.back().push_back(
-            {shown(hours * number_of(file_.price->per_hour, cell.settings, file_.price->where))});
+        const double money = left.seconds / 3600 * number_of(file_.price->per_hour, cell.settings, file_.price->where);
+        table.rows.back().push_back({left.known ? shown(money) : "unknown"});
       }
       table.rows.back().push_back({takes.fault});
     }
@@ -269,7 +271,8 @@ class Bench {
       table.rows.push_back(std::move(row));
     }
     table.notes.push_back(fmt::format("{} cells, {} trials to run, {} s{}", cells_.cells.size(), waiting.size(),
-                                      shown(total), all_known ? "" : " and training, whose speed is not known yet"));
+                                      shown(total),
+                                      all_known ? "" : " and training, whose speed is unknown; --quote predicts it"));
     std::vector<ResultTable> tables = {table};
     add_quotes(summarize(file_, cells_, current()), tables);
     write(tables);

@@ -68,14 +68,41 @@ int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
 }  // namespace
 
 const std::vector<std::string>& JsonLog::keys() {
-  static const std::vector<std::string> all = {
-      "event",        "epoch",         "epochs",          "iteration",        "seconds",
-      "samples",      "left_out",      "rate_factor",     "learning_rate",    "images_per_second",
-      "late_batches", "missed",        "skipped_updates", "images",           "sample_microseconds",
-      "reason",       "setup_seconds", "learners",        "interrupted_by",   "best",
-      "best_epoch",   "best_metric",   "best_value",      "targets",          "weights",
-      "best_weights", "weights_error", "best_error",      "checkpoint",       "checkpoint_error",
-      "trace",        "trace_error",   "weights_epoch",   "weights_iteration"};
+  static const std::vector<std::string> all = {"event",
+                                               "epoch",
+                                               "epochs",
+                                               "iteration",
+                                               "seconds",
+                                               "samples",
+                                               "left_out",
+                                               "rate_factor",
+                                               "learning_rate",
+                                               "images_per_second",
+                                               "late_batches",
+                                               "missed",
+                                               "skipped_updates",
+                                               "images",
+                                               "sample_microseconds",
+                                               "reason",
+                                               "setup_seconds",
+                                               "learners",
+                                               "interrupted_by",
+                                               "best",
+                                               "best_epoch",
+                                               "best_metric",
+                                               "best_value",
+                                               "targets",
+                                               "weights",
+                                               "best_weights",
+                                               "weights_error",
+                                               "best_error",
+                                               "checkpoint",
+                                               "checkpoint_error",
+                                               "trace",
+                                               "trace_error",
+                                               "weights_epoch",
+                                               "weights_iteration",
+                                               "taken_bytes"};
   return all;
 }
 
@@ -271,6 +298,7 @@ void JsonLog::finished(const RunFinished& event) {
   if (!event.interrupted_by.empty()) line["interrupted_by"] = event.interrupted_by;
   add(line, event.input);
   if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
+  if (event.taken_bytes >= 0) line["taken_bytes"] = event.taken_bytes;
   if (event.validated) {
     line[key_of_loss(trained_)] = event.last.loss;
     add(line, event.last.metrics);

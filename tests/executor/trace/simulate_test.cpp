@@ -91,6 +91,25 @@ TEST_CASE("a lane is in order, lanes of a GPU run side by side, those of a CPU t
   CHECK(two(PlanDevice::Kind::Cpu, false, kNone) == doctest::Approx(60));
 }
 
+TEST_CASE("a collective takes a share of what its GPUs compute while it runs") {
+  const auto iteration = [](PlanDevice::Kind kind, double share) {
+    Builder builder(kind);
+    const LaneId compute = builder.lane(Lane::Kind::Compute, 0, 0);
+    const TaskId first = builder.device("first", 40, compute), second = builder.device("second", 100, compute);
+    const TaskId reduced = builder.device("all-reduce", 50, builder.lane(Lane::Kind::Collectives, kNone));
+    builder.edge(first, second, 0, kIssued);
+    builder.edge(second, first, 1, kIssued);
+    builder.edge(first, reduced, 0, kIssued);
+    builder.edge(reduced, first, 1, kIssued);
+    Costs costs = costs_of(builder.plan);
+    costs.collective_share = share;
+    return iteration_us(builder.plan, costs);
+  };
+  CHECK(iteration(PlanDevice::Kind::Cuda, 0) == doctest::Approx(140));
+  CHECK(iteration(PlanDevice::Kind::Cuda, 0.4) == doctest::Approx(160));  // in 50 µs the work of 30
+  CHECK(iteration(PlanDevice::Kind::Cpu, 0.4) == doctest::Approx(140));
+}
+
 TEST_CASE("a CPU's lanes take turns whatever their latencies") {
   Builder builder(PlanDevice::Kind::Cpu);
   const TaskId a = builder.device("a", 60, builder.lane(Lane::Kind::Compute, 0, 0));

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "tests/tools/experiment/bench_place.h"
-#include "tools/experiment/measure/cell_command.h"
-#include "tools/experiment/measure/child_process.h"
-#include "tools/experiment/measure/results.h"
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/cell_command.h"
+#include "tools/experiment/trials/child_process.h"
+#include "tools/experiment/trials/results.h"
+#include "tools/experiment/trials/trials.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/experiment/measure/queue_script.h"
+#include "tools/experiment/trials/queue_script.h"
 
 using namespace arbalest;
 

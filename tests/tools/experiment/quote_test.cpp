@@ -13,9 +13,9 @@
 
 #include "executor/trace/simulate.h"
 #include "tests/tools/experiment/bench_place.h"
-#include "tools/experiment/measure/cell_command.h"
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/quote/quote.h"
+#include "tools/experiment/trials/cell_command.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -33,23 +33,24 @@ PlannedCell planned(const BenchPlace& place, const std::string& devices, int lea
 
 // A profile as a trace of the plan would be, whose tasks take as long as `ns` says: of the simulation with such costs.
 template <typename Ns>
-TraceFile profile_of(const PlannedCell& cell, const Ns& ns) {
+Profile profile_of(const PlannedCell& cell, const Ns& ns) {
   Costs costs;
   for (const Task& task : cell.plan.tasks) costs.tasks.push_back({.duration = std::vector<int64_t>{ns(task)}});
   costs.lanes.resize(cell.plan.lanes.size());
   costs.contention.resize(cell.plan.devices.size());
-  TraceFile profile;
-  profile.plan = cell.plan;
-  profile.run.learners = cell.learners;
-  profile.tasks = simulate(cell.plan, costs, {.iterations = 100}).spans;
-  profile.threads = {1, 1};
-  profile.launches.resize(cell.plan.launches.size());
+  Profile profile{{}, cell.plan};
+  TraceFile& trace = profile.trace;
+  trace.plan = cell.plan;
+  trace.run.learners = cell.learners;
+  trace.tasks = simulate(cell.plan, costs, {.iterations = 100}).spans;
+  trace.threads = {1, 1};
+  trace.launches.resize(cell.plan.launches.size());
   for (TaskId t = 0; t < TaskId(cell.plan.tasks.size()); ++t) {  // nodes share the time of their task
     const Task& task = cell.plan.tasks[size_t(t)];
     for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
       const Launch& launch = cell.plan.launches[size_t(l)];
-      profile.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name;
-      if (task.kind == Task::Kind::Compute) profile.timed.push_back({l, t, 1000});
+      trace.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name;
+      if (task.kind == Task::Kind::Compute) trace.timed.push_back({l, t, 1000});
     }
   }
   return profile;
@@ -59,7 +60,7 @@ int64_t usual(const Task& task) {
   return task.kind == Task::Kind::Compute ? 1'000'000 : task.kind == Task::Kind::Average ? 300'000 : 1000;
 }
 
-double iteration_ms(const PlannedCell& cell, const TraceFile& profile, const WorldLinks& links = {{0, 1e9}, {0, 1e9}}) {
+double iteration_ms(const PlannedCell& cell, const Profile& profile, const WorldLinks& links = {{0, 1e9}, {0, 1e9}}) {
   const Costs costs = costs_of_plan(cell.plan, cell.learners, profile, links);
   return simulate(cell.plan, costs, {.iterations = 200}).steady.iteration_ns * 1e-6;
 }
@@ -70,7 +71,7 @@ TEST_CASE("a plan takes what its profile took, and learners of a CPU take turns"
   const BenchPlace place;
   const PlannedCell one = planned(place, "cpu:0", 1), two = planned(place, "cpu:0", 2),
                     four = planned(place, "cpu:0", 4);
-  const TraceFile alone = profile_of(one, usual), pair = profile_of(two, usual);
+  const Profile alone = profile_of(one, usual), pair = profile_of(two, usual);
   const double single = iteration_ms(one, alone);
   CHECK(single == doctest::Approx(1.0).epsilon(0.05));
   // A profile of one learner knows no averages, so that steps alone count.
@@ -88,7 +89,7 @@ TEST_CASE("a plan takes what its profile took, and learners of a CPU take turns"
 TEST_CASE("devices that are not in the profile add what their links take") {
   const BenchPlace place;
   const PlannedCell one = planned(place, "cpu:0", 1), two = planned(place, "cpu:0-1", 1);
-  const TraceFile profile = profile_of(one, usual);
+  const Profile profile = profile_of(one, usual);
   const double fast = iteration_ms(two, profile, {{0, 1e15}, {0, 1e15}});
   CHECK(fast == doctest::Approx(1.0).epsilon(0.2));  // both at the same time
   const double latency = 5e-3;
@@ -96,11 +97,56 @@ TEST_CASE("devices that are not in the profile add what their links take") {
   CHECK(slow >= fast + 2 * latency * 1e3 * 0.9);  // a ring of two sends two messages, one after the other
 }
 
+TEST_CASE("a GPU's step that collectives cut takes the time of its nodes, without that between launches") {
+  const BenchPlace place;
+  const PlannedCell one = planned(place, "cuda:0", 1), two = planned(place, "cuda:0-1", 1);
+  // One node takes 500 µs and the others 2; each is timed with 4 more, which a step of them all does not take.
+  Profile profile = profile_of(one, usual);
+  const std::string slow = profile.trace.launches[size_t(profile.trace.timed[1].launch)];
+  double step = 0;
+  for (NodeTime& node : profile.trace.timed) {
+    const int64_t ns = profile.trace.launches[size_t(node.launch)] == slow ? 500'000 : 2000;
+    node.ns = ns + 4000;
+    step += double(ns);
+  }
+  for (TaskSpan& span : profile.trace.tasks) {
+    const bool computes = one.plan.tasks[size_t(span.task)].kind == Task::Kind::Compute;
+    if (computes) span.ended = span.started + int64_t(step);
+  }
+  const Costs costs = costs_of_plan(two.plan, 1, profile, {{0, 1e9}, {0, 1e9}});
+  const Replica& learner = two.plan.handles.loops.front().replicas.front();
+  REQUIRE(learner.step.size() > 1);
+  const Task& first = two.plan.tasks[size_t(learner.step.front())];
+  CHECK(costs.tasks[size_t(learner.step.front())].duration.of(0) ==
+        doctest::Approx(500'000 + 2000 * (first.launches - 1)).epsilon(0.001));
+  CHECK(costs.collective_share > 0);
+  double whole = 0;
+  for (const TaskId task : learner.step) whole += double(costs.tasks[size_t(task)].duration.of(0));
+  CHECK(whole == doctest::Approx(step).epsilon(0.01));  // with the update, by the bytes of its parts
+}
+
+TEST_CASE("learners of a GPU slow each other down as far as a profile knows, or else share it") {
+  const BenchPlace place;
+  const PlannedCell one = planned(place, "cuda:0", 1), two = planned(place, "cuda:0", 2),
+                    four = planned(place, "cuda:0", 4);
+  const auto slowest = [&](const Profile& profile) {
+    const Costs costs = costs_of_plan(four.plan, 4, profile, {});
+    return double(costs.tasks[size_t(four.plan.handles.loops.front().replicas.front().step.front())].duration.of(0));
+  };
+  CHECK(slowest(profile_of(one, usual)) == doctest::Approx(4e6).epsilon(0.2));  // the step of one has its update, too
+  Profile pair = profile_of(two, usual);
+  pair.trace.alone.assign(two.plan.tasks.size(), -1);
+  for (size_t t = 0; t < two.plan.tasks.size(); ++t) {
+    if (two.plan.tasks[t].kind == Task::Kind::Compute) pair.trace.alone[t] = 800'000;
+  }
+  CHECK(slowest(pair) == doctest::Approx(1.4e6).epsilon(0.01));  // each of three others adds a fifth
+}
+
 TEST_CASE("a profile without iterations is refused") {
   const BenchPlace place;
   const PlannedCell one = planned(place, "cpu:0", 1);
-  TraceFile profile = profile_of(one, usual);
-  profile.tasks.clear();
+  Profile profile = profile_of(one, usual);
+  profile.trace.tasks.clear();
   CHECK_THROWS_WITH_AS(costs_of_plan(one.plan, 1, profile, {}), "the profile has too few iterations", GraphError);
 }
 
@@ -135,7 +181,7 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   const std::vector<Quote> quotes = read_quotes(place.path("r/quotes.json"));
   REQUIRE(quotes.size() == 3);
   CHECK(quotes[0].images_per_second > 0);
-  CHECK(quotes[0].peak_bytes > 0);
+  CHECK(quotes[0].memory_bytes > 0);
   // 512 samples in each of two epochs, and validations of 100, which have no backward pass.
   CHECK(quotes[0].run_seconds > 1024 / quotes[0].images_per_second);
   CHECK(quotes[0].run_seconds < 1224 / quotes[0].images_per_second);
@@ -147,7 +193,8 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   const std::string measured = place.text("out");
   INFO(measured);
   CHECK(measured.find("Predicted") != measured.npos);
-  CHECK(measured.find(" of 2 cells within 5 % of what was measured") != measured.npos);
+  CHECK(measured.find(" of 2 cells within 5 % of the images/s that were measured, 2 of 2 within 2 % of the memory") !=
+        measured.npos);
   CHECK(fault({"bench", "a.toml", "--link", "5us,1GB/s"}).find("expected --quote with it") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--quote", "--link", "fast"}).find("--link 'fast'") != std::string::npos);
 }

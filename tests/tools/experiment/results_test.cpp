@@ -16,7 +16,7 @@
 #include "tests/io/test_folder.h"
 #include "tools/experiment/answer/compare.h"
 #include "tools/experiment/answer/summary.h"
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/trials.h"
 
 using namespace arbalest;
 
@@ -126,9 +126,11 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   read_throughput(
       "a "
       "line\n{\"event\":\"cell\",\"images_per_second\":5.5,\"window_images_per_second\":[5,6],\"planned_peak_bytes\":7,"
-      "\"setup_seconds\":0.1,\"warmup_seconds\":2}\n",
+      "\"taken_bytes\":11,\"setup_seconds\":0.1,\"warmup_seconds\":2,\"joules_per_image\":0.25}\n",
       result);
   CHECK(result.images_per_second == 5.5);
+  CHECK(result.joules_per_image == 0.25);
+  CHECK(result.taken_bytes == 11);
   CHECK(result.warmup_seconds == 2);
   CHECK(result.peak_bytes == 7);
   TrialResult failed;
@@ -278,6 +280,7 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   const auto add = [&](size_t cell, double rate, double seconds, double last) {
     for (int i = 0; i < 5; ++i) {
       results.push_back(throughput(cells.cells[cell].id, i, rate + i));
+      if (cell == 1) results.back().joules_per_image = 1.5 + 0.25 * i;
       results.push_back(training(cells.cells[cell].id, i, seconds + 0.1 * i, last));
       if (cell == 0) results.back().joules = 7200 + i;
     }
@@ -303,6 +306,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("1.784 (1.748–1.822) faster");
   has("89.2 (87.4–91.1) %");  // of twice
   has("does not fit");
+  has("J an image");
+  has("2.000 (1.500–2.500)");
   has("Wh a run");
   has("2.001 (2.000–2.001)");
   has("not reached, 0 of 5");
@@ -333,6 +338,7 @@ TEST_CASE("cells are compared with another program's side of the same cell") {
 
 TEST_CASE("worse results fail a comparison, as far as they are surely worse and beyond the threshold") {
   std::vector<TrialResult> before = five("a", 100), after = five("a", 80);
+  after.push_back(throughput("a", 5, 85));  // five are left when one crashes
   CHECK(compare(before, before, 0).worse == 0);
   CHECK(compare(before, after, 0).worse == 1);
   CHECK(compare(before, after, 0.3).worse == 0);

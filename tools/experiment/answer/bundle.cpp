@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/experiment/answer/bundle.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <span>
 
-#include "base/error.h"
 #include "base/files/file.h"
 #include "tools/data/tar_writer.h"
 
@@ -50,19 +47,14 @@ void write_bundle(const fs::path& path, const BenchBundle& bundle) {
       if (fs::exists(file, none)) files[(fs::path("results") / run.path().filename() / log).string()] = file;
     }
   }
-  constexpr size_t kLongest = 100;  // bytes of a name in the archive
-  const auto named = [&](const std::string& name) {
-    std::string full = bundle.name + "/" + name;
-    if (full.size() <= kLongest) return full;
-    throw GraphError(fmt::format("--bundle: the archive's name for a file, '{}', has {} bytes, and {} are the most",
-                                 full, full.size(), kLongest));
-  };
-  for (const auto& [name, file] : files) named(name);
   TarWriter archive(path);
-  for (const auto& [name, text] : bundle.texts) archive.add(named(name), std::as_bytes(std::span(text)));
+  const auto add = [&](const std::string& name, std::span<const std::byte> content) {
+    archive.add(bundle.name + "/" + name, content);
+  };
+  for (const auto& [name, text] : bundle.texts) add(name, std::as_bytes(std::span(text)));
   for (const auto& [name, file] : files) {
     const std::vector<uint8_t> content = read_file(file);
-    archive.add(named(name), std::as_bytes(std::span(content)));
+    add(name, std::as_bytes(std::span(content)));
   }
   archive.finish();
 }

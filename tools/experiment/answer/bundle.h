@@ -18,8 +18,7 @@ struct BenchBundle {
 };
 
 // Writes a tar archive, the same bytes for the same content. Inputs lie in "files", as far apart as they are on the
-// disk, so that the bench file finds its graphs. Checkpoints and profiles are left out. Throws RunError, GraphError for
-// a name that is too long.
+// disk, so that the bench file finds its graphs. Checkpoints and profiles are left out. Throws RunError.
 void write_bundle(const std::filesystem::path& path, const BenchBundle& bundle);
 
 }  // namespace arbalest

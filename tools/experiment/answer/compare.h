@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/experiment/answer/table.h"
-#include "tools/experiment/measure/results.h"
+#include "tools/experiment/trials/results.h"
 
 namespace arbalest {
 

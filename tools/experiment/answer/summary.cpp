@@ -24,6 +24,7 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
     return;
   }
   summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
+  summary.taken_bytes = std::max(summary.taken_bytes, result.taken_bytes);
   if (result.measure == Measure::Throughput) {
     summary.rates.push_back(result.images_per_second);
     if (result.joules_per_image > 0) summary.joules_per_image.push_back(result.joules_per_image);

@@ -9,7 +9,7 @@
 #include "tools/experiment/answer/statistics.h"
 #include "tools/experiment/answer/table.h"
 #include "tools/experiment/cells/cells.h"
-#include "tools/experiment/measure/results.h"
+#include "tools/experiment/trials/results.h"
 
 namespace arbalest {
 
@@ -26,6 +26,7 @@ struct CellSummary {
   size_t failed = 0;                       // training runs without an end
   size_t unsettled = 0;                    // repetitions whose warm-up ended before rates agreed
   int64_t peak_bytes = 0;                  // planned, of the device that needs most
+  int64_t taken_bytes = -1;                // of the GPU that took most; −1: unknown
   std::string fault;                       // why there is nothing to show; "": there is
 };
 

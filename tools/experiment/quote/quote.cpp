@@ -13,10 +13,11 @@
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
 #include "executor/limit/recomputation.h"
+#include "executor/plan/make_plan.h"
 #include "executor/trace/simulate.h"
-#include "tools/experiment/measure/machine_state.h"
-#include "tools/experiment/measure/trials.h"
 #include "tools/experiment/quote/plan_costs.h"
+#include "tools/experiment/trials/machine_state.h"
+#include "tools/experiment/trials/trials.h"
 
 namespace arbalest {
 namespace {
@@ -24,11 +25,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kSimulated = 300;  // iterations: reports and averages of several are in them
+// Bytes that NCCL takes on each GPU, its kernels included. Measured on two H200 with seven models: 1092 to 1111 MiB.
+constexpr int64_t kConnectionBytes = int64_t{1102} << 20;
+// Iterations: reports and averages of several are in them, and what the profile recorded is replayed as a whole.
+constexpr int64_t kSimulated = 2000;
 
 // The cell on its first device. Learners of one CPU take turns, and of one GPU two show how they slow each other down.
 // CPU devices of one process share its threads.
-BenchCell profiled_cell(BenchCell cell, int64_t learners) {
+BenchCell profiled_cell(BenchCell cell, int64_t learners, const std::string& train_node) {
   const std::vector<PlanDevice> devices = devices_of(cell);
   cell.settings["devices"] = to_string(devices.front());
   cell.settings["learners"] = learners > 1 ? "2" : "1";
@@ -38,7 +42,7 @@ BenchCell profiled_cell(BenchCell cell, int64_t learners) {
     cell.settings["threads"] = std::to_string(std::max<int64_t>(1, threads / int64_t(devices.size())));
   }
   // Neither changes how long a step takes, so that cells which differ in them share a profile.
-  for (const char* rate : {"train.lr", "train.epochs"}) cell.settings.erase(rate);
+  for (const char* attribute : {"lr", "epochs"}) cell.settings.erase(train_node + "." + attribute);
   return cell;
 }
 
@@ -58,6 +62,15 @@ std::string unpredictable(const BenchCell& cell) {
   if (setting_of(cell.settings, "learners") == "auto") return "the number of learners is found while training";
   if (!setting_of(cell.settings, "batch_total").empty()) return "batch_total: the batch is not that of the profile";
   return "";
+}
+
+// Bytes that a device needs beyond its plan: workspaces of each learner, and of a GPU what libraries, their code and
+// recorded steps have taken.
+int64_t beyond_plan(const Profile& profile, int64_t learners) {
+  const TracedRun& run = profile.trace.run;
+  const int64_t bound = planned_bytes(profile.trace.plan, 0);
+  const int64_t workspaces = (bound - planned_bytes(profile.plan, 0)) / std::max<int64_t>(1, run.learners) * learners;
+  return workspaces + std::max<int64_t>(0, run.taken_bytes - bound);
 }
 
 // The basis of a profile, or of a quote.
@@ -80,7 +93,7 @@ std::vector<Quote> read_quotes(const std::string& path) {
       record.at("device").get_to(quote.device);
       record.at("links").get_to(quote.links);
       record.at("images_per_second").get_to(quote.images_per_second);
-      record.at("peak_bytes").get_to(quote.peak_bytes);
+      record.at("memory_bytes").get_to(quote.memory_bytes);
       record.at("run_seconds").get_to(quote.run_seconds);
       record.at("fault").get_to(quote.fault);
     }
@@ -98,7 +111,7 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
                    {"device", quote.device},
                    {"links", quote.links},
                    {"images_per_second", quote.images_per_second},
-                   {"peak_bytes", quote.peak_bytes},
+                   {"memory_bytes", quote.memory_bytes},
                    {"run_seconds", quote.run_seconds},
                    {"fault", quote.fault}});
   }
@@ -108,7 +121,8 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
 }
 
 Link usual_link(PlanDevice::Kind kind) {
-  return kind == PlanDevice::Kind::Cuda ? Link{10e-6, 300e9} : Link{20e-6, 3e9};
+  // Between GPUs: as all-reduces of 2 to 411 MB took on two H200 that NVLink connects.
+  return kind == PlanDevice::Kind::Cuda ? Link{13e-6, 260e9} : Link{20e-6, 3e9};
 }
 
 Quoter::Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run)
@@ -118,18 +132,24 @@ std::string basis_of(Identities& identities, const BenchCell& cell) {
   return basis_of(identities.of(cell, scaling_words(cell.settings)));
 }
 
-// The trace of the cell's profile, which is taken unless it is there. Throws RunError with the reason if there is none.
-// A device that is not here has the profile of any that was taken of its kind.
-std::string Quoter::profile_of(const BenchCell& cell, int64_t learners) {
-  const BenchCell alone = profiled_cell(cell, learners);
-  std::vector<std::string> words = scaling_words(alone.settings);
+Profile Quoter::profile_of(const BenchCell& cell, int64_t learners) {
+  const BenchCell alone = profiled_cell(cell, learners, identities_.train_node(cell));
+  const std::vector<std::string> words = scaling_words(alone.settings);
+  return {read_trace(profile_file(alone, words)), plan_of(words).plan};
+}
+
+// The trace of a profile with these words, which is taken unless it is there. Throws RunError with the reason if there
+// is none. A device that is not here has the profile of any that was taken of its kind.
+std::string Quoter::profile_file(const BenchCell& alone, const std::vector<std::string>& words) {
   const Identity identity = identities_.of(alone, words);
   const std::string begin = basis_of(identity);
   if (identity.devices.empty()) {
     std::string found = first_trace(folder_, begin);
     if (!found.empty()) return found;
-    throw RunError(fmt::format("{} is not in this machine, and {} has no profile of it",
-                               setting_of(alone.settings, "devices"), folder_));
+    throw RunError(fmt::format(
+        "{} is not in this machine, and {} is not there; --quote on a machine that has such a "
+        "device takes it, and the folder can be copied",
+        setting_of(alone.settings, "devices"), (fs::path(folder_) / (begin + "-*.trace.json.gz")).string()));
   }
   const std::string path =
       (fs::path(folder_) / fmt::format("{}-{}.trace.json.gz", begin, hash_of(identity.build + "\n" + identity.devices)))
@@ -138,9 +158,10 @@ std::string Quoter::profile_of(const BenchCell& cell, int64_t learners) {
   std::string& fault = faults_[path];
   if (fault.empty()) {
     fs::create_directories(folder_);
-    words.insert(words.end(), {"--windows", "3", "--window-seconds", "0.5", "--warmup-seconds", "0.5", "--settled",
-                               "0.05", "--json", "--trace", path});
-    fault = run_(words);
+    std::vector<std::string> traced = words;
+    traced.insert(traced.end(), {"--windows", "3", "--window-seconds", "0.5", "--warmup-seconds", "0.5", "--settled",
+                                 "0.05", "--json", "--trace", path});
+    fault = run_(traced);
   }
   if (!fault.empty()) throw RunError("the profile failed: " + fault);
   return path;
@@ -149,15 +170,18 @@ std::string Quoter::profile_of(const BenchCell& cell, int64_t learners) {
 Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) {
   Quote quote;
   quote.cell = cell.id;
-  quote.peak_bytes = needs.bytes;
+  quote.memory_bytes = needs.bytes;
   quote.fault = needs.fault.empty() ? unpredictable(cell) : needs.fault;
   try {
     quote.basis = basis_of(identities_, cell);
     if (!quote.fault.empty()) return quote;
     const PlannedCell planned = plan_of(scaling_words(cell.settings));
-    const TraceFile profile = read_trace(profile_of(cell, planned.learners));
-    quote.device = profile.run.models.empty() ? "" : profile.run.models.front();
+    const Profile profile = profile_of(cell, planned.learners);
+    const TracedRun& profiled = profile.trace.run;
     const std::vector<PlanDevice>& devices = planned.plan.devices;
+    quote.memory_bytes += beyond_plan(profile, planned.learners);
+    if (devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cuda) quote.memory_bytes += kConnectionBytes;
+    quote.device = profiled.models.empty() ? "" : profiled.models.front();
     const Link link = link_.value_or(usual_link(devices.front().kind));
     if (devices.size() > 1) quote.links = to_string(link);
     Costs costs = costs_of_plan(planned.plan, planned.learners, profile, {link, link});
@@ -169,7 +193,7 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
         double(planned.prepared.program.training().batch) * double(planned.learners) * double(devices.size());
     quote.images_per_second = images * 1e9 / simulation.steady.iteration_ns;
     if (trains) {
-      quote.run_seconds = (needs.samples + needs.validated * forward_share(profile)) / quote.images_per_second;
+      quote.run_seconds = (needs.samples + needs.validated * forward_share(profile.trace)) / quote.images_per_second;
     }
   } catch (const Error& error) {
     quote.fault = error.what();
@@ -177,13 +201,31 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
   return quote;
 }
 
+namespace {
+
+// By how much a prediction is off, which is added to `all`; "-" if one of the two is unknown.
+TableValue off_by(double predicted, double measured, std::vector<double>& all) {
+  if (predicted <= 0 || measured <= 0) return {"-"};
+  all.push_back(predicted / measured - 1);
+  return {fmt::format("{:+.1f} %", 100 * all.back()), all.back()};
+}
+
+int64_t within(double most, const std::vector<double>& errors) {
+  return std::count_if(errors.begin(), errors.end(), [&](double error) { return std::abs(error) <= most; });
+}
+
+}  // namespace
+
 ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& summaries,
                         const std::vector<Quote>& quotes) {
-  ResultTable table{"Predicted", {{"cell", false}, {"images/s"}, {"measured"}, {"error"}, {"planned memory"}}, {}, {}};
+  ResultTable table{"Predicted",
+                    {{"cell", false}, {"images/s"}, {"measured"}, {"error"}, {"memory"}, {"measured"}, {"error"}},
+                    {},
+                    {}};
   if (file.accuracy) table.columns.push_back({"h a run"});
   if (file.price) table.columns.push_back({file.price->currency + (file.accuracy ? " a run" : " for 1e6 images")});
   table.columns.push_back({"note", false});
-  std::vector<double> errors;
+  std::vector<double> rates_off, memory_off;
   std::set<std::string> devices, links;
   for (const CellSummary& summary : summaries) {
     const auto quote =
@@ -192,16 +234,18 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
     const std::vector<double>& rates = summary.rates.empty() ? summary.run_rates : summary.rates;
     const double rate = quote->images_per_second;
     const auto number = [](double value) { return value > 0 ? TableValue{shown(value), value} : TableValue{"-"}; };
-    std::vector<TableValue> row = {{summary.cell->name}, number(rate)};
-    row.push_back(number(rates.empty() ? 0 : median_of(rates)));
-    if (rate > 0 && !rates.empty()) {
-      errors.push_back(rate / median_of(rates) - 1);
-      row.push_back({fmt::format("{:+.1f} %", 100 * errors.back()), errors.back()});
-    } else {
-      row.push_back({"-"});
-    }
-    row.push_back(quote->peak_bytes > 0 ? TableValue{size_text(quote->peak_bytes), double(quote->peak_bytes)}
-                                        : TableValue{"-"});
+    const auto size = [](int64_t bytes) {
+      return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
+    };
+    const double measured = rates.empty() ? 0 : median_of(rates);
+    const int64_t taken = summary.taken_bytes > 0 ? summary.taken_bytes : summary.peak_bytes;
+    std::vector<TableValue> row = {{summary.cell->name},
+                                   number(rate),
+                                   number(measured),
+                                   off_by(rate, measured, rates_off),
+                                   size(quote->memory_bytes),
+                                   size(taken),
+                                   off_by(double(quote->memory_bytes), double(taken), memory_off)};
     if (file.accuracy) row.push_back(number(quote->run_seconds / 3600));
     if (file.price) {
       const double per_hour = number_of(file.price->per_hour, summary.cell->settings, file.price->where);
@@ -213,9 +257,10 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
     if (!quote->device.empty()) devices.insert(quote->device);
     if (!quote->links.empty()) links.insert(quote->links);
   }
-  if (!errors.empty()) {
-    const auto near = std::count_if(errors.begin(), errors.end(), [](double error) { return std::abs(error) <= 0.05; });
-    table.notes.push_back(fmt::format("{} of {} cells within 5 % of what was measured", near, errors.size()));
+  if (!rates_off.empty()) {
+    table.notes.push_back(
+        fmt::format("{} of {} cells within 5 % of the images/s that were measured, {} of {} within 2 % of the memory",
+                    within(0.05, rates_off), rates_off.size(), within(0.02, memory_off), memory_off.size()));
   }
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
   for (const std::string& link : links) {

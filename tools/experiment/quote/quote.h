@@ -13,7 +13,8 @@
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/answer/table.h"
 #include "tools/experiment/cells/cells.h"
-#include "tools/experiment/measure/cell_command.h"
+#include "tools/experiment/quote/plan_costs.h"
+#include "tools/experiment/trials/cell_command.h"
 
 namespace arbalest {
 
@@ -24,7 +25,7 @@ struct Quote {
   std::string device;            // the model of the one that was profiled
   std::string links;             // between devices; "": the cell has one device
   double images_per_second = 0;  // over all devices; 0: unknown
-  int64_t peak_bytes = 0;        // planned, of the device that needs most
+  int64_t memory_bytes = 0;      // of the device that needs most, with workspaces; of a GPU with libraries as well
   double run_seconds = 0;        // of a training run with its validations; 0: none is asked for, or unknown
   std::string fault;             // why nothing is predicted; "": it is
 };
@@ -53,7 +54,8 @@ class Quoter {
   Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
 
  private:
-  std::string profile_of(const BenchCell& cell, int64_t learners);
+  Profile profile_of(const BenchCell& cell, int64_t learners);
+  std::string profile_file(const BenchCell& alone, const std::vector<std::string>& words);
 
   Identities& identities_;
   const std::string folder_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/queue_script.h"
+#include "tools/experiment/trials/queue_script.h"
 
 #include <fmt/format.h>
 

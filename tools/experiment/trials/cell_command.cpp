@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/cell_command.h"
+#include "tools/experiment/trials/cell_command.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,8 +22,8 @@
 #include "tools/command/options.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
-#include "tools/experiment/measure/machine_state.h"
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/machine_state.h"
+#include "tools/experiment/trials/trials.h"
 #include "tools/measure/bench_scaling.h"
 
 namespace arbalest {
@@ -126,6 +126,11 @@ const Identities::Known& Identities::known(const GraphOptions& options) {
 
 std::vector<std::string> Identities::files_of(const BenchCell& cell) {
   return known(understood(scaling_words(cell.settings)).graph).files;
+}
+
+std::string Identities::train_node(const BenchCell& cell) {
+  const Node* train = known(understood(scaling_words(cell.settings)).graph).graph.find_op("arbalest.Train");
+  return train ? train->name : "";
 }
 
 const std::string& Identities::hash_of_weights(const std::string& path) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/run_trial.h"
+#include "tools/experiment/trials/run_trial.h"
 
 #include <fmt/format.h>
 
@@ -15,9 +15,9 @@
 #include "base/files/file.h"
 #include "executor/devices/energy.h"
 #include "tools/command/commands.h"
-#include "tools/experiment/measure/cell_command.h"
-#include "tools/experiment/measure/child_process.h"
-#include "tools/experiment/measure/machine_state.h"
+#include "tools/experiment/trials/cell_command.h"
+#include "tools/experiment/trials/child_process.h"
+#include "tools/experiment/trials/machine_state.h"
 
 namespace arbalest {
 namespace {

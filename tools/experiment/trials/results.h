@@ -48,6 +48,7 @@ struct TrialResult {
   double warmup_seconds = 0;      // until rates agreed
   bool settled = true;            // whether they did
   int64_t peak_bytes = 0;         // planned, of the device that needs most
+  int64_t taken_bytes = -1;       // of the GPU that took most: RunFinished::taken_bytes; −1: unknown
   double joules = 0;              // of all GPUs, for the whole process of a training run; 0: unknown
   double joules_per_image = 0;    // of all GPUs, over the windows of throughput; 0: unknown
   double seconds = 0;             // of training

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/machine_state.h"
+#include "tools/experiment/trials/machine_state.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

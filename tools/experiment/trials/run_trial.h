@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tools/experiment/cells/bench_file.h"
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/trials.h"
 
 namespace arbalest {
 

@@ -9,7 +9,7 @@
 
 #include "tools/experiment/cells/bench_file.h"
 #include "tools/experiment/cells/cells.h"
-#include "tools/experiment/measure/results.h"
+#include "tools/experiment/trials/results.h"
 
 namespace arbalest {
 

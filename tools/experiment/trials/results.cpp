@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/results.h"
+#include "tools/experiment/trials/results.h"
 
 #include <fmt/format.h>
 
@@ -40,6 +40,7 @@ TrialResult result_of(const Json& line) {
   take("warmup_seconds", result.warmup_seconds);
   take("settled", result.settled);
   take("peak_bytes", result.peak_bytes);
+  take("taken_bytes", result.taken_bytes);
   take("joules", result.joules);
   take("joules_per_image", result.joules_per_image);
   take("seconds", result.seconds);
@@ -91,6 +92,7 @@ std::string line_of(const TrialResult& result) {
     line["images_per_second"] = result.images_per_second;
     line["setup_seconds"] = result.setup_seconds;
     line["peak_bytes"] = result.peak_bytes;
+    if (result.taken_bytes >= 0) line["taken_bytes"] = result.taken_bytes;
     if (result.joules > 0) line["joules"] = result.joules;
     if (result.joules_per_image > 0) line["joules_per_image"] = result.joules_per_image;
     if (result.measure == Measure::Throughput) {

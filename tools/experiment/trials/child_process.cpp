@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/child_process.h"
+#include "tools/experiment/trials/child_process.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/experiment/measure/trials.h"
+#include "tools/experiment/trials/trials.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -153,6 +153,7 @@ void read_throughput(const std::string& output, TrialResult& result) {
     object.at("images_per_second").get_to(result.images_per_second);
     object.at("window_images_per_second").get_to(result.windows);
     object.at("planned_peak_bytes").get_to(result.peak_bytes);
+    result.taken_bytes = object.value("taken_bytes", int64_t{-1});
     object.at("setup_seconds").get_to(result.setup_seconds);
     object.at("warmup_seconds").get_to(result.warmup_seconds);
     result.settled = object.value("settled", true);
@@ -182,6 +183,7 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
     } else if (kind == "end") {
       ended = true;
       if (!resumed) result.setup_seconds = number_in(event, "setup_seconds").value_or(result.setup_seconds);
+      result.taken_bytes = event.value("taken_bytes", int64_t{-1});
       result.seconds = event.value("seconds", 0.0);
       result.epochs = event.value("epoch", 0.0);
       result.images_per_second = event.value("images_per_second", 0.0);

@@ -12,7 +12,7 @@
 #include "graph/graph.h"
 #include "tools/command/options.h"
 #include "tools/experiment/cells/cells.h"
-#include "tools/experiment/measure/results.h"
+#include "tools/experiment/trials/results.h"
 
 namespace arbalest {
 
@@ -31,6 +31,9 @@ class Identities {
 
   // The graph file of a cell, and those of the models that it calls. Throws GraphError.
   std::vector<std::string> files_of(const BenchCell& cell);
+
+  // The name of the Train node of a cell's graph; "": it has none. Throws GraphError.
+  std::string train_node(const BenchCell& cell);
 
  private:
   struct Known {

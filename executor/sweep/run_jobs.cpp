@@ -84,7 +84,7 @@ void JobLanes::lacks_memory(const Taken& taken, const std::string& why) {
   {
     const std::scoped_lock lock(mutex_);
     --busy_;
-    // Nobody was beside it, and nobody ended meanwhile and gave memory back.
+    // No other ran, and none ended meanwhile and gave memory back.
     too_large = busy_ == 0 && ended_jobs_ == taken.ended;
     if (!too_large) {
       again_.push_back({taken.job, ended_jobs_ + 1, taken.again});

@@ -21,7 +21,7 @@ struct JobEnd {
   enum class Kind : uint8_t {
     Judged,      // it has a score, or has failed for good
     Stopped,     // it was asked to end, and so is the sweep
-    LacksMemory  // it runs once more: after another job has ended, and then with no other beside it
+    LacksMemory  // it runs once more: after another job has ended, and then by itself
   };
   Kind kind = Kind::Judged;
   std::optional<double> score;
@@ -35,7 +35,7 @@ class JobLanes {
   struct Memory {
     // Fewer jobs run at once from here on.
     std::function<void(int at_once, const std::string& why)> shrunk;
-    // The job lacks memory with no other beside it. It counts as failed.
+    // The job lacks memory although no other runs. It counts as failed.
     std::function<void(const SweepJob& job, const std::string& why)> too_large;
   };
 
@@ -57,7 +57,7 @@ class JobLanes {
     int64_t after = 0;  // so many jobs have to have ended
     bool alone = false;
   };
-  // What a lane does next: a job, and how it was taken.
+  // The next job of a lane, and how it was taken.
   struct Taken {
     SweepJob job;
     int64_t ended = 0;  // jobs by then

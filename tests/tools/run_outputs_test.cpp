@@ -21,11 +21,13 @@
 #include "executor/training/checkpoint_folder.h"
 #include "executor/training/utc_time.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 #include "tools/watch/log.h"
 #include "tools/watch/tensorboard_log.h"
 
 using namespace arbalest;
+using arbalest::test::Redirected;
 
 namespace fs = std::filesystem;
 

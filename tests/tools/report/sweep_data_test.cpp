@@ -230,7 +230,7 @@ TEST_CASE("a search for a rate has losses over rates, and those that diverged") 
 }
 
 TEST_CASE("a setting's axis is logarithmic beyond two decades, has names for texts, and ranges for many numbers") {
-  using Scale = SettingAxis::Scale;
+  using Scale = PlottedSetting::Scale;
   const auto axis = [](const std::vector<std::string>& values) { return setting_axes(board_of("x", values)).at(0); };
   CHECK(axis({"0.01", "1"}).scale == Scale::Linear);
   CHECK(axis({"0.01", "1.1"}).scale == Scale::Log);
@@ -239,14 +239,14 @@ TEST_CASE("a setting's axis is logarithmic beyond two decades, has names for tex
   CHECK(axis({"1e-3", "fp32"}).scale == Scale::Names);
   CHECK(axis({"nan", "1"}).scale == Scale::Names);
 
-  const SettingAxis sorted = axis({"30", "4", "100"});
+  const PlottedSetting sorted = axis({"30", "4", "100"});
   CHECK(sorted.steps[0].text == "4");
   CHECK(*sorted.step[0] == 1);
   CHECK(*sorted.at[2] == 100);
 
   std::vector<std::string> many;
   for (int i = 0; i <= 24; ++i) many.push_back(fmt::format("1e{}", i - 12));
-  const SettingAxis ranges = axis(many);
+  const PlottedSetting ranges = axis(many);
   REQUIRE(ranges.steps.size() == 6);
   CHECK(ranges.steps[0].text == "1e-12 to 1e-08");
   CHECK(ranges.steps[0].at == doctest::Approx(1e-10));

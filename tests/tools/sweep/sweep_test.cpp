@@ -210,7 +210,7 @@ TEST_CASE("sweep: folds are trials of their own, and one row") {
     int validations = 0;
     for (std::string line; std::getline(log, line);) {
       const auto event = nlohmann::json::parse(line);
-      if (event["event"] == "start") sources.insert(event["settings"].dump());
+      if (event["event"] == "start") sources.insert(event.at("command").dump());
       if (event["event"] != "validation") continue;
       ++validations;
       CHECK(event["samples"] == 64);

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kRanges = 6;
 
 // Names in the order of their first trials.
-void place_names(SettingAxis& axis, const Leaderboard& board) {
+void place_names(PlottedSetting& axis, const Leaderboard& board) {
   std::map<std::string, int> first;
   for (const TrialGroup& group : board.groups) {
     const std::string* value = value_of(group, axis.name);
@@ -40,10 +40,10 @@ void place_names(SettingAxis& axis, const Leaderboard& board) {
 }
 
 // The numbers, each by itself or in ranges of one width.
-void place_numbers(SettingAxis& axis, const std::map<double, std::string>& numbers) {
+void place_numbers(PlottedSetting& axis, const std::map<double, std::string>& numbers) {
   const double least = numbers.begin()->first, most = numbers.rbegin()->first;
   const bool logarithmic = least > 0 && most / least > 100;
-  axis.scale = logarithmic ? SettingAxis::Scale::Log : SettingAxis::Scale::Linear;
+  axis.scale = logarithmic ? PlottedSetting::Scale::Log : PlottedSetting::Scale::Linear;
   if (numbers.size() <= kMostSteps) {
     for (const auto& [number, text] : numbers) axis.steps.push_back({text, number});
     for (const auto& at : axis.at) {
@@ -66,8 +66,8 @@ void place_numbers(SettingAxis& axis, const std::map<double, std::string>& numbe
   }
 }
 
-SettingAxis axis_of(const std::string& name, const Leaderboard& board) {
-  SettingAxis axis;
+PlottedSetting axis_of(const std::string& name, const Leaderboard& board) {
+  PlottedSetting axis;
   axis.name = name;
   std::map<double, std::string> numbers;
   for (const TrialGroup& group : board.groups) {
@@ -100,7 +100,7 @@ std::optional<double> number_in(const std::string& text) {
   return error == std::errc() && stop == end && std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
-std::vector<SettingAxis> setting_axes(const Leaderboard& board) {
+std::vector<PlottedSetting> setting_axes(const Leaderboard& board) {
   std::vector<std::string> names;
   std::map<std::string, std::set<std::string>> values;
   std::map<std::string, size_t> groups;
@@ -111,7 +111,7 @@ std::vector<SettingAxis> setting_axes(const Leaderboard& board) {
       ++groups[name];
     }
   }
-  std::vector<SettingAxis> axes;
+  std::vector<PlottedSetting> axes;
   for (const std::string& name : names) {
     if (values[name].size() > 1 || groups[name] < board.groups.size()) axes.push_back(axis_of(name, board));
   }

@@ -11,7 +11,7 @@
 
 namespace arbalest {
 
-struct SettingAxis {
+struct PlottedSetting {
   enum class Scale { Linear, Log, Names };
 
   // A value, or a range of values.
@@ -33,7 +33,7 @@ inline constexpr size_t kMostSteps = 20;
 
 // The settings that differ between groups. A scale is logarithmic if all values are above 0 and the greatest is more
 // than a hundred times the least.
-std::vector<SettingAxis> setting_axes(const Leaderboard& board);
+std::vector<PlottedSetting> setting_axes(const Leaderboard& board);
 
 // The group's value of the setting; nullptr: it has none.
 const std::string* value_of(const TrialGroup& group, const std::string& setting);

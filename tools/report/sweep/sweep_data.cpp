@@ -44,8 +44,8 @@ Json number_or_null(const std::optional<double>& number) {
   return number ? Json(*number) : Json();
 }
 
-const char* word_of(SettingAxis::Scale scale) {
-  return scale == SettingAxis::Scale::Log ? "log" : scale == SettingAxis::Scale::Linear ? "linear" : "names";
+const char* word_of(PlottedSetting::Scale scale) {
+  return scale == PlottedSetting::Scale::Log ? "log" : scale == PlottedSetting::Scale::Linear ? "linear" : "names";
 }
 
 // The trials of several groups.
@@ -162,7 +162,7 @@ class SweepData {
 
   Json settings() const {
     Json settings = Json::array();
-    for (const SettingAxis& axis : axes_) {
+    for (const PlottedSetting& axis : axes_) {
       std::vector<Pool> pools(axis.steps.size());
       for (size_t g = 0; g < board_.groups.size(); ++g) {
         if (axis.step[g]) pools[*axis.step[g]].add(board_.groups[g]);
@@ -187,7 +187,7 @@ class SweepData {
     for (size_t g = 0; g < board_.groups.size(); ++g) {
       const TrialGroup& group = board_.groups[g];
       Json texts = Json::array(), places = Json::array();
-      for (const SettingAxis& axis : axes_) {
+      for (const PlottedSetting& axis : axes_) {
         const std::string* value = value_of(group, axis.name);
         texts.push_back(value ? Json(*value) : Json());
         places.push_back(number_or_null(axis.at[g]));
@@ -236,7 +236,7 @@ class SweepData {
     return pairs;
   }
 
-  Json cells(const SettingAxis& down, const SettingAxis& across) const {
+  Json cells(const PlottedSetting& down, const PlottedSetting& across) const {
     std::vector<std::vector<Pool>> pools(down.steps.size(), std::vector<Pool>(across.steps.size()));
     for (size_t g = 0; g < board_.groups.size(); ++g) {
       if (down.step[g] && across.step[g]) pools[*down.step[g]][*across.step[g]].add(board_.groups[g]);
@@ -333,7 +333,7 @@ class SweepData {
   const SweepRecord& record_;
   const std::string folder_;
   const Leaderboard board_;
-  const std::vector<SettingAxis> axes_;
+  const std::vector<PlottedSetting> axes_;
   std::map<int, size_t> group_of_;   // by trial
   std::vector<TrialCurves> curves_;  // by trial
   std::vector<std::string> notes_;

@@ -11,6 +11,7 @@
 #include "executor/run/bind_plan.h"
 #include "executor/run/first_not_finite.h"
 #include "executor/segment/whole_state.h"
+#include "executor/session/shared_resources.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/world/agreement.h"
 

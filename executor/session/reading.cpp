@@ -14,6 +14,7 @@
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
 #include "executor/session/facts.h"
+#include "executor/session/shared_resources.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -11,6 +11,7 @@
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
+#include "executor/session/shared_resources.h"
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "graph/verify/lints.h"

@@ -16,7 +16,7 @@
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"
 #include "executor/session/observer.h"
-#include "executor/session/shared_resources.h"
+#include "executor/session/sample_stores.h"
 #include "executor/session/strategy_phases.h"
 #include "graph/graph.h"
 #include "io/sources/source.h"
@@ -26,6 +26,7 @@ namespace arbalest {
 struct BindOptions;      // executor/run/binding.h
 class BadSamples;        // io/sources/bad_samples.h
 class Ranks;             // executor/world/ranks.h
+class SharedResources;   // executor/session/shared_resources.h
 class ReadWatch;         // executor/run/read_watch.h
 struct CheckpointFile;   // executor/training/checkpoint.h
 class CheckpointFolder;  // executor/training/checkpoint_folder.h

@@ -10,23 +10,13 @@
 #include <mutex>
 #include <string>
 
-#include "executor/run/sample_cache.h"
-#include "executor/run/sample_reader.h"
+#include "executor/session/sample_stores.h"
 #include "executor/threads/executor_threads.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
 
 struct DeviceCache;  // executor/devices/cuda_cache.h
-struct KeptArena;    // executor/run/binding.h
-
-// Samples of both splits that are cached on the host or kept on devices; nullptr unless Prefetch's `cache` asks for
-// them.
-struct SampleStores {
-  std::shared_ptr<SampleCache> training_cache, validation_cache;
-  std::shared_ptr<KeptSamples> training_kept, validation_kept;
-  std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans that use them
-};
 
 class SharedResources {
  public:

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "executor/run/binding.h"
 #include "executor/segment/whole_state.h"
+#include "executor/session/shared_resources.h"
 #include "executor/training/changes.h"
 #include "executor/training/notes.h"
 #include "executor/training/other_ranks.h"

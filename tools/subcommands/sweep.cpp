@@ -24,6 +24,7 @@
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/output_paths.h"
+#include "executor/session/shared_resources.h"
 #include "executor/sweep/lane_tuner.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"

@@ -8,6 +8,7 @@
 
 #include "base/plain_message.h"
 #include "executor/run/binding.h"
+#include "executor/session/shared_resources.h"
 #include "tools/command/one_run.h"
 #include "tools/command/subcommand.h"
 

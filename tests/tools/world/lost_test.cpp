@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <latch>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -216,8 +217,9 @@ TEST_CASE("the loss of rank 0 while others wait for the end is an error, also wh
   for (const int gone : {0, 1}) {
     CAPTURE(gone);
     const int port = free_port();
+    std::latch here(3);  // nobody leaves before all know that all are here
     const auto joined = [&](int rank, const std::function<int(Ranks&)>& run) {
-      return std::async(std::launch::async, [=] {
+      return std::async(std::launch::async, [=, &here] {
         WorldSettings world;
         world.rank = rank;
         world.size = 3;
@@ -225,6 +227,7 @@ TEST_CASE("the loss of rank 0 while others wait for the end is an error, also wh
         world.port = port;
         Ranks ranks(world);
         ranks.exchange("all are here", "");
+        here.arrive_and_wait();
         return run(ranks);
       });
     };

@@ -129,7 +129,11 @@ void add_caches(Prepared& prepared, SharedResources* shared) {
   const std::string where = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "cache");
   prepared.shared_stores = shared->samples(where + text_of_samples(prepared), [&] {
     make_stores(prepared);
-    return prepared.stores;
+    SampleStores made = prepared.stores;
+    // As long as the samples are there, so that no other source gets the addresses in the name.
+    made.training = prepared.training;
+    made.validation = prepared.validation;
+    return made;
   });
   prepared.stores = *prepared.shared_stores;
 }

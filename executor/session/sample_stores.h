@@ -9,6 +9,7 @@
 namespace arbalest {
 
 class SampleCache;   // executor/run/sample_cache.h
+class Source;        // io/sources/source.h
 struct KeptSamples;  // executor/run/sample_reader.h
 struct KeptArena;    // executor/run/binding.h
 
@@ -17,6 +18,7 @@ struct SampleStores {
   std::shared_ptr<SampleCache> training_cache, validation_cache;
   std::shared_ptr<KeptSamples> training_kept, validation_kept;
   std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans that use them
+  std::shared_ptr<const Source> training, validation;             // that the samples are of, if runs share them
 };
 
 }  // namespace arbalest

@@ -259,8 +259,9 @@ class Sweep {
     clear_status();
     tuner_.reset();  // memory decides
     log_.lanes(at_once, why);
-    warn(fmt::format("{} train at once from here on, since there is no memory for more: {}",
-                     at_once == 1 ? "no trials" : fmt::format("{} trials", at_once), why.substr(0, why.find('\n'))));
+    warn(fmt::format("{} from here on, since there is no memory for more: {}",
+                     at_once == 1 ? "one trial trains at a time" : fmt::format("{} trials train at once", at_once),
+                     why.substr(0, why.find('\n'))));
   }
 
   void tell_too_large(const SweepJob& job, const std::string& why) {
@@ -442,8 +443,7 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
 }  // namespace
 
 int command_sweep(const SweepOptions& options) {
-  std::vector<std::string> graph_files;
-  const Graph graph = load_with_overrides(options, &graph_files);
+  const Graph graph = load_with_overrides(options);
   give_learners_queues((options.at_once > 0 ? options.at_once : kMostOnGpu) * options.session.learners.per_device,
                        options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);

@@ -115,7 +115,7 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
     if (!result->error.empty()) ++group->failed;
     if (board.metric.empty()) board.metric = result->metric;
     board.lower = result->metric.empty() ? board.lower : result->lower;
-    if (!result->error.empty() || !result->value) continue;
+    if (!result->score()) continue;
     // Trials of a search that trained less far are no measure of the group.
     if (record.plan.halving && result->epochs < group->epochs) continue;
     if (record.plan.halving && result->epochs > group->epochs) {

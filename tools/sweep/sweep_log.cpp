@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -97,7 +98,7 @@ bool SweepPlan::operator==(const SweepPlan& other) const {
 }
 
 std::optional<double> SweepResult::score() const {
-  if (!error.empty() || !value) return std::nullopt;
+  if (!error.empty() || !value || std::isnan(*value)) return std::nullopt;
   return lower ? -*value : *value;
 }
 

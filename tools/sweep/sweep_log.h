@@ -46,7 +46,7 @@ struct SweepResult {
   int64_t images = 0;            // that this job has trained; while it runs
   std::string end;               // RunEnd's name: "complete", "until"
 
-  std::optional<double> score() const;  // greater is better
+  std::optional<double> score() const;  // greater is better; none: it failed, or its value is undefined
 };
 
 // The file of a sweep in its folder, and the folder of one of its trials: "DIR/trial-007" of trial 6.

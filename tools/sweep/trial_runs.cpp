@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/plain_message.h"
@@ -48,6 +49,7 @@ class TrialObserver final : public RunObserver {
     const auto found = std::find_if(event.metrics.begin(), event.metrics.end(),
                                     [&](const auto& metric) { return metric.first == result_.metric; });
     const double value = found != event.metrics.end() ? found->second : event.loss;
+    if (std::isnan(value)) return tell(result_.images_per_second, event.seconds);
     if (!result_.value || (result_.lower ? value < *result_.value : value > *result_.value)) {
       result_.value = value;
       result_.epoch = event.epoch;

@@ -227,7 +227,7 @@ TEST_CASE("sweep: a time limit ends it, and it goes on") {
   CHECK(fs::exists(trial_checkpoints(place.out, 0)));
 }
 
-TEST_CASE("sweep: trials that keep their samples share them") {
+TEST_CASE("sweep: trials that share kept samples train as they would alone") {
   Place place;
   CHECK(place.sweep({"--set", "prefetch.cache=\"device\"", "--vary", "train.lr=0.003,0.03", "--epochs", "1", "--keep",
                      "all", "--at-once", "2"}) == 0);
@@ -236,6 +236,18 @@ TEST_CASE("sweep: trials that keep their samples share them") {
     REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "1", "--save", alone, "--set",
                        trial == 0 ? "train.lr=0.003" : "train.lr=0.03"}) == 0);
     CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
+  }
+}
+
+TEST_CASE("sweep: each fold keeps its own samples, one after the other") {
+  const std::vector<std::string> words = {"--folds", "8", "--epochs", "1", "--keep", "all", "--at-once", "1"};
+  Place read, kept;
+  std::vector<std::string> keeping = words;
+  keeping.insert(keeping.end(), {"--set", "prefetch.cache=\"device\""});
+  CHECK(read.sweep(words) == 0);
+  CHECK(kept.sweep(keeping) == 0);
+  for (int trial = 0; trial < 8; ++trial) {
+    CHECK(tensors(trial_model(read.out, trial)) == tensors(trial_model(kept.out, trial)));
   }
 }
 

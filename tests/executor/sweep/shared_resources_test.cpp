@@ -4,10 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <memory>
-#include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "tests/executor/fixture.h"
 
 using namespace arbalest;
+using namespace arbalest::test;
 
 namespace shared_resources_test {
 
@@ -34,16 +37,23 @@ TEST_CASE("shared resources: a name is made once while it is used, or was asked 
 }
 
 TEST_CASE("shared resources: samples hold the sources that they are of") {
-  SharedResources shared(1, 1, false);
-  std::weak_ptr<const Source> held;
-  const auto stores = shared.samples("samples", [&] {
-    SampleStores made;
-    made.training = open_source("synthetic:?size=8", "train", 1);
-    held = made.training;
-    return made;
-  });
-  CHECK(!held.expired());
-  CHECK(shared.samples("samples", []() -> SampleStores { throw std::logic_error("made again"); }) == stores);
+  SessionOptions options;
+  options.learners.devices = {{PlanDevice::Kind::Cpu, 0}};
+  options.shared = std::make_shared<SharedResources>(1, 1, false);
+  const auto prepared = [&](int fold) {
+    TinyNet net;
+    net.source += "&folds=3&fold=" + std::to_string(fold);
+    Graph graph = tiny(net);
+    graph.find_op("arbalest.Prefetch")->attributes.set("cache", std::string("device"));
+    return prepare(std::move(graph), options);
+  };
+  const Prepared one = prepared(1), again = prepared(1), two = prepared(2);
+  REQUIRE(one.shared_stores);
+  // Otherwise another source might get its address, by which samples are found.
+  CHECK(one.shared_stores->training == one.training);
+  CHECK(one.shared_stores->validation == one.validation);
+  CHECK(again.shared_stores == one.shared_stores);
+  CHECK(two.shared_stores != one.shared_stores);
 }
 
 }  // namespace shared_resources_test

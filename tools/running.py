@@ -21,10 +21,11 @@ def json_objects(text):
             yield found
 
 
-def run(command, timeout):
-    """Standard output. Raises RunFailed after `timeout` seconds, or with the reason that the program gives."""
+def run(command, timeout, gpu=None):
+    """Standard output. The command sees one GPU where `gpu` says which. Raises RunFailed after `timeout` seconds, or with the reason that the program gives."""
+    environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
                                    start_new_session=True)
     except OSError as error:
         raise RunFailed(f"{command[0]}: {error.strerror}") from None

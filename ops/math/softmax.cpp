@@ -4,10 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/math/float_functions.h"
 #include "ops/math/strided.h"
 
 namespace arbalest {
@@ -40,6 +43,8 @@ void infer_softmax_grad(InferContext& context) {
   context.set_output(0, context.input(0));
 }
 
+constexpr int64_t kPart = 128;  // exponentials that are summed together
+
 // f(first element) for each of the vectors along the axis.
 template <typename F>
 void for_each_vector(const AxisVectors& vectors, const F& f) {
@@ -52,6 +57,13 @@ AxisVectors vectors_of(const KernelRequest& request) {
   return {request.inputs[0], int_attribute(request.node, "axis")};
 }
 
+// Calls run(step) for the distance between neighbours of a vector, which the compiler knows if it is 1.
+template <typename F>
+void with_step(int64_t step, const F& run) {
+  if (step == 1) return run(std::integral_constant<int64_t, 1>());
+  run(step);
+}
+
 template <bool kLogarithm>
 std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
@@ -59,15 +71,23 @@ std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) 
   return make_kernel([v = vectors_of(request)](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     T* y = output<T>(context, 0);
-    for_each_vector(v, [=](int64_t first) {
-      W largest = widen(x[first]);
-      for (int64_t k = 1; k < v.length; ++k) largest = std::max(largest, widen(x[first + k * v.step]));
-      W sum = 0;
-      for (int64_t k = 0; k < v.length; ++k) sum += std::exp(widen(x[first + k * v.step]) - largest);
-      for (int64_t k = 0; k < v.length; ++k) {
-        const W shifted = widen(x[first + k * v.step]) - largest;
-        y[first + k * v.step] = narrow<T>(kLogarithm ? shifted - std::log(sum) : std::exp(shifted) / sum);
-      }
+    with_step(v.step, [=](auto step) {
+      for_each_vector(v, [=](int64_t first) {
+        W largest = widen(x[first]);
+        for (int64_t k = 1; k < v.length; ++k) largest = std::max(largest, widen(x[first + k * step]));
+        W part[kPart], sum = 0;
+        for (int64_t begin = 0; begin < v.length; begin += kPart) {
+          const int64_t count = std::min(kPart, v.length - begin), at = first + begin * step;
+          for (int64_t k = 0; k < count; ++k) part[k] = elementwise::exp(widen(x[at + k * step]) - largest);
+          for (int64_t k = 0; k < count; ++k) sum += part[k];
+        }
+        const W log_of_sum = std::log(sum);
+        ARBALEST_INDEPENDENT
+        for (int64_t k = 0; k < v.length; ++k) {
+          const W shifted = widen(x[first + k * step]) - largest;
+          y[first + k * step] = narrow<T>(kLogarithm ? shifted - log_of_sum : elementwise::exp(shifted) / sum);
+        }
+      });
     });
   });
 }
@@ -79,16 +99,20 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
   return make_kernel([v = vectors_of(request)](const KernelContext& context) {
     const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
     T* dx = output<T>(context, 0);
-    for_each_vector(v, [=](int64_t first) {
-      W dot = 0;
-      for (int64_t k = 0; k < v.length; ++k) {
-        const int64_t i = first + k * v.step;
-        dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
-      }
-      for (int64_t k = 0; k < v.length; ++k) {
-        const int64_t i = first + k * v.step;
-        dx[i] = narrow<T>(kLogarithm ? widen(dy[i]) - std::exp(widen(y[i])) * dot : widen(y[i]) * (widen(dy[i]) - dot));
-      }
+    with_step(v.step, [=](auto step) {
+      for_each_vector(v, [=](int64_t first) {
+        W dot = 0;
+        for (int64_t k = 0; k < v.length; ++k) {
+          const int64_t i = first + k * step;
+          dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
+        }
+        ARBALEST_INDEPENDENT
+        for (int64_t k = 0; k < v.length; ++k) {
+          const int64_t i = first + k * step;
+          const W above = widen(dy[i]), value = widen(y[i]);
+          dx[i] = narrow<T>(kLogarithm ? above - elementwise::exp(value) * dot : value * (above - dot));
+        }
+      });
     });
   });
 }

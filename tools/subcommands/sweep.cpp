@@ -165,7 +165,7 @@ class Sweep {
     const int at_once = options_.at_once == 0 && gpus ? std::min(each, kLikelyOnGpu) : each;
     const int threads = thread_count(options_.session);
     constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
-    constexpr int kFirstOnGpu = 4;   // trials at once, before more are tried
+    constexpr int kFirstOnGpu = 4;   // learners at once, before more are tried
     const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
     SweepSurroundings around;
     around.folder = options_.out;
@@ -189,7 +189,8 @@ class Sweep {
                    {[this](int left, const std::string& why) { tell_shrunk(left, why); },
                     [this](const SweepJob& job, const std::string& why) { tell_too_large(job, why); }});
     lanes_ = &lanes;
-    if (options_.at_once == 0 && gpus) tuner_.emplace(kFirstOnGpu * int(devices.size()), most);
+    const int first = std::max(1, kFirstOnGpu / std::max(1, int(options_.session.learners.per_device)));
+    if (options_.at_once == 0 && gpus) tuner_.emplace(first * int(devices.size()), most);
     if (tuner_) lanes.allow(tuner_->lanes());
     lanes.run(ending.get_token());
     lanes_ = nullptr;

@@ -153,6 +153,7 @@ std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request) {
   const Convolution conv(request.node, request.inputs[0], request.outputs[0], request.inputs[1]);
+  if (auto kernel = depthwise_filter_gradient(conv)) return kernel;
 #ifdef ARBALEST_ONEDNN
   if (auto kernel = onednn_conv_grad_weight(conv, request.deterministic)) return kernel;
 #endif

@@ -29,6 +29,8 @@ std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> depthwise_conv(const Convolution& convolution, bool bias);
 std::unique_ptr<Kernel> depthwise_conv_grad_input(const Convolution& convolution);
 std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolution);
+// Returns nullptr but for images in float or bfloat16, and filters that are 3, 5 or 7 wide.
+std::unique_ptr<Kernel> depthwise_filter_gradient(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN
 // Return nullptr if oneDNN has no kernel for the convolution. `deterministic`: the same bits with any number of

@@ -44,7 +44,8 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
   };
   const auto reader = std::find_if(graph.nodes.begin(), graph.nodes.end(), reads);
   fail(reader == graph.nodes.end() ? train : *reader,
-       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained",
+       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained; leave out its node, "
+                   "which of a called model 'outputs' does, or name it in Train's 'frozen'",
                    graph.values[size_t(parameter)].name, graph.values[size_t(loss)].name));
 }
 

@@ -257,6 +257,9 @@ TEST_CASE("init: finetune cuts the old head off, and gives images of the model's
   CHECK(text.find("file = \"model.onnx\"") != std::string::npos);
   CHECK(text.find("logits = arbalest.Linear <units = 2>") != std::string::npos);
   desk.train(graph);
+  const std::string arrays = desk.init("finetune", {"--model", model, "--data", "glyphs:?train=128&test=64"});
+  check_parts(content(arrays), {"# Bytes become (pixel / 255 - mean) / std.\n", "flip = 0, mean = [0.5]"});
+  desk.train(arrays);
   check_parts(desk.refusal("finetune", {}), {"--model FILE.onnx"});
   check_parts(desk.refusal("lenet", {"--model", model}), {"init finetune"});
 }

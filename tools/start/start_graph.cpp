@@ -58,6 +58,8 @@ std::string turned(const Field& image) {
   return whole ? "; NumPy scales numbers beyond 255: (images / images.max()).astype('float32')" : "";
 }
 
+constexpr std::string_view kMirrored = "Half of the photos are mirrored. ";
+
 // Files are brought to one size on the host; arrays are there in theirs, and those of floats are not augmented.
 void take_images(GraphText& graph, const Field& image, const std::string& what) {
   const bool files = image.dtype == DataType::String, prepared = !graph.has("\n  # pixels = ");
@@ -77,8 +79,9 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
     graph.replace("> (pixels)\n\n", "> (image)\n\n");
     graph.replace("# Training sees a random part of each photo",
                   "# Photos in files: training sees a random part of each");
-    graph.replace("Half of the photos are mirrored. ",
-                  "flip = 1 mirrors half of the images, which spoils digits and text.\n  # ");
+    if (graph.has(kMirrored)) {
+      graph.replace(kMirrored, "flip = 1 mirrors half of the images, which spoils digits and text.\n  # ");
+    }
   }
   if (!files && graph.has("<pad = ")) {  // an eighth of small images, as of 32 × 32
     const int64_t eighth = std::min(image.shape[1], image.shape[2]) / 8;
@@ -256,7 +259,11 @@ void take_model(GraphText& graph, const StartOptions& options) {
   graph.set("pixels", "channels", std::to_string(ends.channels));
   if (ends.channels == 1) {
     graph.set("x", "flip", "0");  // mirrored digits and letters are others
-    graph.replace("Half of the photos are mirrored. Bytes", "Bytes");
+    graph.replace(kMirrored, "");
+    graph.replace(
+        "; these are ImageNet's, which most of\n  # PyTorch's models were trained with. Keras' often take -1 to 1: "
+        "mean = [0.5], std = [0.5].",
+        ".");
     graph.set("x", "mean", "[0.5]");
     graph.set("x", "std", "[0.5]");
   }

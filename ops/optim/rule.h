@@ -35,7 +35,8 @@ namespace arbalest {
 // multiplied by `clip`.
 template <typename T, int Slots>
 struct ParameterMatrix {
-  int64_t rows = 0, columns = 0;
+  int64_t rows = 0, columns = 0;  // one column: a vector
+  bool puts_out_columns = false;  // the layer has an output for each column, not for each row
   const T* gradient = nullptr;
   T clip = 1;
   T* weights = nullptr;

@@ -31,7 +31,7 @@ double accuracy_after(const std::string& train, Precision precision) {
 
 }  // namespace
 
-TEST_CASE("RMSprop, LARS and LAMB train small networks, by one cycle, polynomially and exponentially") {
+TEST_CASE("RMSprop, LARS, LAMB and Muon train small networks, by one cycle, polynomially and exponentially") {
   for (const std::string& train : {
            std::string("optimizer = \"rmsprop\", lr = 0.003, momentum = 0.5, schedule = \"onecycle\""),
            std::string("optimizer = \"rmsprop\", lr = 0.005, centered = 1, schedule = \"exponential\", gamma = 0.7"),
@@ -40,6 +40,8 @@ TEST_CASE("RMSprop, LARS and LAMB train small networks, by one cycle, polynomial
            std::string(
                "optimizer = \"lamb\", lr = 0.03, weight_decay = 0.01, decay_norms = 0, schedule = \"onecycle\", "
                "anneal = \"linear\""),
+           std::string("optimizer = \"muon\", lr = 0.02, momentum = 0.95, nesterov = 1, weight_decay = 0.01, "
+                       "momentum_only = [\"logits.*\"]"),
        }) {
     for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
       const double accuracy = accuracy_after(train, precision);

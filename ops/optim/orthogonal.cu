@@ -142,7 +142,7 @@ __device__ void advance(const SmallExtents& e, const SharedMatrix& b, const Shar
 }
 
 // A block a matrix.
-__global__ void __launch_bounds__(kBlock) orthogonal_kernel(const MatrixPlace* places, MatrixArrays arrays) {
+__global__ void __launch_bounds__(kBlock, 2) orthogonal_kernel(const MatrixPlace* places, MatrixArrays arrays) {
   extern __shared__ uint4 orthogonal_shared[];
   if (arrays.idle()) return;
   const MatrixPlace place = places[blockIdx.x];

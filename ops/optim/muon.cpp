@@ -2,7 +2,7 @@
 
 // Muon: the optimiser "muon".
 
-#include "ops/optim/muon.h"
+#include "ops/optim/orthogonal/turns.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/optim/orthogonal.cuh"
+#include "ops/optim/orthogonal/orthogonal.cuh"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include "graph/optimizer.h"
 #include "ops/cuda/double_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
-#include "ops/optim/muon.h"
+#include "ops/optim/orthogonal/turns.h"
 #include "ops/product/gemm.cuh"
 
 namespace arbalest::cuda {
@@ -17,6 +17,7 @@ using Element = __nv_bfloat16;
 
 constexpr int kBlock = 512, kWarps = kBlock / 32;
 constexpr int kMostRows = 128;  // a warp has so many rows of 16 columns in registers
+constexpr int kLoads = 8;       // of a thread from global memory, under way at once
 
 constexpr int64_t rounded(int64_t extent, int64_t step) {
   return (extent + step - 1) / step * step;
@@ -102,10 +103,19 @@ __device__ void fetch(const MatrixPlace& place, const SmallExtents& e, const flo
   __syncthreads();
   double squares = 0;
   for (int row = int(threadIdx.x) / 32; row < place.rows; row += kWarps) {
-    for (int column = int(threadIdx.x) % 32; column < place.columns; column += 32) {
-      const float value = values[int64_t(row) * place.columns + column];
-      squares += double(value) * double(value);
-      *(e.tall ? x.at(column, row) : x.at(row, column)) = narrow<Element>(value);
+    for (int first = int(threadIdx.x) % 32; first < place.columns; first += 32 * kLoads) {
+      float value[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int column = first + 32 * i;
+        value[i] = column < place.columns ? values[int64_t(row) * place.columns + column] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int column = first + 32 * i;
+        squares += double(value[i]) * double(value[i]);
+        if (column < place.columns) *(e.tall ? x.at(column, row) : x.at(row, column)) = narrow<Element>(value[i]);
+      }
     }
   }
   const auto share = float(1 / (sqrt(block_sum(squares)) + MuonTurns::kEpsilon));

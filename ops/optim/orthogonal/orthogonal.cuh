@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Matrices whose singular values are brought near 1 on CUDA devices, by the turns of muon.h with operands in bfloat16.
+// Matrices whose singular values are brought near 1 on CUDA devices, by the turns of turns.h with operands in bfloat16.
 // One launch does all that fit into a block's shared memory, a block each. Products of cuBLASLt do the others, those of
 // one shape together.
 

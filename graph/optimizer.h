@@ -28,8 +28,8 @@ struct OptimizerSpec {
   std::function<void(const Node& train)> check = nullptr;
   // Whether updates follow the gradient alone, without a momentum; none: they do not.
   std::function<bool(const Node& train)> plain = nullptr;
-  // With `matrices`, two of `attributes`: the names of parameters that are vectors whatever their shape, and a factor of
-  // the rates of all vectors; "": there are none.
+  // With `matrices`, two of `attributes`: the names of parameters that are vectors whatever their shape, and a factor
+  // of the rates of all vectors; "": there are none.
   std::string vectors = {}, vector_factor = {};
 };
 

@@ -306,8 +306,8 @@ struct TrainOptions {
   // Names of parameters as files show them; * stands for any characters.
   std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
   std::vector<std::string> momentum_only = {};  // of "muon"
-  std::vector<double> rate_factors = {};  // for each of rate_patterns
-  double clip_norm = 0;                   // of all gradients; 0: they are not clipped
+  std::vector<double> rate_factors = {};        // for each of rate_patterns
+  double clip_norm = 0;                         // of all gradients; 0: they are not clipped
   double ema = 0;       // decay, per update, of the weights' average that is validated and saved; 0: there is none
   Attributes own = {};  // of an optimiser that the program has registered
 };

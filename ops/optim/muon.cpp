@@ -2,11 +2,10 @@
 
 // Muon: the optimiser "muon".
 
-#include "ops/optim/orthogonal/turns.h"
-
 #include <utility>
 
 #include "ops/definition.h"
+#include "ops/optim/orthogonal/turns.h"
 #include "ops/optim/update_cpu.h"
 
 namespace arbalest {

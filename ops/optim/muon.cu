@@ -3,9 +3,8 @@
 // CUDA kernel of arbalest.Muon: velocities and directions of all elements, then the matrices among the directions are
 // made orthogonal, then the pass that all optimisers have.
 
-#include "ops/optim/orthogonal/turns.h"
-
 #include "ops/optim/orthogonal/orthogonal.cuh"
+#include "ops/optim/orthogonal/turns.h"
 #include "ops/optim/update.cuh"
 
 namespace arbalest {

@@ -42,7 +42,7 @@ constexpr OwnName kOwnNames[] = {
     {"arbalest.L1Loss", "mae meanabsoluteerror"},
     {"arbalest.AUC", "rocauc auroc rocaucscore"},
     {"arbalest.Prefetch", "dataloader dataset input inputlayer source data"},
-    {"arbalest.Train", "sgd adam adamw rmsprop lamb lars optimizer optimiser fit"},
+    {"arbalest.Train", "sgd adam adamw rmsprop lamb lars muon optimizer optimiser fit"},
     {"arbalest.Validate", "evaluate evaluation test"},
     {"arbalest.Synchronize", "distributeddataparallel dataparallel ddp allreduce horovod"},
     {"arbalest.Augment",

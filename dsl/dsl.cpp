@@ -345,6 +345,8 @@ Tensor train(Tensor loss, const TrainOptions& options) {
                            {"alpha", options.alpha},
                            {"centered", int64_t(options.centered)},
                            {"trust_coefficient", options.trust_coefficient},
+                           {"momentum_only", options.momentum_only},
+                           {"momentum_only_factor", options.momentum_only_factor},
                            {"decay_norms", int64_t(options.decay_norms)},
                            {"no_decay", options.no_decay},
                            {"frozen", options.frozen},

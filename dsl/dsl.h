@@ -295,17 +295,19 @@ struct TrainOptions {
   double rise = 0.3, start_divisor = 25, end_divisor = 1e4;  // of "onecycle"
   std::string anneal = "cosine";                             // of "onecycle": or "linear"
   int64_t accumulate = 1;                                    // batches of an update
-  std::string optimizer = "sgd";                             // "adamw", "rmsprop", "lars", "lamb"
+  std::string optimizer = "sgd";                             // "adamw", "rmsprop", "lars", "lamb", "muon"
   double beta1 = 0.9, beta2 = 0.999;                         // of "adamw" and "lamb"
   double epsilon = 1e-8;                                     // of those and "rmsprop"
   double alpha = 0.99;                                       // of "rmsprop"
   bool centered = false;                                     // of "rmsprop"
   double trust_coefficient = 0.001;                          // of "lars"
+  double momentum_only_factor = 1;                           // of "muon": times the rate of what is not orthogonal
   bool decay_norms = true;                                   // false: no weight decay of parameters of one dimension
   // Names of parameters as files show them; * stands for any characters.
   std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
-  std::vector<double> rate_factors = {};  // for each of rate_patterns
-  double clip_norm = 0;                   // of all gradients; 0: they are not clipped
+  std::vector<std::string> momentum_only = {};  // of "muon"
+  std::vector<double> rate_factors = {};        // for each of rate_patterns
+  double clip_norm = 0;                         // of all gradients; 0: they are not clipped
   double ema = 0;       // decay, per update, of the weights' average that is validated and saved; 0: there is none
   Attributes own = {};  // of an optimiser that the program has registered
 };

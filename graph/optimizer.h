@@ -28,6 +28,9 @@ struct OptimizerSpec {
   std::function<void(const Node& train)> check = nullptr;
   // Whether updates follow the gradient alone, without a momentum; none: they do not.
   std::function<bool(const Node& train)> plain = nullptr;
+  // With `matrices`, two of `attributes`: the names of parameters that are vectors whatever their shape, and a factor
+  // of the rates of all vectors; "": there are none.
+  std::string vectors = {}, vector_factor = {};
 };
 
 // Parameters begin at multiples of so many elements in the flat arrays: 256 bytes in float, 128 in bfloat16.
@@ -42,7 +45,8 @@ inline constexpr size_t kMostGroups = 64;
 //   inputs:  gradients, weights, the slots,
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
 //            ascending order, and 1 if norms leave its rate alone. With OptimizerSpec::matrices the attribute
-//            `matrices` has the rows and columns of each: its first extent and the product of the others), average?,
+//            `matrices` has three numbers for each: rows and columns, which are its first extent and the product of
+//            the others, one column for a vector; and 1 if columns, not rows, are what its layer puts out), average?,
 //            averaged?, clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded
 //            up: the parameter group of 64 elements each)
 //   outputs: new_weights, the new slots, lowered_weights? (bfloat16), restarted?

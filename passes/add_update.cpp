@@ -157,10 +157,23 @@ BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& option
   return {made[0], made[1]};
 }
 
+// Whether the layer has an output for each of the parameter's columns, not for each row: it is the right operand of a
+// product as it lies, or the left one transposed.
+bool puts_out_columns(const Graph& graph, ValueId parameter) {
+  for (const Node& node : graph.nodes) {
+    const bool flags = node.op->attribute_spec("transB") != nullptr;
+    if (node.stage != Stage::Forward || !(flags || node.op == &graph.op("MatMul"))) continue;
+    if (node.inputs[0] == parameter) return flags && int_attribute(node, "transA") != 0;
+    if (node.inputs[1] == parameter) return !flags || int_attribute(node, "transB") == 0;
+  }
+  return false;
+}
+
 // Decay and rate by parameter, as Train says.
 class ParameterGroups {
  public:
-  ParameterGroups(const Graph& graph, const std::vector<ValueId>& parameters, const Node& train)
+  ParameterGroups(const Graph& graph, const std::vector<ValueId>& parameters, const Node& train,
+                  const OptimizerSpec& optimizer)
       : graph_(graph), parameters_(parameters) {
     std::vector<std::string> names;
     for (const Value& value : graph.values) {
@@ -171,13 +184,19 @@ class ParameterGroups {
     const std::vector<double> factors = floats_attribute(train, "rate_factors");
     const double decay = float_attribute(train, "weight_decay");
     const bool decay_norms = int_attribute(train, "decay_norms") != 0;
+    const std::vector<std::string> vectors =
+        optimizer.vectors.empty() ? std::vector<std::string>() : name_patterns(train, optimizer.vectors, names);
+    const double vector_factor = optimizer.vector_factor.empty() ? 1 : float_attribute(train, optimizer.vector_factor);
     for (const ValueId parameter : parameters) {
       const Value& value = graph.values[size_t(parameter)];
       const bool decays =
           (decay_norms || value.type.shape.size() > 1) && first_fit(value.name, no_decay) == no_decay.size();
       decays_.push_back(decays);
       const size_t rate = first_fit(value.name, rates);
-      const Group group{decays ? decay : 0, rate < rates.size() ? factors[rate] : 1};
+      const int64_t rows = value.type.shape.empty() ? 1 : value.type.shape[0], elements = value.type.elements();
+      matrices_.push_back(1 < rows && rows < elements && first_fit(value.name, vectors) == vectors.size());
+      const Group group{decays ? decay : 0,
+                        (rate < rates.size() ? factors[rate] : 1) * (matrices_.back() ? 1 : vector_factor)};
       const auto known = std::find(groups_.begin(), groups_.end(), group);
       of_.push_back(size_t(known - groups_.begin()));
       if (known == groups_.end()) groups_.push_back(group);
@@ -231,15 +250,16 @@ class ParameterGroups {
     return tensors;
   }
 
-  // Rows and columns of each parameter, in the same order.
+  // The attribute `matrices` of an update, in the same order. The first axis is outermost in every layout.
   std::vector<int64_t> matrices() const {
-    std::vector<int64_t> extents;
-    for (const ValueId parameter : parameters_) {
-      const TensorType& type = graph_.values[size_t(parameter)].type;
-      const int64_t rows = type.shape.empty() ? 1 : type.shape[0];
-      extents.insert(extents.end(), {rows, type.elements() / rows});
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const TensorType& type = graph_.values[size_t(parameters_[i])].type;
+      const int64_t rows = matrices_[i] ? type.shape[0] : type.elements();
+      const int64_t columns = matrices_[i] ? type.elements() / rows : 1;
+      numbers.insert(numbers.end(), {rows, columns, int64_t(puts_out_columns(graph_, parameters_[i]))});
     }
-    return extents;
+    return numbers;
   }
 
  private:
@@ -250,8 +270,9 @@ class ParameterGroups {
   const Graph& graph_;
   const std::vector<ValueId>& parameters_;
   std::vector<Group> groups_;
-  std::vector<size_t> of_;    // by parameter
-  std::vector<bool> decays_;  // by parameter: whether names and dimensions let it decay
+  std::vector<size_t> of_;      // by parameter
+  std::vector<bool> decays_;    // by parameter: whether names and dimensions let it decay
+  std::vector<bool> matrices_;  // by parameter: false for what an optimiser by matrix takes for a vector
 };
 
 }  // namespace
@@ -323,7 +344,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
     inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, weight == kNone ? -1 : elements, train.where);
     if (options.skips) arenas.factor = inputs[place.clip()];
   }
-  const ParameterGroups groups(graph, parameter_order, train);
+  const ParameterGroups groups(graph, parameter_order, train, *rule.optimizer);
   inputs[place.groups()] = groups.apply(graph, elements, attributes);
   if (rule.optimizer->per_tensor) inputs[place.tensors()] = groups.tensors(graph);
   if (rule.optimizer->matrices) attributes.set("matrices", groups.matrices());

@@ -13,15 +13,15 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
-// Sums over a block of kThreads in a fixed order; every thread gets the result.
+// Sums over a block of up to 1024 threads (a multiple of 32) in a fixed order; every thread gets the result.
 __device__ inline double block_sum(double x) {
-  __shared__ double sums[kThreads / 32];
+  __shared__ double sums[32];
   x = warp_sum(x);
   __syncthreads();  // an earlier call's readers are done
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
   __syncthreads();
   double total = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) total += sums[warp];
+  for (int warp = 0; warp < int(blockDim.x) / 32; ++warp) total += sums[warp];
   return total;
 }
 

@@ -20,6 +20,8 @@
 //     int64_t workspace(int64_t rows, int64_t columns) const;  // numbers of type T that a parameter needs
 //     void operator()(T rate, T decay, ParameterMatrix<T, kSlots> parameter, T* workspace) const;
 //
+// and for CUDA a rule of its own, for elements, with directions in place of gradients (update.cuh).
+//
 // Averaging, restarts, clipping, parameter groups and lowered weights are written once for all: update_cpu.h and
 // update.cuh.
 
@@ -35,7 +37,8 @@ namespace arbalest {
 // multiplied by `clip`.
 template <typename T, int Slots>
 struct ParameterMatrix {
-  int64_t rows = 0, columns = 0;
+  int64_t rows = 0, columns = 0;  // one column: a vector
+  bool puts_out_columns = false;  // the layer has an output for each column, not for each row
   const T* gradient = nullptr;
   T clip = 1;
   T* weights = nullptr;

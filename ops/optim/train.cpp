@@ -190,7 +190,7 @@ std::vector<AttributeSpec> common_attributes(const std::vector<std::string>& opt
       string_spec("optimizer", "sgd", in_words(optimizers, " or ")),
       required_spec("lr", AttributeKind::Float, "the learning rate that the schedule starts from"),
       float_spec("weight_decay", 0.0,
-                 "times the weights: added to the gradient, but by adamw and lamb to the direction"),
+                 "times the weights: added to the gradient, but by adamw, lamb and muon to the direction"),
       int_spec("decay_norms", 1, "0: no weight decay of parameters of one dimension: biases, and scales of norms"),
       strings_spec("no_decay", {}, "names of parameters without weight decay; * stands for any characters"),
       strings_spec("frozen", {},

@@ -49,11 +49,12 @@ void infer_update(InferContext& context) {
   if (per_tensor) infer_tensors(context, place);
   if (context.node().op->optimizer->matrices) {
     const size_t extents = ints_attribute(context.node(), "matrices").size();
-    const auto expected = size_t(context.input(place.tensors()).shape[0]) * 2;
+    const auto expected = size_t(context.input(place.tensors()).shape[0]) * 3;
     if (extents != expected) {
       context.fail(
-          fmt::format("attribute 'matrices' has {} numbers; expected rows and columns of each of {} parameters",
-                      extents, expected / 2));
+          fmt::format("attribute 'matrices' has {} numbers; expected three for each of {} parameters: rows, columns, "
+                      "and 1 if columns are put out",
+                      extents, expected / 3));
     }
   }
   for (size_t i = 1; i <= place.averaged(); ++i) {
@@ -70,6 +71,13 @@ void infer_update(InferContext& context) {
   for (size_t i = 0; i < context.output_count(); ++i) {
     context.set_output(i, {i == place.lowered() ? DataType::Bfloat16 : gradients.dtype, gradients.shape});
   }
+}
+
+// A matrix of so many elements, as near to a square as can be and not wider; a vector if the number is prime.
+std::vector<int64_t> matrix_of(int64_t count) {
+  auto rows = int64_t(std::sqrt(double(count)));
+  while (count % rows != 0) --rows;
+  return {count / rows, rows, 0};
 }
 
 // Samples of one rule.
@@ -93,12 +101,14 @@ class Samples {
     for (size_t k = 0; k < slot_lows_.size(); ++k) sample.inputs[place_.kFirstSlot + k].low = slot_lows_[k];
     // One parameter from block 0 on, whose rate depends on its norms; the vectors of optimisers have several.
     if (per_tensor_) sample.inputs[place_.tensors()] = {{DataType::Int32, {1, 2}}, 0, 0, false};
-    if (matrices_) sample.attributes.set("matrices", std::vector<int64_t>{count, 1});
+    if (matrices_) sample.attributes.set("matrices", matrix_of(count));
     if (inputs > place_.clip()) sample.inputs[place_.clip()] = {{DataType::Float32, {1}}, 0.2, 0.8};
     if (inputs > place_.groups()) {
       const std::vector<double> decays = {0.01, 0, 0.5}, rate_factors = {1, 10, 0.1};
       const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
-      sample.inputs[place_.groups()] = {{DataType::Uint8, {blocks}}, 0, double(decays.size()) - 1};
+      // A matrix is of one group.
+      const double last = double(decays.size()) - 1, first = matrices_ ? last : 0;
+      sample.inputs[place_.groups()] = {{DataType::Uint8, {blocks}}, first, last};
       sample.attributes.set("decays", decays);
       sample.attributes.set("rate_factors", rate_factors);
     }
@@ -232,7 +242,8 @@ Op update_op(std::string name, std::string doc, OptimizerSpec optimizer, std::ve
   for (const AttributeSpec& spec : rule_attributes) optimizer.attributes.push_back(spec.name);
   op.attributes = std::move(rule_attributes);
   if (optimizer.matrices) {
-    op.attributes.push_back(ints_spec("matrices", {}, "rows and columns of each parameter, in the order of 'tensors'"));
+    op.attributes.push_back(ints_spec(
+        "matrices", {}, "of each parameter, in the order of 'tensors': rows, columns, and 1 if columns are put out"));
   }
   for (AttributeSpec& spec : attributes_of_all_rules()) op.attributes.push_back(std::move(spec));
   op.internal = true;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The CUDA kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping and parameter groups, in one
-// pass over the flat arenas of a replica. If rates depend on norms of parameters, a kernel before it computes these.
+// pass over the flat arenas of a replica. If rates depend on norms of parameters, a kernel before it computes these. A
+// rule that needs whole matrices has a class `Directions`, which moves the slots and makes directions for the pass:
+//
+//   explicit Directions(const KernelRequest& request);
+//   int64_t workspace_bytes() const;
+//   UpdateArrays<Slots> run(UpdateArrays<Slots> arrays, const KernelContext& context) const;  // for the pass
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/double_sum.cuh"
@@ -9,6 +14,11 @@
 #include "ops/optim/update.h"
 
 namespace arbalest::cuda {
+
+template <typename Rule>
+concept MakesDirections = requires {
+  typename Rule::Directions;
+};
 
 // (P) each; null if left out. Outputs may be the memory of their inputs (Op::aliases).
 template <int Slots>
@@ -123,8 +133,8 @@ __global__ void __launch_bounds__(kThreads)
     if (rest < count) restart_pack<1>(a, rest);
     return;
   }
-  const UpdateNumbers by{scalars->learning_rate, a.clip != nullptr ? *a.clip : 1.0f,
-                         Averaging && a.average != nullptr ? scalars->correction : 0.0f, trust};
+  UpdateNumbers by{scalars->learning_rate, a.clip != nullptr ? *a.clip : 1.0f,
+                   Averaging && a.average != nullptr ? scalars->correction : 0.0f, trust};
   if (by.clip < 0.0f) {
     if constexpr (Averaging) {
       if (by.correction == 0.0f) return;
@@ -133,6 +143,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     return;
   }
+  if constexpr (MakesDirections<Rule>) by.clip = 1.0f;  // directions are made of clipped gradients
   const Rule now = rule.at(scalars->updates);
   for (int64_t i = thread_index(); i < packs; i += thread_count()) {
     update_pack<W, Averaging>(now, groups, a, by, i * W);
@@ -258,9 +269,15 @@ std::unique_ptr<Kernel> make_update(const KernelRequest& request, GroupsOf group
     parameters = request.inputs[UpdateOperands(*request.node.op->optimizer).tensors()].shape[0];
     workspace = (count + kParameterAlignment - 1) / kParameterAlignment * int64_t(sizeof(double2));
   }
+  const auto directions = [&] {
+    if constexpr (MakesDirections<Rule>) return std::make_shared<const typename Rule::Directions>(request);
+    if constexpr (!MakesDirections<Rule>) return nullptr;
+  }();
+  if constexpr (MakesDirections<Rule>) workspace = directions->workspace_bytes();
   auto run = [=](const KernelContext& c) {
     if (count == 0) return;
-    const UpdateArrays<Rule::kSlots> a = binding.arrays(c);
+    UpdateArrays<Rule::kSlots> a = binding.arrays(c);
+    if constexpr (MakesDirections<Rule>) a = directions->run(a, c);
     if constexpr (PerTensor<Rule>) {
       launch_trust(count, parameters, multiprocessors, rule, groups_of(c), a, c);
     }

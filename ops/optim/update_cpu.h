@@ -166,9 +166,10 @@ void find_trust(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, 
 template <typename T, template <typename> typename Rule, typename NumbersOf>
 void update_matrices(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, const NumbersOf& numbers_of,
                      const std::vector<int64_t>& matrices, T* workspace) {
-  for (size_t k = 0; 2 * k < matrices.size(); ++k) {
+  for (size_t k = 0; 3 * k < matrices.size(); ++k) {
     const int64_t block = a.tensors[2 * k], begin = block * kParameterAlignment;
-    ParameterMatrix<T, Rule<T>::kSlots> parameter{matrices[2 * k], matrices[2 * k + 1], a.gradients + begin};
+    ParameterMatrix<T, Rule<T>::kSlots> parameter{matrices[3 * k], matrices[3 * k + 1], matrices[3 * k + 2] != 0,
+                                                  a.gradients + begin};
     const int64_t count = parameter.rows * parameter.columns;
     const UpdateNumbers<T> by = numbers_of(block);
     T* pull = workspace;
@@ -191,7 +192,7 @@ void update_matrices(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>
 template <typename T, template <typename> typename Rule>
 int64_t matrices_workspace(const Rule<T>& rule, const std::vector<int64_t>& matrices) {
   int64_t most = 0;
-  for (size_t k = 0; k < matrices.size(); k += 2) {
+  for (size_t k = 0; k < matrices.size(); k += 3) {
     most = std::max(most, matrices[k] * matrices[k + 1] + rule.workspace(matrices[k], matrices[k + 1]));
   }
   return most * int64_t(sizeof(T));

@@ -64,13 +64,13 @@ struct MatrixSteps {
   int64_t a = 0, b = 0, y = 0;
 };
 
-// Y (M,N) = alpha · op(A) · op(B) [+ beta · C] [+ a summand], C of floats, the summand of Y's type; for batches without
-// both.
+// Y (M,N) = alpha · op(A) · op(B) [+ beta · C] [+ a factor · a summand], C of floats, the summand of Y's type; for
+// batches without C, and for several calls without both.
 struct Problem {
   int64_t m, n, k;
   bool trans_a, trans_b;
   DataType in, out;
-  float alpha = 1, beta = 0;
+  float alpha = 1, beta = 0, summand_factor = 1;
   Addend addend = Addend::None;
   int64_t batch = 1;  // products of one call, `steps` apart
   MatrixSteps steps = {};
@@ -154,7 +154,7 @@ class GemmKernel final : public Kernel {
       return static_cast<const char*>(base) + elements * int64_t(size_of(type));
     };
     void* y = static_cast<char*>(c.outputs[0]) + call.y * int64_t(size_of(problem_.out));
-    const Joined joined = summand_ >= 0        ? Joined{c.inputs[summand_], 1}
+    const Joined joined = summand_ >= 0        ? Joined{c.inputs[summand_], problem_.summand_factor}
                           : matrix_in_product_ ? Joined{addend, problem_.beta}
                                                : Joined{};
     launch(algorithm_, at(c.inputs[a_], call.a, problem_.in), at(c.inputs[b_], call.b, problem_.in), joined, y,

@@ -280,9 +280,10 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"lr_end", 0.01}, {"schedule", "onecycle"}}),
         {"'lr_end' has no effect with schedule \"onecycle\"", "cosine"});
   check(refused({{"momentum", 0.9}, {"optimizer", "adamw"}}),
-        {"'momentum' belongs to optimizer \"lars\" or \"rmsprop\" or \"sgd\"", "\"adamw\" has none: 0.0 takes it out"});
+        {"'momentum' belongs to optimizer \"lars\" or \"muon\" or \"rmsprop\" or \"sgd\"",
+         "\"adamw\" has none: 0.0 takes it out"});
   check(refused({{"nesterov", int64_t{1}}, {"optimizer", "adamw"}}),
-        {"'nesterov' belongs to optimizer \"lars\" or \"sgd\""});
+        {"'nesterov' belongs to optimizer \"lars\" or \"muon\" or \"sgd\""});
   check(refused({{"beta1", 0.5}}), {"'beta1' belongs to optimizer \"adamw\" or \"lamb\"", "\"sgd\" has none"});
   check(refused({{"beta2", 1.0}, {"optimizer", "adamw"}}), {"'beta2' is 1", "less than 1"});
   check(refused({{"epsilon", 0.0}, {"optimizer", "adamw"}}), {"'epsilon' is 0", "more than 0"});
@@ -293,6 +294,8 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"alpha", 0.5}}), {"'alpha' belongs to optimizer \"rmsprop\""});
   check(refused({{"centered", int64_t{2}}, {"optimizer", "rmsprop"}}), {"'centered' is 2"});
   check(refused({{"trust_coefficient", 0.0}, {"optimizer", "lars"}}), {"'trust_coefficient' is 0", "more than 0"});
+  check(refused({{"momentum_only_factor", 0.0}, {"optimizer", "muon"}}),
+        {"'momentum_only_factor' is 0", "more than 0"});
   check(refused({{"trust_coefficient", 0.5}, {"optimizer", "lamb"}}),
         {"'trust_coefficient' belongs to optimizer \"lars\""});
 }

@@ -147,6 +147,49 @@ TEST_CASE("groups give parameters a decay and a rate of their own") {
   CHECK(groups == expected);
 }
 
+TEST_CASE("an optimiser by matrix knows rows, columns and outputs, and which parameters are vectors") {
+  const std::string body =
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nflat = Flatten (x)\nu = MatMul (flat, w)\n"
+      "t = Gemm <transB = 1> (u, v)\nf = Flatten (c)\nm = Concat <axis = 1> (t, f)\n"
+      "logits = arbalest.Linear <units = 3> (m)\n" +
+      std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[5, 8] v = {" + numbers(40) + "}";
+  const Program program =
+      program_of({"train.optimizer=muon", "train.momentum_only=[\"logits.*\"]", "train.momentum_only_factor=0.25",
+                  "train.rate_patterns=[\"*.bias\"]", "train.rate_factors=[2]"},
+                 false, body);
+  const Graph& graph = program.training().graph;
+  const std::vector<int64_t> numbers = ints_attribute(graph.nodes.at(size_t(graph.find_node("update"))), "matrices");
+  std::map<int64_t, std::vector<int64_t>> by_place;  // parameters lie in the order of `matrices`
+  std::map<std::string, std::vector<int64_t>> found;
+  for (const Value& value : graph.values) {
+    if (value.view.base == program.training().arenas.weights) by_place[value.view.offset_bytes] = {};
+  }
+  REQUIRE(numbers.size() == 3 * by_place.size());
+  size_t at = 0;
+  for (auto& [place, matrix] : by_place) {
+    matrix.assign(numbers.begin() + int64_t(at), numbers.begin() + int64_t(at) + 3);
+    at += 3;
+  }
+  for (const Value& value : graph.values) {
+    if (value.view.base == program.training().arenas.weights) found[value.name] = by_place[value.view.offset_bytes];
+  }
+  const int64_t features = value(graph, "logits.weight").type.shape[1];
+  const std::map<std::string, std::vector<int64_t>> expected = {{"c.weight", {4, 18, 0}},
+                                                                {"c.bias", {4, 1, 0}},
+                                                                {"w", {72, 8, 1}},
+                                                                {"v", {5, 8, 0}},
+                                                                {"logits.weight", {3 * features, 1, 0}},
+                                                                {"logits.bias", {3, 1, 0}}};
+  CHECK(found == expected);
+  const auto groups = groups_of(program);
+  CHECK(groups.at("w") == std::pair{0.001, 1.0});
+  CHECK(groups.at("c.bias") == std::pair{0.001, 0.5});
+  CHECK(groups.at("logits.weight") == std::pair{0.001, 0.25});
+  CHECK(contains(refusal({"train.optimizer=muon", "train.momentum_only=[\"heads.*\"]"}),
+                 "'momentum_only': no parameter is called"));
+  CHECK(contains(refusal({"train.momentum_only_factor=2"}), "belongs to optimizer \"muon\""));
+}
+
 TEST_CASE("parameter groups are counted, and too many are refused") {
   const auto groups = [](int count) {
     std::string body = "l0 = arbalest.Linear <units = 2> (x)\n", patterns, factors;

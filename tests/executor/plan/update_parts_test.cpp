@@ -313,6 +313,7 @@ TEST_CASE("between devices what the last bucket of gradients lacks is updated wh
   CHECK(cut_of(of_buckets(), 2, 1).early > 0);
   CHECK(cut_of(of_buckets(kWhole), 2, 1).early == 0);
   CHECK(cut_of(of_buckets(", optimizer = \"lars\", momentum = 0.9"), 2, 1).early == 0);
+  CHECK(cut_of(of_buckets(", optimizer = \"muon\", momentum = 0.9"), 2, 1).early == 0);
   CHECK(cut_of(of_buckets(", accumulate = 2"), 2, 1).early == 0);
   CHECK(cut_of(of_buckets(), 1, 2).early == 0);  // nothing travels
   TinyNet one = of_buckets();

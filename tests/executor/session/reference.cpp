@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -22,7 +23,7 @@ namespace {
 constexpr double kMean = 0.2, kDeviation = 0.3;  // of TinyNet's Augment
 constexpr uint64_t kSeed = 1;
 constexpr double kBeta1 = 0.8, kBeta2 = 0.95, kEpsilon = 1e-3;
-constexpr double kAlpha = 0.75, kTrust = 0.125;
+constexpr double kAlpha = 0.75, kTrust = 0.125, kVectorFactor = 0.5, kRowEpsilon = 0.25;
 
 std::vector<double> pixels(const Source& source, int64_t sample, int32_t& label) {
   const ImageBatch one = image_batch(source, {sample});
@@ -55,11 +56,20 @@ Matrix orthogonal(Matrix x, size_t columns) {
   const size_t rows = x.size() / columns;
   double squares = 0;
   for (const double each : x) squares += each * each;
-  for (double& each : x) each /= squares > 0 ? std::sqrt(squares) : 1;
+  for (double& each : x) each /= std::sqrt(squares) + 1e-7;
   for (int step = 0; step < 5; ++step) {
     const Matrix a = product(x, transposed(x, columns), columns, rows), ax = product(a, x, rows, columns);
     const Matrix aax = product(a, ax, rows, columns);
     for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] - 4.775 * ax[i] + 2.0315 * aax[i];
+  }
+  return x;
+}
+
+// Each row divided by its norm + ε.
+Matrix with_equal_rows(Matrix x, size_t columns) {
+  for (auto row = x.begin(); row < x.end(); row += int64_t(columns)) {
+    const double squares = std::inner_product(row, row + int64_t(columns), row, 0.0);
+    std::for_each(row, row + int64_t(columns), [&](double& each) { each /= std::sqrt(squares) + kRowEpsilon; });
   }
   return x;
 }
@@ -102,6 +112,8 @@ Graph graph_of(const Setting& s) {
   if (!s.rule.empty()) net.train += fmt::format(", optimizer = \"{}\"", s.rule);
   if (s.rule == "rmsprop") net.train += fmt::format(", alpha = {}, epsilon = {}, centered = 1", kAlpha, kEpsilon);
   if (s.rule == "lars") net.train += fmt::format(", trust_coefficient = {}", kTrust);
+  if (s.rule == "muon") net.train += fmt::format(", momentum_only_factor = {}", kVectorFactor);
+  if (s.momentum_only) net.train += ", momentum_only = [\"logits.*\"]";
   if (s.rule == "lamb") net.train += fmt::format(", beta1 = {}, beta2 = {}, epsilon = {}", kBeta1, kBeta2, kEpsilon);
   if (s.ema > 0) net.train += fmt::format(", ema = {}", s.ema);
   if (s.clip > 0) net.train += fmt::format(", clip_norm = {}", s.clip);
@@ -139,7 +151,7 @@ std::string to_string(const Setting& s) {
       "decay {}, nesterov "
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
-      "{}, ema {}",
+      "{}{}, ema {}",
       s.strategy.name, s.strategy.every, fmt::join(s.hosts, ", "), s.strategy.every_hosts, s.strategy.alpha,
       s.strategy.follows_rate ? " as the rate" : "", s.strategy.beta, s.strategy.momentum, s.devices, s.learners,
       s.rate,
@@ -147,7 +159,8 @@ std::string to_string(const Setting& s) {
       : s.adamw       ? "adamw"
                       : "momentum",
       s.momentum, s.decay, s.nesterov, s.accumulate, fmt::join(s.milestones, ", "), s.hidden,
-      s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases, s.logits_factor, s.ema);
+      s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases, s.logits_factor,
+      s.momentum_only ? " by momentum only" : "", s.ema);
 }
 
 std::vector<double> weights_of(const TensorFile& file) {
@@ -301,6 +314,7 @@ Reference::Reference(const Setting& s)
   for (size_t i = 0; i < start.size(); ++i) {
     decay_.push_back(s.decay_biases || !perceptron_.is_bias(i) ? s.decay : 0);
     factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
+    if (s.rule == "muon" && !is_matrix(i)) factor_[i] *= kVectorFactor;
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
   weighed_ = outer_velocity_ = zeros;
@@ -419,7 +433,7 @@ void Reference::update(int64_t iteration) {
   for (Learner& learner : learners_) {
     clip(learner);
     const std::vector<double> ratio = trust(learner);
-    if (setting_.rule == "muon" && !restarts) turn(learner);
+    if ((setting_.rule == "muon" || setting_.rule == "rows") && !restarts) turn(learner);
     const Average& average = averages_[learner.host];
     const std::vector<double>& towards = kind_ == "papa" ? average.now : average.before;
     for (size_t i = 0; i < towards.size() && !restarts; ++i) {
@@ -472,20 +486,30 @@ double Reference::change(Learner& learner, size_t i, double rate) const {
     v = m * v + rate * g;
     return setting_.nesterov ? rate * g + m * v : v;
   }
-  if (setting_.rule == "muon") return rate * (decay_[i] * w + mean);
+  if (setting_.rule == "muon" || setting_.rule == "rows") return rate * (decay_[i] * w + mean);
   return rate * step(learner, i);
 }
 
-// The direction of Muon's update: the velocity, a matrix with its singular values brought near 1.
+bool Reference::is_matrix(size_t parameter) const {
+  return !perceptron_.is_bias(parameter) && !(setting_.momentum_only && perceptron_.is_last(parameter));
+}
+
+// The directions of an update by matrix: of a vector the momentum's.
 void Reference::turn(Learner& learner) const {
   const std::vector<size_t> begins = perceptron_.parameters();
+  const double m = setting_.momentum;
   for (size_t i = 0; i < weighed_.size(); ++i) {
-    learner.means[i] = learner.velocity[i] = setting_.momentum * learner.velocity[i] + learner.gradient[i];
+    const double g = learner.gradient[i], v = learner.velocity[i] = m * learner.velocity[i] + g;
+    learner.means[i] = setting_.nesterov ? g + m * v : v;
   }
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
-    if (perceptron_.is_bias(begins[p])) continue;
+    if (!is_matrix(begins[p])) continue;
     const auto begin = learner.means.begin() + int64_t(begins[p]), end = learner.means.begin() + int64_t(begins[p + 1]);
-    const std::vector<double> turned = orthogonal(std::vector<double>(begin, end), perceptron_.features(begins[p]));
+    const size_t columns = perceptron_.features(begins[p]);
+    const Matrix matrix(begin, end);
+    const double ratio = double(matrix.size() / columns) / double(columns);
+    Matrix turned = setting_.rule == "rows" ? with_equal_rows(matrix, columns) : orthogonal(matrix, columns);
+    for (double& each : turned) each *= setting_.rule == "rows" ? 1 : std::sqrt(std::max(1.0, ratio));
     std::copy(turned.begin(), turned.end(), begin);
   }
 }

@@ -26,7 +26,8 @@ struct Setting {
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   bool adamw = false;          // with β₁ = 0.8, β₂ = 0.95, ε = 1e-3
-  std::string rule;            // "rmsprop", "lars", "lamb" or "muon", in place of sgd, with numbers of reference.cpp
+  std::string rule;            // "rmsprop", "lars", "lamb", "muon" or "rows", with numbers of reference.cpp; "": sgd
+  bool momentum_only = false;  // of "muon": the last layer's steps are not made orthogonal
   double clip = 0;             // norm of all gradients; 0: any
   bool decay_biases = true;    // as attribute decay_norms
   double logits_factor = 1;    // of the rate of the last layer
@@ -108,7 +109,7 @@ class Reference {
   struct Learner {
     std::vector<double> weights, gradient;
     std::vector<double> velocity, squares;  // AdamW: the first and the second moment
-    std::vector<double> means;              // RMSprop: of gradients. Muon: the direction of the update
+    std::vector<double> means;              // RMSprop: of gradients. "muon" and "rows": the directions of the update
     int64_t updates = 0;                    // since they were zeros
     size_t host = 0;                        // whose average it follows
   };
@@ -126,6 +127,7 @@ class Reference {
   double step(Learner& learner, size_t i) const;
   double change(Learner& learner, size_t i, double rate) const;
   std::vector<double> trust(const Learner& learner) const;
+  bool is_matrix(size_t parameter) const;
   void turn(Learner& learner) const;
   void restart(Learner& learner) const;
   std::vector<double> mean(std::vector<double> Learner::*of, int host = -1) const;  // of a host's learners, or of all

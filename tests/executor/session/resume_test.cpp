@@ -154,7 +154,7 @@ TEST_CASE("a run that rests and goes on elsewhere trains the same bits") {
                      .synchronize = "strategy = \"sma\", every = 2",
                      .devices = devices,
                      .learners = learners});
-    cases.push_back({.train = "lr = 0.05, ema = 0.9",
+    cases.push_back({.train = "lr = 0.01, optimizer = \"muon\", momentum = 0.9, ema = 0.9",
                      .synchronize = "strategy = \"local\", every = 3",
                      .devices = devices,
                      .learners = learners});

@@ -82,6 +82,7 @@ TEST_CASE("an update whose loss is not finite is skipped and leaves everything a
       {.train = "lr = 0.01, optimizer = \"adamw\", weight_decay = 0.1"},
       {.train = "lr = 0.01, optimizer = \"lamb\", weight_decay = 0.1"},
       {.train = "lr = 0.01, optimizer = \"rmsprop\", accumulate = 2"},
+      {.train = "lr = 0.01, optimizer = \"muon\", momentum = 0.9, nesterov = 1, clip_norm = 0.3"},
   };
   for (const Skipping& each : cases) {
     CAPTURE(each.train);

@@ -572,10 +572,43 @@ def add_more_updates():
             optax.lamb(rate, beta1, beta2, epsilon, weight_decay=decay))
 
 
+def add_matrix_updates():
+    """Muon of two matrices and a vector. Of the second matrix, columns are outputs."""
+    rates, shapes, ratios = [0.125, 0.0625, 0.03125], [(13, 5), (4, 9), (10,)], [13 / 5, 9 / 4, 0]
+    turn = optax.contrib._muon.orthogonalize_via_newton_schulz
+
+    def flat(tree):
+        return np.concatenate([np.pad(np.ravel(each), (0, padding)) for each, padding in zip(tree, (63, 28, 0))])
+
+    def orthogonal(tree, _):
+        return tuple(math.sqrt(max(1, ratio)) * turn(each, jnp.asarray([3.4445, -4.775, 2.0315]), 5, eps=1e-7)
+                     if ratio else each for each, ratio in zip(tree, ratios))
+
+    for name, momentum, decay, nesterov in [("plain", 0.0, 0.0, False), ("momentum and decay", 0.875, 0.125, False),
+                                            ("Nesterov", 0.75, 0.0625, True)]:
+        transformation = optax.chain(
+            optax.trace(momentum, nesterov), optax.stateless(orthogonal), optax.add_decayed_weights(decay),
+            optax.scale_by_learning_rate(lambda step: jnp.asarray(rates)[step]))
+        weights = tuple(jnp.asarray(draw(*shape)) for shape in shapes)
+        state = transformation.init(weights)
+        entry = {"name": f"Muon, {name}", "op": "arbalest.Muon", "matrix_units": True,
+                 "attributes": {"momentum": momentum, "nesterov": int(nesterov), "weight_decay": decay,
+                                "matrices": [13, 5, 0, 4, 9, 1, 10, 1, 0]},
+                 "weights": plain(flat(weights)),
+                 "tensors": plain(np.array([[0, 0], [2, 0], [3, 0]])) | {"type": "int32"}, "steps": []}
+        for rate in rates:
+            gradients = tuple(jnp.asarray(draw(*shape)) for shape in shapes)
+            change, state = transformation.update(gradients, state, weights)
+            weights = optax.apply_updates(weights, change)
+            entry["steps"].append(
+                {"learning_rate": rate, "gradients": plain(flat(gradients)), "weights": plain(flat(weights))})
+        updates.append(entry)
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
             add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed, add_triangles_and_sums,
-            add_response_normalisation]:
+            add_response_normalisation, add_matrix_updates]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

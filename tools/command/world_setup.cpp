@@ -115,14 +115,21 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   }
 }
 
-std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
-  const WorldSize size = parse_world_size("--world", text);
+std::vector<PlanDevice> on_hosts(int64_t hosts, const std::vector<PlanDevice>& of_each) {
   std::vector<PlanDevice> devices;
-  for (int host = 0; host < size.hosts; ++host) {
-    for (int index = 0; index < size.devices; ++index)
-      devices.push_back({kind, index, host, fmt::format("host{}", host), host});
+  for (int32_t host = 0; host < hosts; ++host) {
+    for (const PlanDevice& device : of_each) {
+      devices.push_back({device.kind, device.index, host, fmt::format("host{}", host), host});
+    }
   }
   return devices;
+}
+
+std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
+  const WorldSize size = parse_world_size("--world", text);
+  std::vector<PlanDevice> of_each;
+  for (int index = 0; index < size.devices; ++index) of_each.push_back({kind, index});
+  return on_hosts(size.hosts, of_each);
 }
 
 WarningsOfFirst::WarningsOfFirst(const Ranks* ranks) {

@@ -22,7 +22,9 @@ std::shared_ptr<Ranks> join_world(const WorldOptions& options);
 // GPU each. Every rank calls it.
 void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session);
 
-// Devices of so many hosts with so many each, for plans: "2x4". `kind`: a device of that kind. Throws GraphError.
+// These devices on each of so many hosts with a process each, for plans: none of them need be there.
+std::vector<PlanDevice> on_hosts(int64_t hosts, const std::vector<PlanDevice>& of_each);
+// Devices of so many hosts with so many each: "2x4". `kind`: a device of that kind. Throws GraphError.
 std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind);
 
 // Until it is gone, warnings of ranks but the first are dropped: the first gives the same ones.

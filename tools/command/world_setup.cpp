@@ -75,9 +75,10 @@ void check_each_gpu_once(const Ranks& ranks, const Ranks::Parts& bus_ids) {
 
 }  // namespace
 
-std::shared_ptr<Ranks> join_world(const WorldOptions& options) {
-  const WorldSettings settings = detect_world(process_environment(), options);
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) {
+  WorldSettings settings = detect_world(process_environment(), options);
   if (settings.size == 1) return nullptr;
+  settings.takes_back = takes_back;
   auto ranks = std::make_shared<Ranks>(settings);
   if (!ranks->first()) return ranks;
   std::set<std::string> hosts;

@@ -14,8 +14,9 @@
 namespace arbalest {
 
 // The world that this process is started in, once all its ranks have met; nullptr: it is alone. Rank 0 says on standard
-// error how many they are. Throws as detect_world() and meet() do.
-std::shared_ptr<Ranks> join_world(const WorldOptions& options);
+// error how many they are. `takes_back`: ranks that are lost later may come back. Throws as detect_world() and meet()
+// do.
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back = false);
 
 // Makes the session one of all ranks: their devices in the order of ranks, and as many threads for each as the rank
 // with the fewest has. Only rank 0 writes files. `devices`: as --devices has them; with "auto" ranks of one host take a

@@ -235,12 +235,14 @@ void ConsoleObserver::rolled_back(const RolledBack& event) {
                     event.iteration, event.path, event.rate_factor, event.times, event.most));
 }
 
-void ConsoleObserver::lost(const RanksLost& event) {
+void ConsoleObserver::ranks_changed(const RanksChanged& event) {
   print(event.reason);
-  print(fmt::format(
-      "goes on without {} after iteration {}: {} learner{} left on {}, {} batch{} of theirs left out, {:.1f} s",
-      fmt::join(event.ranks, ", "), event.iteration, event.learners, event.learners == 1 ? "" : "s",
-      fmt::join(event.devices, ", "), event.left_out, event.left_out == 1 ? "" : "es", event.paused));
+  std::string who;
+  if (!event.lost.empty()) who = fmt::format(" without {}", fmt::join(event.lost, ", "));
+  if (!event.returned.empty()) who += fmt::format(" with {} again", fmt::join(event.returned, ", "));
+  print(fmt::format("goes on{} after iteration {}: {} learner{}{} on {}, {} batch{} of theirs left out, {:.1f} s", who,
+                    event.iteration, event.learners, event.learners == 1 ? "" : "s", event.lost.empty() ? "" : " left",
+                    fmt::join(event.devices, ", "), event.left_out, event.left_out == 1 ? "" : "es", event.paused));
 }
 
 void ConsoleObserver::skipped(const SampleSkipped& event) {

@@ -75,6 +75,7 @@ LeftState left_state(const SegmentState& state, const Plan& plan, const SegmentC
   } else {  // their mean is made anew
     left.run.apart = left.run.unaveraged = std::max<int64_t>(1, clock.apart(most));
   }
+  left.strategy = times.strategy;
   left.next = clock.cursor(most);
   return left;
 }

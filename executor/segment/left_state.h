@@ -20,9 +20,13 @@ struct LeftState {
   std::vector<int64_t> iterations;  // of the run, by learner
   int64_t averagings = 0;           // of the segment, that run.averages have seen
   int64_t segment = 0;              // number of the segment in the run
+  StrategyOptions strategy;         // by which the learners came there
   // An averaging between hosts has begun to change learners, and has not ended: how far learners are from their host's
   // average is unknown then.
   bool meeting = false;
+  int64_t fresh = 0;  // learners of a process that has come back, which have learnt nothing
+  // Once all are together: by learner of the processes that are there its number in `run`, or kNewLearner.
+  std::vector<int64_t> sources;
   Cursor next;  // after the latest update of the learner that is furthest ahead
 };
 

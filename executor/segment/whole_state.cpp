@@ -83,8 +83,32 @@ Cursor cursor_of(PartReader& in) {
   return cursor;
 }
 
-std::string packed(const LeftState& left) {
+void put(PartWriter& out, const StrategyOptions& strategy) {
+  out.array(strategy.name);
+  for (const int64_t number : {strategy.every, strategy.every_hosts, strategy.bucket_bytes}) out.number(number);
+  for (const double number : {strategy.alpha, strategy.beta, strategy.momentum, strategy.growth}) out.number(number);
+  out.number(strategy.follows_rate);
+}
+
+StrategyOptions strategy_of(PartReader& in) {
+  StrategyOptions strategy;
+  strategy.name = in.text();
+  for (int64_t* number : {&strategy.every, &strategy.every_hosts, &strategy.bucket_bytes}) {
+    *number = in.number<int64_t>();
+  }
+  for (double* number : {&strategy.alpha, &strategy.beta, &strategy.momentum, &strategy.growth}) {
+    *number = in.number<double>();
+  }
+  strategy.follows_rate = in.number<bool>();
+  return strategy;
+}
+
+// `frozen`: that of all, which one of them sends.
+std::string packed(const LeftState& left, const std::vector<std::byte>& frozen) {
   PartWriter out;
+  out.array(frozen);
+  out.number(left.fresh);
+  put(out, left.strategy);
   out.number(left.segment);
   out.number(left.averagings);
   out.number(left.meeting);
@@ -98,6 +122,7 @@ std::string packed(const LeftState& left) {
     out.array(average.before);
   }
   const MovingAverage& moving = left.run.moving_average;
+  out.number(moving.decay);
   out.array(moving.weights);
   out.number(moving.updates);
   out.number(moving.within);
@@ -105,9 +130,12 @@ std::string packed(const LeftState& left) {
   return std::move(out.bytes);
 }
 
-LeftState left_of(const std::string& part, double decay) {
+LeftState left_of(const std::string& part) {
   PartReader in(part);
   LeftState left;
+  left.run.frozen = in.array<std::byte>();
+  left.fresh = in.number<int64_t>();
+  left.strategy = strategy_of(in);
   left.segment = in.number<int64_t>();
   left.averagings = in.number<int64_t>();
   left.meeting = in.number<bool>();
@@ -120,7 +148,7 @@ LeftState left_of(const std::string& part, double decay) {
     left.run.averages.back().before = in.array<std::byte>();
   }
   MovingAverage& moving = left.run.moving_average;
-  moving.decay = decay;
+  moving.decay = in.number<double>();
   moving.weights = in.array<std::byte>();
   moving.updates = in.number<int64_t>();
   moving.within = in.number<int64_t>();
@@ -161,8 +189,15 @@ LeftState exchanged(Ranks& ranks, const LeftState& mine) {
   std::vector<std::pair<int64_t, int64_t>> seen;  // by host: segment and averagings of its average
   const auto order = [](const LeftState& left) { return std::pair(left.segment, left.averagings); };
   bool first = true;
-  for (const std::string& part : ranks.exchange("left", packed(mine))) {
-    LeftState left = left_of(part, mine.run.moving_average.decay);
+  const std::vector<std::byte> frozen = ranks.first() ? mine.run.frozen : std::vector<std::byte>();
+  for (const std::string& part : ranks.exchange("left", packed(mine, frozen))) {
+    LeftState left = left_of(part);
+    if (first) {
+      all.run.frozen = std::move(left.run.frozen);
+      all.strategy = left.strategy;
+    }
+    all.sources.insert(all.sources.end(), size_t(left.fresh), kNewLearner);
+    for (size_t i = 0; i < left.run.learners.size(); ++i) all.sources.push_back(int64_t(all.run.learners.size() + i));
     if (first || order(left) > order(all)) {
       all.segment = left.segment;
       all.averagings = left.averagings;
@@ -184,7 +219,6 @@ LeftState exchanged(Ranks& ranks, const LeftState& mine) {
     seen[host] = order(left);
     all.run.averages[host] = std::move(left.run.averages.back());
   }
-  all.run.frozen = mine.run.frozen;
   if (all.meeting && !all.run.averages.empty()) meet_anew(all.run);
   return all;
 }

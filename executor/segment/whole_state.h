@@ -14,9 +14,10 @@ RunState gathered(Ranks& ranks, RunState mine);
 SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine);
 // The same for every rank.
 RunState exchanged(Ranks& ranks, RunState mine);
-// The same for ranks that are left. The result has all learners, and the cursor of the one that is furthest ahead. Each
-// host has the average of its rank that has seen most averagings; the moving average is that of the rank that has seen
-// most of all. If hosts were meeting, all learners start from the mean of the averages before the hosts' last ones.
+// The same for ranks that are left, and those that have come back. The result has all learners, and the cursor of the
+// one that is furthest ahead. Each host has the average of its rank that has seen most averagings; the moving average
+// is that of the rank that has seen most of all. If hosts were meeting, all learners start from the mean of the
+// averages before the hosts' last ones.
 LeftState exchanged(Ranks& ranks, const LeftState& mine);
 
 }  // namespace arbalest

@@ -125,7 +125,7 @@ void EventQueue::deliver(const Event& event) {
     void operator()(const Tuned& e) const { to.tuned(e); }
     void operator()(const CheckpointSaved& e) const { to.checkpoint(e); }
     void operator()(const RolledBack& e) const { to.rolled_back(e); }
-    void operator()(const RanksLost& e) const { to.lost(e); }
+    void operator()(const RanksChanged& e) const { to.ranks_changed(e); }
     void operator()(const RunFinished& e) const { to.finished(e); }
     void operator()(const RunFailed& e) const { to.failed(e); }
   };

@@ -51,7 +51,7 @@ class EventQueue final : public RunObserver {
   void skipped(const SampleSkipped& event) override { push(event); }
   void checkpoint(const CheckpointSaved& event) override { push(event); }
   void rolled_back(const RolledBack& event) override { push(event); }
-  void lost(const RanksLost& event) override { push(event); }
+  void ranks_changed(const RanksChanged& event) override { push(event); }
   void finished(const RunFinished& event) override { push_last(event); }
   void failed(const RunFailed& event) override { push_last(event); }
 
@@ -69,7 +69,7 @@ class EventQueue final : public RunObserver {
 
  private:
   using Event = std::variant<RunStarted, SamplesKept, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned,
-                             SampleSkipped, CheckpointSaved, RolledBack, RanksLost, RunFinished, RunFailed>;
+                             SampleSkipped, CheckpointSaved, RolledBack, RanksChanged, RunFinished, RunFailed>;
   void push(Event event);
   void push_last(Event event);
   void add(Event event);

@@ -152,15 +152,16 @@ struct RolledBack {
   double seconds = 0;
 };
 
-// Processes are lost, and the run goes on with the learners that are left (SessionOptions::on_lost).
-struct RanksLost {
-  std::string reason;                // what was found
-  std::vector<std::string> ranks;    // that are lost: "rank 2 on node07"
-  int64_t learners = 0;              // that are left, on all devices
+// Processes are lost or have come back, and the run goes on with those that are there (SessionOptions::on_lost).
+struct RanksChanged {
+  std::string reason;             // what was found
+  std::vector<std::string> lost;  // "rank 2 on node07"
+  std::vector<std::string> returned;
+  int64_t learners = 0;              // that are there, on all devices
   std::vector<std::string> devices;  // of these
-  int64_t left_out = 0;              // batches of theirs: of learners that were behind the one furthest ahead
+  int64_t left_out = 0;  // batches of those that are left: of learners that were behind the one furthest ahead
   int64_t epoch = 0, iteration = 0;  // that the run goes on after
-  double paused = 0;                 // seconds from the loss until training could go on
+  double paused = 0;                 // seconds from then until training could go on
   double seconds = 0;
 };
 
@@ -224,7 +225,7 @@ class RunObserver {
   virtual void skipped(const SampleSkipped&) {}          // once a sample
   virtual void checkpoint(const CheckpointSaved&) {}     // each file
   virtual void rolled_back(const RolledBack&) {}         // after divergence
-  virtual void lost(const RanksLost&) {}                 // the run goes on without ranks
+  virtual void ranks_changed(const RanksChanged&) {}     // the run goes on with other ranks
   virtual void finished(const RunFinished&) {}           // last, if all went well
   virtual void failed(const RunFailed&) {}               // last, otherwise
 };
@@ -250,7 +251,7 @@ class Observers final : public RunObserver {
   void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }
   void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
   void rolled_back(const RolledBack& event) override { pass(&RunObserver::rolled_back, event); }
-  void lost(const RanksLost& event) override { pass(&RunObserver::lost, event); }
+  void ranks_changed(const RanksChanged& event) override { pass(&RunObserver::ranks_changed, event); }
   void finished(const RunFinished& event) override { pass_last(&RunObserver::finished, event); }
   void failed(const RunFailed& event) override { pass_last(&RunObserver::failed, event); }
 

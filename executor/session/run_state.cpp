@@ -108,7 +108,17 @@ MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& wei
   return average;
 }
 
-RunState with_learners(const RunState& given, size_t devices, size_t learners, const StrategyOptions& before,
+RunState with_learners(const RunState& state, size_t devices, size_t learners, const StrategyOptions& before,
+                       const StrategyOptions& after) {
+  const size_t there = state.learners.size() / devices;
+  std::vector<int64_t> sources;
+  for (size_t d = 0; d < devices; ++d) {
+    for (size_t i = 0; i < learners; ++i) sources.push_back(i < there ? int64_t(d * there + i) : kNewLearner);
+  }
+  return with_learners(state, sources, before, after);
+}
+
+RunState with_learners(const RunState& given, const std::vector<int64_t>& sources, const StrategyOptions& before,
                        const StrategyOptions& after) {
   std::optional<RunState> met;
   if (given.averages.size() > 1) met = with_hosts_met(given);
@@ -117,19 +127,16 @@ RunState with_learners(const RunState& given, size_t devices, size_t learners, c
   CarryOver from{state, model, before, {}};
   LearnerState fresh{model.weights, model.statistics, {}};
   for (const std::vector<std::byte>& slot : state.learners.front().slots) fresh.slots.emplace_back(slot.size());
-  const size_t there = state.learners.size() / devices;
-  const bool alike = devices * learners == 1 || strategy_spec(before.name).replaces_models;
+  const bool alike = sources.size() == 1 || strategy_spec(before.name).replaces_models;
   RunState next;
   next.frozen = state.frozen;
   next.moving_average = caught_up(state, model.weights);
   next.moving_average.within = 0;
-  for (size_t d = 0; d < devices; ++d) {
-    for (size_t i = 0; i < learners; ++i) {
-      from.goes_on.push_back(i < there);
-      LearnerState learner = i < there ? state.learners[d * there + i] : fresh;
-      if (alike) learner.weights = model.weights;
-      next.learners.push_back(std::move(learner));
-    }
+  for (const int64_t source : sources) {
+    from.goes_on.push_back(source != kNewLearner);
+    LearnerState learner = source == kNewLearner ? fresh : state.learners[size_t(source)];
+    if (alike) learner.weights = model.weights;
+    next.learners.push_back(std::move(learner));
   }
   strategy_named(after.name).carry_over(from, next);
   return next;

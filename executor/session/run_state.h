@@ -85,6 +85,10 @@ std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learne
 // the shared model's weights. The strategy that goes on may change that. The moving average goes on, caught up.
 RunState with_learners(const RunState& state, size_t devices, size_t learners, const StrategyOptions& before,
                        const StrategyOptions& after);
+// The same for learners that each go on from the one with that number in `state`; kNewLearner: from none.
+RunState with_learners(const RunState& state, const std::vector<int64_t>& sources, const StrategyOptions& before,
+                       const StrategyOptions& after);
+inline constexpr int64_t kNewLearner = -1;
 
 // The run before a change of learners, for Strategy::carry_over() of the strategy that goes on.
 struct CarryOver {

@@ -28,7 +28,8 @@ struct WorldSize {
 
 inline constexpr const char* kLinkAssumptions =
     "a message takes latency + bytes / bandwidth; all-reduces go within hosts, then between them, each by a ring or a "
-    "tree, whichever is sooner; nothing else uses the links, and all devices come to a collective at the same time";
+    "tree, whichever is sooner; nothing else uses the links, and all devices and hosts are alike and come to a "
+    "collective at the same time";
 
 // Seconds of an all-reduce of `bytes` on each device: a reduce-scatter within each host, an all-reduce between hosts,
 // an all-gather within each host. Of n places a ring takes 2(n − 1) messages of bytes / n one after the other, a tree

@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "executor/run/task_error.h"
 #include "executor/session/facts.h"
@@ -106,29 +108,36 @@ bool goes_on_without_lost(const SessionOptions& options, const std::exception& e
   return options.ranks->lost() && !options.ranks->over();
 }
 
-std::vector<std::string> leave_out_lost(SessionOptions& options) {
-  Ranks& ranks = *options.ranks;
-  std::vector<std::string> names;  // of all, by their ranks before
-  std::map<int, int> places;       // by number: the rank before
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    names.push_back(ranks.name(rank));
-    places[ranks.number(rank)] = rank;
+void RanksOfRun::begin() {
+  if (ranks_) ranks_->begin();
+}
+
+RanksOfRun::Change RanksOfRun::meet(SessionOptions& options, bool take_back) {
+  const auto numbers = [this] {
+    std::set<int> numbers;
+    for (int rank = 0; rank < ranks_->size(); ++rank) numbers.insert(ranks_->number(rank));
+    return numbers;
+  };
+  const std::set<int> before = numbers();
+  const std::vector<int> back = ranks_->go_on(take_back);
+  const std::set<int> now = numbers();
+  Change change;
+  for (const int number : back) change.returned.push_back(ranks_->name_of(number));
+  for (const int number : before) {
+    const bool stays = now.contains(number) && std::find(back.begin(), back.end(), number) == back.end();
+    if (!stays) change.lost.push_back(ranks_->name_of(number));
   }
-  ranks.go_on();
-  std::map<int, int> now;  // by the rank before
-  for (int rank = 0; rank < ranks.size(); ++rank) now[places.at(ranks.number(rank))] = rank;
-  std::vector<PlanDevice>& devices = options.learners.devices;
-  std::erase_if(devices, [&](const PlanDevice& device) { return !now.contains(device.rank); });
+  options.ranks = ranks_;
+  options.learners.devices.clear();
   std::map<int32_t, int32_t> hosts;  // their numbers now
-  for (PlanDevice& device : devices) {
-    device.rank = now.at(device.rank);
+  for (PlanDevice device : devices_) {
+    const auto rank = now.find(device.rank);
+    if (rank == now.end()) continue;
+    device.rank = int32_t(std::distance(now.begin(), rank));
     device.host_number = hosts.emplace(device.host_number, int32_t(hosts.size())).first->second;
+    options.learners.devices.push_back(std::move(device));
   }
-  std::vector<std::string> lost;
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    if (!now.contains(int(rank))) lost.push_back(names[rank]);
-  }
-  return lost;
+  return change;
 }
 
 MonitorState monitor_of_first(Ranks& ranks, const Monitor& monitor) {

@@ -2,6 +2,7 @@
 #include "executor/training/training.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tbb/version.h>
 
 #include <algorithm>
@@ -41,6 +42,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
       observer_(events),
       monitor_(prepared_.program, options_.rules, events, prepared_.training->class_names()),
       cache_(options.shared ? options.shared->devices() : make_device_cache()),
+      others_{RanksOfRun(options_)},
       trace_(options_) {
   const bool tunes = options.learners.per_device == 0;
   if (tunes && options.numerics.deterministic) {
@@ -56,8 +58,13 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   checkpoints_.emplace(options_, prepared_, monitor_, events, started_);
   change_rate();
   if (options.ranks) check_world(*options.ranks, prepared_, options, checkpoints_->identity());
+  others_.ranks.begin();
   check_later_strategies();
   begin_whole();
+  if (others_.ranks.returns()) {
+    come_back();
+    return;
+  }
   if (options.checkpoints.from) {
     resume(*options.checkpoints.from);
     trace_.segment_begins(SegmentBegin::Resumed);
@@ -256,7 +263,8 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
       setup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       monitor_.begin();  // anew: nothing has been trained so far
     }
-    const bool trains = !anywhere(interrupted.load()) && !over && !complete_;  // otherwise nothing is left
+    const bool stops = !others_.came_back && anywhere(interrupted.load());
+    const bool trains = !stops && !over && !complete_;  // otherwise nothing is left
     if (trains) run_segments(interrupted);
     end = monitor_.finish(segment_->position(), monitor_.seconds(), why_ended());
     const auto& by = options_.execution.interrupted_by;
@@ -328,7 +336,8 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
           .due =
               [this] {
                 return time_is_up() || checkpoints_->wants_rest() || segment_->reports().diverged() ||
-                       checkpoints_->found_not_finite() || (options_.ranks && segment_is_over());
+                       checkpoints_->found_not_finite() || (options_.ranks && segment_is_over()) ||
+                       (others_.ranks.awaited() && !others_.too_late);
               }};
 }
 
@@ -342,6 +351,8 @@ std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
     return std::nullopt;
   }
   if (anywhere(checkpoints_->wants(segment_->iterations()))) checkpoints_->take(parts(), RunEnd::Unknown);
+  others_.take_back = options_.on_lost == OnLost::Continue && anywhere(takes_back());
+  if (others_.take_back) return std::nullopt;
   checkpoints_->plan_next(*segment_);
   const int64_t next = checkpoints_->next();
   return divergence_->finds() ? std::min(segment_->iterations() + 1, next) : next;
@@ -383,6 +394,11 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
   complete_ = nothing_left();
   const bool changes = search_ && search_->learners() != prepared_.request.learners;
   const bool stops = anywhere(interrupted.load());
+  const bool takes_back = std::exchange(others_.take_back, false);
+  if (!complete_ && !stops && takes_back) {
+    take_back();
+    return false;
+  }
   if (complete_ || stops || (!changes && !segment_->complete())) return true;
   const bool due = !search_ && checkpoints_->wants(segment_->iterations());
   if (anywhere(due)) checkpoints_->take(parts(), RunEnd::Unknown);
@@ -390,19 +406,56 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
   return false;
 }
 
-// The learners of the ranks that are left go on under a plan of their own.
 void Training::go_on_without_lost(const std::string& why) {
-  const double began = seconds();
   LeftState mine = segment_ ? segment_->left() : std::move(*made_.left);
   if (segment_) mine.segment = made_.segments;
   made_.left.reset();
-  const StrategyOptions before = prepared_.request.strategy;
   drop_segment(SegmentBegin::RanksLost);
-  RanksLost event;
+  meet_again(mine, why);
+}
+
+// At rank 0: true if ranks that have come back are to be taken in at this rest.
+bool Training::takes_back() {
+  if (!others_.ranks.awaited() || others_.too_late) return false;
+  PlanRequest rest = whole_;
+  rest.devices = others_.ranks.devices();
+  Cursor from = segment_->cursor();
+  others_.too_late = !take_rest(rest, from, prepared_.program);
+  return !others_.too_late;
+}
+
+// At a rest, for which ranks that have come back wait.
+void Training::take_back() {
+  checkpoints_->wait();
+  LeftState mine = segment_->left();
+  mine.segment = made_.segments;
+  drop_segment(SegmentBegin::PlannedAnew);
+  meet_again(mine, "");
+}
+
+// Begins at the point at which the others come to rest.
+void Training::come_back() {
+  const std::vector<PlanDevice>& devices = options_.learners.devices;
+  const auto own = std::count_if(devices.begin(), devices.end(),
+                                 [&](const PlanDevice& device) { return device.rank == options_.ranks->rank(); });
+  LeftState mine;
+  mine.segment = -1;
+  mine.fresh = own * prepared_.request.learners;
+  others_.came_back = true;
+  trace_.segment_begins(SegmentBegin::PlannedAnew);
+  meet_again(mine, "");
+}
+
+// The learners of the ranks that are there go on under a plan of their own. Those of ranks that have come back start
+// from the shared model.
+void Training::meet_again(const LeftState& mine, const std::string& why) {
+  const double began = seconds();
+  RanksChanged event;
   event.reason = why;
   for (bool made = false; !made;) {
-    const std::vector<std::string> lost = leave_out_lost(options_);  // throws if nobody can go on
-    event.ranks.insert(event.ranks.end(), lost.begin(), lost.end());
+    const RanksOfRun::Change change = others_.ranks.meet(options_, why.empty());  // throws if nobody can go on
+    event.lost.insert(event.lost.end(), change.lost.begin(), change.lost.end());
+    event.returned.insert(event.returned.end(), change.returned.begin(), change.returned.end());
     try {
       const LeftState all = exchanged(*options_.ranks, mine);
       made_.segments = all.segment;  // the same on every rank
@@ -412,15 +465,18 @@ void Training::go_on_without_lost(const std::string& why) {
         monitor_.begin();
       }
       if (options_.ranks->size() == 1) options_.ranks = nullptr;
-      make_segment_of_left(all, before);
+      make_segment_of_left(all);
       event.left_out = 0;
       for (const int64_t iterations : all.iterations) event.left_out += all.next.iteration - iterations;
       made = true;
     } catch (const RunError& error) {
       if (!goes_on_without_lost(options_, error)) throw;
+      if (event.reason.empty()) event.reason = error.what();
       segment_.reset();
     }
   }
+  if (!writes()) return;  // who has come back is known to rank 0
+  if (event.reason.empty()) event.reason = fmt::format("{} came back", fmt::join(event.returned, ", "));
   event.learners = segment_->clock().times().learners;
   for (const PlanDevice& device : prepared_.request.devices) event.devices.push_back(to_string(device));
   const RunPosition at = segment_->position();
@@ -428,11 +484,10 @@ void Training::go_on_without_lost(const std::string& why) {
   event.iteration = at.iteration;
   event.seconds = seconds();
   event.paused = event.seconds - began;
-  observer_.lost(event);
+  observer_.ranks_changed(event);
 }
 
-// `before`: the strategy by which the learners came there.
-void Training::make_segment_of_left(const LeftState& left, const StrategyOptions& before) {
+void Training::make_segment_of_left(const LeftState& left) {
   PlanRequest rest = whole_;
   rest.devices = options_.learners.devices;
   Cursor from = left.next;
@@ -443,9 +498,7 @@ void Training::make_segment_of_left(const LeftState& left, const StrategyOptions
   from = left.next;
   request_rest(prepared_.request.learners, from);
   make_segment(from);
-  const auto devices = prepared_.request.devices.size();
-  segment_->start_from(
-      with_learners(left.run, devices, size_t(prepared_.request.learners), before, prepared_.request.strategy));
+  segment_->start_from(with_learners(left.run, left.sources, left.strategy, prepared_.request.strategy));
   checkpoints_->set_identity(prepared_, monitor_);
   HeldBack held = observer_.held_back();
   leave_out_validation(held);
@@ -541,7 +594,7 @@ void Training::roll_back(const Diverged& error) {
 // The models of the devices of all ranks, in their order.
 std::vector<std::string> Training::models_of_all() const {
   const std::vector<std::string> own = device_models(segment_->plan().devices);
-  if (!options_.ranks) return own;
+  if (!options_.ranks || others_.came_back) return own;
   PartWriter mine;
   for (const std::string& model : own) mine.array(model);
   std::vector<std::string> all;

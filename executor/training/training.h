@@ -10,6 +10,7 @@
 #include <string>
 
 #include "executor/training/divergence.h"
+#include "executor/training/other_ranks.h"
 #include "executor/training/run_trace.h"
 #include "executor/world/agreement.h"
 
@@ -60,11 +61,16 @@ class Training {
   void next_segment();
   void give_up_learners(const std::string& why, const Cursor& at);
   void roll_back(const Diverged& error);
+  // Ranks that are lost, and that come back.
   void go_on_without_lost(const std::string& why);
-  void make_segment_of_left(const LeftState& left, const StrategyOptions& before);
+  bool takes_back();
+  void take_back();
+  void come_back();
+  void meet_again(const LeftState& mine, const std::string& why);
+  void make_segment_of_left(const LeftState& left);
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
-  SessionOptions options_;  // the devices and ranks are those that are left
+  SessionOptions options_;  // the devices and ranks are those that are there
   ModelFiles files_;        // holds its files before anything is opened
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
@@ -77,6 +83,12 @@ class Training {
     int64_t segments = 0;           // made so far
     std::optional<LeftState> left;  // of the segment before, while the next one is made
   } made_;
+  struct Others {
+    RanksOfRun ranks;
+    bool take_back = false;  // some have come back, and the segment rests to take them in
+    bool too_late = false;   // what is left to train is too little for all
+    bool came_back = false;  // this one has come back, while the others train
+  } others_;
   RunTrace trace_;
   std::optional<DivergencePolicy> divergence_;
   std::optional<Checkpoints> checkpoints_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "executor/world/part.h"
 
 namespace arbalest {
@@ -43,22 +44,25 @@ int64_t steady_ns() {
 
 }  // namespace
 
-Ranks::Ranks(const WorldSettings& settings) : Ranks(settings.rank, meet(settings)) {}
+Ranks::Ranks(const WorldSettings& settings) : Ranks(settings, meet(settings)) {}
 
-Ranks::Ranks(int number, Met met)
-    : number_(number),
-      connections_(std::move(met.connections)),
+Ranks::Ranks(const WorldSettings& settings, Met met)
+    : number_(settings.rank),
+      connections_(std::make_move_iterator(met.connections.begin()), std::make_move_iterator(met.connections.end())),
       hosts_(std::move(met.hosts)),
       own_address_(std::move(met.own_address)) {
-  there_.rank = number;
+  there_.rank = number_;
   there_.numbers.resize(hosts_.size());
   std::iota(there_.numbers.begin(), there_.numbers.end(), 0);
   losses_.gone.resize(hosts_.size());
   losses_.ready.resize(hosts_.size());
+  back_.settings = settings;
+  back_.door = std::move(met.door);
+  back_.returns = met.returns;
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (!connections_[i]) continue;
     connections_[i]->set_patience(kSilence);
-    threads_.emplace_back([this, i] { receive(i); });
+    threads_.emplace_back([this, i, connection = connections_[i]] { receive(first() ? int(i) : 0, connection); });
   }
   threads_.emplace_back([this] { stay_alive(); });
 }
@@ -71,13 +75,31 @@ Ranks::~Ranks() {
     closing_ = true;
     changed_.notify_all();
   }
-  for (const auto& connection : connections_) {
+  if (back_.keeper.joinable()) back_.keeper.join();  // no thread begins after it
+  Connections all = connections(), visiting;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [number, visit] : back_.visits) visiting.push_back(visit.connection);
+  }
+  for (const auto& connection : visiting) send(*connection, Frame::Kind::Failed, {}, "the run has ended");
+  all.insert(all.end(), visiting.begin(), visiting.end());
+  for (const auto& connection : all) {
     if (connection) send(*connection, Frame::Kind::Bye, {}, {});
   }
-  for (const auto& connection : connections_) {
+  for (const auto& connection : all) {
     if (connection) connection->shut_down();
   }
   for (std::thread& thread : threads_) thread.join();
+}
+
+Ranks::Connections Ranks::connections() const {
+  const std::scoped_lock lock(mutex_);
+  return connections_;
+}
+
+std::shared_ptr<Connection> Ranks::connection(int number) const {
+  const std::scoped_lock lock(mutex_);
+  return connections_[size_t(number)];
 }
 
 std::string Ranks::name_of(int number) const {
@@ -101,8 +123,10 @@ void Ranks::send(Connection& connection, Frame::Kind kind, std::string_view key,
 void Ranks::stay_alive() {
   std::unique_lock lock(mutex_);
   while (!closing_.load()) {
+    Connections all = connections_;
+    for (const auto& [number, visit] : back_.visits) all.push_back(visit.connection);
     lock.unlock();
-    for (const auto& connection : connections_) {
+    for (const auto& connection : all) {
       if (!connection) continue;
       try {
         connection->show_life();
@@ -115,22 +139,28 @@ void Ranks::stay_alive() {
   }
 }
 
-void Ranks::receive(size_t connection) {
-  const int from = first() ? int(connection) : 0;
+void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   try {
     for (;;) {
-      Frame frame = connections_[connection]->receive(kMostBytes);
+      Frame frame = connection->receive(kMostBytes);
       if (frame.kind == Frame::Kind::Bye) throw RunError("it has ended");
-      handle(from, std::move(frame));
+      if (visits(from)) {
+        answer(from, *connection, std::move(frame));
+      } else {
+        handle(from, *connection, std::move(frame));
+      }
     }
   } catch (const std::exception& error) {
     if (closing_.load() || ended_.load()) return;
-    connections_[connection]->shut_down();  // what is still sent there fails at once
+    const bool left = leaves(from, error.what());
+    if (left) send(*connection, Frame::Kind::Failed, {}, error.what());
+    connection->shut_down();  // what is still sent there fails at once
+    if (left) return;
     lose(fmt::format("{} is lost: {}", name_of(from), error.what()), from, first() ? Outcome::Left : Outcome::Over);
   }
 }
 
-void Ranks::handle(int from, Frame frame) {
+void Ranks::handle(int from, Connection& connection, Frame frame) {
   switch (frame.kind) {
     case Frame::Kind::Part: {
       const bool whole = !frame.bytes.empty() && frame.bytes.back() == 'w';
@@ -165,7 +195,7 @@ void Ranks::handle(int from, Frame frame) {
         const std::scoped_lock lock(mutex_);
         parts.resize(there_.numbers.size());
       }
-      return send(*connections_[size_t(from)], Frame::Kind::Whole, frame.key, packed(parts));
+      return send(connection, Frame::Kind::Whole, frame.key, packed(parts));
     }
     case Frame::Kind::GoesOn: {
       const std::scoped_lock lock(mutex_);
@@ -200,6 +230,7 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
     }
     if (--waiting->missing > 0) return;
     done = std::move(*waiting);
+    if (back_.door && !back_.begun && done.whole) back_.told[key].push_back(done.parts);
     all.pop_front();  // no rank's parts overtake each other
     if (all.empty()) waiting_.erase(key);
   }
@@ -210,7 +241,7 @@ void Ranks::finish(const std::string& key, Waiting waiting) {
   if (key == kEnd) ended_ = true;
   if (waiting.whole) {
     const std::string bytes = packed(waiting.parts);
-    for (const auto& connection : connections_) {
+    for (const auto& connection : connections()) {
       if (connection) send(*connection, Frame::Kind::Whole, key, bytes);
     }
   }
@@ -225,7 +256,7 @@ void Ranks::exchange(const std::string& key, std::string part, Then then) {
     waiting_[key].resize(1);
     waiting_[key].front().then = std::move(then);
   }
-  send(*connections_[0], Frame::Kind::Part, key, part + 'w');
+  send(*connection(0), Frame::Kind::Part, key, part + 'w');
 }
 
 Ranks::Parts Ranks::wait_for(const std::string& key, std::string part, bool whole) {
@@ -253,7 +284,7 @@ Ranks::Parts Ranks::exchange(const std::string& key, std::string part) {
 Ranks::Parts Ranks::gather(const std::string& key, std::string part) {
   if (first()) return wait_for(key, std::move(part), false);
   if (const std::optional<std::string> why = lost()) throw RunError(*why);
-  send(*connections_[0], Frame::Kind::Part, key, part + 'g');
+  send(*connection(0), Frame::Kind::Part, key, part + 'g');
   return {};
 }
 
@@ -276,7 +307,7 @@ Ranks::ClockReading Ranks::read_clock() {
     };
     lock.unlock();
     const int64_t sent = steady_ns();
-    send(*connections_[0], Frame::Kind::Clock, kClock, {});
+    send(*connection(0), Frame::Kind::Clock, kClock, {});
     lock.lock();
     changed_.wait(lock, [&] { return answer->came > 0 || lost_; });
     if (answer->came == 0) throw RunError(*lost_);
@@ -297,13 +328,13 @@ void Ranks::forget() {
 
 void Ranks::call(int64_t number) {
   const std::string bytes(reinterpret_cast<const char*>(&number), sizeof number);
-  if (!first()) return send(*connections_[0], Frame::Kind::Call, {}, bytes);
+  if (!first()) return send(*connection(0), Frame::Kind::Call, {}, bytes);
   {
     const std::scoped_lock lock(mutex_);
     if (number <= called_.load()) return;
     called_ = number;
   }
-  for (const auto& connection : connections_) {
+  for (const auto& connection : connections()) {
     if (connection) send(*connection, Frame::Kind::Call, {}, bytes);
   }
 }
@@ -323,22 +354,23 @@ void Ranks::lose(const std::string& message, int from, Outcome outcome) {
     known = lost_.has_value();
     if (!known) lost_ = message;
   }
-  for (size_t number = 1; first() && number < connections_.size(); ++number) {
-    if (int(number) != from) send(*connections_[number], Frame::Kind::Failed, over ? "" : kLeft, message);
+  const Connections all = first() ? connections() : Connections();
+  for (size_t number = 1; number < all.size(); ++number) {
+    if (int(number) != from) send(*all[number], Frame::Kind::Failed, over ? "" : kLeft, message);
   }
   if (listener_ && !known) listener_(message);
 }
 
-void Ranks::go_on() {
+std::vector<int> Ranks::go_on(bool take_back) {
   std::unique_lock lock(mutex_);
   losses_.begun = false;
   if (!first()) {
     lock.unlock();
-    send(*connections_[0], Frame::Kind::GoesOn, {}, {});
+    send(*connection(0), Frame::Kind::GoesOn, {}, {});
     lock.lock();
     changed_.wait(lock, [this] { return losses_.begun || losses_.over; });
     if (!losses_.begun) throw RunError(*losses_.over);
-    return;
+    return {};
   }
   const auto awaited = [this](int number) {
     return number != number_ && !losses_.gone[size_t(number)] && !losses_.ready[size_t(number)];
@@ -348,20 +380,30 @@ void Ranks::go_on() {
   lock.unlock();
   // Messages about this loss go out before, and those about another one after.
   const std::scoped_lock listening(listening_);
-  std::vector<int> left;
+  std::vector<int> left, back;
   {
     const std::scoped_lock again(mutex_);
     if (losses_.over) throw RunError(*losses_.over);
     std::copy_if(there_.numbers.begin(), there_.numbers.end(), std::back_inserter(left),
                  [this](int number) { return !losses_.gone[size_t(number)]; });
     std::fill(losses_.ready.begin(), losses_.ready.end(), false);
+    for (const auto& [number, visit] : back_.visits) {
+      if (!take_back || !visit.ready) continue;
+      back.push_back(number);
+      connections_[size_t(number)] = visit.connection;
+      losses_.gone[size_t(number)] = false;
+    }
+    for (const int number : back) back_.visits.erase(number);
   }
+  left.insert(left.end(), back.begin(), back.end());
+  std::sort(left.begin(), left.end());
   PartWriter numbers;
   numbers.array(left);
   begin_again(left);
   for (const int number : left) {
-    if (number != number_) send(*connections_[size_t(number)], Frame::Kind::Begin, {}, numbers.bytes);
+    if (number != number_) send(*connection(number), Frame::Kind::Begin, {}, numbers.bytes);
   }
+  return back;
 }
 
 void Ranks::begin_again(std::vector<int> numbers) {
@@ -372,6 +414,7 @@ void Ranks::begin_again(std::vector<int> numbers) {
   there_.numbers = std::move(numbers);
   waiting_.clear();
   lost_.reset();
+  back_.returns = false;
   losses_.begun = true;
   changed_.notify_all();
 }
@@ -407,9 +450,121 @@ void Ranks::fail(const std::string& message) {
     if (!lost_) lost_ = message;
     changed_.notify_all();
   }
-  for (const auto& connection : connections_) {
+  for (const auto& connection : connections()) {
     if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name_of(number_), message));
   }
+}
+
+void Ranks::begin() {
+  if (!back_.door) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    back_.begun = true;
+  }
+  back_.keeper = std::thread([this] { keep_door(); });
+}
+
+void Ranks::keep_door() {
+  constexpr auto kLook = std::chrono::milliseconds(100);  // how long the end of this rank waits for this thread
+  std::string stranger;                                   // not used: its process has an answer
+  while (!closing_.load()) {
+    std::shared_ptr<Connection> connection = back_.door->accept(kLook);
+    if (!connection) continue;
+    if (const auto visitor = greet(back_.settings, *connection, stranger)) let_in(*visitor, connection);
+  }
+}
+
+// Why a rank is not let in; "": it is.
+std::string Ranks::why_not(const Visitor& visitor) const {
+  const int number = visitor.rank, size = int(hosts_.size());
+  if (visitor.size != size)
+    return fmt::format("is of a world of {} ranks, and the run of one of {}", visitor.size, size);
+  if (number < 0 || number >= size) return "there is no such rank";
+  if (number == 0 || !losses_.gone[size_t(number)] || back_.visits.contains(number)) {
+    return fmt::format("{} is there, and would be there twice", name_of(number));
+  }
+  if (visitor.host == hosts_[size_t(number)]) return "";
+  return fmt::format("was on {} before; expected the same host, by its name or {}", printable(hosts_[size_t(number)]),
+                     kHostVariable);
+}
+
+void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection) {
+  constexpr auto kKnown = std::chrono::seconds(2);  // until the loss of a rank that was killed is known
+  const int number = visitor.rank;
+  const bool counts = number > 0 && number < int(hosts_.size());
+  std::string refused;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kKnown, [&] { return !counts || losses_.gone[size_t(number)] || closing_.load(); });
+    refused = why_not(visitor);
+    if (refused.empty()) back_.visits[number].connection = connection;
+  }
+  try {
+    if (refused.empty()) {
+      connection->set_patience(kSilence);
+      send_hosts(*connection, hosts_, own_address_, true);
+      threads_.emplace_back([this, number, connection] { receive(number, connection); });
+      return;
+    }
+    refused = fmt::format("{}: {}", visitor.name(), refused);
+    connection->send(Frame::Kind::Failed, {}, refused);
+    warn(refused);
+  } catch (const RunError& error) {  // it is gone already
+    leaves(number, error.what());
+  }
+}
+
+bool Ranks::visits(int number) const {
+  const std::scoped_lock lock(mutex_);
+  return back_.visits.contains(number);
+}
+
+// Answers a rank that comes back with what all had told before they began.
+void Ranks::answer(int visitor, Connection& connection, Frame frame) {
+  Parts parts(hosts_.size());
+  switch (frame.kind) {
+    case Frame::Kind::Part: {
+      const bool whole = !frame.bytes.empty() && frame.bytes.back() == 'w';
+      if (!whole) return;
+      frame.bytes.pop_back();
+      const std::scoped_lock lock(mutex_);
+      const std::vector<Parts>& told = back_.told[frame.key];
+      const size_t place = back_.visits.at(visitor).heard[frame.key]++;
+      if (place >= told.size()) throw RunError(fmt::format("it asks for '{}' once more than the others", frame.key));
+      parts = told[place];
+      parts[size_t(visitor)] = std::move(frame.bytes);
+      break;
+    }
+    case Frame::Kind::Clock: parts.front() = std::to_string(steady_ns()); break;
+    case Frame::Kind::GoesOn: {
+      const std::scoped_lock lock(mutex_);
+      back_.visits.at(visitor).ready = true;
+      return;
+    }
+    case Frame::Kind::Failed: throw RunError(printable(frame.bytes, true));
+    default: return;  // a sign of life
+  }
+  send(connection, Frame::Kind::Whole, frame.key, packed(parts));
+}
+
+// A rank that came back is gone before it was taken in. False: it is none of these.
+bool Ranks::leaves(int visitor, const std::string& why) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (back_.visits.erase(visitor) == 0) return false;
+  }
+  warn(fmt::format("{} does not come back: {}", name_of(visitor), why));
+  return true;
+}
+
+bool Ranks::returns() const {
+  const std::scoped_lock lock(mutex_);
+  return back_.returns;
+}
+
+bool Ranks::awaited() const {
+  const std::scoped_lock lock(mutex_);
+  return std::any_of(back_.visits.begin(), back_.visits.end(), [](const auto& visit) { return visit.second.ready; });
 }
 
 void Ranks::end() {

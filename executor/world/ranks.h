@@ -38,7 +38,8 @@ class Ranks {
   const std::string& host(int rank) const { return hosts_[size_t(number(rank))]; }
   const std::string& own_address() const { return own_address_; }     // an interface that other ranks reach
   std::string name(int rank) const { return name_of(number(rank)); }  // "rank 2 on node07", by its number
-  int on_this_host() const;                                           // ranks, this one included
+  std::string name_of(int number) const;
+  int on_this_host() const;  // ranks, this one included
 
   // Each rank gives a part under the same key, and gets those of all. Throws RunError if a rank is lost.
   Parts exchange(const std::string& key, std::string part);
@@ -68,15 +69,24 @@ class Ranks {
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
   std::optional<std::string> find_out() const;
 
-  // After a loss: goes on with the ranks that are left, which all call this, while nothing of theirs is under way here.
-  // Parts that were on their way are forgotten, and ranks count anew. Returns once rank 0 has heard of all of them, and
-  // throws RunError if rank 0 is lost, or if a rank has ended with an error.
-  void go_on();
+  // After a loss, or to take ranks back: goes on with the ranks that are left, which all call this, while nothing of
+  // theirs is under way here. Parts that were on their way are forgotten, and ranks count anew. Returns once rank 0 has
+  // heard of all of them, and throws RunError if rank 0 is lost, or if a rank has ended with an error.
+  // `take_back`: at rank 0, takes in those that wait for it; the result is their numbers there.
+  std::vector<int> go_on(bool take_back = false);
+
+  // Ranks that come back, if WorldSettings::takes_back. Rank 0 keeps what all exchange until it calls begin(). A lost
+  // rank that is started again meets rank 0 as it did at first, exchanges the same, with an answer that has its own
+  // part and what the others gave then, and so finds for itself whether it fits. Its go_on() then waits to be taken in.
+  void begin();
+  bool returns() const;  // this rank comes back, and has not been taken in yet
+  bool awaited() const;  // at rank 0: one waits to be taken in
+
   void fail(const std::string& message);  // this rank ends with an error, which the others hear
   void end();                             // waits until all ranks have come to their ends
 
  private:
-  Ranks(int number, Met met);
+  Ranks(const WorldSettings& settings, Met met);
 
   struct Waiting {
     Parts parts;
@@ -87,21 +97,30 @@ class Ranks {
     int64_t forgotten = 0;  // how often forget() had been called before
   };
 
-  void receive(size_t connection);
-  void handle(int from, Frame frame);
+  using Connections = std::vector<std::shared_ptr<Connection>>;
+  Connections connections() const;
+  std::shared_ptr<Connection> connection(int number) const;
+  void receive(int from, const std::shared_ptr<Connection>& connection);
+  void handle(int from, Connection& connection, Frame frame);
   void take_part(int from, const std::string& key, std::string part, bool whole, Then then);
   void finish(const std::string& key, Waiting waiting);
   enum class Outcome : uint8_t { Left, Over };  // others may go on, or nobody may
   void lose(const std::string& message, int from, Outcome outcome);
   void begin_again(std::vector<int> numbers);
-  std::string name_of(int number) const;
   void stay_alive();
+  // Those that come back, at rank 0.
+  void keep_door();
+  void let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection);
+  std::string why_not(const Visitor& visitor) const;
+  bool visits(int number) const;
+  void answer(int visitor, Connection& connection, Frame frame);
+  bool leaves(int visitor, const std::string& why);
   void send(Connection& connection, Frame::Kind kind, std::string_view key, std::string_view bytes);
   std::vector<std::string> wait_for(const std::string& key, std::string part, bool whole);
 
-  const int number_;                                      // of this rank
-  std::vector<std::unique_ptr<Connection>> connections_;  // as Met has them
-  const std::vector<std::string> hosts_;                  // by number
+  const int number_;                      // of this rank
+  Connections connections_;               // as Met has them; changed under the mutex
+  const std::vector<std::string> hosts_;  // by number
   const std::string own_address_;
   struct There {  // changed under the mutex, while this rank waits in go_on()
     int rank = 0;
@@ -118,6 +137,19 @@ class Ranks {
     // At rank 0, by number: which ranks are lost for good, and which have called go_on().
     std::vector<bool> gone, ready;
   } losses_;
+  struct Visit {
+    std::shared_ptr<Connection> connection;
+    std::map<std::string, size_t> heard;  // parts, by key
+    bool ready = false;                   // has called go_on()
+  };
+  struct Back {
+    WorldSettings settings;
+    std::unique_ptr<Listener> door;  // nullptr: no rank comes back
+    bool begun = false, returns = false;
+    std::map<std::string, std::vector<Parts>> told;  // what all exchanged before, by key
+    std::map<int, Visit> visits;                     // by number
+    std::thread keeper;                              // of the door
+  } back_;
   std::function<void(const std::string&)> listener_;
   struct Calls {
     std::mutex under_way;   // of a Then

@@ -27,6 +27,7 @@ namespace {
 constexpr uint64_t kSmall = 1 << 20;  // bytes of a frame: the hosts of 65536 ranks
 constexpr const char* kProtocol = "arbalest world 1";
 constexpr auto kAnswer = std::chrono::milliseconds(3000);  // time for an answer
+constexpr const char* kReturns = "returns";                // key of the hosts' frame: the others have begun
 constexpr auto kTellAfter = std::chrono::milliseconds(2000);
 
 std::string challenge() {
@@ -60,9 +61,7 @@ std::string as_lines(const std::vector<std::string>& lines) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-struct Hello {
-  int rank = -1, size = 0;
-  std::string host, process;
+struct Hello : Visitor {
   std::string proof, challenge;
 };
 
@@ -86,7 +85,9 @@ Hello parse_hello(const std::string& text) {
 class RankZero {
  public:
   explicit RankZero(const WorldSettings& settings)
-      : settings_(settings), listener_(settings.host, settings.port), began_(std::chrono::steady_clock::now()) {
+      : settings_(settings),
+        listener_(std::make_unique<Listener>(settings.host, settings.port)),
+        began_(std::chrono::steady_clock::now()) {
     met_.connections.resize(size_t(settings.size));
     met_.hosts.resize(size_t(settings.size));
     processes_.resize(size_t(settings.size));
@@ -107,14 +108,13 @@ class RankZero {
         warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, named(missing()),
                          settings_.told_by));
       }
-      if (auto connection = listener_.accept(std::chrono::milliseconds(200))) receive(std::move(connection));
+      if (auto connection = listener_->accept(std::chrono::milliseconds(200))) receive(std::move(connection));
     }
     met_.own_address = address();
-    std::vector<std::string> lines = met_.hosts;
-    lines.push_back(met_.own_address);
     for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
-      met_.connections[rank]->send(Frame::Kind::Begin, {}, as_lines(lines));
+      send_hosts(*met_.connections[rank], met_.hosts, met_.own_address, false);
     }
+    if (settings_.takes_back) met_.door = std::move(listener_);
     return std::move(met_);
   }
 
@@ -163,27 +163,7 @@ class RankZero {
   }
 
   void receive(std::unique_ptr<Connection> connection) {
-    Hello hello;
-    const std::string ours = challenge();
-    try {
-      connection->set_patience(kAnswer);
-      connection->set_deadline(std::chrono::steady_clock::now() + kAnswer);
-      connection->send(Frame::Kind::Challenge, {}, ours);
-      hello = parse_hello(connection->receive(kSmall).bytes);
-      connection->set_deadline(std::nullopt);
-      if (hello.proof != proof(settings_.secret, fmt::format("rank {}", hello.rank), ours)) {
-        strangers_ = fmt::format("; a process on {} that says it is rank {} has another secret ({} or --secret-file)",
-                                 printable(hello.host), hello.rank, kSecretVariable);
-        connection->send(
-            Frame::Kind::Refused, {},
-            fmt::format("rank 0, on {}, has another secret ({} or --secret-file)", met_.hosts[0], kSecretVariable));
-        return;
-      }
-      connection->send(Frame::Kind::Welcome, {}, proof(settings_.secret, "rank 0", hello.challenge));
-    } catch (const RunError&) {  // not one of ours, or gone already
-      return;
-    }
-    take(hello, std::move(connection));
+    if (const auto visitor = greet(settings_, *connection, strangers_)) take(*visitor, std::move(connection));
   }
 
   // A rank that is gone already is missing again, and may be started anew.
@@ -193,10 +173,9 @@ class RankZero {
     }
   }
 
-  void take(const Hello& hello, std::unique_ptr<Connection> connection) {
+  void take(const Visitor& hello, std::unique_ptr<Connection> connection) {
     forget_ended();
-    const std::string who =
-        fmt::format("rank {} on {} (process {})", hello.rank, printable(hello.host), printable(hello.process));
+    const std::string who = hello.name();
     const auto fail = [&](const std::string& message) {
       try {
         connection->send(Frame::Kind::Failed, {}, message);
@@ -220,7 +199,7 @@ class RankZero {
   }
 
   const WorldSettings& settings_;
-  Listener listener_;
+  std::unique_ptr<Listener> listener_;
   const SteadyTime began_;
   Met met_;
   std::vector<std::string> processes_;  // by rank: their numbers
@@ -263,6 +242,7 @@ Met visit(const WorldSettings& settings) {
     // Rank 0 gives up first, unless it is gone.
     const Frame begin = connection->receive(kSmall);
     if (begin.kind != Frame::Kind::Begin) fail_as_told(settings, begin);
+    met.returns = begin.key == kReturns;
     met.hosts = lines_of(begin.bytes);
   } catch (const RunError& error) {
     const std::string what = error.what();
@@ -279,6 +259,39 @@ Met visit(const WorldSettings& settings) {
 }
 
 }  // namespace
+
+std::string Visitor::name() const {
+  return fmt::format("rank {} on {} (process {})", rank, printable(host), printable(process));
+}
+
+std::optional<Visitor> greet(const WorldSettings& settings, Connection& connection, std::string& stranger) {
+  try {
+    const std::string ours = challenge();
+    connection.set_patience(kAnswer);
+    connection.set_deadline(std::chrono::steady_clock::now() + kAnswer);
+    connection.send(Frame::Kind::Challenge, {}, ours);
+    const Hello hello = parse_hello(connection.receive(kSmall).bytes);
+    connection.set_deadline(std::nullopt);
+    if (hello.proof == proof(settings.secret, fmt::format("rank {}", hello.rank), ours)) {
+      connection.send(Frame::Kind::Welcome, {}, proof(settings.secret, "rank 0", hello.challenge));
+      return hello;
+    }
+    stranger = fmt::format("; a process on {} that says it is rank {} has another secret ({} or --secret-file)",
+                           printable(hello.host), hello.rank, kSecretVariable);
+    connection.send(
+        Frame::Kind::Refused, {},
+        fmt::format("rank 0, on {}, has another secret ({} or --secret-file)", settings.own_host, kSecretVariable));
+  } catch (const RunError&) {  // not one of ours, or gone already
+  }
+  return std::nullopt;
+}
+
+void send_hosts(Connection& connection, const std::vector<std::string>& hosts, const std::string& address,
+                bool returns) {
+  std::vector<std::string> lines = hosts;
+  lines.push_back(address);
+  connection.send(Frame::Kind::Begin, returns ? kReturns : "", as_lines(lines));
+}
 
 Met meet(const WorldSettings& settings) {
   if (settings.rank == 0) return RankZero(settings).wait();

@@ -34,6 +34,7 @@ struct WorldSettings {
   std::string secret;                  // "": none
   std::string own_host = host_name();  // or as kHostVariable names it
   double patience = 25;
+  bool takes_back = false;  // rank 0 lets ranks that were lost come back to its port
 };
 
 // The world that the options say or, without any, the innermost launcher's: torchrun, mpirun, srun. Size 1 if there is

@@ -86,11 +86,15 @@ class World:
     def __init__(self, folder, words, own, variables=None, before=None, rendezvous=None):
         at = rendezvous or f"127.0.0.1:{free_port()}"
         self.ranks = []
+
+        def start(rank):
+            by_hand = ["--rank", str(rank), "--world-size", str(len(own)), "--rendezvous", at]
+            return Rank([*words, *by_hand, *own[rank]], folder, os.path.join(folder, f"said-{rank}"),
+                        variables[rank] if variables else None, before[rank] if before else ())
+        self.start = start
         try:
-            for rank, more in enumerate(own):
-                by_hand = ["--rank", str(rank), "--world-size", str(len(own)), "--rendezvous", at]
-                self.ranks.append(Rank([*words, *by_hand, *more], folder, os.path.join(folder, f"said-{rank}"),
-                                       variables[rank] if variables else None, before[rank] if before else ()))
+            for rank in range(len(own)):
+                self.ranks.append(start(rank))
         except BaseException:
             self.__exit__()
             raise
@@ -101,6 +105,10 @@ class World:
     def __exit__(self, *_):
         for rank in self.ranks:
             rank.end()
+
+    def again(self, rank):
+        """Starts a rank that has ended once more."""
+        self.ranks[rank] = self.start(rank)
 
     def wait(self, seconds, apart_from=()):
         """The exit statuses of the ranks, of which those in `apart_from` are not waited for."""

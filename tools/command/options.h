@@ -140,7 +140,6 @@ struct BenchOptions {
   std::vector<std::string> cells;  // ids of those to look at; empty: all
   bool dry_run = false;            // print the cells, run nothing
   bool quote = false;              // predict the cells from profiles, measure nothing
-  std::optional<Link> link;        // between devices, for predictions
   bool anyway = false;             // measure on a machine that does other work
   bool retry = false;              // trials that failed run again
   int64_t gpu_memory = 0;          // of each GPU, for plans; 0: of those that are here

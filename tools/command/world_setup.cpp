@@ -75,9 +75,10 @@ void check_each_gpu_once(const Ranks& ranks, const Ranks::Parts& bus_ids) {
 
 }  // namespace
 
-std::shared_ptr<Ranks> join_world(const WorldOptions& options) {
-  const WorldSettings settings = detect_world(process_environment(), options);
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) {
+  WorldSettings settings = detect_world(process_environment(), options);
   if (settings.size == 1) return nullptr;
+  settings.takes_back = takes_back;
   auto ranks = std::make_shared<Ranks>(settings);
   if (!ranks->first()) return ranks;
   std::set<std::string> hosts;
@@ -115,14 +116,21 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   }
 }
 
-std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
-  const WorldSize size = parse_world_size("--world", text);
+std::vector<PlanDevice> on_hosts(int64_t hosts, const std::vector<PlanDevice>& of_each) {
   std::vector<PlanDevice> devices;
-  for (int host = 0; host < size.hosts; ++host) {
-    for (int index = 0; index < size.devices; ++index)
-      devices.push_back({kind, index, host, fmt::format("host{}", host), host});
+  for (int32_t host = 0; host < hosts; ++host) {
+    for (const PlanDevice& device : of_each) {
+      devices.push_back({device.kind, device.index, host, fmt::format("host{}", host), host});
+    }
   }
   return devices;
+}
+
+std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind) {
+  const WorldSize size = parse_world_size("--world", text);
+  std::vector<PlanDevice> of_each;
+  for (int index = 0; index < size.devices; ++index) of_each.push_back({kind, index});
+  return on_hosts(size.hosts, of_each);
 }
 
 WarningsOfFirst::WarningsOfFirst(const Ranks* ranks) {

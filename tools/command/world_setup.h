@@ -14,15 +14,18 @@
 namespace arbalest {
 
 // The world that this process is started in, once all its ranks have met; nullptr: it is alone. Rank 0 says on standard
-// error how many they are. Throws as detect_world() and meet() do.
-std::shared_ptr<Ranks> join_world(const WorldOptions& options);
+// error how many they are. `takes_back`: ranks that are lost later may come back. Throws as detect_world() and meet()
+// do.
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back = false);
 
 // Makes the session one of all ranks: their devices in the order of ranks, and as many threads for each as the rank
 // with the fewest has. Only rank 0 writes files. `devices`: as --devices has them; with "auto" ranks of one host take a
 // GPU each. Every rank calls it.
 void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session);
 
-// Devices of so many hosts with so many each, for plans: "2x4". `kind`: a device of that kind. Throws GraphError.
+// These devices on each of so many hosts with a process each, for plans: none of them need be there.
+std::vector<PlanDevice> on_hosts(int64_t hosts, const std::vector<PlanDevice>& of_each);
+// Devices of so many hosts with so many each: "2x4". `kind`: a device of that kind. Throws GraphError.
 std::vector<PlanDevice> devices_of_world(const std::string& text, PlanDevice::Kind kind);
 
 // Until it is gone, warnings of ranks but the first are dropped: the first gives the same ones.

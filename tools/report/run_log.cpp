@@ -140,7 +140,7 @@ class Run {
         {"skipped", &Run::skipped},   {"end", &Run::end},
         {"error", &Run::error},       {"resume", &Run::resume},
         {"rollback", &Run::rollback}, {"kept", &Run::kept},
-        {"lost", &Run::lost}};
+        {"lost", &Run::ranks},        {"returned", &Run::ranks}};
     const std::string name = event["event"];
     const auto found = kEvents.find(name);
     if (found == kEvents.end()) throw Fault{fmt::format("unknown event '{}'", name.substr(0, 40))};
@@ -244,8 +244,8 @@ class Run {
     for (const char* kind : {"progress", "epochs", "validations"}) leave_out_after(data_[kind], iteration);
   }
 
-  // Processes are lost, and the run goes on with fewer learners.
-  void lost(const Json& event) {
+  // Processes are lost or have come back, and the run goes on with other learners.
+  void ranks(const Json& event) {
     data_["losses"].push_back({{"iteration", number(event, "iteration")},
                                {"seconds", number(event, "seconds")},
                                {"learners", number(event, "learners")},

@@ -280,10 +280,6 @@ CLI::App& declare_file(Subcommands& commands) {
   app.add_flag("--quote", options.quote,
                "predict what each cell does, from profiles of one device that take seconds each; measure nothing");
   app.add_option_function<std::string>(
-         "--link", [&options](const std::string& link) { options.link = parse_link("--link", link); },
-         "with --quote: latency and bandwidth between devices, as in 10us,300GB/s")
-      ->type_name("LINK");
-  app.add_option_function<std::string>(
          "--gpu-memory", [&options](const std::string& size) { options.gpu_memory = bytes_of("--gpu-memory", size); },
          "of each GPU (80GiB), for cells whose GPUs are not in this machine")
       ->type_name("SIZE");
@@ -323,7 +319,6 @@ CLI::App& declare_file(Subcommands& commands) {
     if (options.gpu_memory > 0 && !options.dry_run && !options.quote) {
       throw GraphError("bench: --gpu-memory stands for GPUs that are not here; expected --dry-run or --quote with it");
     }
-    if (options.link && !options.quote) throw GraphError("bench: --link is for predictions; expected --quote with it");
   };
   return app;
 }

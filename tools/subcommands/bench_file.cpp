@@ -196,7 +196,7 @@ class Bench {
   const CellNeeds& needs(const BenchCell& cell, Measure measure) {
     const auto [place, fresh] = needs_.try_emplace({cell.id, measure});
     if (fresh && cell.peer.empty()) {
-      place->second = needs_of(cell_words(file_, cell, measure), options_.gpu_memory);
+      place->second = needs_of(cell_words(file_, cell, measure), hosts_in(cell.settings), options_.gpu_memory);
     }
     return place->second;
   }
@@ -414,7 +414,7 @@ class Bench {
       if (end.signal != 0) return strsignal(end.signal);
       return end.status == kDone ? "" : last_line(end.errors);
     };
-    Quoter quoter(identities_, (folder() / "profiles").string(), options_.link, run);
+    Quoter quoter(identities_, (folder() / "profiles").string(), file_.links, run);
     std::vector<Quote> quotes;
     for (const BenchCell& cell : cells_.cells) {
       if (!cell.peer.empty()) continue;

@@ -42,7 +42,7 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
 
 int command_run(const RunOptions& options) {
   check_paths(options);
-  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  const std::shared_ptr<Ranks> ranks = join_world(options.world, options.session.on_lost == OnLost::Continue);
   return run_as_rank(
       ranks.get(), [&] { return run(options, ranks); }, options.session.on_lost);
 }

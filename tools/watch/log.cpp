@@ -272,13 +272,14 @@ void JsonLog::rolled_back(const RolledBack& event) {
              {"rate_factor", event.rate_factor}});
 }
 
-void JsonLog::lost(const RanksLost& event) {
-  write(Json{{"event", "lost"},
+void JsonLog::ranks_changed(const RanksChanged& event) {
+  write(Json{{"event", event.lost.empty() ? "returned" : "lost"},
              {"epoch", event.epoch},
              {"iteration", event.iteration},
              {"seconds", event.seconds},
              {"reason", event.reason},
-             {"ranks", event.ranks},
+             {"ranks", event.lost},
+             {"returned", event.returned},
              {"learners", event.learners},
              {"devices", event.devices},
              {"batches_left_out", event.left_out},

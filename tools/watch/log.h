@@ -32,7 +32,7 @@ class JsonLog : public RunObserver {
   void tuned(const Tuned& event) override;
   void checkpoint(const CheckpointSaved& event) override;
   void rolled_back(const RolledBack& event) override;
-  void lost(const RanksLost& event) override;
+  void ranks_changed(const RanksChanged& event) override;
   void finished(const RunFinished& event) override;
   void failed(const RunFailed& event) override;
 

@@ -296,6 +296,87 @@ TEST_CASE("rank 0 that other hosts reach is found at addresses of either kind") 
   CHECK_NOTHROW(connect_to("::1", port, soon));
 }
 
+TEST_CASE("a lost rank that comes back hears what all had told, and is taken in once the others are ready") {
+  const int port = free_port();
+  std::promise<void> others_left;
+  const std::shared_future<void> left = others_left.get_future().share();
+  const std::string host = host_name();
+  const auto go_on = [&](Ranks& ranks) {
+    CHECK_THROWS_AS(ranks.exchange("never", ""), RunError);
+    ranks.go_on();
+    CHECK(ranks.size() == 2);
+    if (ranks.first()) others_left.set_value();
+    while (ranks.first() && !ranks.awaited()) std::this_thread::yield();
+    ranks.exchange("one is awaited", "");
+    const std::vector<int> back = ranks.go_on(true);
+    CHECK(back == (ranks.first() ? std::vector<int>{2} : std::vector<int>{}));
+    CHECK(ranks.exchange("after", std::to_string(ranks.rank())) == Ranks::Parts{"0", "1", "2"});
+    ranks.end();
+  };
+  const auto begin = [&](int rank, const std::function<void(Ranks&)>& then) {
+    WorldSettings own = settings(rank, 3, port);
+    own.takes_back = true;
+    Ranks ranks(own);
+    CHECK_FALSE(ranks.returns());
+    for (const char* turn : {"first", "second"}) ranks.exchange("facts", turn + std::to_string(rank));
+    ranks.begin();
+    then(ranks);
+  };
+  const auto turned = [&](const WorldSettings& own, const std::string& why) {
+    try {
+      Ranks ranks(own);
+      ranks.exchange("facts", "");
+      ranks.exchange("unheard of", "");
+      CHECK(false);
+    } catch (const RunError& error) {
+      has(error.what(), why);
+    }
+  };
+  const auto come_back = [&] {
+    left.wait();
+    turned(settings(1, 3, port), "rank 1 on " + host + " is there, and would be there twice");
+    turned(settings(2, 4, port), "is of a world of 4 ranks, and the run of one of 3");
+    turned(settings(0, 3, port), "Address already in use");
+    WorldSettings elsewhere = settings(2, 3, port);
+    elsewhere.own_host = "elsewhere";
+    turned(elsewhere, "was on " + host + " before; expected the same host");
+    turned(settings(2, 3, port), "it asks for 'unheard of' once more than the others");
+    Ranks ranks(settings(2, 3, port));
+    CHECK(ranks.returns());
+    CHECK(ranks.exchange("facts", "anew") == Ranks::Parts{"first0", "first1", "anew"});
+    CHECK(ranks.exchange("facts", "again") == Ranks::Parts{"second0", "second1", "again"});
+    ranks.go_on();
+    CHECK_FALSE(ranks.returns());
+    CHECK(ranks.exchange("after", "2") == Ranks::Parts{"0", "1", "2"});
+    ranks.end();
+  };
+  const auto found =
+      faults({[&] { begin(0, go_on); }, [&] { begin(1, go_on); }, [&] { begin(2, [](Ranks&) {}); }, come_back});
+  CHECK(found == std::vector<std::string>(4));
+}
+
+TEST_CASE("a rank that waits to be taken in is told when the run ends") {
+  const int port = free_port();
+  const auto found = faults({[&] {
+                               WorldSettings own = settings(0, 2, port);
+                               own.takes_back = true;
+                               Ranks ranks(own);
+                               ranks.begin();
+                               CHECK_THROWS_AS(ranks.exchange("never", ""), RunError);
+                               ranks.go_on();
+                               while (!ranks.awaited()) std::this_thread::yield();
+                               ranks.end();
+                             },
+                             [&] {
+                               { const Ranks lost(settings(1, 2, port)); }
+                               std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                               Ranks ranks(settings(1, 2, port));
+                               ranks.go_on();
+                             }});
+  CHECK(found[0].empty());
+  has(found[1], "the run has ended");
+}
+
 TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {
   std::atomic<int> late{0};
   const auto found = world(5, [&](Ranks& ranks) {

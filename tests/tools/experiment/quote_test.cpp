@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/plan/plan_part.h"
 #include "executor/trace/simulate.h"
 #include "tests/tools/experiment/bench_place.h"
 #include "tools/experiment/quote/plan_costs.h"
@@ -25,17 +26,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The plan of a graph of synthetic samples on so many CPU devices and learners.
-PlannedCell planned(const BenchPlace& place, const std::string& devices, int learners, const char* strategy = "ssgd") {
-  return plan_of({"bench", "scaling", place.path("g.onnxtxt"), "--devices", devices, "--learners",
-                  std::to_string(learners), "--strategy", strategy, "--threads", "1"});
+// The graph with a Synchronize node, for averagings between hosts that are rarer than those within.
+std::string with_synchronize() {
+  std::string text = kGraph;
+  const std::string before = "(trained, loss", line = "  report";
+  text.replace(text.find(before), before.size(), "(synced, loss");
+  text.insert(text.find(line), "  synced = arbalest.Synchronize <strategy = \"sma\"> (trained)\n");
+  return text;
 }
 
-// A profile as a trace of the plan would be, whose tasks take as long as `ns` says: of the simulation with such costs.
+// The plan of a graph of synthetic samples on so many devices and learners, of each of so many hosts.
+PlannedCell planned(const BenchPlace& place, const std::string& devices, int learners, const char* strategy = "ssgd",
+                    int hosts = 1, int every_hosts = 1) {
+  Words words = {"bench", "scaling",    place.path("g.onnxtxt"),  "--devices",
+                 devices, "--learners", std::to_string(learners), "--threads",
+                 "1"};
+  if (every_hosts > 1) {
+    words.insert(words.end(), {"--set", fmt::format("synchronize.every_hosts={}", every_hosts)});
+  } else {
+    words.insert(words.end(), {"--strategy", strategy});
+  }
+  return plan_of(words, hosts);
+}
+
+// A profile as a trace of the plan would be, whose tasks take as long as `ns` says, one number after the other: a
+// simulation with such costs.
 template <typename Ns>
 Profile profile_of(const PlannedCell& cell, const Ns& ns) {
   Costs costs;
-  for (const Task& task : cell.plan.tasks) costs.tasks.push_back({.duration = std::vector<int64_t>{ns(task)}});
+  for (const Task& task : cell.plan.tasks) costs.tasks.push_back({.duration = std::vector<int64_t>(ns(task))});
   costs.lanes.resize(cell.plan.lanes.size());
   costs.contention.resize(cell.plan.devices.size());
   Profile profile{{}, cell.plan};
@@ -56,8 +75,14 @@ Profile profile_of(const PlannedCell& cell, const Ns& ns) {
   return profile;
 }
 
-int64_t usual(const Task& task) {
-  return task.kind == Task::Kind::Compute ? 1'000'000 : task.kind == Task::Kind::Average ? 300'000 : 1000;
+std::vector<int64_t> usual(const Task& task) {
+  return {task.kind == Task::Kind::Compute ? 1'000'000 : task.kind == Task::Kind::Average ? 300'000 : 1000};
+}
+
+// Steps that vary.
+std::vector<int64_t> varied(const Task& task) {
+  const int64_t ns = usual(task).front();
+  return {ns, ns * 9 / 8, ns * 7 / 8, ns, ns * 5 / 4};
 }
 
 double iteration_ms(const PlannedCell& cell, const Profile& profile, const WorldLinks& links = {{0, 1e9}, {0, 1e9}}) {
@@ -95,6 +120,56 @@ TEST_CASE("devices that are not in the profile add what their links take") {
   const double latency = 5e-3;
   const double slow = iteration_ms(two, profile, {{latency, 1e15}, {latency, 1e15}});
   CHECK(slow >= fast + 2 * latency * 1e3 * 0.9);  // a ring of two sends two messages, one after the other
+}
+
+TEST_CASE("the part of one host takes as long as all hosts together") {
+  const BenchPlace place;
+  place.folder.write("g.onnxtxt", with_synchronize());
+  const WorldLinks links = {{5e-6, 1e9}, {1e-4, 1e8}};
+  for (const char* devices : {"cuda:0", "cuda:0-1"}) {
+    for (const int learners : {1, 2}) {
+      const Profile profile = profile_of(planned(place, "cuda:0", learners), varied);
+      for (const int hosts : {2, 3, 4}) {
+        for (const auto& [strategy, every] : {std::pair("ssgd", 1), std::pair("sma", 1), std::pair("", 4)}) {
+          INFO(fmt::format("{} x {}, {} learners, {} every {}", hosts, devices, learners, strategy, every));
+          const PlannedCell world = planned(place, devices, learners, strategy, hosts, every);
+          const auto run = [&](const Plan& plan, int simulated) {
+            Costs costs = costs_of_plan(plan, learners, profile, links);
+            costs.threads = {64 * simulated, 64 * simulated};  // a process each
+            return simulate(plan, costs, {.iterations = 120});
+          };
+          const Plan part = part_of(world.plan, 0);
+          const Simulation one = run(part, 1), all = run(world.plan, hosts);
+          CHECK(one.steady.iteration_ns == doctest::Approx(all.steady.iteration_ns).epsilon(1e-9));
+          // Without links the world is as fast as its hosts; with them it is not.
+          Costs free = costs_of_plan(part, learners, profile, {{0, 1e18}, {0, 1e18}});
+          free.threads = {64, 64};
+          CHECK(one.steady.iteration_ns > 1.01 * simulate(part, free, {.iterations = 120}).steady.iteration_ns);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("collectives between hosts take what both links do, and those of a host its own") {
+  const BenchPlace place;
+  place.folder.write("g.onnxtxt", with_synchronize());
+  const Profile profile = profile_of(planned(place, "cuda:0", 1), usual);
+  const WorldLinks links = {{5e-6, 1e9}, {1e-4, 1e8}};
+  const PlannedCell world = planned(place, "cuda:0-1", 1, "", 8, 4);
+  const Plan part = part_of(world.plan, 0);
+  const Costs costs = costs_of_plan(part, 1, profile, links);
+  int within = 0, between = 0;
+  for (size_t t = 0; t < part.tasks.size(); ++t) {
+    const Task& task = part.tasks[t];
+    if (task.kind != Task::Kind::Collective) continue;
+    const bool own = !part.lanes[size_t(task.lane)].spans.empty();
+    ++(own ? within : between);
+    const double seconds = all_reduce_seconds(double(task.reduced_bytes), {own ? 1 : 8, 2}, links);
+    CHECK(double(costs.tasks[t].duration.of(0)) == doctest::Approx(seconds * 1e9).epsilon(1e-6));
+  }
+  CHECK(within > 0);
+  CHECK(between > 0);
 }
 
 TEST_CASE("a GPU's step that collectives cut takes the time of its nodes, without that between launches") {
@@ -154,11 +229,14 @@ TEST_CASE("quotes come back from their file, and a file that holds none is refus
   const TestFolder folder;
   const std::string path = (folder / "quotes.json").string();
   CHECK(read_quotes(path).empty());
-  write_quotes(path, {{"0123", "45", "a CPU", "5 us, 1 GB/s", 12.5, 1 << 20, 60, ""}, {.cell = "67", .fault = "why"}});
+  write_quotes(path, {{"0123", "45", "a CPU", "5 us, 1 GB/s", 12.5, 0.9, 1 << 20, 60, "Bound by", ""},
+                      {.cell = "67", .fault = "why"}});
   const std::vector<Quote> quotes = read_quotes(path);
   REQUIRE(quotes.size() == 2);
   CHECK(quotes[0].images_per_second == 12.5);
+  CHECK(quotes[0].efficiency == 0.9);
   CHECK(quotes[0].run_seconds == 60);
+  CHECK(quotes[0].limit == "Bound by");
   CHECK(quotes[1].fault == "why");
   folder.write("quotes.json", std::string("{\"quotes\": 3}"));
   CHECK_THROWS_AS(read_quotes(path), RunError);
@@ -195,8 +273,39 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   CHECK(measured.find("Predicted") != measured.npos);
   CHECK(measured.find(" of 2 cells within 5 % of the images/s that were measured, 2 of 2 within 2 % of the memory") !=
         measured.npos);
-  CHECK(fault({"bench", "a.toml", "--link", "5us,1GB/s"}).find("expected --quote with it") != std::string::npos);
-  CHECK(fault({"bench", "a.toml", "--quote", "--link", "fast"}).find("--link 'fast'") != std::string::npos);
+}
+
+TEST_CASE("worlds are quoted with their efficiency, what bounds them, and what is assumed of links" *
+          doctest::test_suite("alone")) {
+  const BenchPlace place;
+  place.write("batch = 16\nhosts = [1, 2, 32]\ndevices = \"cpu:0\"\nthreads = 1\n");
+  REQUIRE(place.run("r.jsonl", {"--quote"}) == kDone);
+  std::vector<Quote> quotes = read_quotes(place.path("r/quotes.json"));
+  REQUIRE(quotes.size() == 3);
+  CHECK(quotes[0].images_per_second > 0);
+  CHECK(quotes[1].fault.find("[links] between = \"10us,400Gbit/s\"") != std::string::npos);
+
+  REQUIRE(place.run("r.jsonl", {"--quote", "--set", "links.between=1us,10GB/s"}) == kDone);
+  INFO(place.text("out"));
+  CHECK(place.text("errors").empty());  // the profile of one host is that of all
+  CHECK(place.text("out").find("links between hosts 1 us, 10 GB/s: a message takes") != std::string::npos);
+  const std::vector<Quote> fast = read_quotes(place.path("r/quotes.json"));
+  REQUIRE(place.run("r.jsonl", {"--quote", "--set", "links.between=20ms,1MB/s"}) == kDone);
+  const std::vector<Quote> slow = read_quotes(place.path("r/quotes.json"));
+  REQUIRE(fast.size() == 3);
+  REQUIRE(slow.size() == 3);
+  CHECK(fast[0].efficiency == 0);
+  for (const size_t world : {1, 2}) {
+    CHECK(fast[world].efficiency > 0);
+    CHECK(fast[world].efficiency < 1.01);
+    CHECK(slow[world].efficiency < 0.5 * fast[world].efficiency);
+    CHECK(slow[world].limit.starts_with("Each host: Bound by averaging"));
+  }
+  CHECK(fast[2].images_per_second ==
+        doctest::Approx(32 * fast[2].efficiency * fast[0].images_per_second).epsilon(1e-6));
+
+  CHECK(place.run("r.jsonl", {"--quote", "--set", "links.between=fast"}) == 2);
+  CHECK(place.text("errors").find("between 'fast': expected a latency") != std::string::npos);
 }
 
 }  // namespace quote_test

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "tests/io/test_folder.h"
@@ -138,26 +139,33 @@ TEST_CASE("of a run that went back, points that it gave up are left out") {
   CHECK(run["rollbacks"][0]["reason"] == "the loss is no longer finite after iteration 30");
 }
 
-TEST_CASE("a log tells of processes that were lost, and of the learners that went on") {
+TEST_CASE("a log tells of processes that were lost or came back, and of the learners that went on") {
   const TestFolder folder;
   const std::string path = (folder / "lost.jsonl").string();
   {
     JsonLog log(path, {});
     log.started({});
-    RanksLost event;
+    RanksChanged event;
     event.reason = "rank 2 on node07 is lost: its connection has ended";
-    event.ranks = {"rank 2 on node07"};
+    event.lost = {"rank 2 on node07"};
     event.learners = 3;
     event.devices = {"node05/cpu:0", "node06/cpu:0"};
     event.iteration = 120;
-    log.lost(event);
+    log.ranks_changed(event);
+    event.reason = "rank 2 on node07 came back";
+    event.returned = std::exchange(event.lost, {});
+    event.learners = 4;
+    event.iteration = 150;
+    log.ranks_changed(event);
   }
   const RunLog run = read_run_logs(path, "lost").front();
   CHECK(run["faulty_lines"] == 0);
-  REQUIRE(run["losses"].size() == 1);
+  REQUIRE(run["losses"].size() == 2);
   CHECK(run["losses"][0]["iteration"] == 120);
   CHECK(run["losses"][0]["learners"] == 3);
   CHECK(run["losses"][0]["reason"] == "rank 2 on node07 is lost: its connection has ended");
+  CHECK(run["losses"][1]["learners"] == 4);
+  CHECK(run["losses"][1]["reason"] == "rank 2 on node07 came back");
 }
 
 TEST_CASE("where logs lack the share of an epoch it follows from iterations") {

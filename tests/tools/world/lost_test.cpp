@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -16,7 +17,9 @@
 
 #include "base/error.h"
 #include "executor/trace/trace_file.h"
+#include "executor/training/checkpoint.h"
 #include "executor/world/ranks.h"
+#include "io/formats/safetensors.h"
 #include "tests/executor/world/free_port.h"
 #include "tests/tools/world/ranks.h"
 #include "tools/command/world_setup.h"
@@ -57,7 +60,114 @@ Words going_on(const Place& place, const char* strategy, const char* epochs) {
           "cpu:0",      "--on-lost", "continue", "--log", place.path("log")};
 }
 
+std::vector<float> floats_in(const TensorFile& file, const std::string& name) {
+  const NamedTensor* tensor = file.find(name);
+  REQUIRE(tensor);
+  std::vector<float> values(tensor->bytes.size() / sizeof(float));
+  std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
+  return values;
+}
+
+// Checks that the place's model is the mean of so many learners of its last checkpoint.
+void is_mean_of_learners(const Place& place, int learners) {
+  REQUIRE(!checkpoints_in(place.path("c")).empty());
+  const TensorFile kept = read_checkpoint(checkpoints_in(place.path("c")).front()).tensors;
+  const TensorFile model = read_safetensors(place.path("w"));
+  CHECK_FALSE(kept.find(fmt::format("learner {}/weights/{}", learners, model.tensors.front().name)));
+  int compared = 0;
+  for (const NamedTensor& tensor : model.tensors) {
+    if (!kept.find("learner 0/weights/" + tensor.name)) continue;  // statistics
+    std::vector<float> mean(floats_in(model, tensor.name).size(), 0);
+    for (int j = 0; j < learners; ++j) {
+      const std::vector<float> one = floats_in(kept, fmt::format("learner {}/weights/{}", j, tensor.name));
+      for (size_t i = 0; i < mean.size(); ++i) mean[i] += one[i] / float(learners);
+    }
+    const std::vector<float> found = floats_in(model, tensor.name);
+    for (size_t i = 0; i < mean.size(); ++i) CHECK(found[i] == doctest::Approx(mean[i]).epsilon(1e-5));
+    ++compared;
+  }
+  CHECK(compared > 2);
+}
+
 }  // namespace
+
+TEST_CASE("a killed rank that is started again trains with the others, and the model is of all") {
+  for (const char* strategy : {"local", "sma"}) {
+    CAPTURE(strategy);
+    const Place place;
+    Words words = going_on(place, strategy, "train.epochs=80");
+    words.insert(words.end(), {"--checkpoint", place.path("c")});
+    auto ranks = place.start(3, words);
+    int64_t returned = 0;
+    for (const size_t killed : {size_t{1}, size_t{2}}) {
+      await(place, "progress", 1);
+      ranks[killed]->send(SIGKILL);
+      CHECK(ranks[killed]->wait() == -SIGKILL);
+      await(place, "lost", returned + 1);
+      ranks[killed] = ranks[killed]->again();
+      await(place, "returned", ++returned);
+      const int64_t reports = count(events(place), "progress");
+      await(place, "progress", reports + 1);
+    }
+    expect(kDone, ranks);
+    has(ranks[0]->errors(), fmt::format("rank 1 on {} came back", host_name()));
+    has(ranks[0]->errors(), fmt::format("goes on with rank 2 on {} again after iteration ", host_name()));
+    for (const json& event : events(place)) {
+      if (event["event"] == "returned") CHECK(event["learners"] == 3);
+    }
+    CHECK(events(place).back()["reason"] == "complete");
+    if (std::string(strategy) == "local") is_mean_of_learners(place, 3);
+  }
+}
+
+TEST_CASE("rank 0 that is left alone takes the others back, one by one or together") {
+  const Place place;
+  auto ranks = place.start(3, going_on(place, "sma", "train.epochs=4000"));
+  await(place, "progress", 1);
+  for (const size_t rank : {size_t{1}, size_t{2}}) ranks[rank]->send(SIGKILL);
+  for (const size_t rank : {size_t{1}, size_t{2}}) CHECK(ranks[rank]->wait() == -SIGKILL);
+  await(place, "lost", 1);
+  for (const size_t rank : {size_t{1}, size_t{2}}) ranks[rank] = ranks[rank]->again();
+  const auto all_there = [&] {
+    const std::vector<json> all = events(place);
+    return std::any_of(all.begin(), all.end(),
+                       [](const json& event) { return event["event"] == "returned" && event["learners"] == 3; });
+  };
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (!all_there() && WallTime::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(all_there());
+  await(place, "progress", count(events(place), "progress") + 1);
+  ranks[2]->send(SIGTERM);
+  expect(kInterrupted, ranks);
+}
+
+TEST_CASE("a rank that comes back and differs is refused by name, and the others train on") {
+  const Place place;
+  auto ranks = place.start(3, going_on(place, "sma", "train.epochs=4000"));
+  await(place, "progress", 1);
+  const auto refused = [&](const std::unique_ptr<Rank>& rank, int status, const std::string& expected) {
+    CHECK(rank->wait() == status);
+    has(rank->errors(), expected);
+    await(place, "progress", count(events(place), "progress") + 1);
+  };
+  // One that is there.
+  const std::string host = host_name();
+  refused(ranks[1]->again(), kFailed, fmt::format("rank 1 on {} is there, and would be there twice", host));
+  ranks[1]->send(SIGKILL);
+  CHECK(ranks[1]->wait() == -SIGKILL);
+  await(place, "lost", 1);
+  refused(ranks[1]->again({"--seed", "7"}), kWrong, fmt::format("differs from rank 0 on {}: seed: 7", host));
+  refused(ranks[1]->again({"--set", "prefetch.source=glyphs:?train=520&test=100&size=16"}), kWrong,
+          "differs from rank 0");
+  refused(ranks[1]->again({"--learners", "2"}), kWrong, "differs from rank 0");
+  refused(ranks[1]->again({}, {"ARBALEST_HOST=elsewhere"}), kFailed,
+          fmt::format("was on {} before; expected the same host", host));
+  has(ranks[0]->errors(), fmt::format("rank 1 on {} does not come back: ", host));
+  ranks[1] = ranks[1]->again();
+  await(place, "returned", 1);
+  ranks[0]->send(SIGTERM);
+  expect(kInterrupted, ranks);
+}
 
 TEST_CASE("ranks that are killed one after the other leave the others training, down to the last") {
   for (const char* strategy : {"sma", "local"}) {

@@ -47,7 +47,7 @@ class Rank {
  public:
   // `variables`: "NAME=value", besides those of this process.
   Rank(const Words& words, const std::string& errors, Words variables = {}, const std::string& output = "/dev/null")
-      : errors_(errors) {
+      : words_(words), errors_(errors), variables_(variables) {
     variables.push_back(std::string(kWords) + "=");
     for (const std::string& word : words) variables.back() += word + "\n";
     std::vector<char*> environment;
@@ -71,6 +71,13 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
+  // Another process with the same command line, and other words after it.
+  std::unique_ptr<Rank> again(const Words& more = {}, const Words& variables = {}) const {
+    Words words = words_;
+    words.insert(words.end(), more.begin(), more.end());
+    return std::make_unique<Rank>(words, errors_ + " again", variables.empty() ? variables_ : variables);
+  }
+
   void send(int signal) const { kill(process_, signal); }
   // The exit status, or minus the signal that ended it. Kills a rank that hangs.
   int wait() {
@@ -90,7 +97,9 @@ class Rank {
   }
 
  private:
+  const Words words_;
   const std::string errors_;
+  const Words variables_;
   pid_t process_ = 0;
   rusage used_{};
 };

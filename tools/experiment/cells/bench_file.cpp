@@ -22,7 +22,7 @@ namespace arbalest {
 namespace {
 
 const std::vector<std::string> kSections = {"title",    "settings", "together", "derived", "exclude", "throughput",
-                                            "accuracy", "compare",  "price",    "peer",    "slurm"};
+                                            "accuracy", "compare",  "price",    "links",   "peer",    "slurm"};
 
 std::string kind_of(const toml::node& node) {
   std::ostringstream kind;
@@ -370,6 +370,22 @@ void read_price(const Reader& reader, const toml::node& node, BenchFile& file) {
       .refuse_others();
 }
 
+void read_links(const Reader& reader, const toml::node& node, BenchFile& file) {
+  const auto link = [&](const std::string& key, std::optional<Link>& value) {
+    return [&reader, key, &value](const toml::node& text) {
+      try {
+        value = parse_link(key, reader.text(text, key));
+      } catch (const GraphError& error) {
+        reader.fail(text, error.what());
+      }
+    };
+  };
+  Keys(reader, reader.table(node, "links"), "[links]")
+      .with("within", false, link("within", file.links.within))
+      .with("between", false, link("between", file.links.between))
+      .refuse_others();
+}
+
 void read_peers(const Reader& reader, const toml::table& peers, BenchFile& file) {
   for (const auto& [key, node] : peers) {
     Peer peer{.name = std::string(key.str()), .command = "", .when = "", .where = reader.where(node)};
@@ -481,6 +497,7 @@ BenchFile read_bench_file(const std::string& path, const std::vector<std::string
   if (const toml::node* peer = root.get("peer")) read_peers(reader, reader.table(*peer, "peer"), file);
   if (const toml::node* compare = root.get("compare")) read_comparison(reader, *compare, file);
   if (const toml::node* price = root.get("price")) read_price(reader, *price, file);
+  if (const toml::node* links = root.get("links")) read_links(reader, *links, file);
   if (const toml::node* slurm = root.get("slurm")) read_queue(reader, *slurm, file);
   return file;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "executor/trace/link_model.h"
 
 namespace arbalest {
 
@@ -83,6 +84,11 @@ struct QueueSettings {
   std::string apptainer, pyxis;                                                      // an image
 };
 
+// Links that predictions are for; none: those that are usual for the devices, which hosts do not have.
+struct StatedLinks {
+  std::optional<Link> within, between;  // of devices of a host, and of hosts
+};
+
 struct BenchFile {
   std::string path, title;
   std::vector<SettingAxis> axes;
@@ -92,6 +98,7 @@ struct BenchFile {
   std::optional<AccuracyRule> accuracy;
   std::optional<CellComparison> comparison;
   std::optional<BenchPrice> price;
+  StatedLinks links;
   std::vector<Peer> peers;
   QueueSettings queue;
 };

@@ -5,7 +5,9 @@
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -21,18 +23,20 @@ constexpr double kWarmUp = 0.25;
 // of 32 and 128: parts of backward passes took 0.3 to 0.5 of the time longer that an all-reduce ran next to them.
 constexpr double kCollectiveShare = 0.35;
 
-// The name of a task or node without the numbers of its device, learner and part: "cuda:3/learner 12/step" and
-// "cuda:0/learner 0/step" are the same.
+// The name of a task or node without the numbers of its device, learner and part, and without its host:
+// "host1/cuda:3/learner 12/step" and "cuda:0/learner 0/step" are the same.
 std::string without_numbers(const std::string& name) {
   std::string text;
+  constexpr std::string_view kHost = "host#/";
   for (size_t at = 0; at < name.size(); ++at) {
     const bool digit = std::isdigit(static_cast<unsigned char>(name[at])) != 0;
     const bool numbered = text.ends_with("learner ") || text.ends_with("cpu:") || text.ends_with("cuda:") ||
-                          text.ends_with("fill ") || text.ends_with("#");
+                          text.ends_with("fill ") || text.ends_with("host") || text.ends_with("#");
     if (digit && numbered) {
       if (!text.ends_with("#")) text += '#';
     } else {
       text += name[at];
+      if (text.ends_with(kHost)) text.resize(text.size() - kHost.size());
     }
   }
   return text;
@@ -83,7 +87,7 @@ void leave_out_launching(std::vector<double>& times, double step) {
 class PlanCosts {
  public:
   PlanCosts(const Plan& plan, int64_t learners, const Profile& profile, const WorldLinks& links)
-      : plan_(plan), profile_(profile), trace_(profile.trace), links_(links), learners_(learners) {
+      : plan_(plan), profile_(profile), trace_(profile.trace), links_(links), ranks_(ranks()), learners_(learners) {
     const SteadyState steady = find_steady_state(trace_.plan, trace_.tasks, kWarmUp);
     if (steady.iteration_ns <= 0) throw GraphError("the profile has too few iterations");
     measured_ = measure_costs(trace_, steady);
@@ -193,10 +197,27 @@ class PlanCosts {
     return ns;
   }
 
+  // The rank of each device of all hosts.
+  std::vector<int> ranks() const {
+    std::vector<int> ranks = plan_.ranks_of_devices;
+    if (ranks.empty()) {
+      for (const PlanDevice& device : plan_.devices) ranks.push_back(device.rank);
+    }
+    return ranks;
+  }
+
+  int64_t learners_of_host() const { return std::count(ranks_.begin(), ranks_.end(), ranks_.front()) * learners_; }
+
   double collective(const Task& task) const {
     const Lane& lane = plan_.lanes[size_t(task.lane)];
-    const auto devices = int64_t(lane.spans.empty() ? plan_.devices.size() : lane.spans.size());
-    return all_reduce_seconds(double(task.reduced_bytes), {1, devices}, links_) * 1e9;
+    std::set<int> hosts;
+    for (size_t device = 0; device < ranks_.size(); ++device) {
+      const bool spanned = std::find(lane.spans.begin(), lane.spans.end(), int32_t(device)) != lane.spans.end();
+      if (spanned || lane.spans.empty()) hosts.insert(ranks_[device]);
+    }
+    const auto devices = int64_t(lane.spans.empty() ? ranks_.size() : lane.spans.size());
+    const WorldSize size = {int64_t(hosts.size()), devices / int64_t(hosts.size())};
+    return all_reduce_seconds(double(task.reduced_bytes), size, links_) * 1e9;
   }
 
   // How many times as long a learner's task takes next to the others on its device.
@@ -238,7 +259,8 @@ class PlanCosts {
       case Task::Kind::Fill: costs.duration.scale(1 / parts_); break;
       default: break;
     }
-    if (task.learner > 0) costs.duration.begin_later(7 * task.learner);  // learners do not vary all at once
+    // Learners of a host do not vary all at once.
+    if (task.learner > 0) costs.duration.begin_later(7 * (task.learner % learners_of_host()));
     return costs;
   }
 
@@ -246,6 +268,7 @@ class PlanCosts {
   const Profile& profile_;
   const TraceFile& trace_;
   const WorldLinks links_;
+  const std::vector<int> ranks_;
   const int64_t learners_;
   Costs measured_;
   std::vector<double> means_;

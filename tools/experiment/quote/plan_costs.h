@@ -24,9 +24,11 @@ struct Profile {
 //  - Averages of the learners on a device grow with the number of models that they read and write.
 //  - Learners of a GPU slow each other down as those of the profile do (trace_costs.h); those of a profile with a
 //    single learner are taken to share the GPU's throughput.
+//  - Hosts, each of one process, are alike: their learners vary at the same time in the same way. So the part of one
+//    of them (part_of) takes as long as the whole plan.
 //  - Collectives take what the links say, and a share of what their GPUs compute (Costs::collective_share).
-// `learners`: on each device of the plan; the profile's are in its record. Throws GraphError if the profile has no
-// steady state, or no training step.
+// `plan`: of all hosts, or the part of the first. `learners`: on each device; the profile's are in its record. Throws
+// GraphError if the profile has no steady state, or no training step.
 Costs costs_of_plan(const Plan& plan, int64_t learners, const Profile& profile, const WorldLinks& links);
 
 // The share of a training step that its forward pass takes, from the nodes of the profile; 1/3 if it knows none.

@@ -14,7 +14,9 @@
 #include "base/files/file.h"
 #include "executor/limit/recomputation.h"
 #include "executor/plan/make_plan.h"
+#include "executor/plan/plan_part.h"
 #include "executor/trace/simulate.h"
+#include "executor/trace/verdict.h"
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/trials/machine_state.h"
 #include "tools/experiment/trials/trials.h"
@@ -30,11 +32,18 @@ constexpr int64_t kConnectionBytes = int64_t{1102} << 20;
 // Iterations: reports and averages of several are in them, and what the profile recorded is replayed as a whole.
 constexpr int64_t kSimulated = 2000;
 
-// The cell on its first device. Learners of one CPU take turns, and of one GPU two show how they slow each other down.
+// The cell on its first device.
+BenchCell on_one_device(BenchCell cell) {
+  cell.settings["devices"] = to_string(devices_of(cell).front());
+  cell.settings.erase("hosts");
+  return cell;
+}
+
+// The cell that is profiled. Learners of one CPU take turns, and of one GPU two show how they slow each other down.
 // CPU devices of one process share its threads.
 BenchCell profiled_cell(BenchCell cell, int64_t learners, const std::string& train_node) {
   const std::vector<PlanDevice> devices = devices_of(cell);
-  cell.settings["devices"] = to_string(devices.front());
+  cell = on_one_device(std::move(cell));
   cell.settings["learners"] = learners > 1 ? "2" : "1";
   if (devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cpu) {
     int64_t threads = std::atoi(setting_of(cell.settings, "threads").c_str());
@@ -58,10 +67,46 @@ std::string first_trace(const fs::path& folder, const std::string& begin) {
 
 // Why a cell cannot be predicted at all; "": it can.
 std::string unpredictable(const BenchCell& cell) {
-  if (hosts_in(cell.settings) > 1) return "several hosts are not predicted";
   if (setting_of(cell.settings, "learners") == "auto") return "the number of learners is found while training";
   if (!setting_of(cell.settings, "batch_total").empty()) return "batch_total: the batch is not that of the profile";
   return "";
+}
+
+// How many times as long compute tasks took as they cost, since they ran next to collectives.
+double slowed(const Plan& plan, const Costs& costs, const std::vector<TaskSpan>& spans) {
+  double took = 0, cost = 0;
+  for (const TaskSpan& span : spans) {
+    if (plan.tasks[size_t(span.task)].kind != Task::Kind::Compute) continue;
+    took += double(span.ended - span.started);
+    cost += double(costs.tasks[size_t(span.task)].duration.of(span.instance));
+  }
+  return cost > 0 ? took / cost : 1;
+}
+
+// A plan of all hosts in simulated time.
+struct Prediction {
+  double images_per_second = 0;
+  std::string limit;
+};
+
+Prediction predict(const PlannedCell& planned, const Profile& profile, const WorldLinks& links) {
+  TraceFile trace;
+  trace.plan = part_of(planned.plan, 0);
+  Costs costs = costs_of_plan(trace.plan, planned.learners, profile, links);
+  const std::vector<PlanDevice>& own = trace.plan.devices;
+  if (own.size() > 1 && own.front().kind == PlanDevice::Kind::Cpu) costs.threads.host *= int32_t(own.size());
+  Simulation simulation = simulate(trace.plan, costs, {.iterations = kSimulated});
+  if (simulation.steady.iteration_ns <= 0) throw RunError("too few iterations to predict");
+  const auto learners = double(planned.plan.devices.size()) * double(planned.learners);
+  const double images = double(planned.prepared.program.training().batch) * learners;
+  trace.run.strategy = planned.prepared.request.strategy.name;
+  trace.run.learners = planned.learners;
+  trace.tasks = std::move(simulation.spans);
+  std::string limit = judge(trace, analyze(trace)).sentence;
+  if (rank_count(planned.plan) > 1) limit = "Each host: " + limit;
+  const double longer = slowed(trace.plan, costs, trace.tasks) - 1;
+  if (longer >= 5e-4) limit += fmt::format(" Compute takes {:.1f} % longer next to collectives.", 100 * longer);
+  return {images * 1e9 / simulation.steady.iteration_ns, std::move(limit)};
 }
 
 // Bytes that a device needs beyond its plan: workspaces of each learner, and of a GPU what libraries, their code and
@@ -93,8 +138,10 @@ std::vector<Quote> read_quotes(const std::string& path) {
       record.at("device").get_to(quote.device);
       record.at("links").get_to(quote.links);
       record.at("images_per_second").get_to(quote.images_per_second);
+      record.at("efficiency").get_to(quote.efficiency);
       record.at("memory_bytes").get_to(quote.memory_bytes);
       record.at("run_seconds").get_to(quote.run_seconds);
+      record.at("limit").get_to(quote.limit);
       record.at("fault").get_to(quote.fault);
     }
   } catch (const nlohmann::json::exception& error) {
@@ -111,8 +158,10 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
                    {"device", quote.device},
                    {"links", quote.links},
                    {"images_per_second", quote.images_per_second},
+                   {"efficiency", quote.efficiency},
                    {"memory_bytes", quote.memory_bytes},
                    {"run_seconds", quote.run_seconds},
+                   {"limit", quote.limit},
                    {"fault", quote.fault}});
   }
   AtomicFile file(path);
@@ -125,8 +174,18 @@ Link usual_link(PlanDevice::Kind kind) {
   return kind == PlanDevice::Kind::Cuda ? Link{13e-6, 260e9} : Link{20e-6, 3e9};
 }
 
-Quoter::Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run)
-    : identities_(identities), folder_(std::move(folder)), link_(link), run_(std::move(run)) {}
+Quoter::Quoter(Identities& identities, std::string folder, const StatedLinks& links, RunProfile run)
+    : identities_(identities), folder_(std::move(folder)), links_(links), run_(std::move(run)) {}
+
+WorldLinks Quoter::links_of(const BenchCell& cell) const {
+  if (hosts_in(cell.settings) > 1 && !links_.between) {
+    throw GraphError(
+        fmt::format("{}: no links between hosts are stated; expected their latency and bandwidth: [links] between = "
+                    "\"10us,400Gbit/s\"",
+                    cell.name));
+  }
+  return {links_.within.value_or(usual_link(devices_of(cell).front().kind)), links_.between.value_or(Link())};
+}
 
 std::string basis_of(Identities& identities, const BenchCell& cell) {
   return basis_of(identities.of(cell, scaling_words(cell.settings)));
@@ -175,23 +234,24 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
   try {
     quote.basis = basis_of(identities_, cell);
     if (!quote.fault.empty()) return quote;
-    const PlannedCell planned = plan_of(scaling_words(cell.settings));
+    const int hosts = hosts_in(cell.settings);
+    const WorldLinks links = links_of(cell);
+    const PlannedCell planned = plan_of(scaling_words(cell.settings), hosts);
     const Profile profile = profile_of(cell, planned.learners);
     const TracedRun& profiled = profile.trace.run;
     const std::vector<PlanDevice>& devices = planned.plan.devices;
     quote.memory_bytes += beyond_plan(profile, planned.learners);
     if (devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cuda) quote.memory_bytes += kConnectionBytes;
     quote.device = profiled.models.empty() ? "" : profiled.models.front();
-    const Link link = link_.value_or(usual_link(devices.front().kind));
-    if (devices.size() > 1) quote.links = to_string(link);
-    Costs costs = costs_of_plan(planned.plan, planned.learners, profile, {link, link});
-    const bool share_threads = devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cpu;
-    if (share_threads) costs.threads.host *= int32_t(devices.size());
-    const Simulation simulation = simulate(planned.plan, costs, {.iterations = kSimulated});
-    if (simulation.steady.iteration_ns <= 0) throw RunError("too few iterations to predict");
-    const double images =
-        double(planned.prepared.program.training().batch) * double(planned.learners) * double(devices.size());
-    quote.images_per_second = images * 1e9 / simulation.steady.iteration_ns;
+    if (int64_t(devices.size()) > hosts) quote.links = "within hosts " + to_string(links.within);
+    if (hosts > 1) quote.links += (quote.links.empty() ? "" : "; ") + ("between hosts " + to_string(links.between));
+    const Prediction all = predict(planned, profile, links);
+    quote.images_per_second = all.images_per_second;
+    quote.limit = all.limit;
+    if (devices.size() > 1) {
+      const Prediction alone = predict(plan_of(scaling_words(on_one_device(cell).settings)), profile, {});
+      quote.efficiency = all.images_per_second / double(devices.size()) / alone.images_per_second;
+    }
     if (trains) {
       quote.run_seconds = (needs.samples + needs.validated * forward_share(profile.trace)) / quote.images_per_second;
     }
@@ -218,10 +278,11 @@ int64_t within(double most, const std::vector<double>& errors) {
 
 ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& summaries,
                         const std::vector<Quote>& quotes) {
-  ResultTable table{"Predicted",
-                    {{"cell", false}, {"images/s"}, {"measured"}, {"error"}, {"memory"}, {"measured"}, {"error"}},
-                    {},
-                    {}};
+  ResultTable table{
+      "Predicted",
+      {{"cell", false}, {"images/s"}, {"efficiency"}, {"measured"}, {"error"}, {"memory"}, {"measured"}, {"error"}},
+      {},
+      {}};
   if (file.accuracy) table.columns.push_back({"h a run"});
   if (file.price) table.columns.push_back({file.price->currency + (file.accuracy ? " a run" : " for 1e6 images")});
   table.columns.push_back({"note", false});
@@ -234,6 +295,9 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
     const std::vector<double>& rates = summary.rates.empty() ? summary.run_rates : summary.rates;
     const double rate = quote->images_per_second;
     const auto number = [](double value) { return value > 0 ? TableValue{shown(value), value} : TableValue{"-"}; };
+    const auto share = [](double value) {
+      return value > 0 ? TableValue{fmt::format("{:.1f} %", 100 * value), value} : TableValue{"-"};
+    };
     const auto size = [](int64_t bytes) {
       return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
     };
@@ -241,6 +305,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
     const int64_t taken = summary.taken_bytes > 0 ? summary.taken_bytes : summary.peak_bytes;
     std::vector<TableValue> row = {{summary.cell->name},
                                    number(rate),
+                                   share(quote->efficiency),
                                    number(measured),
                                    off_by(rate, measured, rates_off),
                                    size(quote->memory_bytes),
@@ -252,7 +317,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
       const double hours = file.accuracy ? quote->run_seconds / 3600 : rate > 0 ? 1e6 / rate / 3600 : 0;
       row.push_back(number(hours * per_hour));
     }
-    row.push_back({quote->fault});
+    row.push_back({quote->fault.empty() ? quote->limit : quote->fault});
     table.rows.push_back(std::move(row));
     if (!quote->device.empty()) devices.insert(quote->device);
     if (!quote->links.empty()) links.insert(quote->links);
@@ -264,7 +329,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   }
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
   for (const std::string& link : links) {
-    table.notes.push_back(fmt::format("links between devices: {}: {}", link, kLinkAssumptions));
+    table.notes.push_back(fmt::format("links {}: {}", link, kLinkAssumptions));
   }
   return table;
 }

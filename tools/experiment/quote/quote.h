@@ -23,10 +23,12 @@ struct Quote {
   std::string cell;              // BenchCell::id
   std::string basis;             // hash of graph and options: a quote of others counts no longer
   std::string device;            // the model of the one that was profiled
-  std::string links;             // between devices; "": the cell has one device
+  std::string links;             // of hosts and devices; "": the cell has one device
   double images_per_second = 0;  // over all devices; 0: unknown
+  double efficiency = 0;         // of that, against as many devices alone; 0: unknown, or the cell has one device
   int64_t memory_bytes = 0;      // of the device that needs most, with workspaces; of a GPU with libraries as well
   double run_seconds = 0;        // of a training run with its validations; 0: none is asked for, or unknown
+  std::string limit;             // what bounds it, in a sentence (executor/trace/verdict.h); "": unknown
   std::string fault;             // why nothing is predicted; "": it is
 };
 
@@ -34,7 +36,7 @@ struct Quote {
 std::vector<Quote> read_quotes(const std::string& path);
 void write_quotes(const std::string& path, const std::vector<Quote>& quotes);
 
-// The links that are assumed unless the command line states others.
+// The links of the devices of a host that are assumed unless the file states others.
 Link usual_link(PlanDevice::Kind kind);
 
 // Runs `arbalest` with the words, and returns its error; "": it went well.
@@ -44,22 +46,24 @@ using RunProfile = std::function<std::string(const std::vector<std::string>& wor
 std::string basis_of(Identities& identities, const BenchCell& cell);
 
 // Makes quotes of cells. Profiles, which are traces of a few seconds of training on one device, are kept in a folder.
+// For several hosts the plan is that of all, and the part of one of them runs in simulated time.
 class Quoter {
  public:
-  // `link`: between devices; none: usual_link(). `run`: takes a profile.
-  Quoter(Identities& identities, std::string folder, std::optional<Link> link, RunProfile run);
+  // `run`: takes a profile.
+  Quoter(Identities& identities, std::string folder, const StatedLinks& links, RunProfile run);
 
   // A cell of this program; one of which nothing can be predicted has a fault. `trains`: whether the needs are those of
   // a training run, whose time is predicted too.
   Quote quote(const BenchCell& cell, const CellNeeds& needs, bool trains);
 
  private:
+  WorldLinks links_of(const BenchCell& cell) const;
   Profile profile_of(const BenchCell& cell, int64_t learners);
   std::string profile_file(const BenchCell& alone, const std::vector<std::string>& words);
 
   Identities& identities_;
   const std::string folder_;
-  const std::optional<Link> link_;
+  const StatedLinks links_;
   const RunProfile run_;
   std::map<std::string, std::string> faults_;  // of profiles that cannot be taken, by their files
 };

@@ -22,6 +22,7 @@
 #include "tools/command/options.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
+#include "tools/command/world_setup.h"
 #include "tools/experiment/trials/machine_state.h"
 #include "tools/experiment/trials/trials.h"
 #include "tools/measure/bench_scaling.h"
@@ -139,10 +140,11 @@ const std::string& Identities::hash_of_weights(const std::string& path) {
   return hash;
 }
 
-PlannedCell plan_of(const std::vector<std::string>& words) {
+PlannedCell plan_of(const std::vector<std::string>& words, int64_t hosts) {
   const CellCommand cell = understood(words);
   SessionOptions session = session_options(cell.graph);
   if (cell.scaling) train_without_end(session);
+  if (hosts > 1) session.learners.devices = on_hosts(hosts, session.learners.devices);
   Graph graph = cell.scaling ? graph_to_measure(*cell.scaling, cell.scaling->batch)
                              : load_graph(cell.graph.graph, builtin_ops(), 0, cell.graph.models);
   if (!cell.scaling) {
@@ -155,10 +157,10 @@ PlannedCell plan_of(const std::vector<std::string>& words) {
   return planned;
 }
 
-CellNeeds needs_of(const std::vector<std::string>& words, int64_t gpu_memory) {
+CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory) {
   CellNeeds needs;
   try {
-    const PlannedCell cell = plan_of(words);
+    const PlannedCell cell = plan_of(words, std::min<int64_t>(hosts, 2));  // devices of more need no more each
     for (size_t d = 0; d < cell.plan.devices.size(); ++d) {
       needs.bytes = std::max(needs.bytes, planned_bytes(cell.plan, int32_t(d)));
     }

@@ -56,8 +56,8 @@ struct PlannedCell {
   int64_t learners = 1;  // per device
 };
 
-// Plans the words of `run` or `bench scaling`. Throws Error.
-PlannedCell plan_of(const std::vector<std::string>& words);
+// Plans the words of `run` or `bench scaling`, for so many hosts with the devices that they name. Throws Error.
+PlannedCell plan_of(const std::vector<std::string>& words, int64_t hosts = 1);
 
 // The needs of a cell, from its plan.
 struct CellNeeds {
@@ -68,7 +68,8 @@ struct CellNeeds {
   bool too_large = false;  // whether that is for want of memory
 };
 
-// Plans the cell's command. `gpu_memory`: of each GPU, in bytes; 0: that of those which are here.
-CellNeeds needs_of(const std::vector<std::string>& words, int64_t gpu_memory);
+// Plans the cell's command. `hosts`: that have such devices. `gpu_memory`: of each GPU, in bytes; 0: that of those
+// which are here.
+CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory);
 
 }  // namespace arbalest

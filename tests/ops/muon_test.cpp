@@ -170,7 +170,7 @@ TEST_CASE("Muon on a CUDA device makes the steps of the equations, with the same
   for (const auto& [name, matrices] : {std::pair("ResNet-32", resnet32()), {"ViT-S/16", vit_s16()}}) {
     const Outcome measured = Update(matrices, DataType::Float32).run(*device, 0.2);
     REQUIRE(measured.fault == "");
-    MESSAGE(name << ": " << measured.microseconds << " µs");
+    MESSAGE(std::string(name) << ": " << measured.microseconds << " µs");
   }
 }
 

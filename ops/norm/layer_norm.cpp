@@ -71,7 +71,7 @@ void grad_norm(GradContext& c) {
   std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0)};
   if (c.input(1) != kNone) inputs.push_back(c.input(1));
   const Node node = c.node();
-  const bool samples = node.op->qualified_name() == kSamples;
+  const bool samples = node.op->name == "NormalizeSamples";
   const auto gradients = c.add(samples ? kSamplesGrad : "arbalest.NormalizeGrad", "grad", inputs,
                                bias    ? 3
                                : scale ? 2

@@ -320,7 +320,8 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), file.c_str()}).run(), GraphError);
   CHECK_THROWS_WITH_AS(parse({"bench", "compare", results.c_str(), nowhere.c_str()}).run(),
                        (nowhere + ": there is no such file").c_str(), GraphError);
-  CHECK_THROWS_AS(parse({"bench", nowhere.c_str()}).run(), GraphError);
+  const std::string no_file = place.path("nowhere.toml");
+  CHECK_THROWS_AS(parse({"bench", no_file.c_str()}).run(), GraphError);
   CHECK(fault({"bench", "compare", results.c_str()}).find("found 1 files, expected two") != std::string::npos);
   CHECK(fault({"bench"}).find("expected FILE.toml") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--gpu-memory", "80GiB"}).find("expected --dry-run or --quote with it") !=

@@ -15,7 +15,8 @@ namespace arbalest {
 namespace {
 
 std::vector<OutputLock> hold_files(const FileOptions& files) {
-  const NamedPaths saved = {{"--save", files.save}, {"--save-best", files.save_best}};
+  NamedPaths saved = {{"--save", files.save}};
+  if (!saves_best_or_last(files)) saved.emplace_back("--save-best", files.save_best);
   NamedPaths written = saved;
   written.emplace_back("--trace", files.trace);
   check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
@@ -60,7 +61,7 @@ void ModelFiles::keep(const Monitor::Verdict& verdict, const ModelAt& validated,
   const std::string& path = options_.files.save_best;
   if (path.empty()) return;
   if (!verdict.best) {
-    if (monitor.best_iteration() == 0) {
+    if (monitor.best_iteration() == 0 && !saves_best_or_last(options_.files)) {
       best_error_ = fmt::format("{}: '{}' was undefined in every validation", path, monitor.best_metric());
     }
     return;
@@ -78,6 +79,7 @@ void ModelFiles::keep(const Monitor::Verdict& verdict, const ModelAt& validated,
 void ModelFiles::save_last(RunFinished& end, const std::function<ModelAt()>& last) {
   const bool interrupted = end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit;
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
+  if (saves_best_or_last(options_.files) && end.best_epoch > 0) return;
   std::string path = options_.files.save;
   const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
   const bool unasked = path.empty() && interrupted && !kept;

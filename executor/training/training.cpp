@@ -49,7 +49,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }
   if (tunes) search_ = std::make_unique<LearnerSearch>(options_, prepared_, monitor_, events);
-  if (!options.files.save_best.empty()) monitor_.require_better("--save-best");
+  if (needs_best()) monitor_.require_better("--save-best");
   files_.check_names();
   divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
@@ -99,11 +99,11 @@ void Training::check_later_strategies() const {
 // Refuses options that act on validations if the run makes none.
 void Training::check_rules() const {
   const ValidationRules& rules = options_.rules;
-  const char* option = !rules.targets.empty()              ? "--until"
-                       : rules.patience > 0                ? "--patience"
-                       : rules.plateau > 0                 ? "--plateau"
-                       : !options_.files.save_best.empty() ? "--save-best"
-                                                           : nullptr;
+  const char* option = !rules.targets.empty() ? "--until"
+                       : rules.patience > 0   ? "--patience"
+                       : rules.plateau > 0    ? "--plateau"
+                       : needs_best()         ? "--save-best"
+                                              : nullptr;
   if (!option || segment_->clock().validates() || (search_ && prepared_.program.find(LoopRole::Validate))) return;
   if (!prepared_.program.find(LoopRole::Validate))
     throw GraphError(fmt::format("{} needs a graph that validates", option));

@@ -26,6 +26,7 @@
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
 #include "io/sources/schemes.h"
+#include "io/sources/split_part.h"
 
 namespace arbalest {
 namespace {
@@ -45,7 +46,7 @@ struct Table {
   std::vector<std::string> group_names;
 };
 
-class CsvSource final : public FileSource {
+class CsvSource final : public FileSource, public SampleGroups {
  public:
   // `rows`: those of this split.
   CsvSource(std::string file, const std::string& root, Table table, std::vector<int64_t> rows, std::string label,
@@ -55,6 +56,7 @@ class CsvSource final : public FileSource {
         photos_(root, std::move(table.paths)),
         lines_(std::move(table.lines)),
         labels_(std::move(table.labels)),
+        groups_(std::move(table.groups)),
         rows_(std::move(rows)),
         check_(check) {}
 
@@ -78,6 +80,13 @@ class CsvSource final : public FileSource {
   }
   std::string name(int64_t index) const override { return photos_.path(row(index)); }
   std::vector<std::string> class_names() const override { return labels_->names(); }
+  std::vector<int64_t> groups() const override {
+    std::vector<int64_t> of_samples;
+    for (const int64_t row : rows_) {
+      if (!groups_.empty()) of_samples.push_back(groups_[size_t(row)]);
+    }
+    return of_samples;
+  }
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override {
     return fmt::format("{}: {} samples of {}", label(), size(), to_string(fields()));
@@ -96,6 +105,7 @@ class CsvSource final : public FileSource {
   PhotoFiles photos_;
   std::vector<int64_t> lines_;
   std::unique_ptr<CsvLabels> labels_;
+  std::vector<int32_t> groups_;  // by row
   std::vector<int64_t> rows_;
   bool check_;
 };
@@ -290,7 +300,7 @@ DescribedScheme csv_scheme() {
             held_out_part_option(),
             held_out_seed_option(),
             {"group", "COLUMN",
-             "what stays in one split together, such as a patient's photos: whole groups are held "
+             "what stays in one split or fold together, such as a patient's photos: whole groups are held "
              "out then, not parts of classes"},
             {"check", "0", "0: runs do not look first whether all files are there", "1"}},
        .example = "csv:data/xrays/labels.csv?labels=pneumonia,virus&group=patient"});

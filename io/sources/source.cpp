@@ -132,11 +132,6 @@ std::optional<Fold> fold_in(SourceSpec& spec, const SourceScheme& scheme) {
     }
     return std::nullopt;
   }
-  constexpr const char* kGroup = "group";  // of csv: what a split of its own keeps together
-  if (spec.find(kGroup)) {
-    throw GraphError(fmt::format("source '{}': folds do not keep '{}' together; expected one of both options",
-                                 spec.text, *spec.find(kGroup)));
-  }
   Fold fold;
   fold.folds = spec.integer(kFolds, 0, 2, kMost);
   if (!spec.find(kFold)) {
@@ -145,7 +140,16 @@ std::optional<Fold> fold_in(SourceSpec& spec, const SourceScheme& scheme) {
   }
   fold.fold = spec.integer(kFold, 0, 1, fold.folds);
   fold.held_out = spec.split != scheme.splits.front();
-  if (const std::string* by = spec.find(kBy)) fold.by = *by;
+  if (const std::string* by = spec.find(kBy)) {
+    constexpr const char* kGroup = "group";  // of csv: a column that is no field, whose values stay together
+    const bool has_groups = std::find(scheme.options.begin(), scheme.options.end(), kGroup) != scheme.options.end();
+    if (spec.find(kGroup)) {
+      throw GraphError(fmt::format("source '{}': by={} and group={} say the same; expected one of both options",
+                                   spec.text, *by, *spec.find(kGroup)));
+    }
+    if (!has_groups) fold.by = *by;
+    if (has_groups) spec.options.emplace_back(kGroup, *by);
+  }
   spec.split = scheme.splits.front();
   return fold;
 }

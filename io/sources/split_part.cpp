@@ -10,11 +10,17 @@
 
 #include "io/sources/data_order.h"
 #include "io/sources/field_values.h"
+#include "io/sources/sample_index.h"
 
 namespace arbalest {
 namespace {
 
-class SplitPart final : public Source {
+std::vector<int64_t> groups_of(const Source& source) {
+  const auto* grouped = dynamic_cast<const SampleGroups*>(&source);
+  return grouped ? grouped->groups() : std::vector<int64_t>();
+}
+
+class SplitPart final : public Source, public SampleGroups {
  public:
   // `what`: which part it is, for descriptions.
   SplitPart(std::shared_ptr<const Source> source, std::vector<int64_t> indices, std::string what)
@@ -31,6 +37,15 @@ class SplitPart final : public Source {
   void read(int64_t index, size_t field, std::vector<std::byte>& bytes) const override {
     source_->read(indices_[size_t(index)], field, bytes);
   }
+  std::vector<int64_t> groups() const override {
+    const std::vector<int64_t> all = groups_of(*source_);
+    std::vector<int64_t> here;
+    for (const int64_t index : indices_) {
+      if (!all.empty()) here.push_back(all[size_t(index)]);
+    }
+    return here;
+  }
+  int64_t whole_index(int64_t index) const { return index_in_split(*source_, indices_[size_t(index)]); }
   std::string locate(int64_t index) const override { return source_->locate(indices_[size_t(index)]); }
   std::string name(int64_t index) const override { return source_->name(indices_[size_t(index)]); }
   void check_files() const override {
@@ -97,7 +112,8 @@ int field_named(const Source& source, const std::string& name) {
 // The fold of each sample, from 0 on.
 std::vector<int64_t> folds_of(const Source& source, const Fold& fold) {
   std::vector<int64_t> of(size_t(source.size()));
-  if (fold.by.empty()) {
+  const std::vector<int64_t> held_together = fold.by.empty() ? groups_of(source) : std::vector<int64_t>();
+  if (fold.by.empty() && held_together.empty()) {
     int64_t next = 0;  // goes on from class to class, so that folds are equally large
     for (const auto& [label, samples] : samples_by(source, label_field(source.fields()))) {
       const DataOrder order(uint64_t(label), int64_t(samples.size()), true);
@@ -108,8 +124,13 @@ std::vector<int64_t> folds_of(const Source& source, const Fold& fold) {
     return of;
   }
   // The largest group first, each into the fold that has the fewest samples.
+  std::map<int64_t, std::vector<int64_t>> by_group;
+  for (size_t sample = 0; sample < held_together.size(); ++sample) {
+    by_group[held_together[sample]].push_back(int64_t(sample));
+  }
+  if (held_together.empty()) by_group = samples_by(source, field_named(source, fold.by));
   std::vector<std::vector<int64_t>> groups;
-  for (auto& [value, samples] : samples_by(source, field_named(source, fold.by))) groups.push_back(std::move(samples));
+  for (auto& [value, samples] : by_group) groups.push_back(std::move(samples));
   std::stable_sort(groups.begin(), groups.end(),
                    [](const auto& one, const auto& two) { return one.size() > two.size(); });
   std::vector<size_t> sizes(size_t(fold.folds), 0);
@@ -122,6 +143,11 @@ std::vector<int64_t> folds_of(const Source& source, const Fold& fold) {
 }
 
 }  // namespace
+
+int64_t index_in_split(const Source& source, int64_t index) {
+  const auto* part = dynamic_cast<const SplitPart*>(&source);
+  return part ? part->whole_index(index) : index;
+}
 
 std::unique_ptr<Source> limited_source(std::unique_ptr<Source> source, int64_t limit) {
   if (limit >= source->size()) return source;
@@ -137,7 +163,10 @@ std::unique_ptr<Source> fold_source(std::shared_ptr<const Source> source, const 
   for (int64_t each = 0; each < fold.folds; ++each) {
     if (std::count(of.begin(), of.end(), each) > 0) continue;
     throw GraphError(fmt::format("{}: there are too few {} for {} folds", source->describe(),
-                                 fold.by.empty() ? "samples" : "values of '" + fold.by + "'", fold.folds));
+                                 !fold.by.empty()             ? "values of '" + fold.by + "'"
+                                 : groups_of(*source).empty() ? "samples"
+                                                              : "groups",
+                                 fold.folds));
   }
   std::vector<int64_t> indices;
   for (int64_t sample = 0; sample < source->size(); ++sample) {

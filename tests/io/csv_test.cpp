@@ -3,6 +3,7 @@
 // The source csv: photos that a table lists.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <map>
 #include <set>
@@ -305,6 +306,30 @@ TEST_CASE("csv: a seeded part of each class, or of groups, is held out") {
   for (const int patient : of_test) CHECK_FALSE(of_train.contains(patient));
   CHECK(of_test.size() >= 3);
   CHECK(of_test.size() <= 5);
+}
+
+TEST_CASE("csv: folds keep groups together, by whichever option") {
+  std::string text = "path,label,patient\n";
+  for (int i = 0; i < 40; ++i) text += fmt::format("{}.jpg,{},p{}\n", i % 10, i % 2 == 0 ? "a" : "b", i % 7);
+  const TestTable table(text);
+  for (const std::string by : {"&group=patient", "&by=patient", "&limit=30&by=patient"}) {
+    std::set<int> seen;
+    int64_t samples = 0;
+    for (int fold = 1; fold <= 3; ++fold) {
+      const auto part = table.open(fmt::format("?check=0&test=0.1&folds=3&fold={}{}", fold, by), "test");
+      std::set<int> patients;
+      for (int64_t i = 0; i < part->size(); ++i) {
+        const std::string place = part->locate(i);
+        patients.insert((std::stoi(place.substr(place.rfind(' '))) - 2) % 7);
+      }
+      samples += part->size();
+      for (const int patient : patients) CHECK(seen.insert(patient).second);
+    }
+    CHECK(samples > 20);
+  }
+  check_parts(table.graph_error("?folds=3&fold=1&by=pateint"), {"pateint"});
+  check_parts(table.graph_error("?folds=3&fold=1&by=patient&group=patient"), {"expected one of both options"});
+  check_parts(table.graph_error("?check=0&folds=9&fold=1&by=patient"), {"too few groups for 9 folds"});
 }
 
 TEST_CASE("csv: blanks around a class are no part of it") {

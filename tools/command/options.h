@@ -70,6 +70,7 @@ struct SweepOptions : RunOptions {
   int at_once = 0;         // trials on each device; 0: by the device
   std::string keep = "1";  // models: of so many of the best, or "all"
   bool dry_run = false;
+  bool retry = false;              // trials that failed run once more
   std::vector<std::string> words;  // of `arbalest run`, that all trials share
   std::set<std::string> varies;    // options of it that trials may differ in, without dashes
 };
@@ -78,6 +79,7 @@ struct SweepOptions : RunOptions {
 struct ResumeOptions {
   std::string folder;
   std::vector<std::string> changes;  // CheckpointOptions::changes
+  bool retry = false;                // of a sweep: SweepOptions::retry
 };
 
 struct CheckOptions : GraphOptions {

@@ -116,6 +116,15 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   return graph;
 }
 
+std::string data_of_run(const Graph& file, const std::string& weights) {
+  const WeightsFile read(weights);
+  const auto overrides = read.overrides();
+  if (!overrides || read.graph_name() != file.name) return "";
+  const Graph trained = as_its_run(file, read, *overrides);
+  const Node* prefetch = trained.find_op("arbalest.Prefetch");
+  return prefetch ? string_attribute(*prefetch, "source") : "";
+}
+
 void take_as_trained(SessionOptions& session, const GraphOptions& options, const Graph& graph) {
   const std::string& path = options.session.files.weights;
   if (path.empty()) return;

@@ -38,6 +38,34 @@ class SoupTable {
   std::string metric_;
 };
 
+// The part of a source's text that names a fold: "fold=2"; "": none does.
+std::string fold_in(const std::string& source) {
+  for (size_t at = source.find("fold="); at != source.npos; at = source.find("fold=", at + 1)) {
+    if (at > 0 && (source[at - 1] == '?' || source[at - 1] == '&')) return source.substr(at, source.find('&', at) - at);
+  }
+  return "";
+}
+
+// Models of several folds have trained on what others were validated on. All are measured on the fold of the first one:
+// the choice that --greedy makes by that would mean nothing.
+void check_folds(const AverageOptions& options) {
+  GraphOptions unchanged = options;
+  unchanged.set.clear();
+  const Graph graph = load_with_overrides(unchanged);
+  const std::string first = data_of_run(graph, options.files.front());
+  for (const std::string& file : options.files) {
+    const std::string data = data_of_run(graph, file);
+    if (fold_in(data) == fold_in(first)) continue;
+    const auto shown = [](const std::string& source) { return fold_in(source).empty() ? "no fold" : fold_in(source); };
+    const std::string text = fmt::format(
+        "{} was trained with {} and {} with {}: models that were trained on what the others hold out are measured on "
+        "it",
+        options.files.front(), shown(first), file, shown(data));
+    if (options.greedy) throw GraphError(text + "; --greedy expects models of one fold");
+    return warn(text + "; these values say nothing of new samples");
+  }
+}
+
 }  // namespace
 
 int command_average(const AverageOptions& given) {
@@ -48,6 +76,7 @@ int command_average(const AverageOptions& given) {
   for (const std::string& file : files) inputs.emplace_back("MODEL", file);
   const NamedPaths outputs = {{"--output", options.out}};
   check_inputs_kept(inputs, outputs);
+  check_folds(options);
   std::vector<std::string> graph_files;
   Graph graph = load_as_trained(options, &graph_files);
   check_graph_kept(graph_files, options.session.files, outputs);
@@ -108,7 +137,7 @@ void declare_average(Subcommands& commands) {
   app.footer(
       "Every model, and every mean, is measured on the graph's validation data, with statistics of batch norms that\n"
       "are made anew. Models should share a part of their training: the mean of models from different first weights\n"
-      "is worth nothing.");
+      "is worth nothing. Models of several folds are refused with --greedy: each was trained on what others hold out.");
   command.check = [&app, &options] {
     require(options.out, "--output", app);
     if (options.files.size() < 2) {

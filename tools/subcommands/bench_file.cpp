@@ -66,6 +66,7 @@ class Bench {
   }
 
   int run() {
+    const auto held = hold_outputs({{"--output", options_.output}, {"--bundle", options_.bundle}});
     if (!options_.output.empty()) check_kind_kept("--output", options_.output, OutputKind::Page);
     if (!options_.bundle.empty()) check_kind_kept("--bundle", options_.bundle, OutputKind::Bundle);
     if (!options_.slurm.empty()) return write_script();
@@ -164,20 +165,33 @@ class Bench {
   void take(std::vector<TrialResult> results) {
     results_ = std::move(results);
     results_.insert(results_.end(), held_.begin(), held_.end());
-    known_ = by_key(results_);
-    places_.clear();
-    for (const TrialResult& result : results_)
-      places_[place_of(result.cell, result.measure, result.repetition)] = &result;
+    found_.clear();
+    for (const TrialResult& result : results_) {
+      for (const std::string& place :
+           {result.key, own_place(result.key, result.cell), place_of(result.cell, result.measure, result.repetition)}) {
+        found_[place] = &result;
+      }
+    }
   }
+  static std::string own_place(const std::string& key, const std::string& cell) { return key + " " + cell; }
   static std::string place_of(const std::string& cell, Measure measure, int64_t repetition) {
     return fmt::format("{} {} {}", cell, name_of(measure), repetition);
   }
-  // The trial's result, or nullptr. Collected ones may be of another build and of other devices than are here.
+  // The trial's result, or nullptr. A cell's own result comes before one of another cell whose command is the same.
+  // Collected ones may be of another build and of other devices than are here: there a command that several cells of
+  // this program share says nothing of the device that a cell was measured on.
   const TrialResult* result_of(const Trial& trial) const {
-    if (const auto found = known_.find(trial.key); found != known_.end()) return found->second;
-    if (options_.collect.empty()) return nullptr;
-    const auto found = places_.find(place_of(trial.cell->id, trial.measure, trial.repetition));
-    return found == places_.end() ? nullptr : found->second;
+    std::vector<std::string> places = {own_place(trial.key, trial.cell->id)};
+    const bool collects = !options_.collect.empty();
+    if (collects) places.push_back(place_of(trial.cell->id, trial.measure, trial.repetition));
+    const auto has_key = [&](const Trial& other) { return other.key == trial.key; };
+    const bool shared =
+        collects && trial.cell->peer.empty() && std::count_if(trials_.begin(), trials_.end(), has_key) > 1;
+    if (!shared) places.push_back(trial.key);
+    for (const std::string& place : places) {
+      if (const auto found = found_.find(place); found != found_.end()) return found->second;
+    }
+    return nullptr;
   }
 
   // Trials without a result; those that failed too, if they are to run again. Each key once.
@@ -196,7 +210,8 @@ class Bench {
   const CellNeeds& needs(const BenchCell& cell, Measure measure) {
     const auto [place, fresh] = needs_.try_emplace({cell.id, measure});
     if (fresh && cell.peer.empty()) {
-      place->second = needs_of(cell_words(file_, cell, measure), hosts_in(cell.settings), options_.gpu_memory);
+      place->second = needs_of(cell_words(file_, cell, measure), hosts_in(cell.settings), options_.gpu_memory,
+                               measure == Measure::Accuracy ? &*file_.accuracy : nullptr);
     }
     return place->second;
   }
@@ -207,7 +222,10 @@ class Bench {
       if (measure == Measure::Throughput ? !file_.throughput : !file_.accuracy) continue;
       const CellNeeds& each = needs(cell, measure);
       all.bytes = std::max(all.bytes, each.bytes);
-      if (all.fault.empty()) all.fault = each.fault;
+      if (!each.fault.empty() && (all.fault.empty() || all.too_large)) {  // an error before what does not fit
+        all.fault = each.fault;
+        all.too_large = each.too_large;
+      }
     }
     return all;
   }
@@ -243,11 +261,13 @@ class Bench {
                       {}};
     if (file_.price) table.columns.push_back({file_.price->currency + ", about"});
     table.columns.push_back({"note", false});
-    const std::vector<const Trial*> waiting = pending();
+    std::vector<const Trial*> waiting = pending();
+    std::erase_if(waiting, [&](const Trial* trial) { return !needs(*trial->cell, trial->measure).fault.empty(); });
     double total = 0;
-    bool all_known = true;
+    bool all_known = true, all_run = true;
     for (const BenchCell& cell : cells_.cells) {
       const CellNeeds takes = needs(cell);
+      all_run = all_run && (takes.fault.empty() || takes.too_large);
       const auto count =
           std::count_if(waiting.begin(), waiting.end(), [&](auto* trial) { return trial->cell == &cell; });
       const TimeLeft left = time_left(cell, waiting);
@@ -270,13 +290,15 @@ class Bench {
       row.back().text = "excluded: " + excluded.reason;
       table.rows.push_back(std::move(row));
     }
-    table.notes.push_back(fmt::format("{} cells, {} trials to run, {} s{}", cells_.cells.size(), waiting.size(),
-                                      shown(total),
+    table.notes.push_back(fmt::format("{} cell{}, {} trial{} to run, {} s{}", cells_.cells.size(),
+                                      cells_.cells.size() == 1 ? "" : "s", waiting.size(),
+                                      waiting.size() == 1 ? "" : "s", shown(total),
                                       all_known ? "" : " and training, whose speed is unknown; --quote predicts it"));
     std::vector<ResultTable> tables = {table};
+    if (!all_run) tables.front().notes.emplace_back("cells whose note is an error cannot run: their trials would fail");
     add_quotes(summarize(file_, cells_, current()), tables);
     write(tables);
-    return kDone;
+    return all_run ? kDone : kFailed;
   }
 
   struct TimeLeft {
@@ -409,7 +431,9 @@ class Bench {
     check_machine();
     const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is missing\n");
     const auto run = [&](const std::vector<std::string>& words) -> std::string {
-      warn(fmt::format("profile: arbalest {}", fmt::join(words, " ")));
+      std::string line = "profile: arbalest";
+      for (const std::string& word : words) line += " " + shell_word(word);
+      warn(line);
       const ChildEnd end = run_child(program(), words, interrupt.token());
       if (end.signal != 0) return strsignal(end.signal);
       return end.status == kDone ? "" : last_line(end.errors);
@@ -481,6 +505,13 @@ class Bench {
       tables.front().notes.push_back(
           fmt::format("{} of {} trials were measured while the machine did other work", disturbed, results.size()));
     }
+    const auto failed = std::count_if(results.begin(), results.end(), [](const TrialResult& result) {
+      return !result.error.empty() && !result.too_large;
+    });
+    if (failed > 0) {
+      tables.front().notes.push_back(
+          fmt::format("{} trial{} failed; --retry runs them once more", failed, failed == 1 ? "" : "s"));
+    }
     if (builds.size() > 1) tables.front().notes.push_back(fmt::format("results of {} builds", builds.size()));
     return {file_.title.empty() ? options_.file : file_.title,
             options_.file,
@@ -534,7 +565,7 @@ class Bench {
   Identities identities_;
   std::vector<Trial> trials_;
   std::vector<TrialResult> results_;
-  std::map<std::string, const TrialResult*> known_, places_;    // by key, and by cell and repetition
+  std::map<std::string, const TrialResult*> found_;             // by key, by key and cell, by cell and repetition
   std::map<std::pair<std::string, Measure>, CellNeeds> needs_;  // by a cell's id
   std::vector<TrialResult> held_;  // that stand in no file: of a dry run, and of trials that do not fit
   std::vector<Quote> quotes_;      // of the cells as they are
@@ -550,7 +581,13 @@ int command_bench(const BenchOptions& options) {
 int command_bench_compare(const BenchCompareOptions& options) {
   std::vector<std::vector<TrialResult>> sides;
   for (const std::string& file : options.files) {
-    sides.push_back(read_results(file).trials);
+    std::error_code unknown;
+    if (!std::filesystem::exists(file, unknown)) throw GraphError(fmt::format("{}: there is no such file", file));
+    try {
+      sides.push_back(read_results(file).trials);
+    } catch (const RunError& error) {
+      throw GraphError(error.what());
+    }
     if (sides.back().empty()) throw GraphError(fmt::format("{}: has no results of a bench", file));
   }
   const ResultComparison found = compare(sides[0], sides[1], options.threshold);

@@ -105,8 +105,8 @@ int command_check(const CheckOptions& options) {
   const int64_t left_out = samples_left_out(prepared);
   fmt::print("  epoch       {} iterations of batch {}{}\n", prepared.request.rounds, loop.batch,
              left_out == 0 ? ""
-                           : fmt::format("; batches are whole, so that {} of {} samples are left out, others each time",
-                                         left_out, prepared.request.training_samples));
+                           : fmt::format("; batches are whole, so that {} of {} samples {} left out, others each time",
+                                         left_out, prepared.request.training_samples, left_out == 1 ? "is" : "are"));
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
                to_string(plan.devices[d]));

@@ -18,6 +18,7 @@
 #include "executor/inference/inference.h"
 #include "graph/op.h"
 #include "io/photos/file_list.h"
+#include "io/sources/sample_index.h"
 #include "passes/passes.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"
@@ -210,7 +211,8 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
         std::string text;
         left_out += batch.samples - int64_t(batch.rows.size());
         for (size_t n = 0; n < batch.rows.size(); ++n) {
-          const PredictedSample sample{batch.rows[n], files ? inference.source().name(batch.rows[n]) : ""};
+          const PredictedSample sample{index_in_split(inference.source(), batch.rows[n]),
+                                       files ? inference.source().name(batch.rows[n]) : ""};
           text += format->line(sample, batch, int64_t(n));
         }
         lines.add(batch.first, std::move(text), batch.samples);

@@ -54,6 +54,8 @@ int resume_sweep(const ResumeOptions& options) {
   if (std::find(plan.command.begin(), plan.command.end(), "--resume") == plan.command.end()) {
     words.push_back("--resume");
   }
+  const bool retries = std::find(plan.command.begin(), plan.command.end(), "--retry") != plan.command.end();
+  if (options.retry && !retries) words.push_back("--retry");
   const Command command = parse_command_line(int(words.size()), words.data());
   const SweepOptions* sweep = options_if<SweepOptions>(command);
   if (error || !sweep || !std::filesystem::equivalent(sweep->out, folder, error)) {
@@ -70,6 +72,9 @@ int resume_sweep(const ResumeOptions& options) {
 int command_resume(const ResumeOptions& options) {
   std::error_code error;
   if (std::filesystem::exists(sweep_log_path(options.folder), error)) return resume_sweep(options);
+  if (options.retry) {
+    throw GraphError(fmt::format("--retry: runs trials of a sweep once more, and {} holds none", options.folder));
+  }
   if (!std::filesystem::is_directory(options.folder, error)) {
     throw GraphError(fmt::format("{}: found {}, expected the folder of a run's checkpoints", options.folder,
                                  std::filesystem::exists(options.folder, error) ? "no folder" : "nothing"));
@@ -107,6 +112,7 @@ void declare_resume(Subcommands& commands) {
   ResumeOptions& options = command.options;
   app.add_option("DIR", options.folder, "the run's --checkpoint")->type_name("")->check(not_empty());
   bind_changes(app, options.changes);
+  app.add_flag("--retry", options.retry, "of a sweep: run trials that failed once more");
   app.footer(
       "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
       "What\n"

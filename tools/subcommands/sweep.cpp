@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -21,6 +22,7 @@
 
 #include "base/files/atomic_file.h"
 #include "base/process.h"
+#include "base/shell_word.h"
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/output_paths.h"
@@ -30,6 +32,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
+#include "tools/sweep/check_trials.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
@@ -86,9 +89,10 @@ std::vector<VariedSettings> varied_of(const SweepOptions& options) {
   std::vector<VariedSettings> varied;
   for (const std::string& text : options.vary) varied.push_back(parse_varied(text));
   if (options.folds > 0) varied.push_back(parse_varied(fmt::format("fold=1..{}", options.folds)));
-  if (options.find_rate && varied.empty()) {
-    varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
-  }
+  const bool rates = std::any_of(varied.begin(), varied.end(), [](const VariedSettings& each) {
+    return std::any_of(each.names.begin(), each.names.end(), is_rate);
+  });
+  if (options.find_rate && !rates) varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
   return varied;
 }
 
@@ -105,7 +109,9 @@ std::string fold_of(const SweepOptions& options, const Graph& graph) {
 
 void check_names(const SweepPlan& plan, const SweepOptions& options) {
   for (const auto& [name, value] : plan.trials.front()) {
-    if (name == "fold" || name.find('.') != name.npos || options.varies.contains(name)) continue;
+    if ((name == "fold" && !plan.fold.empty()) || name.find('.') != name.npos || options.varies.contains(name))
+      continue;
+    if (name == "fold") throw GraphError("--vary fold: expected --folds K, which trains on all but each of K parts");
     const std::vector<std::string> names(options.varies.begin(), options.varies.end());
     throw GraphError(
         fmt::format("--vary {}: expected NODE.ATTRIBUTE, or an option of 'arbalest run' that is not given "
@@ -146,6 +152,21 @@ int lanes_for(const SweepOptions& options, const std::vector<PlanDevice>& device
   return int(std::min<int64_t>(trials, int64_t(each) * int64_t(devices.size())));
 }
 
+// The surroundings of trials, of which at most so many train at once.
+SweepSurroundings surroundings_for(const SweepOptions& options, const std::vector<PlanDevice>& devices, int most) {
+  const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
+  const int each = (most + int(devices.size()) - 1) / int(devices.size());
+  const int at_once = options.at_once == 0 && gpus ? std::min(each, kLikelyOnGpu) : each;
+  const int threads = thread_count(options.session);
+  constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
+  SweepSurroundings around;
+  around.folder = options.out;
+  around.devices = devices;
+  around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
+  around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
+  return around;
+}
+
 // The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
 class Sweep {
  public:
@@ -156,22 +177,15 @@ class Sweep {
         redraws_(can_redraw(stdout)) {
     record_.plan = std::move(plan);
     if (before) known_ = std::move(before->results);
+    if (options.retry) std::erase_if(known_, [](const SweepResult& result) { return !result.error.empty(); });
   }
 
   // Returns false if it was interrupted.
-  bool run(const std::vector<PlanDevice>& devices, int most) {
+  bool run(SweepSurroundings around, int most) {
+    const std::vector<PlanDevice>& devices = around.devices;
     const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
-    const int each = (most + int(devices.size()) - 1) / int(devices.size());
-    const int at_once = options_.at_once == 0 && gpus ? std::min(each, kLikelyOnGpu) : each;
-    const int threads = thread_count(options_.session);
-    constexpr int kFewestOfGpu = 4;  // make a GPU's kernels
-    constexpr int kFirstOnGpu = 4;   // learners at once, before more are tried
+    constexpr int kFirstOnGpu = 4;  // learners at once, before more are tried
     const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
-    SweepSurroundings around;
-    around.folder = options_.out;
-    around.devices = devices;
-    around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
-    around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
     std::stop_source ending;
     const std::stop_callback interrupted(interrupt.token(), [&] { ending.request_stop(); });
     const std::jthread limit([&, seconds = options_.session.length.seconds](const std::stop_token& over) {
@@ -180,7 +194,9 @@ class Sweep {
       std::condition_variable_any changed;
       if (seconds <= 0) return;
       changed.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
-      if (!over.stop_requested()) ending.request_stop();
+      if (over.stop_requested()) return;
+      time_is_up_ = true;
+      ending.request_stop();
     });
     around.stop = ending.get_token();
     around.progress = [this](const SweepResult& result) { progress(result); };
@@ -194,11 +210,16 @@ class Sweep {
     if (tuner_) lanes.allow(tuner_->lanes());
     lanes.run(ending.get_token());
     lanes_ = nullptr;
-    keep_best();
-    clear_status();
     const bool over = schedule_.over();
+    if (over || !record_.plan.halving) keep_best();
+    clear_status();
     if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
     if (over) remove_checkpoints();
+    if (!over && time_is_up_) {
+      warn(fmt::format(
+          "--time-limit ends the sweep; the same command with --resume goes on, as 'arbalest resume {}' does",
+          shell_word(options_.out)));
+    }
     return over;
   }
 
@@ -207,9 +228,10 @@ class Sweep {
 
  private:
   JobEnd run_job(const SweepJob& job, int lane, const SweepSurroundings& around) {
+    // The latest: one that failed may have run once more.
     const auto found =
-        std::find_if(known_.begin(), known_.end(), [&](const SweepResult& result) { return result.job == job; });
-    if (found != known_.end()) {
+        std::find_if(known_.rbegin(), known_.rend(), [&](const SweepResult& result) { return result.job == job; });
+    if (found != known_.rend()) {
       const std::scoped_lock lock(mutex_);
       record_.results.push_back(*found);
       return {JobEnd::Kind::Judged, found->score(), {}};
@@ -227,7 +249,9 @@ class Sweep {
     log_.result(trial.result);
     record_.results.push_back(trial.result);
     tell_result(trial.result);
-    if (!record_.plan.halving && trial.result.error.empty()) remove_checkpoints_of(job.trial);
+    // Trials that a search promotes later need their checkpoints, and models of epochs that may remain their best.
+    if (record_.plan.halving) return trial.end;
+    if (trial.result.error.empty()) remove_checkpoints_of(job.trial);
     keep_best();
     return trial.end;
   }
@@ -331,7 +355,10 @@ class Sweep {
     if (!log_.failed()) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
   }
   void remove_checkpoints() const {
-    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) remove_checkpoints_of(trial);
+    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) {
+      const SweepResult* last = last_result(record_, trial);
+      if (last && last->error.empty()) remove_checkpoints_of(trial);  // --retry goes on from those of others
+    }
   }
 
   const SweepOptions& options_;
@@ -348,6 +375,7 @@ class Sweep {
   int64_t ended_images_ = 0;  // of jobs that have ended
   std::optional<int> noted_;  // the trial whose notes have been told
   bool shown_ = false;        // the status line
+  std::atomic<bool> time_is_up_ = false;
 };
 
 // The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.
@@ -364,7 +392,16 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
         fmt::format("{}: holds a sweep; --resume goes on with it, another one needs another folder", options.out));
   }
   SweepRecord record = read_sweep_log(path);
-  if (record.plan == plan) return record;
+  if (record.plan == plan) {
+    for (const auto& [file, hash] : record.plan.inputs) {
+      if (const auto now = plan.inputs.find(file); now != plan.inputs.end() && now->second == hash) continue;
+      throw GraphError(
+          fmt::format("{}: the sweep there was begun with another content of '{}'; expected the file as it "
+                      "was then, or another folder",
+                      options.out, file));
+    }
+    return record;
+  }
   std::string differs = "the options of its runs";
   if (record.plan.words == plan.words) differs = "the trials";
   if (record.plan.words == plan.words && record.plan.trials == plan.trials) differs = "the search";
@@ -372,21 +409,12 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
                                options.out, differs));
 }
 
-// Refuses wrong settings before anything runs: the options of each trial, and the graph that they make.
-void check_trials(const SweepPlan& plan, const std::string& folder) {
-  for (int trial = 0; trial < int(plan.trials.size()); ++trial) {
-    try {
-      const int64_t epochs = plan.halving ? plan.halving->epochs.front() : 0;
-      load_with_overrides(options_of_run(words_of_job(plan, {trial, 0, epochs}, folder)));
-    } catch (const GraphError& error) {
-      throw GraphError(
-          fmt::format("trial {} ({}): {}", trial + 1, to_string(plan.trials[size_t(trial)]), error.what()));
-    }
-  }
+std::string trials_of(const SweepPlan& plan) {
+  return fmt::format("{} trial{} of {}", plan.trials.size(), plan.trials.size() == 1 ? "" : "s", printable(plan.title));
 }
 
 void print_plan(const SweepPlan& plan, int lanes) {
-  fmt::print("{} trials of {}, {} at once\n", plan.trials.size(), printable(plan.title), lanes);
+  fmt::print("{}, {} at once\n", trials_of(plan), lanes);
   if (plan.halving) {
     fmt::print("rungs after epochs {}; the best 1/{} go on\n", fmt::join(plan.halving->epochs, ", "),
                plan.halving->reduction);
@@ -425,6 +453,7 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.session.learners.per_device == 0) {
     throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
   }
+  if (options.retry && !options.session.checkpoints.resume) throw GraphError("--retry needs --resume");
   if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
   if (options.search != SweepOptions::Search::Asha) {
     for (const char* option : {"--first-rung", "--reduction"}) {
@@ -451,26 +480,27 @@ int command_sweep(const SweepOptions& options) {
   SweepPlan plan = plan_of(options, graph);
   int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
   if (plan.halving) lanes = std::min(lanes, plan.halving->lanes);
-  check_trials(plan, options.out);
+  SweepSurroundings around = surroundings_for(options, devices, lanes);
+  check_trials(plan, around);
   if (options.dry_run) {
     print_plan(plan, lanes);
     return kDone;
   }
   std::optional<SweepRecord> before = record_before(options, plan);
-  std::error_code exists;
-  fs::create_directories(options.out, exists);
+  std::error_code error;
+  fs::create_directories(options.out, error);
+  if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", options.out, error.message()));
   std::signal(SIGPIPE, SIG_IGN);
   Sweep sweep(options, std::move(plan), std::move(before));
-  fmt::print("{} trials of {}, {} at once; logs and models in {}\n", sweep.record().plan.trials.size(),
-             printable(graph.name), lanes, printable(options.out));
+  fmt::print("{}, {} at once; logs and models in {}\n", trials_of(sweep.record().plan), lanes, printable(options.out));
   std::fflush(stdout);
-  const bool over = sweep.run(devices, lanes);
+  const bool over = sweep.run(std::move(around), lanes);
   print_answer(options, sweep.record());
   if (!sweep.written()) return kFailed;
   if (!over) return kInterrupted;
-  const auto& results = sweep.record().results;
-  const bool any = std::any_of(results.begin(), results.end(), [](const auto& result) { return result.error.empty(); });
-  return any ? kDone : kFailed;
+  const Leaderboard board = leaderboard_of(sweep.record());
+  const bool good = board.failed == 0 || (sweep.record().plan.finds_rate && board.done > 0);  // rates that are too high
+  return good ? kDone : kFailed;
 }
 
 void declare_sweep(Subcommands& commands) {
@@ -527,6 +557,7 @@ void declare_sweep(Subcommands& commands) {
   app.add_option("--keep", options.keep, "models to keep: of so many of the best trials, or all")
       ->capture_default_str()
       ->type_name("N");
+  app.add_flag("--retry", options.retry, "with --resume: run trials that failed once more");
   app.add_flag("--dry-run", options.dry_run, "print the trials, run nothing");
   app.footer(
       "A trial is what 'arbalest run' is with the options given here and the trial's settings. A setting with a dot\n"

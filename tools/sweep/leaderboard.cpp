@@ -47,11 +47,12 @@ std::vector<std::string> varied_names(const SweepPlan& plan) {
   return names;
 }
 
-// The mean of all groups that have a value of the setting, for each of its values: what it does on the whole.
+// The mean of all groups that have a value of the setting, for each of its values: what it does on the whole. Its
+// trials differ in other settings too and share folds, so that no interval follows from them.
 ResultTable effect_of(const std::string& name, const Leaderboard& board) {
   ResultTable table;
   table.title = fmt::format("{} by {}", board.metric, name);
-  table.columns = {{name, false}, {board.metric, true, true}, {"trials"}};
+  table.columns = {{name, false}, {board.metric}, {"trials"}};
   std::vector<std::string> order;
   std::map<std::string, std::vector<double>> values;
   for (const TrialGroup& group : board.groups) {
@@ -73,7 +74,9 @@ ResultTable effect_of(const std::string& name, const Leaderboard& board) {
   });
   for (const std::string& value : order) {
     const std::vector<double>& of_value = values[value];
-    table.rows.push_back({{value}, value_of(of_value), {std::to_string(of_value.size()), double(of_value.size())}});
+    TableValue mean =
+        of_value.empty() ? TableValue{"–"} : TableValue{number_text(mean_of(of_value)), mean_of(of_value)};
+    table.rows.push_back({{value}, std::move(mean), {std::to_string(of_value.size()), double(of_value.size())}});
   }
   return table;
 }
@@ -134,6 +137,7 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
   const auto before = [&](const TrialGroup& one, const TrialGroup& two) {
     if (one.mean.has_value() != two.mean.has_value()) return one.mean.has_value();
     if (!one.mean) return false;
+    if ((one.failed > 0) != (two.failed > 0)) return two.failed > 0;
     if (record.plan.halving && one.epochs != two.epochs) return one.epochs > two.epochs;
     return board.lower ? *one.mean < *two.mean : *one.mean > *two.mean;
   };
@@ -178,7 +182,10 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
   if (several) table.notes.push_back("± is the interval of 95 % of the mean, by Student's distribution.");
   std::vector<ResultTable> tables = {std::move(table)};
   for (const std::string& name : shown) {
-    if (shown.size() > 1) tables.push_back(effect_of(name, board));
+    if (shown.size() < 2 || board.metric.empty()) continue;
+    ResultTable effect = effect_of(name, board);
+    // Values that no two groups share, as drawn ones are, say nothing beyond the groups.
+    if (effect.rows.size() < board.groups.size()) tables.push_back(std::move(effect));
   }
   return tables;
 }

@@ -25,9 +25,10 @@ struct TrialGroup {
 
 struct Leaderboard {
   std::string metric;
-  bool lower = false;              // whether less of it is better
-  std::vector<TrialGroup> groups;  // the best mean first; those that trained less far come later
-  int done = 0, failed = 0;        // trials
+  bool lower = false;  // whether less of it is better
+  // The best mean first. Those that trained less far come later, and those of which a trial failed last.
+  std::vector<TrialGroup> groups;
+  int done = 0, failed = 0;  // trials
 };
 
 Leaderboard leaderboard_of(const SweepRecord& record);

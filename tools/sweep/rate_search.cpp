@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "graph/op.h"
 #include "tools/report/line_plot.h"
@@ -17,18 +20,58 @@ namespace {
 
 constexpr int64_t kIterations = 200;
 
-// Rate and loss of each trial that has one, by rate. The rate is the setting whose name ends in ".lr".
-std::vector<std::pair<double, double>> losses_of(const SweepRecord& record) {
+// Rates in ascending order, and the mean loss of the trials at each; a failed trial has none.
+struct RateLosses {
+  std::string others;  // settings that these trials share, as text
   std::vector<std::pair<double, double>> losses;
+  bool failed = false;
+};
+
+std::vector<RateLosses> losses_of(const SweepRecord& record) {
+  std::map<std::string, std::map<double, std::vector<double>>> values;
+  std::vector<RateLosses> all;
   for (int trial = 0; trial < int(record.plan.trials.size()); ++trial) {
+    TrialSettings others = record.plan.trials[size_t(trial)];
+    const auto rate = std::find_if(others.begin(), others.end(), [](const auto& each) { return is_rate(each.first); });
     const SweepResult* result = last_result(record, trial);
-    if (!result || !result->error.empty() || !result->loss || !std::isfinite(*result->loss)) continue;
-    for (const auto& [name, value] : record.plan.trials[size_t(trial)]) {
-      if (name.ends_with(".lr")) losses.emplace_back(std::atof(value.c_str()), *result->loss);
+    if (rate == others.end() || !result) continue;
+    const double number = std::atof(rate->second.c_str());
+    others.erase(rate);
+    const std::string text = to_string(others, false);
+    auto group = std::find_if(all.begin(), all.end(), [&](const RateLosses& each) { return each.others == text; });
+    if (group == all.end()) group = all.insert(all.end(), {text, {}, false});
+    const bool failed = !result->error.empty() || !result->loss || !std::isfinite(*result->loss);
+    group->failed = group->failed || failed;
+    if (!failed) values[text][number].push_back(*result->loss);
+  }
+  std::erase_if(all, [&](const RateLosses& group) { return !values.contains(group.others); });
+  for (RateLosses& group : all) {
+    for (const auto& [rate, losses] : values[group.others]) {
+      group.losses.emplace_back(rate, std::accumulate(losses.begin(), losses.end(), 0.0) / double(losses.size()));
     }
   }
-  std::sort(losses.begin(), losses.end());
-  return losses;
+  return all;
+}
+
+std::string advice(const RateLosses& group) {
+  const auto& losses = group.losses;
+  const auto best = std::min_element(losses.begin(), losses.end(),
+                                     [](const auto& one, const auto& two) { return one.second < two.second; });
+  const auto worst = std::max_element(losses.begin(), losses.end(),
+                                      [](const auto& one, const auto& two) { return one.second < two.second; });
+  // Rates around the best whose losses are within a tenth of what there is to gain.
+  const double near = best->second + 0.1 * (worst->second - best->second);
+  auto from = best, to = best;
+  while (from != losses.begin() && (from - 1)->second <= near) --from;
+  while (to + 1 != losses.end() && (to + 1)->second <= near) ++to;
+  std::string text = fmt::format("{}{}the loss is lowest at a rate of {:g}: {:.4g}", group.others,
+                                 group.others.empty() ? "" : ": ", best->first, best->second);
+  if (from != to) text += fmt::format("; from {:g} to {:g} it is nearly as low", from->first, to->first);
+  if (best == losses.begin()) text += "; lower rates may be better still";
+  if (best + 1 == losses.end()) {
+    text += group.failed ? "; the next higher one fails" : "; higher rates may be better still";
+  }
+  return text + "\n";
 }
 
 }  // namespace
@@ -48,36 +91,27 @@ void add_words_of_rate_search(std::vector<std::string>& words, const Graph& grap
   }
 }
 
+bool is_rate(const std::string& setting) {
+  return setting.ends_with(".lr");
+}
+
 std::string rate_advice(const SweepRecord& record) {
-  const auto losses = losses_of(record);
-  if (losses.empty()) return "";
-  const auto best = std::min_element(losses.begin(), losses.end(),
-                                     [](const auto& one, const auto& two) { return one.second < two.second; });
-  const auto worst = std::max_element(losses.begin(), losses.end(),
-                                      [](const auto& one, const auto& two) { return one.second < two.second; });
-  // Rates around the best whose losses are within a tenth of what there is to gain.
-  const double near = best->second + 0.1 * (worst->second - best->second);
-  auto from = best, to = best;
-  while (from != losses.begin() && (from - 1)->second <= near) --from;
-  while (to + 1 != losses.end() && (to + 1)->second <= near) ++to;
-  std::string text = fmt::format("the loss is lowest at a rate of {:g}: {:.4g}", best->first, best->second);
-  if (from != to) text += fmt::format("; from {:g} to {:g} it is nearly as low", from->first, to->first);
-  if (best == losses.begin()) text += "; lower rates may be better still";
-  const bool diverged = std::any_of(record.results.begin(), record.results.end(),
-                                    [](const SweepResult& result) { return !result.error.empty(); });
-  if (best + 1 == losses.end()) text += diverged ? "; the next higher one fails" : "; higher rates may be better still";
-  return text + "\n";
+  std::string text;
+  for (const RateLosses& group : losses_of(record)) text += advice(group);
+  return text;
 }
 
 std::string rate_plot(const SweepRecord& record) {
-  PlotLine line;
-  for (const auto& [rate, loss] : losses_of(record)) line.points.push_back({std::log10(rate), loss, loss, loss});
-  if (line.points.empty() || record.plan.trials.front().size() > 1) return "";
   LinePlot plot;
+  for (const RateLosses& group : losses_of(record)) {
+    PlotLine& line = plot.lines.emplace_back();
+    line.name = group.others;
+    for (const auto& [rate, loss] : group.losses) line.points.push_back({std::log10(rate), loss, loss, loss});
+  }
+  if (plot.lines.empty()) return "";
   plot.title = fmt::format("{}: loss after short trainings", record.plan.title);
   plot.x_label = "log10 of the learning rate";
   plot.y_label = "loss";
-  plot.lines = {std::move(line)};
   return svg_of(plot);
 }
 

@@ -44,6 +44,7 @@ Json json_of(const SweepPlan& plan) {
     const HalvingRule& rule = *plan.halving;
     line["halving"] = {{"epochs", rule.epochs}, {"reduction", rule.reduction}, {"lanes", rule.lanes}};
   }
+  line["inputs"] = plan.inputs;
   line["trials"] = std::move(trials);
   return line;
 }
@@ -56,6 +57,7 @@ SweepPlan plan_of(const Json& line) {
   plan.words = line.at("words").get<std::vector<std::string>>();
   plan.finds_rate = line.value("finds_rate", false);
   plan.fold = line.value("fold", "");
+  plan.inputs = line.value("inputs", std::map<std::string, std::string>());
   if (const auto found = line.find("halving"); found != line.end()) {
     plan.halving = HalvingRule{found->at("epochs").get<std::vector<int64_t>>(), found->at("reduction").get<int>(),
                                found->at("lanes").get<int>()};

@@ -4,6 +4,7 @@
 // sweep that was ended needs to go on, and all that a leaderboard is made of.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 
 namespace arbalest {
 
-// A sweep before it runs. Two are the same if all of it but the title and the command is.
+// A sweep before it runs. Two are the same if all of it but the title, the command and the inputs is.
 struct SweepPlan {
   std::string title;                 // the graph's name
   std::vector<std::string> command;  // that started it, in this directory
@@ -27,6 +28,7 @@ struct SweepPlan {
   // The override that names the data of a trial's fold, but for the fold's number at its end:
   // "prefetch.source=mnist:DIR?folds=5&fold="; "": there are no folds.
   std::string fold;
+  std::map<std::string, std::string> inputs;  // hashes of graphs, models and weights, by the names of their files
 
   bool operator==(const SweepPlan& other) const;
 };

@@ -89,16 +89,15 @@ bool has_checkpoint(const std::string& folder) {
   return false;
 }
 
-}  // namespace
-
-std::string trial_model(const std::string& folder, int trial) {
-  return (fs::path(trial_folder(folder, trial)) / "model.safetensors").string();
+std::string why_not_written(const RunFinished& end) {
+  for (const std::string& error : {end.weights_error, end.best_error, end.checkpoint_error}) {
+    if (!error.empty()) return error;
+  }
+  return "its log could not be written";
 }
 
-std::string trial_checkpoints(const std::string& folder, int trial) {
-  return (fs::path(trial_folder(folder, trial)) / "checkpoints").string();
-}
-
+// The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains,
+// and its files in the sweep's folder. It goes on from checkpoints that are there.
 std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job, const std::string& folder) {
   std::vector<std::string> words = plan.words;
   for (const auto& [name, value] : plan.trials[size_t(job.trial)]) {
@@ -114,14 +113,16 @@ std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job
     words.push_back(fmt::format("--epochs={}", job.epochs));
     words.push_back(fmt::format("--schedule-epochs={}", plan.halving->epochs.back()));
   }
+  // The model that is kept is the one that the leaderboard ranks.
+  for (const char* option : {"--save=", "--save-best="}) words.push_back(option + trial_model(folder, job.trial));
   const std::string checkpoints = trial_checkpoints(folder, job.trial);
   words.push_back("--log=" + (fs::path(trial_folder(folder, job.trial)) / "log.jsonl").string());
-  words.push_back("--save=" + trial_model(folder, job.trial));
   words.push_back("--checkpoint=" + checkpoints);
   if (has_checkpoint(checkpoints)) words.emplace_back("--resume");
   return words;
 }
 
+// The options that the words of a run stand for. Throws GraphError as the command line does.
 RunOptions options_of_run(const std::vector<std::string>& words) {
   std::vector<const char*> all = {"arbalest", "run"};
   for (const std::string& word : words) all.push_back(word.c_str());
@@ -135,6 +136,23 @@ RunOptions options_of_run(const std::vector<std::string>& words) {
   return options;
 }
 
+}  // namespace
+
+std::string trial_model(const std::string& folder, int trial) {
+  return (fs::path(trial_folder(folder, trial)) / "model.safetensors").string();
+}
+
+std::string trial_checkpoints(const std::string& folder, int trial) {
+  return (fs::path(trial_folder(folder, trial)) / "checkpoints").string();
+}
+
+RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {
+  RunOptions options = options_of_run(words_of_job(plan, job, around.folder));
+  options.devices = to_string(around.devices[size_t(lane) % around.devices.size()]);
+  options.session.execution.threads = around.threads;
+  return options;
+}
+
 TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around) {
   TrialEnd trial;
   SweepResult& result = trial.result;
@@ -143,18 +161,21 @@ TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const S
   try {
     std::error_code exists;
     fs::create_directories(trial_folder(around.folder, job.trial), exists);
-    RunOptions options = options_of_run(words_of_job(plan, job, around.folder));
-    options.devices = to_string(around.devices[size_t(lane) % around.devices.size()]);
-    options.session.execution.threads = around.threads;
+    const RunOptions options = options_of_job(plan, job, lane, around);
     const RunOutcome outcome = run_as_told(
         options, {.shared = around.shared, .observers = {&observer}, .begins = [&] { return around.stop; }});
     const RunEnd reason = outcome.end.reason;
     if (reason == RunEnd::Interrupted || reason == RunEnd::TimeLimit) trial.end.kind = JobEnd::Kind::Stopped;
-    if (!outcome.written) result.error = "not all files of the run could be written";
+    if (!outcome.written) result.error = why_not_written(outcome.end);
   } catch (const LacksMemory& error) {
     trial.end = {JobEnd::Kind::LacksMemory, {}, error.what()};
   } catch (const std::exception& error) {
     result.error = plain_message(error);
+  }
+  if (plan.finds_rate) {  // no training is long enough to be validated
+    result.metric = "loss";
+    result.lower = true;
+    result.value = result.loss;
   }
   trial.end.score = result.score();
   return trial;

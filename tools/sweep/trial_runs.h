@@ -14,13 +14,6 @@
 
 namespace arbalest {
 
-// The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains,
-// and its files in the sweep's folder. It goes on from checkpoints that are there.
-std::vector<std::string> words_of_job(const SweepPlan& plan, const SweepJob& job, const std::string& folder);
-
-// The options that the words of a run stand for. Throws GraphError as the command line does.
-RunOptions options_of_run(const std::vector<std::string>& words);
-
 // Everything that the runs of a sweep have in common.
 struct SweepSurroundings {
   std::string folder;
@@ -33,6 +26,9 @@ struct SweepSurroundings {
   std::function<void(int trial, const std::string& note)> noted;  // about settings that are probably not meant
 };
 
+// The options of a job's run on a lane. Throws GraphError as the command line does.
+RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around);
+
 // Runs a job to its end. The result is there if the job is judged. Does not throw.
 struct TrialEnd {
   JobEnd end;
@@ -41,7 +37,7 @@ struct TrialEnd {
 TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const SweepSurroundings& around);
 
 // The files of a trial in its folder.
-std::string trial_model(const std::string& folder, int trial);  // weights at its end
+std::string trial_model(const std::string& folder, int trial);  // weights of the epoch that it is ranked by
 std::string trial_checkpoints(const std::string& folder, int trial);
 
 }  // namespace arbalest

@@ -2,6 +2,7 @@
 #include "tools/sweep/vary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -52,7 +53,20 @@ class VaryReader {
       if (name.empty()) fail("a name on each side of '+'");
     }
     const std::string_view values = std::string_view(text_).substr(equals + 1);
-    if (read_function(values) || read_range(values)) return varied_;
+    if (!read_function(values) && !read_range(values)) read_list(values);
+    std::set<std::vector<std::string>> seen;
+    for (const std::vector<std::string>& each : varied_.values) {
+      if (!seen.insert(each).second) fail(fmt::format("different values, found {} twice", fmt::join(each, "+")));
+    }
+    return varied_;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw GraphError(fmt::format("--vary '{}': expected {}", text_, expected));
+  }
+
+  void read_list(std::string_view values) {
     for (const std::string& value : split(values, ',')) {
       if (value.empty()) fail("a value on each side of ','");
       std::vector<std::string> together = varied_.names.size() > 1 ? split(value, '+') : std::vector{value};
@@ -61,12 +75,6 @@ class VaryReader {
       }
       varied_.values.push_back(std::move(together));
     }
-    return varied_;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& expected) const {
-    throw GraphError(fmt::format("--vary '{}': expected {}", text_, expected));
   }
 
   void add(const std::string& value) { varied_.values.push_back({value}); }
@@ -175,6 +183,51 @@ bool repeats(const VariedSettings& varied) {
   return std::all_of(varied.names.begin(), varied.names.end(), is_repetition);
 }
 
+// The combination of a draw, but for repetitions. Each setting is drawn by its name, so that one that is added leaves
+// the others as they are.
+TrialSettings drawn(const std::vector<VariedSettings>& varied, uint64_t seed, uint64_t sample, uint64_t attempt) {
+  TrialSettings settings;
+  for (const VariedSettings& each : varied) {
+    if (repeats(each)) continue;
+    const uint64_t key = random_key(seed, hash_name("sweep " + each.names.front()));
+    const double share = uniform(philox(key, sample, attempt).word[0]);
+    if (each.drawn()) {
+      settings.emplace_back(each.names.front(), text_of(VaryReader::value_at(each, share)));
+    } else {
+      add_values(settings, each, std::min(size_t(share * double(each.values.size())), each.values.size() - 1));
+    }
+  }
+  return settings;
+}
+
+// So many combinations, each another one: one that has come before is drawn anew.
+std::vector<TrialSettings> samples_of(const std::vector<VariedSettings>& varied, int64_t samples, uint64_t seed) {
+  constexpr uint64_t kMostAttempts = 1'000'000;  // draws of a sample; 100 times as many as there may be combinations
+  if (samples > kMostSweepTrials) fail_of_too_many();
+  double most = 1;
+  for (const VariedSettings& each : varied) {
+    if (!repeats(each)) most *= each.drawn() ? double(kMostSweepTrials) : double(each.values.size());
+  }
+  const auto fail = [&](double found) {
+    throw GraphError(
+        fmt::format("--samples {}: --vary has {} different combinations; expected no more samples than "
+                    "combinations",
+                    samples, found));
+  };
+  if (double(samples) > most) fail(most);
+  std::vector<TrialSettings> trials;
+  std::set<TrialSettings> seen;
+  for (uint64_t sample = 0; sample < uint64_t(samples); ++sample) {
+    uint64_t attempt = 0;
+    do {
+      if (attempt == kMostAttempts) fail(double(seen.size()));
+      trials.resize(sample);
+      trials.push_back(drawn(varied, seed, sample, attempt++));
+    } while (!seen.insert(trials.back()).second);
+  }
+  return trials;
+}
+
 }  // namespace
 
 VariedSettings parse_varied(const std::string& text) {
@@ -188,24 +241,7 @@ bool is_repetition(const std::string& name) {
 std::vector<TrialSettings> combinations(const std::vector<VariedSettings>& varied, int64_t samples, uint64_t seed) {
   check_names(varied, samples);
   std::vector<TrialSettings> trials(1);
-  if (samples > 0) {
-    if (samples > kMostSweepTrials) fail_of_too_many();
-    trials.clear();
-    for (int64_t sample = 0; sample < samples; ++sample) {
-      TrialSettings& settings = trials.emplace_back();
-      for (const VariedSettings& each : varied) {
-        if (repeats(each)) continue;
-        // By name, so that a setting that is added leaves the others as they are.
-        const uint64_t key = random_key(seed, hash_name("sweep " + each.names.front()));
-        const double share = uniform(philox(key, uint64_t(sample), 0).word[0]);
-        if (each.drawn()) {
-          settings.emplace_back(each.names.front(), text_of(VaryReader::value_at(each, share)));
-        } else {
-          add_values(settings, each, std::min(size_t(share * double(each.values.size())), each.values.size() - 1));
-        }
-      }
-    }
-  }
+  if (samples > 0) trials = samples_of(varied, samples, seed);
   for (const VariedSettings& each : varied) {
     if (samples == 0 || repeats(each)) trials = multiplied(trials, each);
   }

@@ -32,10 +32,10 @@ struct VariedSettings {
 // Throws GraphError that says what was found and what was expected.
 VariedSettings parse_varied(const std::string& text);
 
-// The combinations. Without `samples` every list is multiplied with all others. Otherwise so many combinations are
-// drawn, the same ones for the same seed; lists named "seed" or "fold" are still multiplied with each. Throws
-// GraphError if a setting is given twice, if numbers are to be drawn and `samples` is 0, or for more than
-// kMostSweepTrials.
+// The combinations. Without `samples` every list is multiplied with all others. Otherwise so many different
+// combinations are drawn, the same ones for the same seed; lists named "seed" or "fold" are still multiplied with each.
+// Throws GraphError if a setting is given twice, if numbers are to be drawn and `samples` is 0, if there are fewer than
+// `samples`, or for more than kMostSweepTrials.
 std::vector<TrialSettings> combinations(const std::vector<VariedSettings>& varied, int64_t samples, uint64_t seed);
 
 inline constexpr int64_t kMostSweepTrials = 10'000;

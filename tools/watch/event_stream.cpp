@@ -41,8 +41,8 @@ int open_for_events(const std::string& path) {
 
 }  // namespace
 
-EventStream::EventStream(const std::string& path, std::string what)
-    : path_(path), what_(std::move(what)), descriptor_(open_for_events(path)) {
+EventStream::EventStream(const std::string& path, std::string what, std::string then)
+    : path_(path), what_(std::move(what)), then_(std::move(then)), descriptor_(open_for_events(path)) {
   if (descriptor_ < 0) {
     throw RunError(fmt::format("{}: cannot be written: {}", path,
                                errno == ENXIO ? "it is a pipe that nobody reads" : std::strerror(errno)));
@@ -80,8 +80,7 @@ void EventStream::cut(int64_t bytes) {
 
 void EventStream::write(std::string_view bytes) {
   if (failed_ || put(bytes)) return;
-  warn(
-      fmt::format("{}: cannot be written: {}; the {} ends here, training goes on", path_, std::strerror(errno), what_));
+  warn(fmt::format("{}: cannot be written: {}; the {} ends here, {}", path_, std::strerror(errno), what_, then_));
   failed_ = true;
 }
 

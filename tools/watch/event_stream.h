@@ -11,10 +11,10 @@ namespace arbalest {
 
 class EventStream {
  public:
-  // `what` is the file's word in messages: "log". What the file holds stays, and what is written goes after it. A pipe
-  // is waited for until somebody reads it, for five seconds at most. Throws RunError if the file cannot be opened,
-  // OutputInUse if another process writes it.
-  EventStream(const std::string& path, std::string what);
+  // `what` is the file's word in messages: "log"; `then`: what happens if it cannot be written. What the file holds
+  // stays, and what is written goes after it. A pipe is waited for until somebody reads it, for five seconds at most.
+  // Throws RunError if the file cannot be opened, OutputInUse if another process writes it.
+  EventStream(const std::string& path, std::string what, std::string then = "training goes on");
   ~EventStream();
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
@@ -32,7 +32,7 @@ class EventStream {
  private:
   bool put(std::string_view bytes) const;
 
-  std::string path_, what_;
+  std::string path_, what_, then_;
   int descriptor_ = -1;
   bool regular_ = false, failed_ = false;
 };

@@ -84,6 +84,8 @@ TEST_CASE("a trial that fails says why, is a result, and runs again on demand") 
   CHECK(place.run("r.jsonl", {"--format", "csv"}) == kFailed);
   CHECK(place.text("errors").empty());  // a failure is a result
   CHECK(place.text("out").starts_with("table,cell,"));
+  CHECK(place.run("r.jsonl") == kFailed);
+  CHECK(place.text("out").find("1 trial failed; --retry runs them once more") != std::string::npos);
   CHECK(place.run("r.jsonl", {"--retry"}) == kFailed);
   CHECK(place.text("errors").find("1 of 1: learners 300: seed 1: failed: ") != std::string::npos);
   CHECK(place.run("r.jsonl", {"--set", "train.lrr=3"}) == kWrong);
@@ -103,7 +105,7 @@ TEST_CASE("a changed graph is measured anew, and named") {
   REQUIRE(place.run("r.jsonl", {"--dry-run"}) == kDone);
   const std::string errors = place.text("errors");
   CHECK_MESSAGE(errors.find("changed since they were measured (the graph): g") != errors.npos, errors);
-  CHECK(place.text("out").find("1 trials to run") != std::string::npos);
+  CHECK(place.text("out").find("1 trial to run") != std::string::npos);
   REQUIRE(place.run("r.jsonl") == kDone);
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 2);
 }
@@ -118,10 +120,30 @@ TEST_CASE("a dry run says what each cell takes, what is excluded and why, and do
   INFO(out);
   CHECK(out.find("excluded: too small") != out.npos);
   CHECK(out.find("does not fit: the plan takes ") != out.npos);
-  CHECK(out.find("1 cells, 5 trials to run, 0.000 s") != out.npos);
+  CHECK(out.find("1 cell, 0 trials to run, 0.000 s") != out.npos);
   CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB"}) == kDone);
-  CHECK(place.text("out").find("1 cells, 5 trials to run, 35.0 s") != std::string::npos);
+  CHECK(place.text("out").find("1 cell, 5 trials to run, 35.0 s") != std::string::npos);
   CHECK_FALSE(fs::exists(place.path("r.jsonl")));
+}
+
+TEST_CASE("a dry run finds cells that cannot run, and runs none of them") {
+  const Place place;
+  const auto finds = [&](const std::string& text, const std::string& part) {
+    place.write(text);
+    CHECK(place.run("r.jsonl", {"--dry-run"}) == kFailed);
+    const std::string out = place.text("out");
+    CHECK_MESSAGE(out.find(part) != out.npos, out);
+    CHECK_MESSAGE(out.find("1 cell, 0 trials to run") != out.npos, out);
+  };
+  const std::string accuracy = "devices = \"cpu:0\"\ntrain.epochs = 2\n[accuracy]\n";
+  finds("data = \"mnist:nowhere\"\n" + accuracy, "nowhere");
+  finds("batch = 0\n" + accuracy, "batch");
+  finds(accuracy + "targets = [30]\n", "cannot be reached: 'accuracy' is 0 to 1; 30 % is 0.3");
+  finds(accuracy + "metric = \"acuracy\"\n", "no metric 'acuracy'");
+  place.write(accuracy + "targets = [0.3]\n");
+  CHECK(place.run("r.jsonl", {"--dry-run"}) == kDone);
+  CHECK(place.run("r.jsonl", {"--output", place.path("nowhere/p.html")}) == kFailed);
+  CHECK_FALSE(fs::exists(place.path("r.jsonl")));  // before anything is measured
 }
 
 TEST_CASE("another program is measured in turn, and a wrong one is an error of its cell") {
@@ -237,13 +259,46 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
   REQUIRE(place.run("queue/results/" + id + ".jsonl", {"--cell", id}) == kDone);
   const size_t before = read_text(place.path("r.jsonl")).size();
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue"), "--dry-run"}) == kDone);
-  CHECK(place.text("out").find("2 cells, 1 trials to run") != std::string::npos);
+  CHECK(place.text("out").find("2 cells, 1 trial to run") != std::string::npos);
   CHECK(read_text(place.path("r.jsonl")).size() == before);
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);
   CHECK(place.text("out").find("not measured yet") != std::string::npos);
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
   CHECK(place.run("r.jsonl", {"--collect", place.path("nowhere")}) == kWrong);
   CHECK(place.run("r.jsonl", {"--cell", "zz"}) == kWrong);
+}
+
+TEST_CASE("cells whose commands are the same have the results of the machines that measured them") {
+  const Place place;
+  place.write(
+      "threads = 1\n[[together]]\npeer.machine = [\"two cheap\", \"one dear\"]\ndevices = [\"cpu:0\", \"cpu:0\"]\n"
+      "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  const std::string cheap = "all/results/cheap.jsonl", dear = "all/results/dear.jsonl";
+  REQUIRE(place.run(cheap, {"--cell", "peer.machine two cheap"}) == kDone);
+  CHECK(place.run("r.jsonl", {"--collect", place.path("all")}) == kFailed);
+  CHECK(place.text("out").find("not measured yet") != std::string::npos);  // by the machine that it names
+  REQUIRE(place.run(dear, {"--cell", "peer.machine one dear"}) == kDone);
+  const auto change = [&](const std::string& file, const std::string& devices, double rate) {
+    std::vector<TrialResult> trials = read_results(place.path(file)).trials;
+    REQUIRE(trials.size() == 1);
+    if (!devices.empty()) trials[0].key = trials[0].identity.devices = devices;
+    trials[0].images_per_second = rate;
+    place.folder.write(file, line_of(trials[0]));
+  };
+  const auto check_collected = [&](const char* results) {
+    REQUIRE(place.run(results, {"--collect", place.path("all")}) == kDone);
+    const std::string out = place.text("out");
+    INFO(out);
+    CHECK(out.find("peer.machine two cheap      1111") != out.npos);
+    CHECK(out.find("peer.machine one dear       2222") != out.npos);
+  };
+  change(cheap, "", 1111);  // both machines are alike
+  change(dear, "", 2222);
+  check_collected("alike.jsonl");
+  change(cheap, "another", 1111);  // the answer is given on the dear machine
+  check_collected("dear.jsonl");
+  change(dear, "a third", 2222);  // and on neither
+  check_collected("neither.jsonl");
 }
 
 TEST_CASE("bench compare ends with a status for scripts, and a page has the tables") {
@@ -261,6 +316,12 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   CHECK(parse({"bench", "compare", results.c_str(), results.c_str()}).run() == kDone);
   const std::string nothing = place.folder.write("n.jsonl", std::string()).string();
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
+  const std::string file = place.path("b.toml"), nowhere = place.path("nowhere.jsonl");
+  CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), file.c_str()}).run(), GraphError);
+  CHECK_THROWS_WITH_AS(parse({"bench", "compare", results.c_str(), nowhere.c_str()}).run(),
+                       (nowhere + ": there is no such file").c_str(), GraphError);
+  const std::string no_file = place.path("nowhere.toml");
+  CHECK_THROWS_AS(parse({"bench", no_file.c_str()}).run(), GraphError);
   CHECK(fault({"bench", "compare", results.c_str()}).find("found 1 files, expected two") != std::string::npos);
   CHECK(fault({"bench"}).find("expected FILE.toml") != std::string::npos);
   CHECK(fault({"bench", "a.toml", "--gpu-memory", "80GiB"}).find("expected --dry-run or --quote with it") !=

@@ -162,6 +162,13 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
               "b.toml:4:1: [compare]: against: found 3, expected a value of learners: 1, 2");
   check_fault(kGraph + "[peer.torch]\ncommand = \"t\"\n[compare]\nby = \"peer\"\nagainst = \"jax\"\n",
               "against: found jax, expected a value of peer: arbalest, torch");
+  const std::string price_of = "[price]\ncurrency = \"EUR\"\nsource = \"s\"\n";
+  check_fault(kGraph + price_of + "date = \"yesterday\"\nper_hour = 2\n", "found 'yesterday', expected a date");
+  check_fault(kGraph + price_of + "date = 2026-01-01\nperhour = 2\n", "unknown key 'perhour'");
+  check_fault(kGraph + price_of +
+                  "date = 2026-01-01\nper_hour = 2\n[price.spot]\nper_hour = 1\n"
+                  "interruptions_per_hour = 10\nlost = \"10m\"\n",
+              "interruptions lose 6000 s of an hour's work");
   check_fault(kGraph + "[price]\ncurrency = \"EUR\"\nper_hour = 2\ndate = 2026-01-01\n",
               "[price]: 'source' is missing");
   check_fault(kGraph + "[slurm]\napptainer = \"a\"\npyxis = \"b\"\n", "expected one of them");

@@ -128,6 +128,7 @@ TEST_CASE("a sweep's page has groups, effects of settings, pairs and folded curv
   CHECK(data["settings"][1]["scale"] == "names");
   CHECK(data["settings"][0]["means"][1]["mean"].get<double>() == doctest::Approx(0.65));
   CHECK(data["settings"][0]["means"][1]["values"] == 4);
+  CHECK(data["settings"][0]["means"][1]["low"].is_null());  // they differ in h1.norm too
   CHECK(data["settings"][1]["means"][0]["text"] == "batch");
   CHECK(data["settings"][1]["means"][0]["mean"].get<double>() == doctest::Approx(0.35));
 

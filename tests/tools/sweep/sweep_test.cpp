@@ -70,6 +70,11 @@ struct Place {
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }
+  nlohmann::json json() const {
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
+    return nlohmann::json::parse(text);
+  }
   SweepRecord record() const { return read_sweep_log(sweep_log_path(out)); }
 
   std::vector<std::string> lines;
@@ -112,8 +117,9 @@ TEST_CASE("sweep: a trial's weights are those of its run alone, to the bit") {
   CHECK(record.results.size() == 4);
   for (int trial = 0; trial < 4; ++trial) {
     const std::string alone = (place.folder / "alone.safetensors").string();
-    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "2", "--save", alone, "--set",
-                       trial < 2 ? "train.lr=0.003" : "train.lr=0.03", "--seed", trial % 2 == 0 ? "1" : "2"}) == 0);
+    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "2", "--save", alone, "--save-best", alone,
+                       "--set", trial < 2 ? "train.lr=0.003" : "train.lr=0.03", "--seed",
+                       trial % 2 == 0 ? "1" : "2"}) == 0);
     CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
     CHECK(!fs::exists(trial_checkpoints(place.out, trial)));
   }
@@ -127,7 +133,7 @@ TEST_CASE("sweep: a trial's weights are those of its run alone, to the bit") {
 
 TEST_CASE("sweep: what diverges ends alone") {
   Place place;
-  CHECK(place.sweep({"--vary", "train.lr=0.003,1e30", "--epochs", "1"}) == 0);
+  CHECK(place.sweep({"--vary", "train.lr=0.003,1e30", "--epochs", "1"}) == 1);
   const SweepRecord record = place.record();
   CHECK(last_result(record, 0)->error.empty());
   CHECK(last_result(record, 1)->error.find("no longer finite") != std::string::npos);
@@ -145,6 +151,114 @@ TEST_CASE("sweep: of the models the best ones stay") {
   int models = 0;
   for (int trial = 0; trial < 3; ++trial) models += fs::exists(trial_model(place.out, trial));
   CHECK(models == 2);
+}
+
+TEST_CASE("sweep: the model that is kept is that of the epoch which ranks it") {
+  Place place;
+  CHECK(place.sweep({"--vary", "train.lr=0.003,0.2,0.5", "--set", "train.schedule=\"constant\"", "--epochs", "5",
+                     "--folds", "2", "--keep", "all"}) == 0);
+  const SweepRecord record = place.record();
+  int earlier = 0;
+  for (int trial = 0; trial < 6; ++trial) {
+    const SweepResult& result = *last_result(record, trial);
+    earlier += result.epoch < result.epochs;
+    REQUIRE(place.run({"evaluate", place.graph, "--weights", trial_model(place.out, trial), "--json"}) == 0);
+    CHECK(place.json().at("accuracy").get<double>() == doctest::Approx(*result.value).epsilon(1e-6));
+  }
+  CHECK(earlier > 0);  // otherwise the last epoch's would do
+  // The lines of all folds' predictions name each sample once, by its place in the data.
+  std::set<std::string> seen;
+  for (int trial = 0; trial < 2; ++trial) {
+    REQUIRE(place.run({"predict", place.graph, "--weights", trial_model(place.out, trial), "--format", "csv"}) == 0);
+    for (size_t line = 1; line < place.lines.size(); ++line) {
+      CHECK(seen.insert(place.lines[line].substr(0, place.lines[line].find(','))).second);
+    }
+  }
+  CHECK(seen.size() == 192);
+  CHECK(seen.contains("191"));
+  // Means of models of several folds are measured on what some of them were trained on.
+  const std::string mean = (place.folder / "mean.safetensors").string();
+  std::vector<std::string> words = {"average", place.graph, trial_model(place.out, 0), trial_model(place.out, 1),
+                                    "-o",      mean};
+  CHECK(place.run(words) == 0);
+  words.emplace_back("--greedy");
+  CHECK(place.run(words) == 2);
+  CHECK_MESSAGE(place.fault.find("fold=1 and") != place.fault.npos, place.fault);
+  CHECK_MESSAGE(place.fault.find("with fold=2") != place.fault.npos, place.fault);
+  words[3] = trial_model(place.out, 2);  // of the same fold
+  CHECK(place.run(words) == 0);
+}
+
+TEST_CASE("sweep: without a validation the last model is kept") {
+  Place cut;
+  CHECK(cut.sweep({"--vary", "seed=1..2", "--iterations", "3", "--keep", "all"}) == 0);  // an epoch has 12
+  CHECK(fs::exists(trial_model(cut.out, 0)));
+  CHECK(fs::exists(trial_model(cut.out, 1)));
+  Place place;
+  std::string graph = kGraph;
+  graph.erase(graph.find("  report = "));
+  std::ofstream(place.graph) << graph << "}\n";
+  CHECK(place.sweep({"--vary", "seed=1..2", "--epochs", "2"}) == 0);
+  CHECK(leaderboard_of(place.record()).metric == "loss");
+  const int best = ranked_trials(place.record()).front();
+  CHECK(fs::exists(trial_model(place.out, best)));
+  CHECK_FALSE(fs::exists(trial_model(place.out, 1 - best)));
+}
+
+TEST_CASE("sweep: a changed graph is refused, and so are other weights") {
+  Place place;
+  const std::string weights = (place.folder / "w.safetensors").string();
+  REQUIRE(place.run({"run", place.graph, "--epochs", "1", "--save", weights}) == 0);
+  const std::vector<std::string> words = {"--vary", "seed=1..2", "--epochs", "1", "--weights", weights, "--resume"};
+  CHECK(place.sweep(words) == 0);
+  std::string graph = kGraph;
+  std::ofstream(place.graph) << "# a comment changes nothing\n" << graph;
+  CHECK(place.sweep(words) == 0);
+  std::ofstream(place.graph) << graph.replace(graph.find("lr = 0.01"), 9, "lr = 0.02");
+  CHECK(place.sweep(words) == 2);
+  CHECK_MESSAGE(place.fault.find("another content of '" + place.graph + "'") != place.fault.npos, place.fault);
+  std::ofstream(place.graph) << kGraph;
+  REQUIRE(place.run({"run", place.graph, "--epochs", "2", "--save", weights}) == 0);
+  CHECK(place.sweep(words) == 2);
+  CHECK_MESSAGE(place.fault.find("another content of '" + weights + "'") != place.fault.npos, place.fault);
+}
+
+TEST_CASE("sweep: a trial that failed runs again on demand alone") {
+  Place place;
+  const std::vector<std::string> words = {"--vary", "seed=1..2", "--epochs", "1", "--resume"};
+  fs::create_directories(place.out);
+  std::ofstream(trial_folder(place.out, 1)) << "is in the way";
+  CHECK(place.sweep(words) == 1);
+  CHECK(!last_result(place.record(), 1)->error.empty());
+  fs::remove(trial_folder(place.out, 1));
+  CHECK(place.sweep(words) == 1);
+  CHECK(leaderboard_of(place.record()).failed == 1);
+  CHECK(place.run({"resume", place.out, "--retry"}) == 0);
+  const SweepRecord record = place.record();
+  CHECK(leaderboard_of(record).failed == 0);
+  CHECK(record.results.size() == 3);
+  CHECK(record.results.back().job.trial == 1);
+  CHECK(place.sweep(words) == 0);  // and its result stays
+}
+
+TEST_CASE("sweep: what fails in some trials ranks below what does not") {
+  SweepRecord record;
+  record.plan.title = "g";
+  for (const char* rate : {"0.1", "0.2"}) {
+    for (const char* seed : {"1", "2"}) record.plan.trials.push_back({{"train.lr", rate}, {"seed", seed}});
+  }
+  for (const double value : {0.9, 0.0, 0.5, 0.4}) {
+    SweepResult result;
+    result.job.trial = int(record.results.size());
+    result.metric = "accuracy";
+    if (value > 0) result.value = value;
+    if (value == 0) result.error = "the loss is no longer finite";
+    record.results.push_back(result);
+  }
+  const Leaderboard board = leaderboard_of(record);
+  CHECK(board.groups[0].settings[0].second == "0.2");
+  CHECK(board.groups[1].failed == 1);
+  CHECK(ranked_trials(record).front() == 0);
 }
 
 TEST_CASE("sweep: one that was killed goes on to the same answer") {
@@ -192,7 +306,8 @@ TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stoppe
   const int best = ranked_trials(record).front();
   REQUIRE(last_result(record, best)->job.epochs == 6);
   const std::string alone = (place.folder / "alone.safetensors").string();
-  std::vector<std::string> words = {"run", place.graph, "--deterministic", "--epochs", "6", "--save", alone, "--set"};
+  std::vector<std::string> words = {"run",    place.graph, "--deterministic", "--epochs", "6",
+                                    "--save", alone,       "--save-best",     alone,      "--set"};
   words.push_back("train.lr=" + record.plan.trials[size_t(best)][0].second);
   REQUIRE(place.run(words) == 0);
   CHECK(tensors(trial_model(place.out, best)) == tensors(alone));
@@ -260,6 +375,21 @@ TEST_CASE("sweep: --find-lr tries rates and says which") {
   CHECK_MESSAGE(advice.find("lowest at a rate of 0.05") != advice.npos, advice);
   CHECK(content(fs::path(place.out) / "rates.svg").find("<svg") != std::string::npos);
   for (int trial = 0; trial < 3; ++trial) CHECK(!fs::exists(trial_model(place.out, trial)));
+  const Leaderboard board = leaderboard_of(record);
+  CHECK(board.metric == "loss");
+  CHECK(board.groups[0].settings[0].second == "0.05");
+}
+
+TEST_CASE("sweep: --find-lr advises on each combination of other settings, over seeds") {
+  Place place;
+  CHECK(place.sweep({"--find-lr", "--iterations", "3", "--vary", "hidden.units=8,16", "--vary", "seed=1,2"}) == 0);
+  const SweepRecord record = place.record();
+  CHECK(record.plan.trials.size() == 64);
+  const std::string advice = rate_advice(record);
+  CHECK_MESSAGE(advice.find("hidden.units 8: the loss is lowest at a rate of ") == 0, advice);
+  CHECK_MESSAGE(advice.find("\nhidden.units 16: the loss is lowest at a rate of ") != advice.npos, advice);
+  CHECK(std::count(advice.begin(), advice.end(), '\n') == 2);
+  CHECK(content(fs::path(place.out) / "rates.svg").find("hidden.units 16") != std::string::npos);
 }
 
 TEST_CASE("sweep: what cannot be is refused before anything is written") {
@@ -273,11 +403,22 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "train.rate=1,2"}, "has no attribute 'rate'");
   refused({"--vary", "epochs=1,two"}, "trial 2 (epochs two)");
   refused({"--vary", "seed=1,2", "--seed", "3"}, "not given already");
+  refused({"--vary", "fold=1,2"}, "expected --folds K");
+  refused({"--vary", "seed=1,2", "--until", "acuracy >= 0.8"}, "validation has no metric 'acuracy'");
+  refused({"--vary", "seed=1,2", "--metric", "acc"}, "validation has no metric 'acc'");
+  refused({"--vary", "seed=1,2", "--patience", "2", "--iterations", "3"}, "--patience needs a validation");
+  refused({"--folds", "3", "--fold-by", "pateint"}, "by=pateint: expected a field");
+  refused({"--vary", "hidden.units=8,0"}, "trial 2 (hidden.units 0)");
+  refused({"--vary", "train.lr=-0.1,0.1"}, "trial 1 (train.lr -0.1)");
+  refused({"--vary", "seed=1,2", "--devices", "cuda:99"}, "--devices cuda:99: is not there");
+  refused({"--vary", "seed=1,2", "--set", "prefetch.source=\"mnist:nowhere\""}, "trial 1 (seed 1)");
   refused({"--vary", "devices=cpu:0,cpu:1"}, "--vary devices");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
+  CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--retry"}).find("--retry needs --resume") !=
+        std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--save", "y"}).find("--save:") !=
         std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--keep", "some"}).find("--keep") !=

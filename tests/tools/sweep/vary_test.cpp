@@ -68,6 +68,14 @@ TEST_CASE("vary: combinations are drawn, the same ones for a seed") {
   for (size_t i = 0; i < 20; ++i) CHECK(alone[i][0] == with[i][1]);
 }
 
+TEST_CASE("vary: no combination is drawn twice as long as there are others") {
+  const std::vector<std::string> lists = {"train.lr=0.1,0.2,0.3,0.4,0.5", "units=8,16", "seed=1..2"};
+  const auto drawn = texts(lists, 10);
+  CHECK(std::set<std::string>(drawn.begin(), drawn.end()).size() == 20);
+  CHECK(fault(lists, 11).find("--samples 11: --vary has 10 different combinations") != std::string::npos);
+  CHECK(fault({"x=uniform(1,1.002)"}, 9).find("--samples 9: --vary has 3 different combinations") != std::string::npos);
+}
+
 TEST_CASE("vary: faults say what was found and expected") {
   const auto says = [](const std::string& text, const std::string& part) {
     const std::string message = fault({text});
@@ -87,6 +95,8 @@ TEST_CASE("vary: faults say what was found and expected") {
   says("lr=log(1,x,3)", "found 'x'");
   says("lr=log(1,2,2.5)", "a whole number");
   says("lr=linear(1,2)", "linear(FROM,TO,COUNT)");
+  says("lr=0.1,0.2,0.1", "different values, found 0.1 twice");
+  says("a+b=1+2,1+2", "different values, found 1+2 twice");
   says("lr=uniform(1,2)", "expected --samples N, or a count, as in lr=linear(1,2,5)");
   CHECK(fault({"lr=1,2", "lr=3"}).find("'lr' is given twice") != std::string::npos);
   CHECK(fault({"a=1..10000", "b=1,2"}).find("more than 10000 trials") != std::string::npos);

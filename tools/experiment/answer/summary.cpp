@@ -375,7 +375,11 @@ std::vector<ResultTable> tables_of(const BenchFile& file, const std::vector<Cell
 std::string shown(double number) {
   const double size = std::abs(number);
   if (size >= 1000) return fmt::format("{:.0f}", number);
-  return size >= 10 ? fmt::format("{:.1f}", number) : fmt::format("{:.3f}", number);
+  if (size >= 10) return fmt::format("{:.1f}", number);
+  // Three digits that say something, below 0.1 too.
+  constexpr double kLeast = 1e-9;
+  const int zeros = size >= kLeast ? std::max(0, int(std::ceil(-std::log10(size))) - 1) : 0;
+  return fmt::format("{:.{}f}", number, 3 + zeros);
 }
 
 std::string shown(const Estimate& estimate) {

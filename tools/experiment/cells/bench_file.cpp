@@ -129,12 +129,12 @@ class Keys {
     known_.push_back(key);
     if (const toml::node* node = table_.get(key)) {
       read(*node);
-    } else if (needed) {
-      reader_.fail(table_, fmt::format("{}: '{}' is missing", section_, key));
+    } else if (needed && missing_.empty()) {
+      missing_ = key;
     }
     return *this;
   }
-  // Throws GraphError for a key that nothing has read.
+  // Throws GraphError for a key that nothing has read, and otherwise for one that is missing: it may be misspelt.
   void refuse_others() const {
     for (const auto& [key, node] : table_) {
       const std::string name(key.str());
@@ -142,6 +142,7 @@ class Keys {
       reader_.fail(node, fmt::format("{}: unknown key '{}'; expected {}{}", section_, name, fmt::join(known_, ", "),
                                      did_you_mean(name, known_)));
     }
+    if (!missing_.empty()) reader_.fail(table_, fmt::format("{}: '{}' is missing", section_, missing_));
   }
 
  private:
@@ -171,6 +172,7 @@ class Keys {
   const toml::table& table_;
   const std::string section_;
   std::vector<std::string> known_;
+  std::string missing_;  // the first key that is needed and not there; "": none
 };
 
 // Calls `read` with the full name and value of each setting in a table: that of `lr` in `train` is "train.lr".
@@ -366,8 +368,20 @@ void read_price(const Reader& reader, const toml::node& node, BenchFile& file) {
                   .real("interruptions_per_hour", price.interruptions_per_hour, 0)
                   .seconds("lost", price.lost_seconds)
                   .refuse_others();
+              const double lost = price.interruptions_per_hour * price.lost_seconds;  // of an hour
+              if (lost < 3600) return;
+              reader.fail(spot,
+                          fmt::format("[price.spot]: interruptions lose {} s of an hour's work, which never ends; "
+                                      "expected less than 3600 s",
+                                      text_of(lost)));
             })
       .refuse_others();
+  constexpr std::string_view kDate = "dddd-dd-dd";
+  const bool is_date = std::equal(kDate.begin(), kDate.end(), price.date.begin(), price.date.end(),
+                                  [](char d, char c) { return d == 'd' ? c >= '0' && c <= '9' : c == d; });
+  if (!is_date) {
+    reader.fail(node, fmt::format("[price]: date: found '{}', expected a date, as in 2026-11-01", price.date));
+  }
 }
 
 void read_links(const Reader& reader, const toml::node& node, BenchFile& file) {
@@ -461,7 +475,12 @@ void apply_change(toml::table& root, const std::string& change) {
 }  // namespace
 
 BenchFile read_bench_file(const std::string& path, const std::vector<std::string>& changes) {
-  const std::string text = read_text(path);
+  std::string text;
+  try {
+    text = read_text(path);
+  } catch (const RunError& error) {  // of the command line, as a wrong file is
+    throw GraphError(error.what());
+  }
   const Reader reader(path);
   toml::table root;
   try {

@@ -94,11 +94,11 @@ std::string name_of(const std::vector<std::string>& varied, const Settings& sett
 }
 
 // The names of an axis that tell its places apart. Of lists that go together the longest texts are left out first, and
-// graphs last.
+// graphs last; words for other programs count where nothing else tells.
 std::vector<std::string> telling_names(const SettingAxis& axis) {
-  std::vector<size_t> columns;
+  std::vector<size_t> columns, words;
   for (size_t n = 0; n < axis.names.size(); ++n) {
-    if (axis.names.size() == 1 || !axis.names[n].starts_with("peer.")) columns.push_back(n);
+    (axis.names[n].starts_with("peer.") ? words : columns).push_back(n);
   }
   const auto length = [&](size_t n) {
     size_t most = 0;
@@ -114,6 +114,9 @@ std::vector<std::string> telling_names(const SettingAxis& axis) {
     }
     return seen.size() == axis.values.size();
   };
+  for (const size_t word : words) {
+    if (columns.empty() || !distinct(columns)) columns.push_back(word);
+  }
   std::vector<size_t> candidates = columns;
   std::stable_sort(candidates.begin(), candidates.end(), [&](size_t a, size_t b) { return length(a) > length(b); });
   for (const size_t candidate : candidates) {

@@ -16,6 +16,7 @@
 #include "executor/plan/device_list.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/facts.h"
+#include "executor/session/monitor.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "ops/builtin_ops.h"
@@ -56,18 +57,22 @@ CellCommand understood(const std::vector<std::string>& words) {
   return cell;
 }
 
-std::string hash_of_file(const std::string& path) {
-  const std::vector<uint8_t> bytes = read_file(path);
-  return hash_of({bytes.begin(), bytes.end()});
+std::string hash_of_graph(const Graph& graph, const std::vector<std::string>& files) {
+  const std::map<std::string, std::string> of_files = hashes_of_files(graph, files);
+  if (files.size() == 1 && !files[0].ends_with(".onnx")) return of_files.at(files[0]);
+  std::string hashes;
+  for (const std::string& file : files) hashes += of_files.at(file);
+  return hash_of(hashes);
 }
 
-// Hash of what a graph file and those that it needs hold: of a text alone that of its graph, so that comments and
-// blanks change nothing.
-std::string hash_of_graph(const Graph& graph, const std::vector<std::string>& files) {
-  if (files.size() == 1 && !files[0].ends_with(".onnx")) return hash_of(write_graph_text(graph));
-  std::string hashes;
-  for (const std::string& file : files) hashes += hash_of_file(file);
-  return hash_of(hashes);
+// Throws GraphError if validation does not measure the rule's metric, or never reaches one of its targets.
+void check_rule(const Prepared& prepared, const AccuracyRule& rule) {
+  ValidationRules rules;
+  for (const double target : rule.targets) {
+    rules.targets.push_back({rule.metric, rule.lower ? Target::Op::LessEqual : Target::Op::GreaterEqual, target});
+  }
+  if (rules.targets.empty()) rules.metric = rule.metric + (rule.lower ? ":min" : ":max");
+  const Monitor monitor(prepared.program, rules, no_observer(), prepared.training->class_names());
 }
 
 std::string models_of(const std::vector<PlanDevice>& devices) {
@@ -81,6 +86,18 @@ std::string models_of(const std::vector<PlanDevice>& devices) {
 }
 
 }  // namespace
+
+std::string hash_of_file(const std::string& path) {
+  const std::vector<uint8_t> bytes = read_file(path);
+  return hash_of({bytes.begin(), bytes.end()});
+}
+
+std::map<std::string, std::string> hashes_of_files(const Graph& graph, const std::vector<std::string>& files) {
+  if (files.size() == 1 && !files[0].ends_with(".onnx")) return {{files[0], hash_of(write_graph_text(graph))}};
+  std::map<std::string, std::string> hashes;
+  for (const std::string& file : files) hashes[file] = hash_of_file(file);
+  return hashes;
+}
 
 std::vector<PlanDevice> devices_of(const BenchCell& cell) {
   const std::string devices = setting_of(cell.settings, "devices");
@@ -157,10 +174,11 @@ PlannedCell plan_of(const std::vector<std::string>& words, int64_t hosts) {
   return planned;
 }
 
-CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory) {
+CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory, const AccuracyRule* rule) {
   CellNeeds needs;
   try {
     const PlannedCell cell = plan_of(words, std::min<int64_t>(hosts, 2));  // devices of more need no more each
+    if (rule) check_rule(cell.prepared, *rule);
     for (size_t d = 0; d < cell.plan.devices.size(); ++d) {
       needs.bytes = std::max(needs.bytes, planned_bytes(cell.plan, int32_t(d)));
     }

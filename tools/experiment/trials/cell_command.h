@@ -19,6 +19,11 @@ namespace arbalest {
 // The devices that a cell names; throws GraphError.
 std::vector<PlanDevice> devices_of(const BenchCell& cell);
 
+// Hashes of the content of a graph's files, by their names: of a text alone that of its graph, so that comments and
+// blanks change nothing.
+std::map<std::string, std::string> hashes_of_files(const Graph& graph, const std::vector<std::string>& files);
+std::string hash_of_file(const std::string& path);
+
 // Identities of cells; graphs are read once each.
 class Identities {
  public:
@@ -69,7 +74,9 @@ struct CellNeeds {
 };
 
 // Plans the cell's command. `hosts`: that have such devices. `gpu_memory`: of each GPU, in bytes; 0: that of those
-// which are here.
-CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory);
+// which are here. `rule`: of training, whose metric and targets have to be those of the graph's validation; nullptr: of
+// throughput.
+CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory,
+                   const AccuracyRule* rule = nullptr);
 
 }  // namespace arbalest

@@ -66,6 +66,13 @@ void keep(std::vector<TrialResult>& trials, TrialResult result) {
   trials.push_back(std::move(result));
 }
 
+// Makes the folder that the file stands in, if it can be made.
+const std::string& with_folder(const std::string& path) {
+  std::error_code told_by_the_file;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), told_by_the_file);
+  return path;
+}
+
 }  // namespace
 
 std::string_view name_of(Measure measure) {
@@ -135,20 +142,15 @@ Results read_results(const std::string& path) {
   return results;
 }
 
-ResultsFile::ResultsFile(const std::string& path) : file_(path, "results"), results_(read_results(path)) {
+ResultsFile::ResultsFile(const std::string& path)
+    : file_(with_folder(path), "file of results", "and so does the bench"), results_(read_results(path)) {
   file_.cut(results_.whole);
 }
 
 void ResultsFile::add(TrialResult result) {
   file_.write(line_of(result));
-  if (file_.failed()) throw RunError("the results cannot be written, and the bench ends");
+  if (file_.failed()) throw RunError("the results cannot be written");
   keep(results_.trials, std::move(result));
-}
-
-std::map<std::string, const TrialResult*> by_key(const std::vector<TrialResult>& trials) {
-  std::map<std::string, const TrialResult*> found;
-  for (const TrialResult& trial : trials) found[trial.key] = &trial;
-  return found;
 }
 
 }  // namespace arbalest

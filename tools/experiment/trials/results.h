@@ -83,7 +83,4 @@ class ResultsFile {
   Results results_;
 };
 
-// The results by key.
-std::map<std::string, const TrialResult*> by_key(const std::vector<TrialResult>& trials);
-
 }  // namespace arbalest

@@ -174,7 +174,8 @@ class SweepData {
                      {"mean", pools[i].mean()},
                      {"values", pools[i].values.size()},
                      {"failed", pools[i].failed}};
-        add_interval(mean, mean_interval(pools[i].values));
+        // Trials of a value that differ in other settings too, and share folds, are not independent.
+        add_interval(mean, axes_.size() == 1 ? mean_interval(pools[i].values) : std::nullopt);
         means.push_back(std::move(mean));
       }
       settings.push_back({{"name", axis.name}, {"scale", word_of(axis.scale)}, {"means", std::move(means)}});

@@ -44,8 +44,8 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
   };
   const auto reader = std::find_if(graph.nodes.begin(), graph.nodes.end(), reads);
   fail(reader == graph.nodes.end() ? train : *reader,
-       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained; leave out its node, "
-                   "which of a called model 'outputs' does, or name it in Train's 'frozen'",
+       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained; leave out its node "
+                   "(for a called model, by its attribute 'outputs'), or name it in Train's 'frozen'",
                    graph.values[size_t(parameter)].name, graph.values[size_t(loss)].name));
 }
 
@@ -157,9 +157,10 @@ BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& option
   return {made[0], made[1]};
 }
 
-// Whether the layer has an output for each of the parameter's columns, not for each row: it is the right operand of a
-// product as it lies, or the left one transposed.
+// Whether the layer has an output for each of the parameter's columns, not for each row: it is a matrix, the right
+// operand of a product as it lies, or the left one transposed.
 bool puts_out_columns(const Graph& graph, ValueId parameter) {
+  if (graph.values[size_t(parameter)].type.shape.size() != 2) return false;
   for (const Node& node : graph.nodes) {
     const bool flags = node.op->attribute_spec("transB") != nullptr;
     if (node.stage != Stage::Forward || !(flags || node.op == &graph.op("MatMul"))) continue;

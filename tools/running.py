@@ -22,7 +22,8 @@ def json_objects(text):
 
 
 def run(command, timeout, gpu=None):
-    """Standard output. The command sees one GPU where `gpu` says which. Raises RunFailed after `timeout` seconds, or with the reason that the program gives."""
+    """Standard output. Of GPUs the command sees `gpu` alone, or all with None.
+    Raises RunFailed after `timeout` seconds, or with the reason that the program gives."""
     environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,

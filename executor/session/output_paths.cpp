@@ -14,6 +14,7 @@
 #include "base/files/atomic_file.h"
 #include "base/files/file_kind.h"
 #include "base/files/random_access_file.h"
+#include "executor/session/session.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {
@@ -103,6 +104,10 @@ bool same_file(const std::string& one, const std::string& other) {
   if (one.empty() || other.empty()) return false;
   std::error_code error;
   return canonical(one) == canonical(other) || std::filesystem::equivalent(one, other, error);
+}
+
+bool saves_best_or_last(const FileOptions& files) {
+  return same_file(files.save, files.save_best);
 }
 
 void check_kind_kept(const std::string& option, const std::string& path, OutputKind kind) {

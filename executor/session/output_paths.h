@@ -12,10 +12,16 @@
 
 namespace arbalest {
 
+struct FileOptions;
+
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;  // option and path; an empty path is not given
 
 // Whether both are one file, by whatever name: through links, symbolic or hard. Never if one is empty.
 bool same_file(const std::string& one, const std::string& other);
+
+// Whether --save and --save-best name one file, as they do for a sweep's trials. It has the model of the best
+// validation, or the last one of a run that nothing validates or that no metric judges.
+bool saves_best_or_last(const FileOptions& files);
 
 // Throws GraphError if two are the same file, unless that is a device.
 void check_distinct_paths(const NamedPaths& files);

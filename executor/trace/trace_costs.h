@@ -29,6 +29,7 @@ class Replay {
     if (recorded_ == nullptr || recorded_->empty()) return 0;
     return (*recorded_)[size_t(instance + first_) % recorded_->size()];
   }
+  int64_t size() const { return recorded_ == nullptr ? 0 : int64_t(recorded_->size()); }
   void begin_later(int64_t instances) { first_ += instances; }  // with what instance `instances` took until now
   void scale(double factor) {
     if (recorded_ == nullptr) return;

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "base/process.h"
+#include "executor/session/output_paths.h"
 #include "executor/session/state.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/ranks.h"
@@ -79,7 +81,11 @@ void ModelFiles::keep(const Monitor::Verdict& verdict, const ModelAt& validated,
 void ModelFiles::save_last(RunFinished& end, const std::function<ModelAt()>& last) {
   const bool interrupted = end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit;
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
-  if (saves_best_or_last(options_.files) && end.best_epoch > 0) return;
+  // The best model stays, if it could be written. A run that went on after it could not knows no best_error_.
+  std::error_code unknown;
+  const bool has_best =
+      end.best_epoch > 0 && best_error_.empty() && std::filesystem::exists(options_.files.save, unknown);
+  if (saves_best_or_last(options_.files) && has_best) return;
   std::string path = options_.files.save;
   const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
   const bool unasked = path.empty() && interrupted && !kept;

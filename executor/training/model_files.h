@@ -18,12 +18,6 @@ struct ModelAt {
   RunPosition at;
 };
 
-// Whether --save and --save-best name one file: it has the model of the best validation, or the last one of a run that
-// nothing validates or that no metric judges. So it is for the trials of a sweep.
-inline bool saves_best_or_last(const FileOptions& files) {
-  return !files.save_best.empty() && files.save == files.save_best;
-}
-
 class ModelFiles {
  public:
   // Keeps the references; `prepared` is made later. Refuses outputs of the run that cannot be written, and those that

@@ -385,6 +385,7 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
 // Runs the segment and makes the next. Returns true if there is none.
 bool Training::run_segment(const std::atomic<bool>& interrupted) {
   if (!segment_->at_end()) trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
+  const bool takes_back = std::exchange(others_.take_back, false);
   if (segment_->complete()) checkpoints_->wait();  // it may have found what is not finite
   if (!divergence_->is_finite(*segment_, *checkpoints_)) {
     roll_back(divergence_->located(*segment_->reports().diverged(), *segment_));
@@ -394,7 +395,6 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
   complete_ = nothing_left();
   const bool changes = search_ && search_->learners() != prepared_.request.learners;
   const bool stops = anywhere(interrupted.load());
-  const bool takes_back = std::exchange(others_.take_back, false);
   if (!complete_ && !stops && takes_back) {
     take_back();
     return false;
@@ -420,6 +420,8 @@ bool Training::takes_back() {
   PlanRequest rest = whole_;
   rest.devices = others_.ranks.devices();
   Cursor from = segment_->cursor();
+  const bool ends_epoch = from.batch > 0 && rounds_left(rest, from, prepared_.program) == 0;
+  if (ends_epoch && rounds_left(whole_, from, prepared_.program) > 0) return false;  // those that are there finish it
   others_.too_late = !take_rest(rest, from, prepared_.program);
   return !others_.too_late;
 }
@@ -475,8 +477,15 @@ void Training::meet_again(const LeftState& mine, const std::string& why) {
       segment_.reset();
     }
   }
-  if (!writes()) return;  // who has come back is known to rank 0
-  if (event.reason.empty()) event.reason = fmt::format("{} came back", fmt::join(event.returned, ", "));
+  if (!writes()) return;                                        // who has come back is known to rank 0
+  std::erase_if(event.returned, [&](const std::string& name) {  // lost again meanwhile
+    return std::find(event.lost.begin(), event.lost.end(), name) != event.lost.end();
+  });
+  if (event.lost.empty() && event.returned.empty()) return;
+  if (event.reason.empty()) {
+    event.reason = event.lost.empty() ? fmt::format("{} came back", fmt::join(event.returned, ", "))
+                                      : fmt::format("{} is lost", fmt::join(event.lost, ", "));
+  }
   event.learners = segment_->clock().times().learners;
   for (const PlanDevice& device : prepared_.request.devices) event.devices.push_back(to_string(device));
   const RunPosition at = segment_->position();

@@ -465,7 +465,7 @@ void Ranks::begin() {
 }
 
 void Ranks::keep_door() {
-  constexpr auto kLook = std::chrono::milliseconds(100);  // how long the end of this rank waits for this thread
+  constexpr auto kLook = std::chrono::milliseconds(100);  // from one look to the next at whether this rank ends
   std::string stranger;                                   // not used: its process has an answer
   while (!closing_.load()) {
     std::shared_ptr<Connection> connection = back_.door->accept(kLook);
@@ -497,21 +497,23 @@ void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& co
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kKnown, [&] { return !counts || losses_.gone[size_t(number)] || closing_.load(); });
     refused = why_not(visitor);
-    if (refused.empty()) back_.visits[number].connection = connection;
   }
-  try {
-    if (refused.empty()) {
-      connection->set_patience(kSilence);
-      send_hosts(*connection, hosts_, own_address_, true);
-      threads_.emplace_back([this, number, connection] { receive(number, connection); });
-      return;
-    }
+  if (!refused.empty()) {
     refused = fmt::format("{}: {}", visitor.name(), refused);
-    connection->send(Frame::Kind::Failed, {}, refused);
     warn(refused);
-  } catch (const RunError& error) {  // it is gone already
-    leaves(number, error.what());
+    return send(*connection, Frame::Kind::Failed, {}, refused);
   }
+  connection->set_patience(kSilence);
+  try {
+    send_hosts(*connection, hosts_, own_address_, true);  // nothing may come before it, no sign of life either
+  } catch (const RunError& error) {                       // it is gone already
+    return warn(fmt::format("{} does not come back: {}", name_of(number), error.what()));
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    back_.visits[number].connection = connection;
+  }
+  threads_.emplace_back([this, number, connection] { receive(number, connection); });
 }
 
 bool Ranks::visits(int number) const {

@@ -41,7 +41,7 @@ ARBALEST_HOST_DEVICE inline W swish_gradient(W x, W alpha) {
   const W s = sigmoid(alpha * x);
   return s + alpha * x * s * (1 - s);
 }
-// Φ(−|x|), Φ being the normal distribution, in float within 3e-7 of its value where |x| < 3. Φ(−|x|) · exp(x² / 2) is a
+// Φ(−|x|), Φ being the normal distribution, in float within 7e-7 of its value where |x| < 3. Φ(−|x|) · exp(x² / 2) is a
 // polynomial of 1 / (1 + 0.28 |x|): less than what erfc takes, and the exponential is normal_slope()'s.
 template <typename W>
 ARBALEST_HOST_DEVICE inline W normal_tail(W x) {

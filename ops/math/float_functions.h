@@ -50,8 +50,9 @@ inline float log(float x) {
   constexpr uint32_t kRootOfHalf = 0x3f3504f3u;
   const bool small = x < std::numeric_limits<float>::min();
   const float raised = small ? x * 8388608.0f : x;  // by 2^23
-  const int32_t bits = std::bit_cast<int32_t>(raised), n = (bits - int32_t(kRootOfHalf)) >> 23;
-  const float f = std::bit_cast<float>(bits - n * (1 << 23)) - 1.0f;
+  const auto bits = std::bit_cast<uint32_t>(raised);
+  const int32_t n = int32_t(bits - kRootOfHalf) >> 23;
+  const float f = std::bit_cast<float>(bits - (uint32_t(n) << 23)) - 1.0f;
   const float power = float(n) - (small ? 23.0f : 0.0f);
   float p = 0.069154245f;
   p = p * f - 0.117898352f;

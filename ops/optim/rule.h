@@ -20,7 +20,7 @@
 //     int64_t workspace(int64_t rows, int64_t columns) const;  // numbers of type T that a parameter needs
 //     void operator()(T rate, T decay, ParameterMatrix<T, kSlots> parameter, T* workspace) const;
 //
-// and for CUDA a rule of its own, for elements, with directions in place of gradients (update.cuh).
+// On CUDA its rule is another class, for one element, which gets directions in place of gradients (update.cuh).
 //
 // Averaging, restarts, clipping, parameter groups and lowered weights are written once for all: update_cpu.h and
 // update.cuh.

@@ -150,9 +150,11 @@ TEST_CASE("groups give parameters a decay and a rate of their own") {
 TEST_CASE("an optimiser by matrix knows rows, columns and outputs, and which parameters are vectors") {
   const std::string body =
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\nflat = Flatten (x)\nu = MatMul (flat, w)\n"
-      "t = Gemm <transB = 1> (u, v)\nf = Flatten (c)\nm = Concat <axis = 1> (t, f)\n"
+      "t = Gemm <transB = 1> (u, v)\nf = Flatten (c)\nr = Reshape <shape = [0, 2, 1, 36]> (x)\n"
+      "p = MatMul (r, e)\nq = Flatten (p)\nm = Concat <axis = 1> (t, f, q)\n"
       "logits = arbalest.Linear <units = 3> (m)\n" +
-      std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[5, 8] v = {" + numbers(40) + "}";
+      std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[5, 8] v = {" + numbers(40) +
+      "}, float[2, 36, 4] e = {" + numbers(288) + "}";
   const Program program =
       program_of({"train.optimizer=muon", "train.momentum_only=[\"logits.*\"]", "train.momentum_only_factor=0.25",
                   "train.rate_patterns=[\"*.bias\"]", "train.rate_factors=[2]"},
@@ -174,12 +176,10 @@ TEST_CASE("an optimiser by matrix knows rows, columns and outputs, and which par
     if (value.view.base == program.training().arenas.weights) found[value.name] = by_place[value.view.offset_bytes];
   }
   const int64_t features = value(graph, "logits.weight").type.shape[1];
-  const std::map<std::string, std::vector<int64_t>> expected = {{"c.weight", {4, 18, 0}},
-                                                                {"c.bias", {4, 1, 0}},
-                                                                {"w", {72, 8, 1}},
-                                                                {"v", {5, 8, 0}},
-                                                                {"logits.weight", {3 * features, 1, 0}},
-                                                                {"logits.bias", {3, 1, 0}}};
+  const std::map<std::string, std::vector<int64_t>> expected = {
+      {"c.weight", {4, 18, 0}},  {"c.bias", {4, 1, 0}}, {"w", {72, 8, 1}},
+      {"v", {5, 8, 0}},          {"e", {2, 144, 0}},    {"logits.weight", {3 * features, 1, 0}},
+      {"logits.bias", {3, 1, 0}}};
   CHECK(found == expected);
   const auto groups = groups_of(program);
   CHECK(groups.at("w") == std::pair{0.001, 1.0});

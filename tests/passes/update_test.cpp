@@ -119,6 +119,7 @@ TEST_CASE("a parameter that does not reach the loss is an error") {
       error_of([] { program_of_net("idle = arbalest.Linear <units = 2> (x)\nh = Relu (x)\n" + kHead); });
   CHECK(message.find("node 'idle' (") != std::string::npos);  // the layer, not Train
   CHECK(message.find("'idle.weight' does not influence the loss 'loss'") != std::string::npos);
+  CHECK(message.find("name it in Train's 'frozen'") != std::string::npos);
   std::string head = kHead;
   head.replace(head.find("lr = 0.1"), 8, "lr = 0.1, frozen = [\"idle.*\"]");
   CHECK_NOTHROW(program_of_net("idle = arbalest.Linear <units = 2> (x)\nh = Relu (x)\n" + head));

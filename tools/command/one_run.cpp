@@ -30,7 +30,7 @@ void check_paths(const RunOptions& options) {
   const FileOptions& files = options.session.files;
   check_output_name("--log", options.log);
   check_output_name("--mllog", options.mllog);
-  const std::string best = files.save_best == files.save ? "" : files.save_best;  // one file: see saves_best_or_last()
+  const std::string best = saves_best_or_last(files) ? "" : files.save_best;
   NamedPaths paths = {{"GRAPH", options.graph}, {"--save", files.save}, {"--save-best", best},
                       {"--trace", files.trace}, {"--log", options.log}, {"--mllog", options.mllog}};
   check_distinct_paths(paths);

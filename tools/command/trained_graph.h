@@ -17,9 +17,8 @@ namespace arbalest {
 Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
 // The data that the run of a file of weights trained on, as its graph's Prefetch named them:
-// "mnist:DIR?folds=5&fold=2".
-// "" if the file does not say so, or is of another graph. `file`: the graph without changes. Throws RunError if the
-// file cannot be read.
+// "mnist:DIR?folds=5&fold=2". "" if the file does not say so, or is of another graph. `file`: the graph without
+// changes. Throws RunError if the file cannot be read.
 std::string data_of_run(const Graph& file, const std::string& weights);
 
 // Takes over what a model is judged by from the run of --weights, if that run had this graph: --seed, from which some

@@ -3,11 +3,14 @@
 // arbalest average: one model whose weights are the mean of several models'.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/process.h"
 #include "executor/inference/average_models.h"
@@ -38,29 +41,40 @@ class SoupTable {
   std::string metric_;
 };
 
-// The part of a source's text that names a fold: "fold=2"; "": none does.
-std::string fold_in(const std::string& source) {
-  for (size_t at = source.find("fold="); at != source.npos; at = source.find("fold=", at + 1)) {
-    if (at > 0 && (source[at - 1] == '?' || source[at - 1] == '&')) return source.substr(at, source.find('&', at) - at);
+// The options of a source's text that decide which samples are held out: "folds=5, fold=2"; "": no fold is.
+std::string held_out_by(const std::string& source) {
+  const size_t begin = source.find('?');
+  if (begin == source.npos) return "";
+  std::vector<std::string> found;
+  bool folds = false;
+  for (size_t at = begin + 1; at <= source.size();) {
+    const std::string option = source.substr(at, source.find('&', at) - at), name = option.substr(0, option.find('='));
+    at += option.size() + 1;
+    folds = folds || name == "fold";
+    for (const std::string_view each : {"folds", "fold", "by", "group", "limit"}) {
+      if (name == each) found.push_back(option);
+    }
   }
-  return "";
+  return folds ? fmt::format("{}", fmt::join(found, ", ")) : "";
 }
 
-// Models of several folds have trained on what others were validated on. All are measured on the fold of the first one:
-// the choice that --greedy makes by that would mean nothing.
+// Models of several folds have trained on what others were validated on. All are measured on the fold of the first one,
+// unless --set names other data: the choice that --greedy makes by that would mean nothing.
 void check_folds(const AverageOptions& options) {
+  const auto names_data = [](const std::string& set) { return set.find(".source=") != set.npos; };
+  if (std::any_of(options.set.begin(), options.set.end(), names_data)) return;
   GraphOptions unchanged = options;
   unchanged.set.clear();
   const Graph graph = load_with_overrides(unchanged);
-  const std::string first = data_of_run(graph, options.files.front());
+  const std::string first = held_out_by(data_of_run(graph, options.files.front()));
+  if (first.empty()) return;  // measured on a split that no fold was trained on
   for (const std::string& file : options.files) {
-    const std::string data = data_of_run(graph, file);
-    if (fold_in(data) == fold_in(first)) continue;
-    const auto shown = [](const std::string& source) { return fold_in(source).empty() ? "no fold" : fold_in(source); };
+    const std::string data = data_of_run(graph, file), held_out = held_out_by(data);
+    if (data.empty() || held_out == first) continue;
     const std::string text = fmt::format(
         "{} was trained with {} and {} with {}: models that were trained on what the others hold out are measured on "
         "it",
-        options.files.front(), shown(first), file, shown(data));
+        options.files.front(), first, file, held_out.empty() ? "no fold" : held_out);
     if (options.greedy) throw GraphError(text + "; --greedy expects models of one fold");
     return warn(text + "; these values say nothing of new samples");
   }

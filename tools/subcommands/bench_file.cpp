@@ -179,15 +179,12 @@ class Bench {
   }
   // The trial's result, or nullptr. A cell's own result comes before one of another cell whose command is the same.
   // Collected ones may be of another build and of other devices than are here: there a command that several cells of
-  // this program share says nothing of the device that a cell was measured on.
+  // this program share says nothing of the device that a cell was measured on; each has a result of its own.
   const TrialResult* result_of(const Trial& trial) const {
     std::vector<std::string> places = {own_place(trial.key, trial.cell->id)};
     const bool collects = !options_.collect.empty();
     if (collects) places.push_back(place_of(trial.cell->id, trial.measure, trial.repetition));
-    const auto has_key = [&](const Trial& other) { return other.key == trial.key; };
-    const bool shared =
-        collects && trial.cell->peer.empty() && std::count_if(trials_.begin(), trials_.end(), has_key) > 1;
-    if (!shared) places.push_back(trial.key);
+    if (!collects || !trial.cell->peer.empty()) places.push_back(trial.key);
     for (const std::string& place : places) {
       if (const auto found = found_.find(place); found != found_.end()) return found->second;
     }
@@ -349,12 +346,25 @@ class Bench {
       warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome));
       all = all && result;
       if (!result) continue;
-      written.add(*result);
+      add_for_all(written, *result);
       std::error_code ignored;  // checkpoints left behind cost room alone
       std::filesystem::remove_all(folder_of(*waiting[i]) / "checkpoints", ignored);
     }
     take(written.trials());
     return all ? kDone : kFailed;
+  }
+
+  // Cells whose commands are the same share what was measured, and each has a line.
+  void add_for_all(ResultsFile& written, const TrialResult& result) const {
+    written.add(result);
+    for (const Trial& trial : trials_) {
+      if (trial.key != result.key || trial.cell->id == result.cell) continue;
+      TrialResult same = result;
+      same.cell = trial.cell->id;
+      same.name = trial.cell->name;
+      same.settings = trial.cell->settings;
+      written.add(std::move(same));
+    }
   }
 
   // Takes it for a result of this process alone that a trial does not fit: other devices may have more memory.

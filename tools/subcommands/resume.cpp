@@ -50,12 +50,13 @@ int resume_sweep(const ResumeOptions& options) {
   const std::string folder = std::filesystem::absolute(options.folder, error).string();
   std::filesystem::current_path(plan.directory, error);
   std::vector<const char*> words;
-  for (const std::string& word : plan.command) words.push_back(word.c_str());
+  for (const std::string& word : plan.command) {
+    if (word != "--retry") words.push_back(word.c_str());
+  }
   if (std::find(plan.command.begin(), plan.command.end(), "--resume") == plan.command.end()) {
     words.push_back("--resume");
   }
-  const bool retries = std::find(plan.command.begin(), plan.command.end(), "--retry") != plan.command.end();
-  if (options.retry && !retries) words.push_back("--retry");
+  if (options.retry) words.push_back("--retry");
   const Command command = parse_command_line(int(words.size()), words.data());
   const SweepOptions* sweep = options_if<SweepOptions>(command);
   if (error || !sweep || !std::filesystem::equivalent(sweep->out, folder, error)) {

@@ -54,6 +54,8 @@ void check_trials(SweepPlan& plan, const SweepSurroundings& around) {
       SessionOptions session = session_options(options, false);
       session.shared = around.shared;
       checked_plan(load_with_overrides(options), session);
+    } catch (const RunError& error) {
+      throw RunError(fmt::format("trial {} ({}): {}", trial + 1, to_string(settings), error.what()));
     } catch (const Error& error) {
       throw GraphError(fmt::format("trial {} ({}): {}", trial + 1, to_string(settings), error.what()));
     }

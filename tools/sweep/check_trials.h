@@ -7,7 +7,7 @@
 namespace arbalest {
 
 // Checks the trials as their runs would be checked; those that differ in seed or fold alone are planned once. Notes in
-// the plan what the files hold that they read. Throws GraphError that names the trial.
+// the plan what the files hold that they read. Throws GraphError or RunError that names the trial.
 void check_trials(SweepPlan& plan, const SweepSurroundings& around);
 
 }  // namespace arbalest

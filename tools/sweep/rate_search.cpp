@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,11 +21,11 @@ namespace {
 
 constexpr int64_t kIterations = 200;
 
-// Rates in ascending order, and the mean loss of the trials at each; a failed trial has none.
+// Rates in ascending order, and the mean loss of the trials at each. A rate has none if one of its trials failed.
 struct RateLosses {
   std::string others;  // settings that these trials share, as text
   std::vector<std::pair<double, double>> losses;
-  bool failed = false;
+  std::set<double> failed;
 };
 
 std::vector<RateLosses> losses_of(const SweepRecord& record) {
@@ -39,12 +40,18 @@ std::vector<RateLosses> losses_of(const SweepRecord& record) {
     others.erase(rate);
     const std::string text = to_string(others, false);
     auto group = std::find_if(all.begin(), all.end(), [&](const RateLosses& each) { return each.others == text; });
-    if (group == all.end()) group = all.insert(all.end(), {text, {}, false});
+    if (group == all.end()) group = all.insert(all.end(), {text, {}, {}});
     const bool failed = !result->error.empty() || !result->loss || !std::isfinite(*result->loss);
-    group->failed = group->failed || failed;
-    if (!failed) values[text][number].push_back(*result->loss);
+    if (failed) {
+      group->failed.insert(number);
+    } else {
+      values[text][number].push_back(*result->loss);
+    }
   }
-  std::erase_if(all, [&](const RateLosses& group) { return !values.contains(group.others); });
+  for (const RateLosses& group : all) {
+    for (const double rate : group.failed) values[group.others].erase(rate);
+  }
+  std::erase_if(all, [&](const RateLosses& group) { return values[group.others].empty(); });
   for (RateLosses& group : all) {
     for (const auto& [rate, losses] : values[group.others]) {
       group.losses.emplace_back(rate, std::accumulate(losses.begin(), losses.end(), 0.0) / double(losses.size()));
@@ -69,7 +76,8 @@ std::string advice(const RateLosses& group) {
   if (from != to) text += fmt::format("; from {:g} to {:g} it is nearly as low", from->first, to->first);
   if (best == losses.begin()) text += "; lower rates may be better still";
   if (best + 1 == losses.end()) {
-    text += group.failed ? "; the next higher one fails" : "; higher rates may be better still";
+    text += group.failed.upper_bound(best->first) != group.failed.end() ? "; the next higher one fails"
+                                                                        : "; higher rates may be better still";
   }
   return text + "\n";
 }

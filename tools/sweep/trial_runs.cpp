@@ -172,7 +172,7 @@ TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const S
   } catch (const std::exception& error) {
     result.error = plain_message(error);
   }
-  if (plan.finds_rate) {  // no training is long enough to be validated
+  if (plan.finds_rate) {  // whatever was validated: all rates have a loss
     result.metric = "loss";
     result.lower = true;
     result.value = result.loss;

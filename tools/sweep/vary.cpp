@@ -184,7 +184,7 @@ bool repeats(const VariedSettings& varied) {
 }
 
 // The combination of a draw, but for repetitions. Each setting is drawn by its name, so that one that is added leaves
-// the others as they are.
+// the others as they are, unless a combination was drawn twice.
 TrialSettings drawn(const std::vector<VariedSettings>& varied, uint64_t seed, uint64_t sample, uint64_t attempt) {
   TrialSettings settings;
   for (const VariedSettings& each : varied) {

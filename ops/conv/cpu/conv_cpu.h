@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CPU kernels of convolution: oneDNN if it has them, loops of ours for depthwise ones, plain loops elsewhere.
+// CPU kernels of convolution: ours for filter gradients of most depthwise ones, else oneDNN if it has them, loops of
+// ours for depthwise ones that it has not, plain loops elsewhere.
 
 #include "graph/op.h"
 #include "ops/nn/window.h"
@@ -29,7 +30,8 @@ std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> depthwise_conv(const Convolution& convolution, bool bias);
 std::unique_ptr<Kernel> depthwise_conv_grad_input(const Convolution& convolution);
 std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolution);
-// Returns nullptr but for images in float or bfloat16, and filters that are 3, 5 or 7 wide.
+// The same as depthwise_conv_grad_weight(), by rows of filters: for images with two spatial axes in float or bfloat16,
+// and filters that are 3, 5 or 7 wide. Returns nullptr for others, and for an empty batch.
 std::unique_ptr<Kernel> depthwise_filter_gradient(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN

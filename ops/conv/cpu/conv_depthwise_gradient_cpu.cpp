@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Filter gradients of depthwise convolutions on the CPU. A row of filter taps at a time is summed in vector registers,
-// over all rows of an image, for as many channels as make two vectors. oneDNN takes six to twenty times as long.
+// over all rows of an image, for as many channels as make two vectors. Those of EfficientNet-B0 take oneDNN five times
+// as long.
 
 #include <array>
 #include <cstring>
@@ -148,7 +149,7 @@ std::unique_ptr<Kernel> filter_gradient_of(const Convolution& conv) {
 }  // namespace
 
 std::unique_ptr<Kernel> depthwise_filter_gradient(const Convolution& conv) {
-  const bool flat = conv.in[0] == 1 && conv.out[0] == 1 && conv.window.kernel[0] == 1;
+  const bool flat = conv.in[0] == 1 && conv.out[0] == 1 && conv.window.kernel[0] == 1 && conv.window.pad_begin[0] == 0;
   if (!conv.is_depthwise() || !flat || conv.batch == 0) return nullptr;
   if (conv.x_type == DataType::Float32) return filter_gradient_of<float>(conv);
   return conv.x_type == DataType::Bfloat16 ? filter_gradient_of<bfloat16>(conv) : nullptr;

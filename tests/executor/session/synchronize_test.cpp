@@ -156,6 +156,7 @@ TEST_CASE("Muon trains by every strategy as the equations say") {
       setting.logits_factor = 0.25;
       setting.decay_biases = false;
       check_against_simulation(setting, kTurnedTolerance);
+      setting.momentum_only = false;
       setting.freeze_hidden = true;
       setting.ema = 0.9;
       check_against_simulation(setting, kTurnedTolerance);

@@ -29,8 +29,8 @@ using Json = nlohmann::ordered_json;
 
 // Bytes that NCCL takes on each GPU, its kernels included. Measured on two H200 with seven models: 1092 to 1111 MiB.
 constexpr int64_t kConnectionBytes = int64_t{1102} << 20;
-// Iterations: reports and averages of several are in them, and what the profile recorded is replayed as a whole.
-constexpr int64_t kSimulated = 2000;
+// Iterations: reports and averages of several are in them.
+constexpr int64_t kFewestSimulated = 2000, kMostSimulated = 20000;
 
 // The cell on its first device.
 BenchCell on_one_device(BenchCell cell) {
@@ -89,13 +89,20 @@ struct Prediction {
   std::string limit;
 };
 
+// So many that all that the profile recorded is replayed, as far as that goes.
+int64_t iterations_for(const Costs& costs) {
+  int64_t recorded = 0;
+  for (const TaskCosts& task : costs.tasks) recorded = std::max(recorded, task.duration.size());
+  return std::clamp(recorded, kFewestSimulated, kMostSimulated);
+}
+
 Prediction predict(const PlannedCell& planned, const Profile& profile, const WorldLinks& links) {
   TraceFile trace;
   trace.plan = part_of(planned.plan, 0);
   Costs costs = costs_of_plan(trace.plan, planned.learners, profile, links);
   const std::vector<PlanDevice>& own = trace.plan.devices;
   if (own.size() > 1 && own.front().kind == PlanDevice::Kind::Cpu) costs.threads.host *= int32_t(own.size());
-  Simulation simulation = simulate(trace.plan, costs, {.iterations = kSimulated});
+  Simulation simulation = simulate(trace.plan, costs, {.iterations = iterations_for(costs)});
   if (simulation.steady.iteration_ns <= 0) throw RunError("too few iterations to predict");
   const auto learners = double(planned.plan.devices.size()) * double(planned.learners);
   const double images = double(planned.prepared.program.training().batch) * learners;

@@ -177,7 +177,7 @@ PlannedCell plan_of(const std::vector<std::string>& words, int64_t hosts) {
 CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t gpu_memory, const AccuracyRule* rule) {
   CellNeeds needs;
   try {
-    const PlannedCell cell = plan_of(words, std::min<int64_t>(hosts, 2));  // devices of more need no more each
+    const PlannedCell cell = plan_of(words, hosts);
     if (rule) check_rule(cell.prepared, *rule);
     for (size_t d = 0; d < cell.plan.devices.size(); ++d) {
       needs.bytes = std::max(needs.bytes, planned_bytes(cell.plan, int32_t(d)));

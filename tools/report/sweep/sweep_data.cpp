@@ -305,7 +305,7 @@ class SweepData {
       TrialSettings others;
       std::optional<double> rate;
       for (const auto& setting : board_.groups[g].settings) {
-        if (setting.first.ends_with(".lr"))
+        if (is_rate(setting.first))
           rate = number_in(setting.second);
         else
           others.push_back(setting);

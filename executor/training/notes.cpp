@@ -8,7 +8,10 @@
 #include <cmath>
 #include <utility>
 
+#include "base/error.h"
 #include "executor/devices/device.h"
+#include "executor/segment/segment.h"
+#include "executor/session/output_paths.h"
 #include "executor/session/reading.h"
 #include "executor/training/checkpoint.h"
 #include "executor/world/ranks.h"
@@ -112,7 +115,46 @@ std::string idle_options_note(const RunBeginning& run) {
   return fmt::format("{}", fmt::join(notes, "; "));
 }
 
+bool validates(const Plan& plan) {
+  const ClockRelation* known = plan.relation(plan.handles.by_validation);
+  return known && plan.clocks[size_t(known->coarse)].ticks > 0;
+}
+
+// Epochs without learning are not meant. A run that goes on from a checkpoint has a note instead.
+void check_schedule(const Prepared& prepared) {
+  const PlanRequest& request = prepared.request;
+  const LearningRate schedule(prepared.program.train);
+  const double last = float_attribute(prepared.program.train, "epochs"),
+               all = request.iterations > 0 ? double(request.iterations) / double(request.rounds)
+                                            : double(request.epochs);
+  if (!schedule.ends() || last <= 0 || all < last + 1 || schedule.rate(all, prepared.total_epochs) > 0) return;
+  throw GraphError(fmt::format(
+      "the learning rate's schedule ends after epoch {:g}, and the run has {:.4g}: the rate would be 0 in the others; "
+      "expected --set train.epochs={:.4g}, which stretches the schedule, or --epochs {:g}",
+      last, all, std::ceil(all), last));
+}
+
 }  // namespace
+
+bool saves_by_metric(const FileOptions& files) {
+  return !files.save_best.empty() && !saves_best_or_last(files);
+}
+
+void check_rules(const Prepared& prepared, const SessionOptions& options, const Plan& plan) {
+  check_schedule(prepared);
+  const ValidationRules& rules = options.rules;
+  const char* option = !rules.targets.empty()           ? "--until"
+                       : rules.patience > 0             ? "--patience"
+                       : rules.plateau > 0              ? "--plateau"
+                       : saves_by_metric(options.files) ? "--save-best"
+                                                        : nullptr;
+  const bool can = prepared.program.find(LoopRole::Validate) != nullptr;
+  // Learners that are still to be found may have a longer run.
+  if (!option || validates(plan) || (can && options.learners.per_device == 0)) return;
+  if (!can) throw GraphError(fmt::format("{} needs a graph that validates", option));
+  throw GraphError(fmt::format("{} needs a validation, and the run ends before its first: {} iterations, {} an epoch",
+                               option, plan.clocks[0].ticks, prepared.request.rounds));
+}
 
 std::string notes_on(const RunBeginning& run) {
   std::vector<std::string> notes = run.prepared.notes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Notes of a run at its start about what is probably not meant.
+// Faults and notes of a run at its start: what cannot be meant, and what probably is not.
 
 #include <string>
 #include <vector>
@@ -8,6 +8,15 @@
 #include "executor/session/session.h"
 
 namespace arbalest {
+
+struct Plan;
+
+// Whether the run saves a best model by a metric: one that has to be validated.
+bool saves_by_metric(const FileOptions& files);
+
+// Throws GraphError for rules that act on validations if a run under `plan` makes none, and if the learning rate's
+// schedule brings it to 0 an epoch or more before the run ends.
+void check_rules(const Prepared& prepared, const SessionOptions& options, const Plan& plan);
 
 struct RunBeginning {
   const Prepared& prepared;

@@ -49,7 +49,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }
   if (tunes) search_ = std::make_unique<LearnerSearch>(options_, prepared_, monitor_, events);
-  if (needs_best()) monitor_.require_better("--save-best");
+  if (saves_by_metric(options_.files)) monitor_.require_better("--save-best");
   files_.check_names();
   divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
@@ -94,21 +94,6 @@ void Training::check_later_strategies() const {
     set_learners(later, prepared_.request.learners, options_, phase.from);
     make_plan(later.program, later.request);
   }
-}
-
-// Refuses options that act on validations if the run makes none.
-void Training::check_rules() const {
-  const ValidationRules& rules = options_.rules;
-  const char* option = !rules.targets.empty() ? "--until"
-                       : rules.patience > 0   ? "--patience"
-                       : rules.plateau > 0    ? "--plateau"
-                       : needs_best()         ? "--save-best"
-                                              : nullptr;
-  if (!option || segment_->clock().validates() || (search_ && prepared_.program.find(LoopRole::Validate))) return;
-  if (!prepared_.program.find(LoopRole::Validate))
-    throw GraphError(fmt::format("{} needs a graph that validates", option));
-  throw GraphError(fmt::format("{} needs a validation, and the run ends before its first: {} iterations, {} an epoch",
-                               option, prepared_.request.iterations, prepared_.request.rounds));
 }
 
 SegmentOptions Training::segment_options() {
@@ -185,7 +170,7 @@ void Training::start() {
   std::future<InitialValues> values =
       std::async(drawn, [&] { return initial_values(prepared_, options_, file ? &*file : nullptr); });
   make_segment({});
-  check_rules();
+  check_rules(prepared_, options_, segment_->plan());
   segment_->start_from(values.get());
 }
 

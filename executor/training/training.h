@@ -36,10 +36,8 @@ class Training {
   bool writes() const { return !options_.ranks || options_.ranks->first(); }  // the run's files
   bool anywhere(bool here) const { return largest_of(options_.ranks.get(), here ? 1 : 0) > 0; }
   RunEnd why_ended() const;
-  bool needs_best() const { return !options_.files.save_best.empty() && !saves_best_or_last(options_.files); }
   bool time_is_up() const;
   void change_rate();
-  void check_rules() const;
   void start();
   void resume(const CheckpointFile& file);
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);

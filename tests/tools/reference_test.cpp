@@ -90,19 +90,35 @@ std::string help(std::vector<const char*> words) {
   return text + "\n```\n\n";
 }
 
+// The names that a help text lists as subcommands.
+std::vector<std::string> subcommands_in(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream lines(text.substr(std::min(text.size(), text.find("\nSubcommands:\n"))));
+  std::string line;
+  std::getline(lines, line);
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("  ")) {
+    if (line[2] != ' ') names.push_back(line.substr(2, line.find(' ', 2) - 2));  // others go on with a meaning
+  }
+  return names;
+}
+
+// The help of a command, and of all that are below it.
+std::string help_of_all(const std::vector<const char*>& words) {
+  const std::string own = help(words);
+  std::string text = own;
+  for (const std::string& name : subcommands_in(own)) {
+    if (name == "help") continue;
+    std::vector<const char*> inner = words;
+    inner.push_back(name.c_str());
+    text += help_of_all(inner);
+  }
+  return text;
+}
+
 std::string command_line() {
   std::string text = fmt::format("# The command line\n\nWhat `--help` prints, command by command. {}\n", kMade);
-  text += help({});
-  for (const char* command : {"run", "resume", "evaluate", "predict", "export", "average", "check", "plan", "trace",
-                              "view", "report", "profile", "ops", "sources", "init"}) {
-    text += help({command});
-  }
-  text += help({"bench"});
-  text += help({"bench", "compare"});
-  text += help({"bench", "scaling"});
-  text += help({"bench", "tracing"});
-  text += help({"data"});
-  text += help({"data", "pack"});
+  text += help_of_all({});
   text.pop_back();
   return text;
 }
@@ -118,7 +134,8 @@ std::string sources() {
   std::string text = fmt::format(
       "# Sources\n\nThe kinds of data sets that `source` of arbalest.Prefetch, `--set prefetch.source=…` and `arbalest "
       "data …` take:\na kind, a colon, what it reads, and options after `?` with `&` between them. `arbalest sources "
-      "NAME` says the same. {}\nEvery source takes `limit=N`: so many samples of each split, to try something out. With "
+      "NAME` says the same. {}\nEvery source takes `limit=N`: so many samples of each split, to try something out. "
+      "With "
       "`folds=K&fold=N` training has all samples of the first split but fold N of K, and validation has that fold; "
       "`by=FIELD` keeps samples with the same value of a field in one fold.\n\n"
       "| source | data | options |\n| --- | --- | --- |\n",

@@ -11,15 +11,11 @@
 #include "executor/session/monitor.h"
 #include "executor/session/observer.h"
 #include "executor/session/state.h"
+#include "executor/training/notes.h"
 #include "executor/weights/weights_file.h"
 
 namespace arbalest {
 namespace {
-
-bool validates(const Plan& plan) {
-  const ClockRelation* known = plan.relation(plan.handles.by_validation);
-  return known && plan.clocks[size_t(known->coarse)].ticks > 0;
-}
 
 void check_weights_of(const FileOptions& files, const Loop& training) {
   if (files.weights.empty()) return;
@@ -42,17 +38,10 @@ void check_devices(const std::vector<PlanDevice>& devices) {
 
 Plan checked_plan(Graph graph, const SessionOptions& options) {
   const Prepared prepared = prepare(std::move(graph), options);
-  const ValidationRules& rules = options.rules;
-  const Monitor monitor(prepared.program, rules, no_observer(), prepared.training->class_names());
+  const Monitor monitor(prepared.program, options.rules, no_observer(), prepared.training->class_names());
   check_weights_of(options.files, prepared.program.training());
   Plan plan = make_plan(prepared.program, prepared.request);
-  if ((!rules.targets.empty() || rules.patience > 0 || rules.plateau > 0) && !validates(plan)) {
-    throw GraphError(fmt::format("{} needs a validation, and the run makes none: {} iterations, {} an epoch",
-                                 !rules.targets.empty() ? "--until"
-                                 : rules.patience > 0   ? "--patience"
-                                                        : "--plateau",
-                                 plan.clocks[0].ticks, prepared.request.rounds));
-  }
+  check_rules(prepared, options, plan);
   return plan;
 }
 

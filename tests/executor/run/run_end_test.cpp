@@ -381,6 +381,21 @@ TEST_CASE("a schedule that ends before the run, or after it, is noted") {
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
 }
 
+TEST_CASE("epochs at a rate of 0, after the schedule's end, are refused") {
+  SessionOptions options = on_cpus();
+  options.length.epochs = 4;
+  TinyNet net;
+  net.train = "lr = 0.1, schedule = \"linear\", epochs = 2.0";
+  CHECK(contains(message_of([&] { run(tiny(net), options); }),
+                 "schedule ends after epoch 2, and the run has 4: the rate would be 0 in the others; expected --set "
+                 "train.epochs=4, which stretches the schedule, or --epochs 2"));
+  options.length.epochs = 2;
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());
+  net.train = "lr = 0.1, schedule = \"step\", step_size = 1.0, epochs = 2.0";
+  options.length.epochs = 4;
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());  // rates become smaller, and are never 0
+}
+
 TEST_CASE("learners that share one processor are noted") {
   SessionOptions options = on_cpus();
   options.length.iterations = 1;

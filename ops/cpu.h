@@ -85,6 +85,22 @@ void parallel_for(int64_t count, int64_t work, const F& f) {
   run_parts(count, work, part, &f);
 }
 
+// Σ term(i) over 0 … count − 1. Sums in lanes, which a compiler keeps in vector registers, are added up at the end: the
+// order depends on `count` alone.
+template <typename Sum, typename Term>
+Sum sum_in_lanes(int64_t count, const Term& term) {
+  constexpr int64_t kLanes = 64 / int64_t(sizeof(Sum));
+  Sum lane[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lane[l] += term(i + l);
+  }
+  for (int64_t l = 0; i < count; ++i, ++l) lane[l] += term(i);
+  Sum sum = 0;
+  for (const Sum part : lane) sum += part;
+  return sum;
+}
+
 // Elements of input i; nullptr if it is left out.
 template <typename T>
 const T* input(const KernelContext& context, size_t i) {

@@ -16,6 +16,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/math/float_functions.h"
 
 namespace arbalest {
 namespace {
@@ -145,8 +146,7 @@ std::pair<Wide<T>, Wide<T>> log_sum(const T* row, int64_t classes) {
   using W = Wide<T>;
   W greatest = widen(row[0]);
   for (int64_t c = 1; c < classes; ++c) greatest = std::max(greatest, widen(row[c]));
-  W sum = 0;
-  for (int64_t c = 0; c < classes; ++c) sum += std::exp(widen(row[c]) - greatest);
+  const W sum = sum_in_lanes<W>(classes, [=](int64_t c) { return elementwise::exp(widen(row[c]) - greatest); });
   return {greatest, std::log(sum)};
 }
 
@@ -257,10 +257,10 @@ void row_gradient(const Of& of, const T* logits, int64_t row, Wide<T> scale, T* 
     return;
   }
   const auto [greatest, log_of_sum] = log_sum(x, of.classes);
-  W total = 0;
-  for (int64_t k = 0; k < of.classes; ++k) total += of.target(row, k);
+  const W total = sum_in_lanes<W>(of.classes, [&](int64_t k) { return of.target(row, k); });
+  ARBALEST_INDEPENDENT
   for (int64_t k = 0; k < of.classes; ++k) {
-    const W softmax = std::exp(widen(x[k]) - greatest - log_of_sum);
+    const W softmax = elementwise::exp(widen(x[k]) - greatest - log_of_sum);
     dx[k] = narrow<T>((softmax * total - of.target(row, k)) * scale);
   }
 }

@@ -79,7 +79,7 @@ std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) 
         for (int64_t begin = 0; begin < v.length; begin += kPart) {
           const int64_t count = std::min(kPart, v.length - begin), at = first + begin * step;
           for (int64_t k = 0; k < count; ++k) part[k] = elementwise::exp(widen(x[at + k * step]) - largest);
-          for (int64_t k = 0; k < count; ++k) sum += part[k];
+          sum += sum_in_lanes<W>(count, [&part](int64_t k) { return part[k]; });
         }
         const W log_of_sum = std::log(sum);
         ARBALEST_INDEPENDENT
@@ -101,11 +101,10 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
     T* dx = output<T>(context, 0);
     with_step(v.step, [=](auto step) {
       for_each_vector(v, [=](int64_t first) {
-        W dot = 0;
-        for (int64_t k = 0; k < v.length; ++k) {
+        const W dot = sum_in_lanes<W>(v.length, [=](int64_t k) {
           const int64_t i = first + k * step;
-          dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
-        }
+          return kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
+        });
         ARBALEST_INDEPENDENT
         for (int64_t k = 0; k < v.length; ++k) {
           const int64_t i = first + k * step;

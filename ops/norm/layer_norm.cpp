@@ -105,11 +105,11 @@ template <typename T>
 Statistics<Wide<T>> statistics_of(const T* x, int64_t length, double epsilon) {
   using W = Wide<T>;
   if (length == 0) return {0, 0};
-  double sum = 0;
-  for (int64_t i = 0; i < length; ++i) sum += double(widen(x[i]));
-  const W mean = W(sum / double(length));
-  W squares = 0;
-  for (int64_t i = 0; i < length; ++i) squares += (widen(x[i]) - mean) * (widen(x[i]) - mean);
+  const W mean = W(sum_in_lanes<double>(length, [x](int64_t i) { return double(widen(x[i])); }) / double(length));
+  const W squares = sum_in_lanes<W>(length, [x, mean](int64_t i) {
+    const W difference = widen(x[i]) - mean;
+    return difference * difference;
+  });
   return {mean, W(1) / std::sqrt(squares / W(length) + W(epsilon))};
 }
 
@@ -150,57 +150,52 @@ struct RowOperands {
   const T* more;
 };
 
+// Writes a row of dX, and adds dY · normalised X and dY to sums over rows, which may be null.
 template <typename T>
-void row_gradient(const RowExtents& extents, const RowOperands<T>& in, double epsilon, T* dx,
-                  Statistics<Wide<T>>* statistics) {
+void row_gradient(const RowOperands<T>& row, int64_t length, double epsilon, T* dx, Wide<T>* products, Wide<T>* sums) {
   using W = Wide<T>;
-  const T *dy = in.dy, *x = in.x, *more = in.more;
-  const W* scale = in.scale;
-  parallel_for(extents.rows, 12 * extents.length, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T *g = dy + row * extents.length, *from = x + row * extents.length;
-      T* to = dx + row * extents.length;
-      const auto [mean, inv_std] = statistics[row] = statistics_of(from, extents.length, epsilon);
-      W sum = 0, product = 0;
-      for (int64_t i = 0; i < extents.length; ++i) {
-        const W gradient = widen(g[i]) * (scale ? scale[i] : W(1));
-        sum += gradient;
-        product += gradient * (widen(from[i]) - mean) * inv_std;
-      }
-      const W length = W(extents.length);
-      for (int64_t i = 0; i < extents.length; ++i) {
-        const W gradient = widen(g[i]) * (scale ? scale[i] : W(1));
-        const W own = inv_std * (gradient - sum / length - (widen(from[i]) - mean) * inv_std * product / length);
-        to[i] = narrow<T>(more ? own + widen(more[row * extents.length + i]) : own);
-      }
+  const auto [dy, x, scale, more] = row;
+  const auto [mean, inv_std] = statistics_of(x, length, epsilon);
+  const auto normal = [x = x, mean = mean, inv_std = inv_std](int64_t i) { return (widen(x[i]) - mean) * inv_std; };
+  const auto finish = [&](const auto& gradient) {
+    const W sum = sum_in_lanes<W>(length, gradient) / W(length);
+    const W product = sum_in_lanes<W>(length, [&](int64_t i) { return gradient(i) * normal(i); }) / W(length);
+    const auto own = [&](int64_t i) { return inv_std * (gradient(i) - sum - normal(i) * product); };
+    if (more) {
+      ARBALEST_INDEPENDENT
+      for (int64_t i = 0; i < length; ++i) dx[i] = narrow<T>(own(i) + widen(more[i]));
+    } else {
+      ARBALEST_INDEPENDENT
+      for (int64_t i = 0; i < length; ++i) dx[i] = narrow<T>(own(i));
     }
-  });
+  };
+  if (scale) {
+    finish([dy = dy, scale = scale](int64_t i) { return widen(dy[i]) * scale[i]; });
+  } else {
+    finish([dy = dy](int64_t i) { return widen(dy[i]); });
+  }
+  if (!products) return;
+  ARBALEST_INDEPENDENT
+  for (int64_t i = 0; i < length; ++i) products[i] += widen(dy[i]) * normal(i);
+  ARBALEST_INDEPENDENT
+  for (int64_t i = 0; i < length; ++i) sums[i] += widen(dy[i]);
 }
 
-// Σ over rows of dY · normalised X and of dY; either may be null.
-template <typename T>
-void parameter_gradients(const RowExtents& extents, const T* dy, const T* x, const Statistics<Wide<T>>* statistics,
-                         Wide<T>* d_scale, Wide<T>* d_bias) {
-  using W = Wide<T>;
-  constexpr int64_t kBlock = 64;
-  parallel_for((extents.length + kBlock - 1) / kBlock, 4 * extents.rows * kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kBlock, count = std::min(kBlock, extents.length - first);
-      double products[kBlock] = {}, sums[kBlock] = {};
-      for (int64_t row = 0; row < extents.rows; ++row) {
-        const T *g = dy + row * extents.length + first, *from = x + row * extents.length + first;
-        const auto [mean, inv_std] = statistics[row];
-        for (int64_t i = 0; i < count; ++i) {
-          products[i] += double(widen(g[i]) * (widen(from[i]) - mean) * inv_std);
-          sums[i] += double(widen(g[i]));
-        }
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        if (d_scale) d_scale[first + i] = W(products[i]);
-        if (d_bias) d_bias[first + i] = W(sums[i]);
-      }
-    }
-  });
+// Rows of which one thread sums up gradients of parameters, so that results do not depend on the number of threads.
+constexpr int64_t kRowsOfPart = 64;
+
+int64_t parts_of(const RowExtents& extents) {
+  return (extents.rows + kRowsOfPart - 1) / kRowsOfPart;
+}
+
+// to[i] = Σ over parts of partial[part, i]; `stride`: from part to part.
+template <typename W>
+void add_parts(const RowExtents& extents, const W* partial, int64_t stride, W* to) {
+  for (int64_t i = 0; i < extents.length; ++i) {
+    double sum = 0;
+    for (int64_t part = 0; part < parts_of(extents); ++part) sum += double(partial[part * stride + i]);
+    to[i] = W(sum);
+  }
 }
 
 std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto element) {
@@ -213,17 +208,31 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
   const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
              wants_bias = request.has_output(Out::dBias);
   const bool has_more = request.has_input(In::Summand);
+  const bool wants_parameters = wants_scale || wants_bias;
+  const int64_t length = extents.length, stride = 2 * length;  // of a part's sums: of products, and of dY
   const auto run = [=](const KernelContext& context) {
     const T *dy = input<T>(context, In::dY), *x = input<T>(context, In::X),
             *more = has_more ? input<T>(context, In::Summand) : nullptr;
-    auto* statistics = static_cast<Statistics<W>*>(context.workspace);
-    row_gradient<T>(extents, {dy, x, has_scale ? input<W>(context, In::Scale) : nullptr, more}, epsilon,
-                    output<T>(context, Out::dX), statistics);
-    if (!wants_scale && !wants_bias) return;
-    parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, Out::dScale) : nullptr,
-                        wants_bias ? output<W>(context, Out::dBias) : nullptr);
+    const W* scale = has_scale ? input<W>(context, In::Scale) : nullptr;
+    T* dx = output<T>(context, Out::dX);
+    auto* partial = static_cast<W*>(context.workspace);
+    parallel_for(parts_of(extents), 16 * kRowsOfPart * length, [=](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        W* products = wants_parameters ? partial + part * stride : nullptr;
+        W* sums = wants_parameters ? products + length : nullptr;
+        if (wants_parameters) std::fill(products, products + stride, W(0));
+        const int64_t last = std::min(extents.rows, (part + 1) * kRowsOfPart);
+        for (int64_t row = part * kRowsOfPart; row < last; ++row) {
+          const int64_t at = row * length;
+          row_gradient<T>({dy + at, x + at, scale, more ? more + at : nullptr}, length, epsilon, dx + at, products,
+                          sums);
+        }
+      }
+    });
+    if (wants_scale) add_parts(extents, partial, stride, output<W>(context, Out::dScale));
+    if (wants_bias) add_parts(extents, partial + length, stride, output<W>(context, Out::dBias));
   };
-  return make_kernel(run, extents.rows * int64_t(sizeof(Statistics<W>)));
+  return make_kernel(run, wants_parameters ? parts_of(extents) * stride * int64_t(sizeof(W)) : 0);
 }
 
 struct LayerNormCase {

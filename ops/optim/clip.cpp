@@ -46,11 +46,9 @@ std::unique_ptr<Kernel> clip_kernel(const KernelRequest& request) {
     auto* sums = static_cast<double*>(context.workspace);
     parallel_for(blocks, kClipBlock, [=](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        double sum = 0;
-        for (int64_t i = block * kClipBlock; i < std::min(count, (block + 1) * kClipBlock); ++i) {
-          sum += double(gradients[i]) * double(gradients[i]);
-        }
-        sums[block] = sum;
+        const T* from = gradients + block * kClipBlock;
+        sums[block] = sum_in_lanes<double>(std::min(kClipBlock, count - block * kClipBlock),
+                                           [from](int64_t i) { return double(from[i]) * double(from[i]); });
       }
     });
     double sum = 0;

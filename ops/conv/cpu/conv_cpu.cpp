@@ -28,19 +28,9 @@ namespace {
 
 constexpr int64_t kConvBlock = 64;  // channels whose sums are kept near
 
-// Σ a[i]·b[i] in independent lanes, so that it vectorises.
 template <typename T>
 Wide<T> channel_dot(const T* a, const T* b, int64_t count) {
-  constexpr int64_t kLanes = 16;
-  Wide<T> lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += widen(a[i + lane]) * widen(b[i + lane]);
-  }
-  Wide<T> sum = 0;
-  for (; i < count; ++i) sum += widen(a[i]) * widen(b[i]);
-  for (const Wide<T> lane : lanes) sum += lane;
-  return sum;
+  return sum_in_lanes<Wide<T>>(count, [=](int64_t i) { return widen(a[i]) * widen(b[i]); });
 }
 
 template <typename T>

@@ -64,10 +64,15 @@ Segment::~Segment() = default;
 
 void Segment::start_from(const SegmentSnapshot& checkpoint) {
   const SegmentTimes& times = clock_.times();
-  const bool older =
-      checkpoint.trained.size() < reports_.trained_sums() || checkpoint.validated.size() < reports_.validated_sums();
+  const LoopPlan* validation = plan_.handles.find(LoopRole::Validate);
   std::optional<SegmentSnapshot> completed;
-  if (older) completed = with_weights(checkpoint, prepared_.program, times.rounds, reports_.validated_sums() > 0);
+  if (validation && checkpoint.tallies.empty() && checkpoint.at.validations == 0) {
+    completed = with_validation(checkpoint, validation->everywhere, reports_.validated_sums());
+  }
+  const SegmentSnapshot& known = completed ? *completed : checkpoint;
+  const bool older =
+      known.trained.size() < reports_.trained_sums() || known.validated.size() < reports_.validated_sums();
+  if (older) completed = with_weights(known, prepared_.program, times.rounds, reports_.validated_sums() > 0);
   const auto begun = [&](int64_t tick) { return times.validations ? times.validations->of(tick) : 0; };
   const PlanPosition& at = checkpoint.at;
   if (const int64_t more = at.validations - begun(at.iterations); times.validations && more == 1) {

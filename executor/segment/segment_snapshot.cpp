@@ -67,6 +67,12 @@ SegmentSnapshot with_weights(SegmentSnapshot snapshot, const Program& program, i
   return snapshot;
 }
 
+SegmentSnapshot with_validation(SegmentSnapshot snapshot, int64_t devices, size_t sums) {
+  snapshot.validated.assign(sums, 0);
+  snapshot.tallies.assign(size_t(devices), std::vector<double>(sums, 0));
+  return snapshot;
+}
+
 SegmentSnapshot without_last_validation(SegmentSnapshot snapshot) {
   --snapshot.at.validations;
   std::fill(snapshot.validated.begin(), snapshot.validated.end(), 0);

@@ -42,6 +42,10 @@ int64_t weight_bytes_of(const Loop& training, ValueId kept);
 // iterations of an epoch; `validates`: the plan validates.
 SegmentSnapshot with_weights(SegmentSnapshot snapshot, const Program& program, int64_t rounds, bool validates);
 
+// The snapshot of a plan that ends before its first validation, and so has none, as one of a plan that validates on so
+// many devices, with so many sums each.
+SegmentSnapshot with_validation(SegmentSnapshot snapshot, int64_t devices, size_t sums);
+
 // The snapshot as if the last validation had ended before the segment. Sums of validations begin anew with 0.
 SegmentSnapshot without_last_validation(SegmentSnapshot snapshot);
 

@@ -272,6 +272,18 @@ TEST_CASE("a run that is complete goes on where more epochs are asked for, and i
   CHECK(refused([&] { place.run({"--resume"}); }) == "the checkpoint is after iteration 36, and the run ends after 12");
 }
 
+TEST_CASE("a run that ended before its first validation goes on, and is validated") {
+  for (const char* strategy : {"sma", "papa"}) {
+    CAPTURE(strategy);
+    Place part, whole;
+    part.epochs = whole.epochs = "2";
+    REQUIRE(whole.run({"--strategy", strategy}) == kDone);
+    REQUIRE(part.run({"--strategy", strategy, "--iterations", "3"}) == kDone);  // of 12 an epoch
+    REQUIRE(part.run({"--strategy", strategy, "--resume"}) == kDone);
+    CHECK(read_file(part.weights) == read_file(whole.weights));
+  }
+}
+
 TEST_CASE("a run that goes on says that its log is new, and that other weights are not read") {
   Place place;
   place.epochs = "2";

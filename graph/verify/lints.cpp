@@ -210,6 +210,23 @@ Notes still_statistics(const Graph& graph) {
   return notes;
 }
 
+// Norms that share scale and bias, as where a module is applied several times, and count statistics for each place.
+Notes parted_statistics(const Graph& graph) {
+  constexpr size_t kScale = 1, kMean = 3;
+  std::map<ValueId, const Node*> first;  // by scale
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    const bool trains = node.op->qualified_name() == "BatchNormalization" && int_attribute(node, "training_mode") != 0;
+    if (!trains || node.inputs.size() <= kMean) continue;
+    const auto [known, added] = first.emplace(node.inputs[kScale], &node);
+    if (added || known->second->inputs[kMean] == node.inputs[kMean]) continue;
+    notes.push_back(note(node, fmt::format("has the scale of '{}' and running statistics of its own, '{}': where a "
+                                           "model applies a batch norm several times, each place counts by itself",
+                                           known->second->name, value(graph, node.inputs[kMean]).name)));
+  }
+  return notes;
+}
+
 // A rate that is 0 as a float: nothing is trained.
 Notes idle_rates(const Graph& graph) {
   const Node* train = graph.find_op("arbalest.Train");
@@ -353,6 +370,7 @@ constexpr Lint kLints[] = {
     {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},
     {"a metric that takes probabilities for logits, or the reverse", mistaken_scores},
     {"a batch norm whose running statistics never move", still_statistics},
+    {"a batch norm that is applied several times", parted_statistics},
     {"a learning rate of 0", idle_rates},
     {"images that are normalised again after Augment", normalised_twice},
     {"validation on the split that is trained on", validated_on_training},

@@ -144,6 +144,19 @@ TEST_CASE("lints: batch norms whose statistics never move, and rates of 0, are r
   }
 }
 
+TEST_CASE("lints: a batch norm that is applied twice has statistics for each place") {
+  const auto norm = [](const std::string& name, const std::string& x, const std::string& statistics) {
+    return name + " = BatchNormalization <training_mode = 1> (" + x + ", s, b, " + statistics + ")\n";
+  };
+  const std::string end =
+      "logits = arbalest.Linear <units = 3> (z)\n" + std::string(kLoss) +
+      "#initial float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {0, 0}, float[2] v = {1, 1}, "
+      "float[2] n = {0, 0}, float[2] w = {1, 1}";
+  CHECK(notes(norm("y", "x", "m, v") + norm("z", "y", "n, w") + end) ==
+        Notes{"node 'z' (BatchNormalization): has the scale of 'y' and running statistics of its own, 'n': where a "
+              "model applies a batch norm several times, each place counts by itself"});
+}
+
 TEST_CASE("lints: what nothing reads is reported, metrics as such") {
   CHECK(notes("other = Relu (x)\n" + kBody) ==
         Notes{"node 'other' (Relu): nothing reads it: training and validation leave it out"});

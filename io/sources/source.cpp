@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "io/formats/safetensors.h"
 #include "io/sources/schemes.h"
 #include "io/sources/split_part.h"
 
@@ -260,6 +261,11 @@ void check_source(const Source& source) {
     throw GraphError(fmt::format("{} takes {} µs per sample, expected 0 or more", what, microseconds));
   }
   if (source.size() < 1) throw GraphError(fmt::format("{} has {} samples, expected at least one", what, source.size()));
+  const std::vector<std::string> names = source.class_names();
+  const auto other = std::find_if_not(names.begin(), names.end(), is_utf8);
+  if (other == names.end()) return;
+  throw GraphError(fmt::format("{}: class {} is called '{}': found bytes that are no UTF-8, expected names in UTF-8",
+                               what, other - names.begin(), printable(*other)));
 }
 
 std::unique_ptr<Source> open_source(const std::string& text, const std::string& split, uint64_t seed) {

@@ -123,20 +123,23 @@ TEST_CASE("float fields follow the precision of what reads them, and go to every
   CHECK(story.validations.back().metrics.at(0).second > 0.93);
 }
 
-TEST_CASE("sources without samples, with fields that are none, or with a time that is none are refused") {
+TEST_CASE("sources without samples, with fields, a time or class names that are none are refused") {
   class Odd final : public Source {
    public:
-    Odd(std::string field, int64_t size, double time) : field_(std::move(field)), size_(size), time_(time) {}
+    Odd(std::string field, int64_t size, double time, std::vector<std::string> names = {})
+        : field_(std::move(field)), size_(size), time_(time), names_(std::move(names)) {}
     std::vector<Field> fields() const override { return {{field_, DataType::Float32, {2}}}; }
     int64_t size() const override { return size_; }
     double microseconds_per_sample() const override { return time_; }
     std::string describe() const override { return "odd"; }
+    std::vector<std::string> class_names() const override { return names_; }
     void fill(std::span<const SampleRef>, std::span<std::byte* const>) const override {}
 
    private:
     std::string field_;
     int64_t size_;
     double time_;
+    std::vector<std::string> names_;
   };
   const auto found = [](std::string field, int64_t size, double time) {
     return message_of([&] { check_source(Odd(std::move(field), size, time)); });
@@ -146,6 +149,10 @@ TEST_CASE("sources without samples, with fields that are none, or with a time th
   check_parts(found("1st", 1, 0), {"odd: field 1 is '1st float[2]'"});
   check_parts(found("points", 1, -1), {"odd takes -1 µs per sample"});
   check_parts(found("points", 1, std::nan("")), {"odd takes nan µs per sample"});
+  check_parts(message_of([] {
+                check_source(Odd("points", 1, 0, {"B\xc3\xa4r", "B\xf6r"}));
+              }),
+              {"odd: class 1 is called 'B\\xf6r': found bytes that are no UTF-8"});
 }
 
 TEST_CASE("the mask is read: with the classes it closes, rings are recognised better than without") {

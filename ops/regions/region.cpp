@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
+#include "base/number.h"
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/math/strided.h"
@@ -37,13 +37,9 @@ RegionStep read_step(const Node& node, const OpRegistry& registry, const std::st
   step.op = registry.find(word());
   if (!step.op || !step.op->element) refuse("an elementwise operator first");
   while (!rest.empty()) {
-    const std::string_view number = word();
-    size_t operand = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), operand);
-    if (error != std::errc() || end != number.data() + number.size() || operand >= known) {
-      refuse(fmt::format("numbers below {} as operands", known));
-    }
-    step.operands.push_back(operand);
+    const auto operand = read_number<size_t>(word());
+    if (!operand || *operand >= known) refuse(fmt::format("numbers below {} as operands", known));
+    step.operands.push_back(*operand);
   }
   const size_t arguments = step.op->element->arguments.size();
   if (step.operands.size() != arguments) refuse(fmt::format("{} operands", arguments));

@@ -15,16 +15,11 @@ namespace arbalest {
 // Bytes that a process can address (47 bits): more in one place is a mistake in the graph or the command.
 inline constexpr int64_t kMostBytes = int64_t{1} << 47;
 
-// a · b, a + b. Throw GraphError "WHAT: A × B is more than can be counted" if the result does not fit.
+// a · b. Throws GraphError "WHAT: A × B is more than can be counted" if the result does not fit.
 inline int64_t checked_multiply(int64_t a, int64_t b, const std::string& what) {
   int64_t product = 0;
   if (!__builtin_mul_overflow(a, b, &product)) return product;
   throw GraphError(what + ": " + std::to_string(a) + " × " + std::to_string(b) + " is more than can be counted");
-}
-inline int64_t checked_add(int64_t a, int64_t b, const std::string& what) {
-  int64_t sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  throw GraphError(what + ": " + std::to_string(a) + " + " + std::to_string(b) + " is more than can be counted");
 }
 
 // The same of bytes, which are 0 or more, up to kMostBytes.

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -19,10 +19,8 @@ std::string exported_file(const std::string& file, int64_t batch) {
 int64_t exported_batch(std::string_view file) {
   const size_t at = file.rfind(kBefore);
   if (at == std::string_view::npos || !file.ends_with(kAfter)) return 0;
-  const char* const last = file.data() + file.size() - kAfter.size();
-  int64_t batch = 0;
-  const auto [end, error] = std::from_chars(file.data() + at + kBefore.size(), last, batch);
-  return error == std::errc() && end == last ? batch : 0;
+  file.remove_suffix(kAfter.size());
+  return read_number<int64_t>(file.substr(at + kBefore.size())).value_or(0);
 }
 
 }  // namespace arbalest

@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
+
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -24,11 +25,6 @@ std::string_view take(std::string_view& rest, std::string_view mark) {
   const std::string_view part = rest.substr(0, rest.find(mark));
   rest.remove_prefix(std::min(rest.size(), part.size() + mark.size()));
   return part;
-}
-
-bool read(std::string_view text, int64_t& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 bool read_type(std::string_view name, DataType& type) {
@@ -75,12 +71,13 @@ Field parse_field(std::string_view text) {
   field.name = take(rest, " ");
   bool good = read_type(take(rest, "["), field.dtype);
   std::string_view extents = take(rest, "]");
-  while (!extents.empty() && good) good = read(take(extents, ","), field.shape.emplace_back());
+  while (!extents.empty()) field.shape.push_back(read_number<int64_t>(take(extents, ",")).value_or(0));
   if (!rest.empty()) {
     constexpr std::string_view kOf = " of ", kClasses = " classes";
     good = good && rest.starts_with(kOf) && rest.ends_with(kClasses) && rest.size() > kOf.size() + kClasses.size();
-    if (good) good = read(rest.substr(kOf.size(), rest.size() - kOf.size() - kClasses.size()), field.classes);
-    good = good && field.classes > 0;
+    if (good) rest = rest.substr(kOf.size(), rest.size() - kOf.size() - kClasses.size());
+    field.classes = good ? read_number<int64_t>(rest).value_or(0) : 0;
+    good = field.classes > 0;
   }
   if (!good || to_string(field) != text) {
     throw GraphError(

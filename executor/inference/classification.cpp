@@ -98,11 +98,6 @@ std::vector<std::string> names_for(const Graph& graph, const std::vector<std::st
   return certain ? names : std::vector<std::string>();
 }
 
-bool scores_labels(const Graph& graph, ValueId value) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [&](const Node& node) { return is_loss_of_labels(*node.op) && node.inputs.at(0) == value; });
-}
-
 std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {
   const std::vector<int64_t> order = greatest(logits, count);
   if (order.empty()) return {};

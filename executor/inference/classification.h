@@ -30,8 +30,6 @@ Head head_of(const Graph& graph, const std::string& scores, const std::string& i
 std::string other_heads(const Graph& graph, const Head& chosen);
 // The names of a head's classes, if `names` are the source's: none if another head's may be meant.
 std::vector<std::string> names_for(const Graph& graph, const std::vector<std::string>& names, int64_t classes);
-// Whether a SigmoidCrossEntropy compares the value: its probabilities are its sigmoid then, not its softmax.
-bool scores_labels(const Graph& graph, ValueId value);
 
 // A class or label and its probability.
 struct Prediction {

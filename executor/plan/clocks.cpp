@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <stdexcept>
 #include <tuple>
 
 namespace arbalest {
@@ -62,16 +61,6 @@ int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n) {
   const ClockRelation& relation = plan.relations[size_t(edge.relation)];
   const bool from_fine = plan.tasks[size_t(edge.from)].clock == relation.fine;
   return (from_fine ? relation.last_of(n) : relation.coarse_of(n)) - edge.distance;
-}
-
-int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n) {
-  if (of == clock) return n;
-  for (const ClockRelation& relation : plan.relations) {
-    if (relation.fine == of && relation.coarse == clock) return relation.coarse_of(n);
-    if (relation.coarse == of && relation.fine == clock) return relation.last_of(n);
-  }
-  throw std::logic_error("no relation between clocks " + plan.clocks[size_t(of)].name + " and " +
-                         plan.clocks[size_t(clock)].name);
 }
 
 ClockTimes::ClockTimes(const Plan& plan) : plan_(plan), lines_(plan.clocks.size()) {

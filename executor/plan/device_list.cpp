@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -67,11 +67,8 @@ class DeviceList {
   }
 
   int number(std::string_view text, std::string_view item) const {
-    int value = -1;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < 0) {
-      fail(fmt::format("found '{}' where the number of a device should be, in '{}'", text, item));
-    }
+    const int value = read_number<int>(text).value_or(-1);
+    if (value < 0) fail(fmt::format("found '{}' where the number of a device should be, in '{}'", text, item));
     if (value >= kMostDevices) fail(fmt::format("device number {} is not below {}", value, kMostDevices));
     return value;
   }

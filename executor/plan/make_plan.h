@@ -134,6 +134,9 @@ BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, 
 // memory.
 int64_t planned_bytes(const Plan& plan, int32_t device);
 
+// "512 B", "1.5 KiB", "10.3 MiB", "7.65 GiB".
+std::string bytes_text(int64_t bytes);
+
 // The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.
 std::string print_plan(const Plan& plan);
 

@@ -97,7 +97,7 @@ struct Arena {
 };
 
 // Bytes in an arena; `slots` copies, each `stride` apart. A task's instance uses slot (t + shift) mod slots, where t is
-// its tick of the buffer's clock (tick_at).
+// its tick of the buffer's clock.
 struct Buffer {
   std::string name;
   ArenaId arena = kNone;
@@ -268,10 +268,6 @@ struct Cycle {
   double lag = 0;           // iterations of the base clock (clock 0) from one turn to the next, on average
   double bound() const { return microseconds / lag; }  // no schedule is faster, per iteration of the base clock
 };
-
-// The tick of `clock` that instance n of a task of clock `of` belongs to. That is n itself, the coarser tick around it,
-// or the last of the finer ones in it. Throws std::logic_error if the clocks have no relation.
-int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n);
 
 // The instance of edge.from that instance n ≥ 0 of edge.to needs; negative: none.
 int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n);

@@ -12,12 +12,6 @@
 namespace arbalest {
 namespace {
 
-std::string size(int64_t bytes) {
-  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
-  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
-  return fmt::format("{} B", bytes);
-}
-
 std::string_view name_of(Edge::Why why) {
   static constexpr std::array<std::string_view, 6> names = {"data", "reuse", "lane", "self", "pace", "clock"};
   return names[size_t(why)];
@@ -85,7 +79,7 @@ std::string describe(const Plan& plan, TaskId id) {
     for (int32_t i = 0; i + 1 < task.operands; i += 2) {
       const Operand &from = plan.operands[size_t(task.first_operand + i)],
                     &to = plan.operands[size_t(task.first_operand + i + 1)];
-      text += fmt::format("    copies {} from {} to {}\n", size(plan.buffers[size_t(to.buffer)].bytes),
+      text += fmt::format("    copies {} from {} to {}\n", bytes_text(plan.buffers[size_t(to.buffer)].bytes),
                           place(plan, from), place(plan, to));
     }
   }
@@ -94,6 +88,13 @@ std::string describe(const Plan& plan, TaskId id) {
 }
 
 }  // namespace
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes >= 1 << 30) return fmt::format("{:.2f} GiB", double(bytes) / (1 << 30));
+  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
+  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
+  return fmt::format("{} B", bytes);
+}
 
 std::string print_plan(const Plan& plan) {
   std::string text = "clocks\n";
@@ -107,10 +108,10 @@ std::string print_plan(const Plan& plan) {
   for (const Lane& lane : plan.lanes) text += fmt::format("  {}\n", printable(lane.name));
   text += "memory\n";
   for (size_t d = 0; d < plan.devices.size(); ++d) {
-    text += fmt::format("  {}: {}\n", to_string(plan.devices[d]), size(planned_bytes(plan, int32_t(d))));
+    text += fmt::format("  {}: {}\n", to_string(plan.devices[d]), bytes_text(planned_bytes(plan, int32_t(d))));
     for (const Arena& arena : plan.arenas) {
       if (arena.device != int32_t(d) || arena.bytes == 0) continue;
-      text += fmt::format("    {:>11}  {}{}\n", size(arena.bytes), printable(arena.name),
+      text += fmt::format("    {:>11}  {}{}\n", bytes_text(arena.bytes), printable(arena.name),
                           arena.memory == Arena::Memory::Pinned ? " (host)" : "");
     }
   }

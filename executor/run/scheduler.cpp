@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "base/number.h"
 #include "base/plain_message.h"
 #include "base/process.h"
 #include "executor/devices/nvtx.h"
@@ -30,12 +30,6 @@ std::chrono::microseconds patience(const Plan& plan) {
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
   const bool gpus = std::any_of(plan.devices.begin(), plan.devices.end(), gpu);
   return gpus ? kPatience : std::chrono::microseconds{0};
-}
-
-int64_t number_of(const std::string& text) {
-  int64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 }  // namespace
@@ -336,7 +330,7 @@ void Scheduler::agree_on_rest(bool holds) {
     iterations = dependencies_.hold();
     then = [this](const Ranks::Parts& parts) {
       int64_t most = 0;
-      for (const std::string& part : parts) most = std::max(most, number_of(part));
+      for (const std::string& part : parts) most = std::max(most, read_number<int64_t>(part).value_or(0));
       const Active active(*this);
       dependencies_.pause_at(most, [this](TaskId task, int64_t instance) { dispatch(task, instance); });
       phase_.holding.store(false);

@@ -2,19 +2,18 @@
 #include "executor/session/metrics.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include "base/number.h"
 
 namespace arbalest {
 
 namespace {
 
 std::string called(const std::string& part, const std::vector<std::string>& class_names) {
-  size_t number = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-  const bool numbered = error == std::errc() && end == part.data() + part.size() && number < class_names.size();
-  return numbered ? class_names[number] : part;
+  const auto number = read_number<size_t>(part);
+  return number && *number < class_names.size() ? class_names[*number] : part;
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -62,11 +62,10 @@ Target parse_target(std::string_view text) {
     throw fail(fmt::format("found comparison '{}'", op));
   }
   const std::string_view number = length == text.npos ? std::string_view{} : trimmed(text.substr(at + length));
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), target.threshold);
-  if (number.empty() || error != std::errc{} || end != number.data() + number.size()) {
-    throw fail(fmt::format("found '{}' where a number should be", number));
-  }
-  if (!std::isfinite(target.threshold)) throw fail(fmt::format("'{}' is not finite", number));
+  const auto threshold = read_number<double>(number);
+  if (!threshold) throw fail(fmt::format("found '{}' where a number should be", number));
+  if (!std::isfinite(*threshold)) throw fail(fmt::format("'{}' is not finite", number));
+  target.threshold = *threshold;
   return target;
 }
 

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -27,14 +27,12 @@ constexpr std::array kBandwidthUnits = {UnitOfLink{"kB/s", 1e3},         UnitOfL
 // A number with one of the units after it, in the unit of 1; none if the text is no such thing.
 template <size_t N>
 std::optional<double> amount_of(std::string_view text, const std::array<UnitOfLink, N>& units) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
-  const std::string_view name = text.substr(size_t(end - text.data()));
+  const auto number = take_number<double>(text);
+  if (!number || !std::isfinite(*number) || *number < 0) return std::nullopt;
   const auto unit =
-      std::find_if(units.begin(), units.end(), [&](const UnitOfLink& each) { return each.first == name; });
+      std::find_if(units.begin(), units.end(), [&](const UnitOfLink& each) { return each.first == text; });
   if (unit == units.end()) return std::nullopt;
-  return number * unit->second;
+  return *number * unit->second;
 }
 
 // An all-reduce over `places` that are connected by such links.
@@ -76,10 +74,8 @@ WorldSize parse_world_size(const std::string& option, std::string_view text) {
   constexpr int kMostHosts = 4096, kMostEach = 64;
   const size_t by = std::min(text.find('x'), text.size());
   const auto number = [&](std::string_view digits, int most) -> int64_t {
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    const bool whole = error == std::errc{} && end == digits.data() + digits.size();
-    return whole && value >= 1 && value <= most ? value : 0;
+    const int value = read_number<int>(digits).value_or(0);
+    return value >= 1 && value <= most ? value : 0;
   };
   const WorldSize size = {number(text.substr(0, by), kMostHosts),
                           by < text.size() ? number(text.substr(by + 1), kMostEach) : 0};

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "executor/plan/make_plan.h"
 #include "executor/trace/amounts.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/trace_summary.h"
@@ -240,8 +241,7 @@ class Report {
   }
 
   static std::string amount(double value, const std::string& unit) {
-    if (unit == "B" && value >= double(1 << 30)) return fmt::format("{:.2f} GiB", value / (1 << 30));
-    if (unit == "B") return fmt::format("{:.1f} MiB", value / (1 << 20));
+    if (unit == "B") return bytes_text(int64_t(value));
     return fmt::format("{:.{}f} {}", value, unit == "cores" ? 1 : 0, unit);
   }
 

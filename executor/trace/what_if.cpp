@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -17,21 +17,13 @@ namespace {
 constexpr double kMostFactor = 1e6;
 constexpr int64_t kLargestChange = 1024;  // of prefetch.depth and learners
 
-template <typename Number>
-std::optional<Number> number_in(std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 [[noreturn]] void refuse(std::string_view text, const std::string& found, const std::string& hint = "") {
   throw GraphError(fmt::format("--what-if '{}': {}; expected prefetch.depth=N, source*F, learners-N or PATTERN*F{}",
                                text, found, hint));
 }
 
 int64_t count_of(std::string_view text, std::string_view count) {
-  const std::optional<int64_t> number = number_in<int64_t>(count);
+  const std::optional<int64_t> number = read_number<int64_t>(count);
   if (!number || *number < 1 || *number > kLargestChange) {
     refuse(text, fmt::format("found '{}' for N, expected a whole number from 1 to {}", count, kLargestChange));
   }
@@ -39,7 +31,7 @@ int64_t count_of(std::string_view text, std::string_view count) {
 }
 
 double factor_of(std::string_view text, std::string_view factor) {
-  const std::optional<double> number = number_in<double>(factor);
+  const std::optional<double> number = read_number<double>(factor);
   if (!number || !(*number > 0) || *number > kMostFactor) {
     refuse(text, fmt::format("found '{}' for F, expected a number above 0 and at most {:g}", factor, kMostFactor));
   }

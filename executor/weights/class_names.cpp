@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
+
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -62,12 +63,7 @@ void put_number(Metadata& metadata, const std::string& name, uint64_t number) {
 
 std::optional<uint64_t> number_in(const Metadata& metadata, const std::string& name) {
   const auto found = metadata.find(name);
-  if (found == metadata.end()) return std::nullopt;
-  const std::string& text = found->second;
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
-  return whole ? std::optional(number) : std::nullopt;
+  return found == metadata.end() ? std::nullopt : read_number<uint64_t>(found->second);
 }
 
 }  // namespace arbalest

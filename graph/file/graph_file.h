@@ -44,9 +44,6 @@ ModelFile parse_model_file(std::string_view text);
 // Throws GraphError with the place, what was found, what was expected and the nearest valid name.
 Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch = 0,
                       const ModelFiles& models = {});
-// As read_graph_text(), of a file of text. Throws RunError if it cannot be read.
-Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch = 0,
-                      const ModelFiles& models = {});
 
 // Any graph file: by its extension text (.onnxtxt, .txt) or binary (.onnx), otherwise by its content.
 // `files` becomes all files that were read: the graph's, those of the models that it calls, and those of their tensors.

@@ -314,10 +314,6 @@ std::string read_whole_file(const std::string& path) {
   return std::move(content).str();
 }
 
-Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
-  return read_graph_text(read_whole_file(path), path, registry, batch, models);
-}
-
 GraphSource read_source(const std::string& path) {
   if (path.ends_with(".onnx")) return read_onnx_source(path);
   const std::string content = read_whole_file(path);

@@ -13,7 +13,7 @@ namespace arbalest {
 
 // The graph of a model, its functions inlined; not yet verified. `batch` > 0 is the extent of the inputs' first
 // symbolic dimension; dimensions that stay unknown are -1, which verify() refuses. Tensors may be kept in other files
-// of the model's folder. Throws GraphError as read_graph_file() does, for a file that is no model or has 2 GiB or more,
+// of the model's folder. Throws GraphError as load_graph() does, for a file that is no model or has 2 GiB or more,
 // and if a file of tensors is missing or too short.
 Graph read_onnx(const std::string& path, const OpRegistry& registry, int64_t batch = 0);
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/number.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
 
@@ -201,12 +202,9 @@ class Importer {
   }
 
   uint64_t number(const onnx::StringStringEntryProto& entry, const std::string& what) const {
-    const std::string& text = entry.value();
-    uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc{} && end == text.data() + text.size()) return value;
+    if (const auto value = read_number<uint64_t>(entry.value())) return *value;
     fail(fmt::format("{}: the {} of its data is '{}', expected a whole number of bytes", what, entry.key(),
-                     printable(text)));
+                     printable(entry.value())));
   }
 
   template <typename T, typename Numbers>

@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
+#include "base/number.h"
 #include "base/other_names.h"
 #include "graph/file/lexer.h"
 #include "graph/op.h"
@@ -124,12 +124,8 @@ class Override {
 
   template <typename T>
   T number(std::string_view item) const {
-    T parsed{};
-    const auto [end, status] = std::from_chars(item.data(), item.data() + item.size(), parsed);
-    if (item.empty() || status != std::errc() || end != item.data() + item.size()) {
-      fail(fmt::format("found '{}', expected {}", item, std::is_integral_v<T> ? "a whole number" : "a number"));
-    }
-    return parsed;
+    if (const auto parsed = read_number<T>(item)) return *parsed;
+    fail(fmt::format("found '{}', expected {}", item, std::is_integral_v<T> ? "a whole number" : "a number"));
   }
 
   // As it is, or a literal of the graph file if it is one whole quoted string.

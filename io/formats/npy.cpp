@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/files/random_access_file.h"
 #include "base/half.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -136,10 +136,7 @@ class Header {
     expect("(");
     while (!take(")")) {
       skip_spaces();
-      int64_t& extent = extents.emplace_back();
-      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), extent);
-      if (error != std::errc() || extent < 0) malformed();
-      rest_.remove_prefix(size_t(end - rest_.data()));
+      if (extents.emplace_back(take_number<int64_t>(rest_).value_or(-1)) < 0) malformed();
       if (take(",")) continue;
       expect(")");
       break;

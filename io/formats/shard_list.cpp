@@ -3,10 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -23,8 +22,7 @@ PackedShard shard_of(const nlohmann::ordered_json& json) {
   json.at("next").get_to(shard.next);
   json.at("skipped").get_to(shard.skipped);
   json.at("bytes").get_to(shard.bytes);
-  const std::string checksum = json.at("crc32").get<std::string>();
-  std::from_chars(checksum.data(), checksum.data() + checksum.size(), shard.crc32, 16);
+  shard.crc32 = read_number<uint32_t>(json.at("crc32").get<std::string>(), 16).value_or(0);
   return shard;
 }
 

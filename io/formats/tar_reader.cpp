@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -40,8 +41,8 @@ std::string_view text(const char (&field)[kSize]) {
 // A number field: octal digits among spaces, or, in GNU tar's form, base 256 if the first bit is set.
 template <size_t kSize>
 std::optional<uint64_t> number(const char (&field)[kSize]) {
-  uint64_t value = 0;
   if (uint8_t(field[0]) == 0x80) {
+    uint64_t value = 0;
     for (size_t i = 1; i < kSize; ++i) {
       if (value >> 55 != 0) return std::nullopt;
       value = value << 8 | uint8_t(field[i]);
@@ -51,9 +52,7 @@ std::optional<uint64_t> number(const char (&field)[kSize]) {
   std::string_view digits = text(field);
   digits.remove_prefix(std::min(digits.find_first_not_of(' '), digits.size()));
   while (digits.ends_with(' ')) digits.remove_suffix(1);
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 8);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return value;
+  return read_number<uint64_t>(digits, 8);
 }
 
 // The sum of the header's bytes; those of the checksum itself count as spaces.
@@ -126,12 +125,8 @@ void TarReader::read_extension(char type, uint64_t offset, uint64_t size, Extens
     const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
     if (key == "path") extension.name = std::string(value);
     if (key == "size") {
-      uint64_t stated = 0;
-      const auto parsed = std::from_chars(value.data(), value.data() + value.size(), stated);
-      if (parsed.ec != std::errc() || parsed.ptr != value.data() + value.size()) {
-        fail(offset, "a number of bytes", fmt::format("'{}'", record));
-      }
-      extension.size = stated;
+      extension.size = read_number<uint64_t>(value);
+      if (!extension.size) fail(offset, "a number of bytes", fmt::format("'{}'", record));
     }
     if (key.starts_with("GNU.sparse")) fail(offset, "files that are stored whole", "a sparse one");
     rest.remove_prefix(length);

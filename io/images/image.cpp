@@ -192,8 +192,4 @@ void ImageDecoder::decode(const Region& region, int64_t height, int64_t width, i
   times.scale += std::chrono::duration<double>(Clock::now() - decoded).count();
 }
 
-ImageInfo image_info(std::span<const std::byte> file) {
-  return ImageDecoder().open(file);
-}
-
 }  // namespace arbalest

@@ -64,7 +64,4 @@ class ImageDecoder {
   std::unique_ptr<State> state_;
 };
 
-// The image's data from the header. Throws RunError as ImageDecoder::open does.
-ImageInfo image_info(std::span<const std::byte> file);
-
 }  // namespace arbalest

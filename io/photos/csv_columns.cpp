@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -120,12 +120,7 @@ std::string numbers_hint(const CsvReader& table) {
   CsvReader rows(table.path());
   if (!rows.next()) return "";
   size_t numbers = 0;
-  for (size_t c = 0; c < table.columns().size(); ++c) {
-    const std::string_view cell = rows[c];
-    double number = 0;
-    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
-    numbers += error == std::errc() && end == cell.data() + cell.size();
-  }
+  for (size_t c = 0; c < table.columns().size(); ++c) numbers += read_number<double>(rows[c]).has_value();
   return 2 * numbers > table.columns().size()
              ? ". csv: lists files of photos; numbers to train on come as npy: or tensors:, see 'arbalest sources npy'"
              : "";

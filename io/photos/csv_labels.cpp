@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,6 +15,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/process.h"
 #include "io/sources/schemes.h"
 
@@ -63,19 +63,14 @@ std::optional<int64_t> whole_number(std::string_view text) {
   if (const size_t point = text.find('.'); point != text.npos && point + 1 < text.size()) {
     if (text.find_first_not_of('0', point + 1) == text.npos) text = text.substr(0, point);
   }
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || std::to_string(number) != text) return std::nullopt;
-  return number;
+  const auto number = read_number<int64_t>(text);
+  return number && std::to_string(*number) == text ? number : std::nullopt;
 }
 
 // A number in any spelling, such as 01 or +1.
 std::optional<double> any_number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return std::nullopt;
-  return number;
+  return finite_number(text);
 }
 
 // A class a sample.

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
+#include "base/number.h"
 #include "io/formats/tar_reader.h"
 #include "io/images/image_format.h"
 #include "io/sources/passed_over.h"
@@ -165,9 +166,8 @@ class Indexer {
     text.erase(0, utf8_mark(text));
     text.erase(0, text.find_first_not_of(kSpaces));
     text.erase(text.find_last_not_of(kSpaces) + 1);
-    int32_t label = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-    if (error != std::errc() || end != text.data() + text.size() || label < 0 || label >= kMostClasses) {
+    const int32_t label = read_number<int32_t>(text).value_or(-1);
+    if (label < 0 || label >= kMostClasses) {
       tar_.fail(member.offset, fmt::format("the number of a class in '{}', below {}", member.name, kMostClasses),
                 fmt::format("'{}'", text));
     }

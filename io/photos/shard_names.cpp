@@ -5,11 +5,11 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -36,18 +36,13 @@ std::vector<std::string> alternatives(const std::string& pattern, const std::str
       refuse(pattern, fmt::format("found '{{{}}}', expected {{FIRST..LAST}} or {{ONE,OTHER}}", inside));
     return all;
   }
-  const std::string_view first = std::string_view(inside).substr(0, dots),
-                         last = std::string_view(inside).substr(dots + 2);
-  uint64_t from = 0, to = 0;
-  const auto parse = [](std::string_view text, uint64_t& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc() && end == text.data() + text.size();
-  };
-  if (!parse(first, from) || !parse(last, to) || to < from) {
+  const std::string_view first = std::string_view(inside).substr(0, dots);
+  const auto from = read_number<uint64_t>(first), to = read_number<uint64_t>(std::string_view(inside).substr(dots + 2));
+  if (!from || !to || *to < *from) {
     refuse(pattern, fmt::format("found '{{{}}}', expected a number and one that is not less", inside));
   }
-  if (to - from >= kMost) refuse(pattern, fmt::format("found '{{{}}}', expected at most {} files", inside, kMost));
-  for (uint64_t i = 0; i <= to - from; ++i) all.push_back(fmt::format("{:0{}}", from + i, first.size()));
+  if (*to - *from >= kMost) refuse(pattern, fmt::format("found '{{{}}}', expected at most {} files", inside, kMost));
+  for (uint64_t i = 0; i <= *to - *from; ++i) all.push_back(fmt::format("{:0{}}", *from + i, first.size()));
   return all;
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -15,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/number.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/schemes.h"
 #include "io/sources/split_part.h"
@@ -155,11 +155,6 @@ std::optional<Fold> fold_in(SourceSpec& spec, const SourceScheme& scheme) {
   return fold;
 }
 
-bool parse_integer(std::string_view text, int64_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 }  // namespace
 
 double Source::microseconds_per_sample() const {
@@ -189,23 +184,22 @@ const std::string* SourceSpec::find(const std::string& key) const {
 int64_t SourceSpec::integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const {
   const std::string* value = find(key);
   if (!value) return otherwise;
-  int64_t number = 0;
-  if (!parse_integer(*value, number) || number < least || number > most)
+  const auto number = read_number<int64_t>(*value);
+  if (!number || *number < least || *number > most)
     throw GraphError(fmt::format("source '{}': option '{}' is '{}', expected an integer from {} to {}", text, key,
                                  *value, least, most));
-  return number;
+  return *number;
 }
 
 double SourceSpec::fraction(const std::string& key, double otherwise) const {
   const std::string* value = find(key);
   if (!value) return otherwise;
-  double number = 0;
-  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
-  if (error != std::errc() || end != value->data() + value->size() || !(number > 0 && number < 1)) {
+  const auto number = read_number<double>(*value);
+  if (!number || !(*number > 0 && *number < 1)) {
     throw GraphError(
         fmt::format("source '{}': option '{}' is '{}', expected a number between 0 and 1", text, key, *value));
   }
-  return number;
+  return *number;
 }
 
 Shape SourceSpec::image_shape(const std::string& key, Shape otherwise) const {
@@ -218,7 +212,8 @@ Shape SourceSpec::image_shape(const std::string& key, Shape otherwise) const {
   for (int64_t& extent : extents) {
     const std::string_view part = rest.substr(0, rest.find('x'));
     rest.remove_prefix(std::min(rest.size(), part.size() + 1));
-    good = good && parse_integer(part, extent) && extent >= 1 && extent <= kMost;
+    extent = read_number<int64_t>(part).value_or(0);
+    good = good && extent >= 1 && extent <= kMost;
   }
   if (!good)
     throw GraphError(fmt::format("source '{}': option '{}' is '{}', expected CHANNELSxHEIGHTxWIDTH, each from 1 to {}",

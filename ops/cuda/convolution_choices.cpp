@@ -6,22 +6,17 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <optional>
 #include <string_view>
 
+#include "base/number.h"
+
 namespace arbalest {
 namespace {
 
 constexpr std::streamoff kLargest = 16 << 20;  // bytes of a file that is read: some hundred bytes a convolution
-
-template <typename Number>
-bool read_whole(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 // A line of the file: key, index, engine and µs with tabs between them.
 std::optional<std::pair<std::string, ConvolutionChoice>> read_line(std::string_view line) {
@@ -32,10 +27,10 @@ std::optional<std::pair<std::string, ConvolutionChoice>> read_line(std::string_v
     parts[i] = line.substr(0, tab);
     line.remove_prefix(i + 1 == parts.size() ? line.size() : tab + 1);
   }
-  ConvolutionChoice choice{-1, std::string(parts[2]), 0};
-  const bool whole = read_whole(parts[1], choice.index) && read_whole(parts[3], choice.microseconds);
-  if (!whole || choice.index < 0 || !std::isfinite(choice.microseconds) || choice.microseconds < 0) return std::nullopt;
-  return std::pair(std::string(parts[0]), std::move(choice));
+  const auto index = read_number<int64_t>(parts[1]);
+  const auto microseconds = finite_number(parts[3]);
+  if (!index || *index < 0 || !microseconds || *microseconds < 0) return std::nullopt;
+  return std::pair(std::string(parts[0]), ConvolutionChoice{*index, std::string(parts[2]), *microseconds});
 }
 
 }  // namespace

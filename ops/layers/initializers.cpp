@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 
+#include "base/number.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -25,10 +25,8 @@ Initializer uniform_initializer(double bound) {
 
 // The number after `prefix`: STD in "normal:STD".
 double number_after(const Node& node, const std::string& name, std::string_view prefix, std::string_view form) {
-  double number = 0;
-  const char *begin = name.data() + prefix.size(), *end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(begin, end, number);
-  if (error == std::errc() && stop == end && number >= 0 && std::isfinite(number)) return number;
+  const auto number = finite_number(std::string_view(name).substr(prefix.size()));
+  if (number && *number >= 0) return *number;
   fail(node, fmt::format("attribute 'init' is \"{}\"; expected {} with a number of at least 0", name, form));
 }
 

@@ -106,14 +106,8 @@ inline float normal_cdf(float x) {
 
 inline float erf(float x) {
   const float z = x * x;
-  float p = -9.68013995e-06f;
-  p = p * z + 0.000112705457f;
-  p = p * z - 0.000848471162f;
-  p = p * z + 0.00522107489f;
-  p = p * z - 0.0268654458f;
-  p = p * z + 0.112837827f;
-  p = p * z - 0.376126385f;
-  p = p * z + 1.12837917f;
+  const float p = polynomial(z, -9.68013995e-06f, 0.000112705457f, -0.000848471162f, 0.00522107489f, -0.0268654458f,
+                             0.112837827f, -0.376126385f, 1.12837917f);
   return z < 1 ? x * p : std::copysign(1 - 2 * normal_tail(1.41421356f * x), x);
 }
 inline double erf(double x) {

@@ -12,6 +12,13 @@
 
 namespace arbalest::elementwise {
 
+// A polynomial of x, the coefficient of the highest power first (Horner's rule).
+template <typename... Rest>
+constexpr float polynomial(float x, float sum, Rest... rest) {
+  ((sum = sum * x + rest), ...);
+  return sum;
+}
+
 // exp(x) = 2^n · (1 + part), 2^n = scale1 · scale2: 2^n alone may be no float where exp(x) is one.
 struct ExpParts {
   float part, scale1, scale2;
@@ -23,11 +30,7 @@ inline ExpParts exp_parts(float x) {
   const float within = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;  // exp is 0 or infinity beyond
   const float sum = within * kLog2e + kWhole, n = sum - kWhole;
   const float r = (within - n * kLn2High) - n * kLn2Low;
-  float q = 0.00139517192f;
-  q = q * r + 0.00836959822f;
-  q = q * r + 0.0416661873f;
-  q = q * r + 0.166665129f;
-  q = q * r + 0.5f;
+  const float q = polynomial(r, 0.00139517192f, 0.00836959822f, 0.0416661873f, 0.166665129f, 0.5f);
   const int32_t power = std::bit_cast<int32_t>(sum) - std::bit_cast<int32_t>(kWhole), half = power >> 1;
   const auto power_of_two = [](int32_t k) { return std::bit_cast<float>((uint32_t(k) + 127u) << 23); };
   return {r + r * r * q, power_of_two(half), power_of_two(power - half)};
@@ -54,15 +57,8 @@ inline float log(float x) {
   const int32_t n = int32_t(bits - kRootOfHalf) >> 23;
   const float f = std::bit_cast<float>(bits - (uint32_t(n) << 23)) - 1.0f;
   const float power = float(n) - (small ? 23.0f : 0.0f);
-  float p = 0.069154245f;
-  p = p * f - 0.117898352f;
-  p = p * f + 0.118729655f;
-  p = p * f - 0.123843431f;
-  p = p * f + 0.142186589f;
-  p = p * f - 0.166692512f;
-  p = p * f + 0.200022266f;
-  p = p * f - 0.249999866f;
-  p = p * f + 0.333333104f;
+  const float p = polynomial(f, 0.069154245f, -0.117898352f, 0.118729655f, -0.123843431f, 0.142186589f, -0.166692512f,
+                             0.200022266f, -0.249999866f, 0.333333104f);
   const float square = f * f, rest = f * square * p + power * kLn2Low - 0.5f * square;
   const float value = (rest + f) + power * kLn2High;
   const float beyond = x == 0.0f ? -kInfinity : x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x;

@@ -79,18 +79,28 @@ std::unique_ptr<Kernel> dropout_grad_cpu(const KernelRequest& request, auto elem
   });
 }
 
-// Gradients lie in memory as their values do, so elements have the same numbers.
-void grad_dropout(GradContext& context) {
+// The gradient's operator drops the same elements of X as of dY, because gradients lie in memory as their values do.
+Attributes dropped_by(const Node& node) {
+  return {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}};
+}
+std::string gradient_of(const Node& node) {
+  return "arbalest." + node.op->name + "Grad";
+}
+bool drops(const Node& node) {
+  return node.op->attribute_spec("training_mode") == nullptr || int_attribute(node, "training_mode") != 0;
+}
+
+void grad_dropping(GradContext& context) {
   if (!context.needs_gradient(0)) return;
   const Node node = context.node();
-  if (int_attribute(node, "training_mode") == 0) {
-    context.set_input_gradient(0, context.output_gradient(0));
-    return;
-  }
-  const Attributes attributes = {
-      {"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}};
-  context.set_input_gradient(
-      0, context.add("arbalest.DropoutGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
+  ValueId gradient = context.output_gradient(0);
+  if (drops(node)) gradient = context.add(gradient_of(node), "grad_input", {gradient}, 1, dropped_by(node))[0];
+  context.set_input_gradient(0, gradient);
+}
+
+Repetition dropped_again(const Graph& graph, const Node& node) {
+  if (!drops(node)) return {};
+  return {&graph.op(gradient_of(node)), {node.inputs[0]}, dropped_by(node), {node.outputs[0]}};
 }
 
 bool is_read(const Graph& graph, ValueId value) {
@@ -129,15 +139,6 @@ void drop_nothing(Graph& graph, NodeId id) {
   node.outputs.resize(1);
 }
 
-// The gradient's operator drops the same elements of X as of dY.
-Repetition dropout_again(const Graph& graph, const Node& node) {
-  if (int_attribute(node, "training_mode") == 0) return {};
-  return {&graph.op("arbalest.DropoutGrad"),
-          {node.inputs[0]},
-          {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}},
-          {node.outputs[0]}};
-}
-
 std::vector<Sample> dropout_samples(const Attributes& others, int outputs) {
   std::vector<Sample> samples;
   for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{64, 40}, Shape{4, 32, 16, 16}}) {
@@ -168,6 +169,30 @@ std::vector<Sample> dropped_samples() {
 
 }  // namespace
 
+void register_dropping(OpRegistry& registry, Op op, std::vector<Sample> (*gradient_samples)(),
+                       KernelFactory gradient_cpu) {
+  op.random = true;
+  op.layout = std::nullopt;
+  op.grad = grad_dropping;
+  op.expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); };
+  op.again = dropped_again;
+  op.cost = elementwise_cost(1);
+  registry.add({.domain = "arbalest",
+                .name = op.name + "Grad",
+                .doc = "the gradient of " + op.name,
+                .inputs = {{.name = "dY", .lowered = true}},
+                .outputs = {{.name = "dX", .lowered = true}},
+                .attributes = {op.attributes[0], op.attributes[1],
+                               required_spec("node", AttributeKind::String, "the name of the " + op.name)},
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = [](InferContext& c) { c.set_output(0, floating_input(c, 0)); },
+                .cost = elementwise_cost(1),
+                .samples = gradient_samples,
+                .cpu = std::move(gradient_cpu)});
+  registry.add(std::move(op));
+}
+
 void register_nn_dropout(OpRegistry& registry) {
   const std::vector<AttributeSpec> attributes = {
       float_spec("ratio", 0.5, "of the elements that become 0"),
@@ -182,19 +207,18 @@ void register_nn_dropout(OpRegistry& registry) {
                  {.name = "training_mode", .arity = OperandSpec::Optional, .constant = true}},
       .outputs = {{.name = "output", .lowered = true}, {.name = "mask", .arity = OperandSpec::Optional}},
       .attributes = attributes,
-      .random = true,
-      .layout = std::nullopt,
       .infer = infer_dropout,
-      .grad = grad_dropout,
-      .expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); },
       .expands = is_identity,
       .for_inference = drop_nothing,
-      .again = dropout_again,
-      .cost = elementwise_cost(1),
       .samples = dropped_samples,
       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_cpu(r, t); })};
   op.attributes.push_back(int_spec("training_mode", 0, "1: elements are dropped in training; validation drops none"));
-  registry.add(std::move(op));
+  register_dropping(
+      registry, std::move(op),
+      [] {
+        return dropout_samples({{"node", "dropped"}}, 1);
+      },
+      floating_kernel([](const KernelRequest& r, auto t) { return dropout_grad_cpu(r, t); }));
   registry.add({.domain = "arbalest",
                 .name = "Dropout",
                 .doc = "in training: elements are 0 at random, the others X / (1 − ratio); else X",
@@ -208,23 +232,6 @@ void register_nn_dropout(OpRegistry& registry) {
                       context.set_output(0, floating_input(context, 0));
                     },
                 .expand = expand_layer});
-  Op grad{.domain = "arbalest",
-          .name = "DropoutGrad",
-          .doc = "the gradient of Dropout",
-          .inputs = {{.name = "dY", .lowered = true}},
-          .outputs = {{.name = "dX", .lowered = true}},
-          .attributes = attributes,
-          .internal = true,
-          .layout = std::nullopt,
-          .infer = [](InferContext& c) { c.set_output(0, floating_input(c, 0)); },
-          .cost = elementwise_cost(1),
-          .samples =
-              [] {
-                return dropout_samples({{"node", "dropped"}}, 1);
-              },
-          .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_grad_cpu(r, t); })};
-  grad.attributes.push_back(required_spec("node", AttributeKind::String, "the name of the Dropout"));
-  registry.add(std::move(grad));
 }
 
 }  // namespace arbalest

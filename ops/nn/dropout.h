@@ -3,11 +3,11 @@
 // Which elements Dropout drops: the same in its forward and its backward kernels, on CPUs and GPUs.
 
 #include <cstdint>
+#include <vector>
 
 #include "base/host_device.h"
 #include "base/random.h"
-#include "graph/graph.h"
-#include "graph/kernel.h"
+#include "graph/op.h"
 
 namespace arbalest {
 
@@ -33,5 +33,11 @@ struct Dropping {
   }
   ARBALEST_HOST_DEVICE bool keeps(const Random4& draw, int i) const { return uniform(draw.word[i]) >= ratio; }
 };
+
+// Registers an operator that drops in training, and its gradient, arbalest.<NAME>Grad, which drops the same of dY, or
+// of X where the output is computed again. `op` has only what others of the kind have not; its first two attributes are
+// ratio and seed. The gradient's third one is `node`, the name of the node that drops.
+void register_dropping(OpRegistry& registry, Op op, std::vector<Sample> (*gradient_samples)(),
+                       KernelFactory gradient_cpu);
 
 }  // namespace arbalest

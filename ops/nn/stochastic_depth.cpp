@@ -38,23 +38,6 @@ std::unique_ptr<Kernel> stochastic_depth_cpu(const KernelRequest& request, const
   });
 }
 
-void grad_stochastic_depth(GradContext& context) {
-  if (!context.needs_gradient(0)) return;
-  const Node node = context.node();
-  const Attributes attributes = {
-      {"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}};
-  context.set_input_gradient(
-      0, context.add("arbalest.StochasticDepthGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
-}
-
-// The gradient's operator drops the same samples of X as of dY.
-Repetition depth_again(const Graph& graph, const Node& node) {
-  return {&graph.op("arbalest.StochasticDepthGrad"),
-          {node.inputs[0]},
-          {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}},
-          {node.outputs[0]}};
-}
-
 void keep_all_branches(Graph& graph, NodeId id) {
   graph.nodes[size_t(id)].op = &graph.op("Identity");
   graph.nodes[size_t(id)].attributes = {};
@@ -79,47 +62,27 @@ std::vector<Sample> stochastic_depth_samples(const Attributes& others) {
 }  // namespace
 
 void register_nn_stochastic_depth(OpRegistry& registry) {
-  const std::vector<AttributeSpec> attributes = {
-      float_spec("ratio", 0.0, "of the samples that become 0"),
-      int_spec("seed", 0,
-               "another one draws other samples; the run's seed, the node's name, epoch and batch count too")};
-  registry.add(
+  register_dropping(
+      registry,
       {.domain = "arbalest",
        .name = "StochasticDepth",
        .doc = "in training: samples are 0 at random, the others X / (1 − ratio); else X",
        .inputs = {{.name = "X", .lowered = true}},
        .outputs = {{.name = "Y", .lowered = true}},
-       .attributes = attributes,
-       .random = true,
-       .layout = std::nullopt,
+       .attributes =
+           {float_spec("ratio", 0.0, "of the samples that become 0"),
+            int_spec("seed", 0,
+                     "another one draws other samples; the run's seed, the node's name, epoch and batch count too")},
        .infer = infer_stochastic_depth,
-       .grad = grad_stochastic_depth,
-       .expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); },
        .expands = [](const InferContext& c) { return float_attribute(c.node(), "ratio") == 0; },
        .for_inference = keep_all_branches,
-       .again = depth_again,
-       .cost = elementwise_cost(1),
        .samples = [] { return stochastic_depth_samples({}); },
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, r.node.name, t); })});
-  Op grad{.domain = "arbalest",
-          .name = "StochasticDepthGrad",
-          .doc = "the gradient of StochasticDepth",
-          .inputs = {{.name = "dY", .lowered = true}},
-          .outputs = {{.name = "dX", .lowered = true}},
-          .attributes = attributes,
-          .internal = true,
-          .layout = std::nullopt,
-          .infer = [](InferContext& c) { c.set_output(0, floating_input(c, 0)); },
-          .cost = elementwise_cost(1),
-          .samples =
-              [] {
-                return stochastic_depth_samples({{"node", "dropped"}});
-              },
-          .cpu = floating_kernel([](const KernelRequest& r, auto t) {
-            return stochastic_depth_cpu(r, string_attribute(r.node, "node"), t);
-          })};
-  grad.attributes.push_back(required_spec("node", AttributeKind::String, "the name of the StochasticDepth"));
-  registry.add(std::move(grad));
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, r.node.name, t); })},
+      [] {
+        return stochastic_depth_samples({{"node", "dropped"}});
+      },
+      floating_kernel(
+          [](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, string_attribute(r.node, "node"), t); }));
 }
 
 }  // namespace arbalest

@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
+#include "base/number.h"
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/math/strided.h"
@@ -15,8 +15,6 @@
 
 namespace arbalest {
 namespace {
-
-constexpr int64_t kBlock = 256;  // elements of a step's buffer: those of a region stay in the nearest caches
 
 // "Mul 0 3": the operator and its operands.
 std::string step_text(const RegionStep& step) {
@@ -37,13 +35,9 @@ RegionStep read_step(const Node& node, const OpRegistry& registry, const std::st
   step.op = registry.find(word());
   if (!step.op || !step.op->element) refuse("an elementwise operator first");
   while (!rest.empty()) {
-    const std::string_view number = word();
-    size_t operand = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), operand);
-    if (error != std::errc() || end != number.data() + number.size() || operand >= known) {
-      refuse(fmt::format("numbers below {} as operands", known));
-    }
-    step.operands.push_back(operand);
+    const auto operand = read_number<size_t>(word());
+    if (!operand || *operand >= known) refuse(fmt::format("numbers below {} as operands", known));
+    step.operands.push_back(*operand);
   }
   const size_t arguments = step.op->element->arguments.size();
   if (step.operands.size() != arguments) refuse(fmt::format("{} operands", arguments));
@@ -94,65 +88,8 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
   }
 }
 
-// One block of numbers of a region after the other: the inputs' are gathered, the steps' computed.
-template <typename W>
-class Blocks {
- public:
-  Blocks(const RegionProgram& program, const std::vector<Strided>& walks, const std::vector<DataType>& types,
-         const KernelContext& context, int64_t begin)
-      : program_(program), types_(types), context_(context), rows_(program.inputs + program.steps.size()) {
-    for (size_t i = 0; i < program.inputs; ++i) cursors_.emplace_back(walks[i], 1, begin);
-    buffer_.resize(rows_.size() * kBlock);
-    for (size_t r = 0; r < rows_.size(); ++r) rows_[r] = buffer_.data() + r * kBlock;
-  }
-
-  void compute(int64_t count) {
-    for (size_t i = 0; i < program_.inputs; ++i) take(i, count);
-    for (size_t s = 0; s < program_.steps.size(); ++s) {
-      const RegionStep& step = program_.steps[s];
-      const void* in[RowMap::kMostInputs];
-      for (size_t k = 0; k < step.operands.size(); ++k) in[k] = rows_[step.operands[k]];
-      const ElementFunction& element = *step.op->element;
-      const auto row = std::is_same_v<W, double> ? element.doubles : element.floats;
-      row(step.numbers.data(), count, buffer_.data() + (program_.inputs + s) * kBlock, in, -1);
-    }
-  }
-
-  template <typename T>
-  void hand_out(size_t result, int64_t count, T* out) const {
-    const W* from = row(program_.inputs + result);
-    for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(Wide<T>(from[i]));
-  }
-  const W* row(size_t operand) const { return rows_[operand]; }
-
- private:
-  void take(size_t input, int64_t count) {
-    W* to = buffer_.data() + input * kBlock;
-    dispatch_element(types_[input], [&](auto element) {
-      using T = decltype(element);
-      const T* from = static_cast<const T*>(context_.inputs[input]);
-      for (int64_t done = 0; done < count;) {
-        const int64_t run = std::min(count - done, cursors_[input].left()), step = cursors_[input].step();
-        const T* first = from + cursors_[input].offset();
-        for (int64_t i = 0; i < run; ++i) to[done + i] = W(widen(first[i * step]));
-        cursors_[input].advance(run);
-        done += run;
-      }
-    });
-  }
-
-  const RegionProgram& program_;
-  const std::vector<DataType>& types_;
-  const KernelContext& context_;
-  std::vector<Cursor> cursors_;
-  std::vector<W> buffer_;
-  std::vector<const W*> rows_;
-};
-
-// Rows are summed in parts of fixed size, so that the result does not depend on the number of threads. A part is of one
-// sample if there are sums by sample.
-constexpr int64_t kRowsPerPart = 256;
-
+// The kernel that tests hold those of GPUs against: one step after the other, over whole tensors in the workspace.
+// These are the inputs, as the space lies, and the results of the steps.
 template <typename W>
 class RegionKernel final : public Kernel {
  public:
@@ -163,78 +100,54 @@ class RegionKernel final : public Kernel {
       inputs_.push_back(type.dtype);
     }
     for (const TensorType& type : request.outputs) outputs_.push_back(type.dtype);
-    channels_ = space_.shape.empty() ? 1 : space_.shape[innermost_axis(space_)];
-    samples_ = program_.sums_by_sample() ? space_.shape[0] : 1;
-    rows_ = channels_ * samples_ == 0 ? 0 : space_.elements() / (channels_ * samples_);
   }
-  int64_t workspace_bytes() const override { return parts() * sums_of_part() * int64_t(sizeof(double)); }
+  int64_t workspace_bytes() const override {
+    return int64_t(program_.inputs + program_.steps.size()) * space_.elements() * int64_t(sizeof(W));
+  }
 
   void run(const KernelContext& c) const override {
-    const int64_t count = space_.elements(), work = int64_t(program_.steps.size());
-    if (program_.sums.empty()) {
-      return parallel_for(count, work, [&](int64_t begin, int64_t end) { compute(c, begin, end, nullptr); });
+    const int64_t count = space_.elements();
+    const auto values = [&](size_t operand) { return static_cast<W*>(c.workspace) + int64_t(operand) * count; };
+    for (size_t i = 0; i < program_.inputs; ++i) {
+      dispatch_element(inputs_[i], [&](auto element) {
+        const auto wide = [](auto value) { return W(value); };
+        map_strided(walks_[i], count, wide, values(i), input<decltype(element)>(c, i));
+      });
     }
-    auto* sums = static_cast<double*>(c.workspace);
-    std::fill(sums, sums + parts() * sums_of_part(), 0.0);
-    const int64_t part = kRowsPerPart * channels_;
-    parallel_for(parts(), work * part, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        const int64_t sample = p / parts_of_sample(), first = sample * rows_ * channels_,
-                      last = first + rows_ * channels_;
-        const int64_t from = first + p % parts_of_sample() * part;
-        compute(c, from, std::min(last, from + part), sums + p * sums_of_part());
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const RegionStep& step = program_.steps[s];
+      const void* in[RowMap::kMostInputs];
+      for (size_t k = 0; k < step.operands.size(); ++k) in[k] = values(step.operands[k]);
+      const auto row = std::is_same_v<W, double> ? step.op->element->doubles : step.op->element->floats;
+      row(step.numbers.data(), count, values(program_.inputs + s), in, -1);
+    }
+    const size_t results = program_.results.size();
+    for (size_t k = 0; k < results; ++k) hand_out(c, k, values(program_.inputs + program_.results[k]), count);
+    for (size_t k = 0; k < program_.sums.size(); ++k) {
+      const RegionSum& sum = program_.sums[k];
+      const int64_t channels = space_.shape[innermost_axis(space_)], places = sum.by_sample() ? space_.shape[0] : 1;
+      std::vector<double> totals(size_t(places * channels), 0.0);
+      for (int64_t i = 0; i < count; ++i) {
+        totals[size_t(i / (count / places) * channels + i % channels)] += double(values(sum.of)[i]);
       }
-    });
-    for (size_t sum = 0; sum < program_.sums.size(); ++sum) {
-      const int64_t places = program_.sums[sum].by_sample() ? samples_ : 1, own = parts() / places;
-      for (int64_t place = 0; place < places; ++place) add_up(c, sum, place, sums + place * own * sums_of_part(), own);
+      for (double& total : totals) total *= sum.scale;
+      hand_out(c, results + k, totals.data(), places * channels);
     }
   }
 
  private:
-  int64_t parts_of_sample() const { return (rows_ + kRowsPerPart - 1) / kRowsPerPart; }
-  int64_t parts() const { return program_.sums.empty() ? 0 : samples_ * parts_of_sample(); }
-  int64_t sums_of_part() const { return int64_t(program_.sums.size()) * channels_; }
-
-  // The sum's channels at a place, of so many parts from `from`.
-  void add_up(const KernelContext& c, size_t sum, int64_t place, const double* from, int64_t parts) const {
-    const size_t k = program_.results.size() + sum;
+  template <typename From>
+  void hand_out(const KernelContext& c, size_t k, const From* from, int64_t count) const {
     dispatch_floating(outputs_[k], [&](auto element) {
       using T = decltype(element);
-      for (int64_t i = 0; i < channels_; ++i) {
-        double total = 0;
-        for (int64_t p = 0; p < parts; ++p) total += from[p * sums_of_part() + int64_t(sum) * channels_ + i];
-        output<T>(c, k)[place * channels_ + i] = narrow<T>(Wide<T>(program_.sums[sum].scale * total));
-      }
+      for (int64_t i = 0; i < count; ++i) output<T>(c, k)[i] = narrow<T>(Wide<T>(from[i]));
     });
-  }
-
-  // The elements from `begin` to `end`; their sums are added to `sums`.
-  void compute(const KernelContext& c, int64_t begin, int64_t end, double* sums) const {
-    if (begin == end) return;
-    Blocks<W> blocks(program_, walks_, inputs_, c, begin);
-    for (int64_t at = begin; at < end; at += kBlock) {
-      const int64_t count = std::min(kBlock, end - at);
-      blocks.compute(count);
-      for (size_t k = 0; k < program_.results.size(); ++k) {
-        dispatch_floating(outputs_[k], [&](auto element) {
-          using T = decltype(element);
-          blocks.hand_out(program_.results[k], count, output<T>(c, k) + at);
-        });
-      }
-      for (size_t k = 0; k < program_.sums.size(); ++k) {
-        const W* from = blocks.row(program_.sums[k].of);
-        double* to = sums + int64_t(k) * channels_;
-        for (int64_t i = 0; i < count; ++i) to[(at + i) % channels_] += double(from[i]);
-      }
-    }
   }
 
   RegionProgram program_;
   TensorType space_;
   std::vector<Strided> walks_;
   std::vector<DataType> inputs_, outputs_;
-  int64_t channels_ = 1, samples_ = 1, rows_ = 0;  // rows of a sample
 };
 
 // GELU as PyTorch exports it, with a bias before and both ways out; the gradients of a product with a broadcast factor;

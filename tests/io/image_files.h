@@ -3,8 +3,11 @@
 // Image files made in memory, by the libraries that read them.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "io/images/image.h"
 
 namespace arbalest {
 
@@ -20,6 +23,11 @@ struct TestImage {
 TestImage test_image(int width, int height, int channels, int noise = 0, uint64_t seed = 1);
 
 using FileBytes = std::vector<uint8_t>;
+
+// The image's data from the header. Throws RunError as ImageDecoder::open does.
+inline ImageInfo image_info(std::span<const std::byte> file) {
+  return ImageDecoder().open(file);
+}
 
 struct JpegKind {
   int quality = 90;

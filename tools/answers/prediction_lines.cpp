@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/label_counts.h"
 
@@ -17,14 +18,6 @@ namespace arbalest {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Fields that hold a comma, a quote or the end of a line are quoted, as RFC 4180 says.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
-}
 
 // JSON that files of any names and classes fit in.
 std::string dump(const Json& object) {

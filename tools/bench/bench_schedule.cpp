@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Measures the cost of scheduling: a million instances of empty tasks on one thread. Compares Arbalest's dependency
-// engine, TBB's flow graph and a TBB task group with atomic counters over the same graphs. Prints nanoseconds per task
-// instance and the allocations of the steady state.
-//
-// The plans are cyclic. The flow graph and the task group have no iterations, so they run one iteration's edges of
-// distance 0 at a time and wait for it. That is less than the plan asks for: no overlap of iterations, no slots, no
-// pace.
+// Measures the cost of scheduling: a million instances of empty tasks on one thread by Arbalest's dependency engine.
+// Prints nanoseconds per task instance and the allocations of the steady state.
 
 #include <fmt/format.h>
-#include <oneapi/tbb/flow_graph.h>
-#include <oneapi/tbb/global_control.h>
-#include <oneapi/tbb/task_group.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
-#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -59,8 +50,7 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kInstances = 1'000'000;
-constexpr int kRepeats = 5;        // the fastest counts
-constexpr int64_t kWarmUp = 1000;  // iterations before allocations count
+constexpr int kRepeats = 5;  // the fastest counts
 
 struct Builder {
   Plan plan;
@@ -152,7 +142,7 @@ Plan step_plan() {
   return builder.plan;
 }
 
-// All three run on one thread; its processor time is their cost also on a machine that others use.
+// The processor time of the thread is the cost also on a machine that others use.
 double processor_nanoseconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -163,23 +153,6 @@ struct Result {
   double nanoseconds = 0;  // per task instance
   int64_t allocations = 0;
 };
-
-// Runs `iteration` for the plan's number of iterations and takes the fastest of several runs.
-template <class Iteration>
-Result measure(const Plan& plan, Iteration&& iteration) {
-  const int64_t iterations = plan.clocks[0].ticks, instances = iterations * int64_t(plan.tasks.size());
-  for (int64_t k = 0; k < kWarmUp; ++k) iteration();
-  Result result{1e30, 0};
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const int64_t before = allocations;
-    const double start = processor_nanoseconds();
-    for (int64_t k = 0; k < iterations; ++k) iteration();
-    const double time = processor_nanoseconds() - start;
-    result.nanoseconds = std::min(result.nanoseconds, time / double(instances));
-    result.allocations = allocations - before;
-  }
-  return result;
-}
 
 // The whole plan, with its slots, pace and lanes: every instance is fired, device instances are issued and then done.
 Result measure_dependencies(const Plan& plan) {
@@ -212,101 +185,17 @@ Result measure_dependencies(const Plan& plan) {
   return result;
 }
 
-// The edges of one iteration: distance 0, each pair of tasks once.
-std::vector<std::vector<TaskId>> iteration_edges(const Plan& plan) {
-  std::vector<std::vector<TaskId>> out(plan.tasks.size());
-  for (const Edge& edge : plan.edges) {
-    if (edge.distance == 0) out[size_t(edge.from)].push_back(edge.to);
-  }
-  return out;
-}
-
-Result measure_flow_graph(const Plan& plan) {
-  namespace flow = oneapi::tbb::flow;
-  const std::vector<std::vector<TaskId>> out = iteration_edges(plan);
-  flow::graph graph;
-  std::vector<std::unique_ptr<flow::continue_node<flow::continue_msg>>> nodes;
-  std::vector<int> needs(plan.tasks.size(), 0);
-  for (size_t k = 0; k < plan.tasks.size(); ++k) {
-    nodes.push_back(std::make_unique<flow::continue_node<flow::continue_msg>>(graph, [](const flow::continue_msg&) {}));
-  }
-  for (size_t from = 0; from < out.size(); ++from) {
-    for (TaskId to : out[from]) {
-      flow::make_edge(*nodes[from], *nodes[size_t(to)]);
-      ++needs[size_t(to)];
-    }
-  }
-  return measure(plan, [&] {
-    for (size_t k = 0; k < nodes.size(); ++k) {
-      if (needs[k] == 0) nodes[k]->try_put(flow::continue_msg());
-    }
-    graph.wait_for_all();
-  });
-}
-
-// Counters count down to the last in-edge; the first ready successor runs inline, the others are spawned.
-class CounterGroup {
- public:
-  explicit CounterGroup(const Plan& plan)
-      : out_(iteration_edges(plan)), needs_(plan.tasks.size(), 0), left_(plan.tasks.size()) {
-    for (const std::vector<TaskId>& targets : out_) {
-      for (TaskId to : targets) ++needs_[size_t(to)];
-    }
-  }
-
-  void iterate() {
-    for (size_t k = 0; k < needs_.size(); ++k) left_[k].store(needs_[k], std::memory_order_relaxed);
-    for (size_t k = 0; k < needs_.size(); ++k) {
-      if (needs_[k] == 0) group_.run([this, k] { run(TaskId(k)); });
-    }
-    group_.wait();
-  }
-
- private:
-  void run(TaskId task) {
-    while (task != kNone) {
-      TaskId next = kNone;
-      for (TaskId to : out_[size_t(task)]) {
-        if (left_[size_t(to)].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-        if (next == kNone) {
-          next = to;
-        } else {
-          group_.run([this, to] { run(to); });
-        }
-      }
-      task = next;
-    }
-  }
-
-  oneapi::tbb::task_group group_;
-  std::vector<std::vector<TaskId>> out_;
-  std::vector<int> needs_;
-  std::vector<std::atomic<int>> left_;
-};
-
-void compare(const std::string& name, const Plan& plan) {
+void print(const std::string& name, const Plan& plan) {
   verify(plan);
-  CounterGroup group(plan);
-  const Result ours = measure_dependencies(plan);
-  const Result flow = measure_flow_graph(plan), counters = measure(plan, [&] { group.iterate(); });
-  size_t within = 0;
-  for (const Edge& edge : plan.edges) within += edge.distance == 0;
-  fmt::print("{}: {} tasks, {} edges ({} within an iteration), {} iterations\n", name, plan.tasks.size(),
-             plan.edges.size(), within, plan.clocks[0].ticks);
-  const auto row = [](const char* what, const Result& result) {
-    fmt::print("  {:<36} {:8.1f} {:14}\n", what, result.nanoseconds, result.allocations);
-  };
-  fmt::print("  {:<36} {:>8} {:>14}\n", "", "ns/task", "operator new");
-  row("arbalest::Dependencies", ours);
-  row("tbb::flow::graph, an iteration a time", flow);
-  row("tbb::task_group with counters", counters);
+  const Result result = measure_dependencies(plan);
+  fmt::print("{}: {} tasks, {} edges, {} iterations: {:.1f} ns/task, {} calls of operator new\n", name,
+             plan.tasks.size(), plan.edges.size(), plan.clocks[0].ticks, result.nanoseconds, result.allocations);
 }
 
 }  // namespace
 }  // namespace arbalest
 
 int main() {
-  const oneapi::tbb::global_control one_thread(oneapi::tbb::global_control::max_allowed_parallelism, 1);
-  arbalest::compare("ResNet, a task a node", arbalest::resnet_plan());
-  arbalest::compare("two learners, a task a step", arbalest::step_plan());
+  arbalest::print("ResNet, a task a node", arbalest::resnet_plan());
+  arbalest::print("two learners, a task a step", arbalest::step_plan());
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/command/duration.h"
 
-#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -27,16 +28,13 @@ std::optional<double> seconds_of(std::string_view text) {
   double total = 0, before = std::numeric_limits<double>::infinity();
   bool alone = true;
   do {
-    double number = 0;
-    const char* const last = text.data() + text.size();
-    const auto [end, error] = std::from_chars(text.data(), last, number, std::chars_format::fixed);
-    if (error != std::errc{} || !std::isfinite(number) || std::signbit(number)) return std::nullopt;
-    text = {end, size_t(last - end)};
-    if (text.empty()) return alone ? std::optional(number) : std::nullopt;
+    const auto number = take_number<double>(text, std::chars_format::fixed);
+    if (!number || !std::isfinite(*number) || std::signbit(*number)) return std::nullopt;
+    if (text.empty()) return alone ? number : std::nullopt;
     const std::string_view name = text.substr(0, text.find_first_of("0123456789."));
     const Unit* unit = find_unit(name);
     if (!unit || unit->seconds >= before) return std::nullopt;
-    total += number * unit->seconds;
+    total += *number * unit->seconds;
     before = unit->seconds;
     alone = false;
     text.remove_prefix(name.size());

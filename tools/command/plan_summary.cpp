@@ -19,12 +19,6 @@
 namespace arbalest {
 namespace {
 
-std::string size(int64_t bytes) {
-  if (bytes >= int64_t{1} << 30) return fmt::format("{:.2f} GiB", double(bytes) / double(1 << 30));
-  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", double(bytes) / (1 << 20))
-                          : fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
-}
-
 std::string counted(size_t count, const char* one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
@@ -141,9 +135,9 @@ class Summary {
       std::stable_sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.second > b.second; });
       std::vector<std::string> told;
       for (size_t i = 0; i < std::min(parts.size(), kMost); ++i) {
-        told.push_back(fmt::format("{} {}", parts[i].first, size(parts[i].second)));
+        told.push_back(fmt::format("{} {}", parts[i].first, bytes_text(parts[i].second)));
       }
-      line("  {:<8} {}: {}{}", to_string(plan_.devices[device]), size(planned_bytes(plan_, int32_t(device))),
+      line("  {:<8} {}: {}{}", to_string(plan_.devices[device]), bytes_text(planned_bytes(plan_, int32_t(device))),
            fmt::join(told, ", "), parts.size() > kMost ? fmt::format(" and {} more", parts.size() - kMost) : "");
     }
     if (again_.limit > 0) line("  limit    {}: {}", size_text(again_.limit), to_string(again_));

@@ -5,7 +5,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <ctime>
 #include <functional>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <variant>
 
 #include "base/host_memory.h"
+#include "base/number.h"
 #include "executor/devices/device.h"
 #include "executor/training/utc_time.h"
 #include "graph/attributes.h"
@@ -27,16 +27,9 @@ using Json = nlohmann::ordered_json;
 
 // A word of the command line: a number if it is written as one.
 Json value_of(const std::string& word) {
-  const char* end = word.data() + word.size();
-  int64_t whole = 0;
-  if (const auto read = std::from_chars(word.data(), end, whole); read.ec == std::errc{} && read.ptr == end) {
-    return whole;
-  }
-  double number = 0;
-  const auto read = std::from_chars(word.data(), end, number, std::chars_format::general);
-  if (read.ec == std::errc{} && read.ptr == end && !word.empty() && word.find_first_of("0123456789") != word.npos) {
-    return number;
-  }
+  if (const auto whole = read_number<int64_t>(word)) return *whole;
+  const auto number = read_number<double>(word);
+  if (number && word.find_first_of("0123456789") != word.npos) return *number;
   return word;
 }
 

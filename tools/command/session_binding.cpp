@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "executor/devices/nvtx.h"
 #include "passes/program.h"
 #include "tools/command/duration.h"
@@ -43,11 +43,8 @@ CLI::Option* add_path(CLI::App& command, const char* name, std::string& path, co
 
 int32_t learners_of(const std::string& text) {
   if (text == "auto") return 0;
-  int32_t learners = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), learners);
-  if (error == std::errc{} && end == text.data() + text.size() && learners >= 1 && learners <= kMostReplicas) {
-    return learners;
-  }
+  const int32_t learners = read_number<int32_t>(text).value_or(0);
+  if (learners >= 1 && learners <= kMostReplicas) return learners;
   throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
 }
 
@@ -55,16 +52,15 @@ int32_t learners_of(const std::string& text) {
 void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
   constexpr double kMost = 1e9;
   const char* option = "--checkpoint-every";
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  const std::string unit(end, text.data() + text.size());
-  const bool counted = error == std::errc{} && (unit == "it" || unit == "ep");
+  std::string_view unit = text;
+  const auto number = take_number<double>(unit, std::chars_format::fixed);
+  const bool counted = number && (unit == "it" || unit == "ep");
   const std::optional<double> seconds = counted || unit.empty() ? std::nullopt : seconds_of(text);
   if (!counted && !seconds) {
     throw GraphError(fmt::format("{} '{}': expected a time, iterations or epochs, as in 90s, 10m, 1h30m, 500it or 1ep",
                                  option, text));
   }
-  const double count = seconds.value_or(number);
+  const double count = seconds ? *seconds : *number;
   if (!(count > 0 && count <= kMost)) {
     throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, kMost));
   }
@@ -72,8 +68,8 @@ void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
     checkpoints.seconds = *seconds;
     return;
   }
-  if (number != std::floor(number)) throw GraphError(fmt::format("{} '{}': expected a whole number", option, text));
-  (unit == "it" ? checkpoints.iterations : checkpoints.epochs) = int64_t(number);
+  if (*number != std::floor(*number)) throw GraphError(fmt::format("{} '{}': expected a whole number", option, text));
+  (unit == "it" ? checkpoints.iterations : checkpoints.epochs) = int64_t(*number);
 }
 
 void bind_rules(CLI::App& command, ValidationRules& rules) {
@@ -129,15 +125,14 @@ void bind_files(CLI::App& command, FileOptions& files) {
 int64_t bytes_of(const char* option, const std::string& text) {
   const std::vector<std::pair<std::string, double>> units = {
       {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", double(int64_t{1} << 40)}};
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  const std::string unit(end, text.data() + text.size());
+  std::string_view unit = text;
+  const auto number = take_number<double>(unit, std::chars_format::fixed);
   const auto known = std::find_if(units.begin(), units.end(), [&](const auto& each) { return each.first == unit; });
-  if (error != std::errc{} || known == units.end()) {
+  if (!number || known == units.end()) {
     throw GraphError(fmt::format("{} '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)", option, text));
   }
   constexpr double kMost = double(int64_t{1} << 50);
-  const double bytes = number * known->second;
+  const double bytes = *number * known->second;
   if (!(bytes >= 1 && bytes <= kMost)) {
     throw GraphError(fmt::format("{} '{}': expected 1 byte to 1024 TiB", option, text));
   }
@@ -147,10 +142,8 @@ int64_t bytes_of(const char* option, const std::string& text) {
 // CLI11's own checks print limits of 300 digits and say nothing of what they expect of a word that is no number.
 CLI::Validator whole(int64_t least, int64_t most) {
   return {[=](std::string& text) {
-            int64_t value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool number = error == std::errc{} && end == text.data() + text.size();
-            if (number && value >= least && value <= most) return std::string();
+            const auto value = read_number<int64_t>(text);
+            if (value && *value >= least && *value <= most) return std::string();
             return fmt::format("found '{}', expected a whole number from {}{}", text, least,
                                most == INT64_MAX ? "" : fmt::format(" to {}", most));
           },
@@ -159,10 +152,8 @@ CLI::Validator whole(int64_t least, int64_t most) {
 
 CLI::Validator real(double least, double most) {
   return {[=](std::string& text) {
-            double value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool number = error == std::errc{} && end == text.data() + text.size();
-            if (number && value >= least && value <= most) return std::string();
+            const auto value = read_number<double>(text);
+            if (value && *value >= least && *value <= most) return std::string();
             return fmt::format("found '{}', expected a number from {:g} to {:g}", text, least, most);
           },
           ""};

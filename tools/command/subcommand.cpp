@@ -64,12 +64,6 @@ Subcommands::Entry& Subcommands::add_entry(const std::string& name, const std::s
   return entries_.back();
 }
 
-CLI::App& Subcommands::add_group(const std::string& name, const std::string& description) {
-  Entry& entry = add_entry(name, description, nullptr);
-  entry.chosen = [this] { return command_of(Exit{kWrong, root_.help()}); };
-  return *entry.app;
-}
-
 void Subcommands::add_help(const std::string& description) {
   Entry& entry = add_entry("help", description, nullptr);
   entry.app->add_option("COMMAND", helped_, "such as run")->type_name("");

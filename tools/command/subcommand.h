@@ -48,8 +48,6 @@ class Subcommands {
     };
     return {*entry.app, *options, entry.check, entry.refuse};
   }
-  // A command that has others, and says which if it is called without one.
-  CLI::App& add_group(const std::string& name, const std::string& description);
 
   // The command that prints the help of all.
   void add_help(const std::string& description);

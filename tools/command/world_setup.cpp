@@ -5,12 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <set>
 #include <sstream>
 
+#include "base/number.h"
 #include "base/plain_message.h"
 #include "base/process.h"
 #include "executor/devices/device.h"
@@ -104,8 +104,7 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
     const std::string& part = parts[size_t(rank)];
     const int32_t host = hosts.emplace(ranks->host(rank), int32_t(hosts.size())).first->second;
     const size_t blank = std::min(part.find(' '), part.size() - 1);
-    int theirs = threads;
-    std::from_chars(part.data(), part.data() + blank, theirs);
+    const int theirs = read_number<int>(part.substr(0, blank)).value_or(threads);
     session.execution.threads = std::min(session.execution.threads, std::max(1, theirs));
     for (PlanDevice device : parse_devices(part.substr(blank + 1), default_devices)) {
       device.rank = rank;

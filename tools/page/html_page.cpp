@@ -24,8 +24,6 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-namespace {
-
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char c : text) {
@@ -33,13 +31,12 @@ std::string escaped(std::string_view text) {
       case '&': safe += "&amp;"; break;
       case '<': safe += "&lt;"; break;
       case '>': safe += "&gt;"; break;
+      case '"': safe += "&quot;"; break;
       default: safe += c;
     }
   }
   return safe;
 }
-
-}  // namespace
 
 HtmlPage::HtmlPage(std::string_view title, const PageParts& parts) : parts_(parts) {
   text_ = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";

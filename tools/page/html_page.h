@@ -15,6 +15,7 @@ struct PageParts {
 };
 
 std::string base64(std::string_view bytes);
+std::string escaped(std::string_view text);  // as text of an element, or as an attribute in double quotes
 
 // Builds a page; content stands in the file in the order in which it is added.
 class HtmlPage {

@@ -29,6 +29,11 @@ export function kindName(name) {
   return shown(String(name).replace(/^(cuda|cpu):[*\d]+\//, "").replace(/^learner [*\d]+\//, "")) || shown(name);
 }
 
+// A kind of lane, as the plan calls it, in words.
+export function laneWords(kind) {
+  return kind === "validate" ? "validation" : kind.replace("_", " ");
+}
+
 // Thousands apart, by a narrow space where no line is broken: "12 345.60". So are all counts and amounts; numbers of
 // instances, epochs and iterations, which are names, are not.
 export function grouped(value, decimals = 0) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "tools/page/html_page.h"
 
 namespace arbalest {
 namespace {
@@ -17,20 +18,6 @@ constexpr double kWidth = 720, kHeight = 400;                       // of the pi
 constexpr double kLeft = 78, kRight = 24, kTop = 44, kBottom = 52;  // margins
 constexpr double kLegendRow = 18;
 constexpr std::array<const char*, 6> kColours = {"#2f6fde", "#d9691e", "#1c8052", "#8a4fd0", "#c0392b", "#687084"};
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '<': safe += "&lt;"; break;
-      case '>': safe += "&gt;"; break;
-      case '&': safe += "&amp;"; break;
-      case '"': safe += "&quot;"; break;
-      default: safe += c;
-    }
-  }
-  return safe;
-}
 
 // The smallest of 1, 2, 5 times a power of ten that is at least `least`.
 double round_step(double least) {
@@ -73,7 +60,7 @@ class Drawing {
         R"(font-family="system-ui, 'DejaVu Sans', sans-serif" font-size="13" fill="#1d2330">)",
         kWidth, height, kWidth, height);
     add(R"(<rect width="{}" height="{}" fill="#ffffff"/>)", kWidth, height);
-    add(R"(<text x="{}" y="24" font-size="16" font-weight="600">{}</text>)", kLeft, escaped(plot_.title));
+    add(R"(<text x="{}" y="24" font-size="16" font-weight="600">{}</text>)", kLeft, escaped(printable(plot_.title)));
     axes();
     for (size_t i = 0; i < plot_.lines.size(); ++i) line(plot_.lines[i], colour(i));
     legend();
@@ -117,9 +104,9 @@ class Drawing {
           kHeight - kBottom + 20, plot_.x_ticks.empty() ? amount(tick, x_.step, x_.to) : fmt::format("{:g}", tick));
     }
     add(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", (kLeft + kWidth - kRight) / 2, kHeight - kBottom + 42,
-        escaped(plot_.x_label));
+        escaped(printable(plot_.x_label)));
     add(R"svg(<text transform="translate(18 {}) rotate(-90)" text-anchor="middle">{}</text>)svg",
-        (kTop + kHeight - kBottom) / 2, escaped(plot_.y_label));
+        (kTop + kHeight - kBottom) / 2, escaped(printable(plot_.y_label)));
   }
 
   void line(const PlotLine& line, const char* colour) {
@@ -148,7 +135,7 @@ class Drawing {
       if (line.name.empty()) continue;
       add(R"(<path d="M{} {}h22" stroke="{}" stroke-width="{}"{}/>)", kLeft, y - 4, line.dashed ? "#687084" : colour(i),
           line.dashed ? 1 : 2, line.dashed ? R"( stroke-dasharray="5 4")" : "");
-      add(R"(<text x="{}" y="{}">{}</text>)", kLeft + 30, y, escaped(line.name));
+      add(R"(<text x="{}" y="{}">{}</text>)", kLeft + 30, y, escaped(printable(line.name)));
       y += kLegendRow;
     }
   }

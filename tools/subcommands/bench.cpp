@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
 
+#include "base/number.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -138,11 +138,8 @@ std::vector<int> parse_counts(std::string_view option, std::string_view text) {
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string_view item = text.substr(at, comma - at);
-    int count = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
-    if (error != std::errc{} || end != item.data() + item.size() || count < 1 || count > kMostReplicas) {
-      fail(fmt::format("found '{}'", item));
-    }
+    const int count = read_number<int>(item).value_or(0);
+    if (count < 1 || count > kMostReplicas) fail(fmt::format("found '{}'", item));
     if (std::find(counts.begin(), counts.end(), count) != counts.end()) fail(fmt::format("{} is named twice", count));
     counts.push_back(count);
     at = comma + 1;

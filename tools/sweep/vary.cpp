@@ -5,13 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/random.h"
 
 namespace arbalest {
@@ -25,13 +25,6 @@ std::vector<std::string> split(std::string_view text, char at) {
     from = end + 1;
   }
   return parts;
-}
-
-std::optional<double> number_of(std::string_view text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = error == std::errc() && end == text.data() + text.size() && std::isfinite(number);
-  return whole ? std::optional(number) : std::nullopt;
 }
 
 // Few digits, since rates are read and typed again.
@@ -91,7 +84,7 @@ class VaryReader {
     one_name();
     std::vector<double> numbers;
     for (const std::string& part : split(values.substr(open + 1, values.size() - open - 2), ',')) {
-      const auto number = number_of(part);
+      const auto number = finite_number(part);
       if (!number) fail(fmt::format("numbers between the parentheses, found '{}'", part));
       numbers.push_back(*number);
     }
@@ -119,7 +112,7 @@ class VaryReader {
   bool read_range(std::string_view values) {
     const size_t dots = values.find("..");
     if (dots == values.npos) return false;
-    const auto from = number_of(values.substr(0, dots)), to = number_of(values.substr(dots + 2));
+    const auto from = finite_number(values.substr(0, dots)), to = finite_number(values.substr(dots + 2));
     if (!from || !to) return false;  // a path, perhaps
     one_name();
     if (*from != std::floor(*from) || *to != std::floor(*to) || *from > *to ||

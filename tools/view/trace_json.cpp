@@ -14,49 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* name_of(Lane::Kind kind) {
-  switch (kind) {
-    case Lane::Kind::Host: return "host";
-    case Lane::Kind::Compute: return "compute";
-    case Lane::Kind::CopyIn: return "copy in";
-    case Lane::Kind::CopyOut: return "copy out";
-    case Lane::Kind::Validate: return "validation";
-    case Lane::Kind::Averaging: return "averaging";
-    case Lane::Kind::Collectives: return "collectives";
-  }
-  return "";
-}
-
-const char* name_of(Task::Kind kind) {
-  switch (kind) {
-    case Task::Kind::Fill: return "fill";
-    case Task::Kind::CopyIn: return "copy in";
-    case Task::Kind::Compute: return "compute";
-    case Task::Kind::Average: return "average";
-    case Task::Kind::Collective: return "collective";
-    case Task::Kind::Snapshot: return "snapshot";
-    case Task::Kind::CopyOut: return "copy out";
-    case Task::Kind::HandOut: return "hand out";
-    case Task::Kind::ValidationBegin: return "validation begins";
-    case Task::Kind::Report: return "report";
-    case Task::Kind::ValidationEnd: return "validation ends";
-    case Task::Kind::Work: return "work";
-  }
-  return "";
-}
-
-const char* name_of(Edge::Why why) {
-  switch (why) {
-    case Edge::Why::Data: return "data";
-    case Edge::Why::Reuse: return "reuse";
-    case Edge::Why::Lane: return "lane";
-    case Edge::Why::Self: return "self";
-    case Edge::Why::Pace: return "pace";
-    case Edge::Why::Clock: return "clock";
-  }
-  return "";
-}
-
 const char* name_of(VerdictFigure::Where where) {
   switch (where) {
     case VerdictFigure::Where::Lane: return "lane";
@@ -87,33 +44,14 @@ Json verdict_json(const Verdict& verdict) {
   return {{"sentence", verdict.sentence}, {"notes", verdict.notes}, {"figures", std::move(figures)}};
 }
 
-Json clocks_json(const Plan& plan) {
-  Json clocks = Json::array();
-  for (const Clock& clock : plan.clocks) clocks.push_back({{"name", clock.name}, {"ticks", clock.ticks}});
-  return clocks;
-}
-
-Json relations_json(const Plan& plan) {
-  Json relations = Json::array();
-  for (const ClockRelation& relation : plan.relations) {
-    relations.push_back(
-        {{"fine", relation.fine}, {"coarse", relation.coarse}, {"group", relation.group}, {"period", relation.period}});
-  }
-  return relations;
-}
-
 Json reasons_json(const std::vector<IdleReason>& reasons) {
   Json list = Json::array();
   for (const IdleReason& reason : reasons) list.push_back({{"why", reason.why}, {"ns", reason.ns}});
   return list;
 }
 
-Json lanes_json(const Plan& plan, const TracedRun& run, const TraceSummary& summary) {
-  Json lanes = Json::array();
-  for (const Lane& lane : plan.lanes) {
-    lanes.push_back(
-        {{"name", lane.name}, {"kind", name_of(lane.kind)}, {"device", lane.device}, {"learner", lane.learner}});
-  }
+// Adds what became of the lanes to their records.
+void add_times(Json& lanes, const TracedRun& run, const TraceSummary& summary) {
   for (const LaneSummary& lane : summary.lanes) {
     Json& json = lanes[size_t(lane.lane)];
     json["busy_ns"] = lane.busy_ns;
@@ -133,7 +71,6 @@ Json lanes_json(const Plan& plan, const TracedRun& run, const TraceSummary& summ
     json["reasons"] = reasons_json(lane.reasons);
     json["steady_reasons"] = reasons_json(lane.steady_reasons);
   }
-  return lanes;
 }
 
 // Mean and spread of each task's durations over instances with work.
@@ -184,7 +121,7 @@ Json insides_json(const Insides& insides) {
   return lists;
 }
 
-Json tasks_json(const TraceFile& trace, const TraceSummary& summary, const Insides& insides) {
+void add_durations(Json& tasks, const TraceFile& trace, const TraceSummary& summary, const Insides& insides) {
   const Plan& plan = trace.plan;
   std::vector<Durations> durations(plan.tasks.size());
   for (const TaskSpan& span : trace.tasks) {
@@ -196,45 +133,18 @@ Json tasks_json(const TraceFile& trace, const TraceSummary& summary, const Insid
     longest[size_t(task.task)] = task.longest_ns;
     total[size_t(task.task)] = task.total_ns;
   }
-  Json tasks = Json::array();
   for (size_t i = 0; i < plan.tasks.size(); ++i) {
-    const Task& task = plan.tasks[i];
-    Json json = {{"name", task.name},
-                 {"like", kind_of(task)},
-                 {"kind", name_of(task.kind)},
-                 {"lane", task.lane},
-                 {"clock", task.clock},
-                 {"width", task.width},
-                 {"device", task.device},
-                 {"learner", task.learner},
-                 {"count", durations[i].count},
-                 {"mean_ns", std::round(durations[i].mean)},
-                 {"deviation_ns", std::round(durations[i].deviation())},
-                 {"longest_ns", longest[i]},
-                 {"total_ns", total[i]}};
+    Json& json = tasks[i];
+    json["like"] = kind_of(plan.tasks[i]);
+    json["count"] = durations[i].count;
+    json["mean_ns"] = std::round(durations[i].mean);
+    json["deviation_ns"] = std::round(durations[i].deviation());
+    json["longest_ns"] = longest[i];
+    json["total_ns"] = total[i];
     if (std::isfinite(summary.slack.tasks[i])) json["slack_us"] = summary.slack.tasks[i];
     if (!trace.alone.empty() && trace.alone[i] >= 0) json["alone_ns"] = trace.alone[i];
     if (insides.of_task[i] >= 0) json["inside"] = insides.of_task[i];
-    tasks.push_back(std::move(json));
   }
-  return tasks;
-}
-
-Json edges_json(const Plan& plan, const Slack& slack) {
-  Json edges = Json::array();
-  for (size_t i = 0; i < plan.edges.size(); ++i) {
-    const Edge& edge = plan.edges[i];
-    Json json = {{"from", edge.from},
-                 {"to", edge.to},
-                 {"distance", edge.distance},
-                 {"relation", edge.relation},
-                 {"needs", edge.needs == Edge::Needs::Done ? "done" : "issued"},
-                 {"why", name_of(edge.why)},
-                 {"what", edge.what}};
-    if (std::isfinite(slack.edges[i])) json["slack_us"] = slack.edges[i];
-    edges.push_back(std::move(json));
-  }
-  return edges;
 }
 
 Json pays_json(const WhatPays& pays) {
@@ -278,17 +188,6 @@ Json sampling_json(const TraceFile& trace) {
   return {{"interval_ms", trace.sampling.interval_ms}, {"note", trace.sampling.note}, {"series", std::move(series)}};
 }
 
-Json arenas_json(const Plan& plan) {
-  Json arenas = Json::array();
-  for (const Arena& arena : plan.arenas) {
-    arenas.push_back({{"name", arena.name},
-                      {"device", arena.device},
-                      {"memory", arena.memory == Arena::Memory::Pinned ? "pinned" : "device"},
-                      {"bytes", arena.bytes}});
-  }
-  return arenas;
-}
-
 Json hiding_json(const TraceSummary& summary) {
   Json list = Json::array();
   for (const Hiding& part : summary.hiding) {
@@ -302,38 +201,38 @@ Json hiding_json(const TraceSummary& summary) {
 }  // namespace
 
 Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatPays& pays) {
-  const Plan& plan = trace.plan;
-  Json devices = Json::array();
-  for (const PlanDevice& device : plan.devices) devices.push_back(to_string(device));
   const Cycle& critical = summary.critical;
   const Insides insides = timed_insides(trace);
-  return {{"graph", trace.graph},
-          {"run", run_record(trace.run)},
-          {"verdict", verdict_json(judge(trace, summary))},
-          {"instances", trace.tasks.size()},
-          {"dropped", trace.dropped},
-          {"unfinished", trace.unfinished},
-          {"begin_ns", summary.begin},
-          {"end_ns", summary.end},
-          {"steady",
-           {{"first", summary.first_steady}, {"last", summary.last_steady}, {"iteration_ns", summary.iteration_ns}}},
-          {"devices", std::move(devices)},
-          {"clocks", clocks_json(plan)},
-          {"relations", relations_json(plan)},
-          {"lanes", lanes_json(plan, trace.run, summary)},
-          {"tasks", tasks_json(trace, summary, insides)},
-          {"edges", edges_json(plan, summary.slack)},
-          {"critical",
-           {{"edges", critical.edges},
-            {"work_ns", critical.microseconds * 1000},
-            {"lag", critical.lag},
-            {"bound_ns", critical.edges.empty() ? 0 : critical.bound() * 1000}}},
-          {"hiding", hiding_json(summary)},
-          {"layers", layers_json(trace)},
-          {"insides", insides_json(insides)},
-          {"arenas", arenas_json(plan)},
-          {"sampling", sampling_json(trace)},
-          {"pays", pays_json(pays)}};
+  Json json = {
+      {"graph", trace.graph},
+      {"run", run_record(trace.run)},
+      {"verdict", verdict_json(judge(trace, summary))},
+      {"instances", trace.tasks.size()},
+      {"dropped", trace.dropped},
+      {"unfinished", trace.unfinished},
+      {"begin_ns", summary.begin},
+      {"end_ns", summary.end},
+      {"steady",
+       {{"first", summary.first_steady}, {"last", summary.last_steady}, {"iteration_ns", summary.iteration_ns}}},
+      {"critical",
+       {{"edges", critical.edges},
+        {"work_ns", critical.microseconds * 1000},
+        {"lag", critical.lag},
+        {"bound_ns", critical.edges.empty() ? 0 : critical.bound() * 1000}}},
+      {"hiding", hiding_json(summary)},
+      {"layers", layers_json(trace)},
+      {"insides", insides_json(insides)},
+      {"sampling", sampling_json(trace)},
+      {"pays", pays_json(pays)}};
+  json.update(Json(plan_record(trace.plan)));
+  json["devices"] = Json::array();
+  for (const PlanDevice& device : trace.plan.devices) json["devices"].push_back(to_string(device));
+  add_times(json["lanes"], trace.run, summary);
+  add_durations(json["tasks"], trace, summary, insides);
+  for (size_t i = 0; i < trace.plan.edges.size(); ++i) {
+    if (const double slack = summary.slack.edges[i]; std::isfinite(slack)) json["edges"][i]["slack_us"] = slack;
+  }
+  return json;
 }
 
 }  // namespace arbalest

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,18 @@
 #include "ops/definition.h"
 
 namespace arbalest::test {
+
+// The tick of `clock` that instance n of a task of clock `of` belongs to. That is n itself, the coarser tick around it,
+// or the last of the finer ones in it. Throws std::logic_error if the clocks have no relation.
+inline int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n) {
+  if (of == clock) return n;
+  for (const ClockRelation& relation : plan.relations) {
+    if (relation.fine == of && relation.coarse == clock) return relation.coarse_of(n);
+    if (relation.coarse == of && relation.fine == clock) return relation.last_of(n);
+  }
+  throw std::logic_error("no relation between clocks " + plan.clocks[size_t(of)].name + " and " +
+                         plan.clocks[size_t(clock)].name);
+}
 
 class Races {
  public:

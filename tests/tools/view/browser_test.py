@@ -393,7 +393,7 @@ def short_tasks_are_seen_at_any_zoom(browser, files):
         const y = Math.round((t.yOf(at) + t.row / 2) * t.ratio);
         const { start } = schedule.trace.instances, seenIn = (row) => start.subarray(row.first, row.last).some((time) => t.from < time && time < t.to);
         if (!track.rows.some((row) => seenIn(schedule.trace.rows.rows[row]))) return;
-        if (y >= t.canvas.height || !['host', 'copy in'].includes(track.kind)) return;
+        if (y >= t.canvas.height || !['host', 'copy_in'].includes(track.kind)) return;
         const { data } = copy.getImageData(190 * t.ratio, y, t.canvas.width - 190 * t.ratio, 1);
         let most = 0;
         for (let i = 0; i < data.length; i += 4) most = Math.max(most, Math.max(...[0, 1, 2].map((c) => Math.abs(data[i + c] - page[c]))));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "tools/experiment/cells/expression.h"
 
 namespace arbalest {
@@ -74,24 +75,18 @@ std::string markdown(const ResultTable& table) {
   return text;
 }
 
-std::string in_csv(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == text.npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
-  return quoted + "\"";
-}
-
 std::string csv(const ResultTable& table) {
   std::string text = "table";
   for (const TableColumn& column : table.columns) {
-    text += fmt::format(",{}", in_csv(column.name));
-    if (column.interval) text += fmt::format(",{},{}", in_csv(column.name + " low"), in_csv(column.name + " high"));
+    text += fmt::format(",{}", csv_field(column.name));
+    if (column.interval)
+      text += fmt::format(",{},{}", csv_field(column.name + " low"), csv_field(column.name + " high"));
   }
   text += "\n";
   for (const auto& row : table.rows) {
-    text += in_csv(table.title);
+    text += csv_field(table.title);
     for (size_t c = 0; c < row.size(); ++c) {
-      text += fmt::format(",{}", row[c].number ? text_of(*row[c].number) : in_csv(row[c].text));
+      text += fmt::format(",{}", row[c].number ? text_of(*row[c].number) : csv_field(row[c].text));
       if (!table.columns[c].interval) continue;
       text += row[c].interval ? fmt::format(",{},{}", row[c].interval->low, row[c].interval->high) : ",,";
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -207,9 +208,7 @@ double number_of(std::string_view text, const NameValue& value_of) {
 
 ExpressionValue value_of_text(const std::string& text) {
   if (text.find_first_of("0123456789") == text.npos) return text;  // "inf" among them
-  double number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ec == std::errc{} && read.ptr == text.data() + text.size()) return number;
+  if (const auto number = read_number<double>(text)) return *number;
   return text;
 }
 

@@ -5,11 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "tools/experiment/cells/expression.h"
 
 namespace arbalest {
@@ -79,12 +79,9 @@ std::vector<CurvePoint> times_in(const json& object) {
   std::vector<CurvePoint> points;
   const json times = object.value("time_to", json::object());
   for (const auto& [target, time] : times.items()) {
-    double value = 0;
-    const auto read = std::from_chars(target.data(), target.data() + target.size(), value);
-    if (read.ec != std::errc{} || read.ptr != target.data() + target.size()) {
-      throw RunError(fmt::format("\"time_to\": found '{}', expected a number, as in \"0.99\"", target));
-    }
-    if (time.is_number()) points.push_back({0, time, value});
+    const auto value = read_number<double>(target);
+    if (!value) throw RunError(fmt::format("\"time_to\": found '{}', expected a number, as in \"0.99\"", target));
+    if (time.is_number()) points.push_back({0, time, *value});
   }
   std::sort(points.begin(), points.end(),
             [](const CurvePoint& a, const CurvePoint& b) { return a.seconds < b.seconds; });

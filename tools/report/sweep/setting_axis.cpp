@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
+
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -72,7 +73,7 @@ PlottedSetting axis_of(const std::string& name, const Leaderboard& board) {
   std::map<double, std::string> numbers;
   for (const TrialGroup& group : board.groups) {
     const std::string* value = value_of(group, name);
-    const std::optional<double> number = value ? number_in(*value) : std::nullopt;
+    const std::optional<double> number = value ? finite_number(*value) : std::nullopt;
     if (value && !number) {
       axis.at.clear();
       place_names(axis, board);
@@ -91,13 +92,6 @@ const std::string* value_of(const TrialGroup& group, const std::string& setting)
   const auto found = std::find_if(group.settings.begin(), group.settings.end(),
                                   [&](const auto& each) { return each.first == setting; });
   return found == group.settings.end() ? nullptr : &found->second;
-}
-
-std::optional<double> number_in(const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end && std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
 std::vector<PlottedSetting> setting_axes(const Leaderboard& board) {

@@ -38,7 +38,4 @@ std::vector<PlottedSetting> setting_axes(const Leaderboard& board);
 // The group's value of the setting; nullptr: it has none.
 const std::string* value_of(const TrialGroup& group, const std::string& setting);
 
-// A number that a text is as a whole.
-std::optional<double> number_in(const std::string& text);
-
 }  // namespace arbalest

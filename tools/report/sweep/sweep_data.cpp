@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "tools/experiment/answer/statistics.h"
 #include "tools/report/sweep/setting_axis.h"
 #include "tools/report/sweep/trial_curves.h"
@@ -306,7 +307,7 @@ class SweepData {
       std::optional<double> rate;
       for (const auto& setting : board_.groups[g].settings) {
         if (is_rate(setting.first))
-          rate = number_in(setting.second);
+          rate = finite_number(setting.second);
         else
           others.push_back(setting);
       }

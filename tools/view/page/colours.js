@@ -4,7 +4,7 @@
 
 import { css, isDark, rgbOf } from "../../page/theme.js";
 
-const kHues = { host: 38, "copy in": 155, compute: 216, averaging: 338, collectives: 285, "copy out": 185, validation: 255 };
+const kHues = { host: 38, copy_in: 155, compute: 216, averaging: 338, collectives: 285, copy_out: 185, validate: 255 };
 
 // The colour of text on a background colour.
 export function inkOn([r, g, b]) {

@@ -66,7 +66,7 @@ export function operatorsOf(layers) {
 function layersTable(what, list, state, sorted, go) {
   const totalOf = (one) => one.forward_ns + one.backward_ns;
   const all = list.reduce((sum, one) => sum + totalOf(one), 0) || 1, longest = totalOf(list[0]) || 1;
-  const forward = css(kindColour("compute", state.dark)), backward = css(kindColour("validation", state.dark));
+  const forward = css(kindColour("compute", state.dark)), backward = css(kindColour("validate", state.dark));
   const counts = list[0].layers !== undefined;
   return sortedTable([[what, "left"], ...(counts ? [["layers", "right"]] : []), ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], list.map((one) => [
     costCell(go ? link(shown(one.name), () => go(one.name), "in the timeline") : el("bdi", {}, shown(one.name)), one.name), ...(counts ? [costCell(grouped(one.layers), one.layers)] : []), costCell(percent(totalOf(one) / all), totalOf(one)), timeCell(one.forward_ns), timeCell(one.backward_ns),

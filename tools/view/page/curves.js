@@ -75,7 +75,7 @@ export function slotCharts({ head, instances, dependencies }) {
   const rings = new Map();
   head.tasks.forEach((task, producer) => {
     const frees = dependencies.into[producer].map((id) => head.edges[id]).filter((edge) => edge.why === "reuse" && edge.relation < 0);
-    if ((task.kind !== "fill" && task.kind !== "copy in") || frees.length === 0) return;
+    if ((task.kind !== "fill" && task.kind !== "copy_in") || frees.length === 0) return;
     if (!rings.has(task.like)) rings.set(task.like, { name: task.like, slots: 0, producers: [] });
     const ring = rings.get(task.like);
     const distance = Math.min(...frees.map((edge) => edge.distance));

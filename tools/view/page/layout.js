@@ -3,7 +3,9 @@
 // The plan as a picture: a node per task, or per kind of task over learners and devices. It has a column per step of
 // the data's way through an iteration, a band per kind of lane.
 
-export const kBands = ["host", "copy in", "compute", "averaging", "collectives", "copy out", "validation"];
+import { laneWords } from "../../page/names.js";
+
+export const kBands = ["host", "copy_in", "compute", "averaging", "collectives", "copy_out", "validate"];
 
 // Lanes of a CPU device take turns on one thread, which is no edge of the plan.
 export function takesTurns(head, lane) {
@@ -87,7 +89,7 @@ export function placed(graph, size) {
   kBands.forEach((name, band) => {
     if (depth[band] === 0) return;
     const height = depth[band] * size.row + size.gap;
-    bands.push({ name, y, height });
+    bands.push({ name: laneWords(name), y, height });
     graph.nodes.filter((node) => node.band === band).forEach((node) => {
       node.y = y + size.gap / 2 + (node.row + 0.5) * size.row;
     });

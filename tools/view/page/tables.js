@@ -12,7 +12,7 @@ import { counted, duration, grouped, instanceName, kindName, percent, shown } fr
 export function idleView(trace, state, act) {
   const { head } = trace;
   const lanes = head.lanes.map((lane, id) => ({ ...lane, id })).filter((lane) => lane.causes);
-  const order = ["compute", "averaging", "collectives", "copy in", "copy out", "validation", "host"];
+  const order = ["compute", "averaging", "collectives", "copy_in", "copy_out", "validate", "host"];
   lanes.sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind) || a.id - b.id);
   const sections = lanes.map((lane) => {
     const all = lane.busy_ns + lane.idle_ns || 1;

@@ -4,8 +4,9 @@
 // threads of the host fold into one row. In a trace of several processes each has a host of its own.
 
 import { takesTurns } from "./layout.js";
+import { laneWords } from "../../page/names.js";
 
-const kOrder = ["host", "copy in", "compute", "averaging", "copy out", "validation", "collectives"];
+const kOrder = ["host", "copy_in", "compute", "averaging", "copy_out", "validate", "collectives"];
 const kFoldFrom = 5;  // so many rows of a kind are folded at first
 
 // [{ name, rows, kind, key, isOpen, turns, inner }]: a track with several rows has a key; if it is open, its rows
@@ -34,7 +35,7 @@ export function tracksOf(head, open) {
     }
     const isOpen = open.get(group.key) ?? group.rows.length < kFoldFrom;
     const device = group.device < 0 ? group.owner : head.devices[group.device];
-    const words = { host: "host threads", compute: "learners" }[group.kind] ?? group.kind;
+    const words = { host: "host threads", compute: "learners" }[group.kind] ?? laneWords(group.kind);
     tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen,
       rows: group.rows.map((one) => one.row), kind: group.kind, turns: takesTurns(head, group) });
     if (isOpen) for (const one of group.rows) tracks.push({ name: one.name, rows: [one.row], kind: group.kind, inner: true });

@@ -145,7 +145,7 @@ Monitor::Verdict SegmentReports::end_validation(int64_t tick, const Ranks::Parts
 std::optional<UpdateCount> SegmentReports::take_updates(std::vector<double>& sums) const {
   if (!prepared_.program.skips) return std::nullopt;
   const UpdateCount updates{clock_.times().learners, std::llround(sums[sums.size() - 2]), std::llround(sums.back())};
-  sums.resize(sums.size() - 2);
+  sums.erase(sums.end() - 2, sums.end());
   return updates;
 }
 

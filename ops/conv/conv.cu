@@ -62,13 +62,13 @@ struct Widened {
 };
 
 // Images (N,…,C) of `from` pixels into images of `to` pixels, which begin at pixel `first` of theirs; zeros outside.
-struct Placement {
+struct PaddingPlacement {
   int from[3], to[3], first[3];
 };
 
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    place_images_kernel(Placement p, int64_t count, int channels, const T* from, T* to) {
+    place_images_kernel(PaddingPlacement p, int64_t count, int channels, const T* from, T* to) {
   for (int64_t i = thread_index(); i < count / W; i += thread_count()) {
     const PixelPlace place(i, p.to, channels / W);
     int64_t pixel = place.image;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 void place_images(cudaStream_t stream, int multiprocessors, const Shape& from_shape, const Shape& to_shape,
                   const std::vector<int64_t>& first, const void* from, void* to) {
-  Placement placement = {};
+  PaddingPlacement placement = {};
   const Pixels from_pixels = pixels_of(from_shape), to_pixels = pixels_of(to_shape);
   for (size_t axis = 0; axis < 3; ++axis) {
     placement.from[axis] = int(from_pixels[axis]);

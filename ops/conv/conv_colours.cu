@@ -14,7 +14,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kTimed = "colours 1";
+constexpr const char* kColoursTimed = "colours 1";
 
 constexpr int kColours = 3, kRowNumbers = 3 * kColours;  // of a row of taps
 constexpr int kTileRows = 8, kTileColumns = 32;          // pixels of a tile: a warp makes a row of it
@@ -203,7 +203,7 @@ double colours_microseconds(CudaContext& context, const ConvolutionProblem& prob
     run_colours_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(),
                             static_cast<const float*>(with.bias.data()), with.result.data());
   };
-  return own_microseconds(context, kTimed, problem, 0, call);
+  return own_microseconds(context, kColoursTimed, problem, 0, call);
 }
 
 void run_colours_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* x,

@@ -17,7 +17,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernels are: what was timed before, and kept, is timed again then.
-constexpr const char* kTimed = "small 4";
+constexpr const char* kSmallTimed = "small 4";
 
 constexpr int kMostChannels = 64, kMostTaps = 7, kMostWidth = 64;
 constexpr int kMostShared = 150 << 10;
@@ -183,7 +183,7 @@ double small_microseconds(CudaContext& context, const ConvolutionProblem& proble
     run_small_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), bias,
                           with.result.data(), with.workspace.data());
   };
-  return own_microseconds(context, kTimed, problem, small_workspace(problem, context.multiprocessors), call);
+  return own_microseconds(context, kSmallTimed, problem, small_workspace(problem, context.multiprocessors), call);
 }
 
 int64_t small_workspace(const ConvolutionProblem& problem, int multiprocessors) {

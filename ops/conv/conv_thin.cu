@@ -15,7 +15,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kTimed = "thin 2";
+constexpr const char* kThinTimed = "thin 2";
 
 // Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
 template <int C, int From, int To, int kMostPixels>
@@ -88,7 +88,7 @@ double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem
     run_thin_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
                          with.workspace.data());
   };
-  return own_microseconds(context, kTimed, problem, thin_workspace(problem, context.multiprocessors), call);
+  return own_microseconds(context, kThinTimed, problem, thin_workspace(problem, context.multiprocessors), call);
 }
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {

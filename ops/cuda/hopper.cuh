@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/matrix_unit.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ARBALEST_ASM(...) asm volatile(__VA_ARGS__)
 #else
@@ -15,10 +17,6 @@
 #endif
 
 namespace arbalest::cuda::hopper {
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return uint32_t(__cvta_generic_to_shared(p));
-}
 
 __device__ inline void init_barrier(uint32_t barrier, int arrivals) {
   ARBALEST_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));

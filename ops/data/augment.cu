@@ -13,21 +13,21 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kChannels = 16;
+constexpr int kAugmentedChannels = 16;
 constexpr int kRounds = 4;  // of a block, so that drawing for its sample is a small part of its work
 
 // y = x · scale + shift = (x / 255 − mean) / deviation
 struct Scales {
-  float scale[kChannels], shift[kChannels];
+  float scale[kAugmentedChannels], shift[kAugmentedChannels];
 
   explicit Scales(const KernelRequest& request) {
     const int64_t channels = request.inputs[0].shape[1];
-    if (channels > kChannels) {
+    if (channels > kAugmentedChannels) {
       throw RunError("node '" + request.node.name + "' (arbalest.Augment): the CUDA kernel takes " +
-                     std::to_string(kChannels) + " channels at most; found " + std::to_string(channels));
+                     std::to_string(kAugmentedChannels) + " channels at most; found " + std::to_string(channels));
     }
     const Normalisation normalisation(request);
-    for (size_t c = 0; c < kChannels; ++c) {
+    for (size_t c = 0; c < kAugmentedChannels; ++c) {
       const bool known = c < size_t(channels);
       scale[c] = known ? float(normalisation.scale[c]) : 0;
       shift[c] = known ? float(normalisation.shift[c]) : 0;
@@ -41,10 +41,10 @@ template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales,
                  const StepScalars* scalars, const uint8_t* images, T* out) {
-  __shared__ float scale[kChannels], shift[kChannels];
+  __shared__ float scale[kAugmentedChannels], shift[kAugmentedChannels];
   __shared__ alignas(16) unsigned char memory[sizeof(Placement)];
   const Placement& place = *reinterpret_cast<const Placement*>(memory);
-  if (threadIdx.x < kChannels) {
+  if (threadIdx.x < kAugmentedChannels) {
     scale[threadIdx.x] = scales.scale[threadIdx.x];
     shift[threadIdx.x] = scales.shift[threadIdx.x];
   }

@@ -75,13 +75,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-struct Launch {
+struct PlacesLaunch {
   IndexedPlaces places;
   bool wide, ordered;
   int64_t bytes;  // of the output
   int multiprocessors;
 
-  Launch(const KernelRequest& request, IndexedKind kind)
+  PlacesLaunch(const KernelRequest& request, IndexedKind kind)
       : places(places_of(request, kind)),
         wide(request.inputs[1].dtype == DataType::Int64),
         ordered(request.deterministic),
@@ -99,7 +99,7 @@ struct Launch {
 };
 
 std::unique_ptr<Kernel> take_cuda(const KernelRequest& request) {
-  return with_word(request.inputs[0].dtype, [launch = Launch(request, IndexedKind::Take)](auto element) {
+  return with_word(request.inputs[0].dtype, [launch = PlacesLaunch(request, IndexedKind::Take)](auto element) {
     using Word = decltype(element);
     return make_kernel([launch](const KernelContext& c) {
       if (launch.nothing()) return;
@@ -112,7 +112,7 @@ std::unique_ptr<Kernel> take_cuda(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> put_cuda(const KernelRequest& request, IndexedKind kind) {
   const bool zeros = kind == IndexedKind::Clear;
-  return with_word(request.inputs[0].dtype, [launch = Launch(request, kind), zeros](auto element) {
+  return with_word(request.inputs[0].dtype, [launch = PlacesLaunch(request, kind), zeros](auto element) {
     using Word = decltype(element);
     return make_kernel([launch, zeros](const KernelContext& c) {
       launch.copy_data(c);
@@ -127,7 +127,7 @@ std::unique_ptr<Kernel> put_cuda(const KernelRequest& request, IndexedKind kind)
 
 // The updates are input `operand`.
 template <typename To, typename From>
-void reduce(const KernelContext& c, const Launch& launch, Reduction reduction, size_t operand) {
+void reduce(const KernelContext& c, const PlacesLaunch& launch, Reduction reduction, size_t operand) {
   if (launch.nothing()) return;
   const From* updates = input<From>(c, operand);
   if constexpr (std::is_same_v<To, float>) {
@@ -146,7 +146,7 @@ void reduce(const KernelContext& c, const Launch& launch, Reduction reduction, s
 std::unique_ptr<Kernel> reduce_cuda(const KernelRequest& request, Reduction reduction) {
   const auto make = [&](auto element) {
     using T = decltype(element);
-    return make_kernel([launch = Launch(request, IndexedKind::Put), reduction](const KernelContext& c) {
+    return make_kernel([launch = PlacesLaunch(request, IndexedKind::Put), reduction](const KernelContext& c) {
       launch.copy_data(c);
       reduce<T, T>(c, launch, reduction, 2);
     });
@@ -163,7 +163,7 @@ std::unique_ptr<Kernel> reduce_cuda(const KernelRequest& request, Reduction redu
 std::unique_ptr<Kernel> sum_cuda(const KernelRequest& request) {
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([launch = Launch(request, IndexedKind::Sum)](const KernelContext& c) {
+    return make_kernel([launch = PlacesLaunch(request, IndexedKind::Sum)](const KernelContext& c) {
       if (launch.bytes == 0) return;
       CUDA_CHECK(cudaMemsetAsync(c.outputs[0], 0, size_t(launch.bytes), stream_of(c)));
       reduce<float, T>(c, launch, Reduction::Add, 0);

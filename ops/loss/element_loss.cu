@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The predictions' extents, and how sums over them are launched.
-class Elements {
+class LossElements {
  public:
-  Elements(const KernelRequest& request, size_t predictions)
+  LossElements(const KernelRequest& request, size_t predictions)
       : weighted_(request.has_input(predictions + 2)),
         weights_(predictions + 2),
         multiprocessors_(cuda_context(request).multiprocessors) {
@@ -151,7 +151,7 @@ class Elements {
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
-  const Elements elements(request, 0);
+  const LossElements elements(request, 0);
   const bool weighs = request.has_output(1);
   return make_kernel(
       [=](const KernelContext& c) {
@@ -164,9 +164,9 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
 }
 
 template <typename Rule, typename T, typename Target>
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> elements_gradient(const KernelRequest& request) {
   constexpr int64_t kWeightBytes = 256;  // of the workspace; the sums follow
-  const Elements elements(request, 1);
+  const LossElements elements(request, 1);
   return make_kernel(
       [=](const KernelContext& c) {
         if (elements.rows() * elements.per_row() == 0) return;
@@ -201,8 +201,9 @@ void add_kernels(OpRegistry& registry, const std::string& name) {
   };
   registry.find(name + "Grad")->cuda = [=](const KernelRequest& request) {
     return with_type(request, request.inputs[1].dtype, [&](auto element) {
-      return with_target(request, 2,
-                         [&](auto target) { return gradient<Rule, decltype(element), decltype(target)>(request); });
+      return with_target(request, 2, [&](auto target) {
+        return elements_gradient<Rule, decltype(element), decltype(target)>(request);
+      });
     });
   };
 }

@@ -212,7 +212,7 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
   const int64_t rows = request.inputs[1].shape[0];
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[1].dtype, [&](auto element) {
@@ -232,7 +232,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 
 void register_loss_softmax_cross_entropy_cuda(OpRegistry& registry) {
   registry.find("arbalest.SoftmaxCrossEntropy")->cuda = loss;
-  registry.find("arbalest.SoftmaxCrossEntropyGrad")->cuda = gradient;
+  registry.find("arbalest.SoftmaxCrossEntropyGrad")->cuda = entropy_gradient;
 }
 
 }  // namespace arbalest

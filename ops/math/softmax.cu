@@ -91,7 +91,7 @@ KernelFactory softmax_factory(const Launch& launch) {
 }
 
 template <bool kLogarithm>
-void set_kernels(OpRegistry& registry, const std::string& name) {
+void set_softmax(OpRegistry& registry, const std::string& name) {
   registry.find(name)->cuda =
       softmax_factory([](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
         using T = decltype(element);
@@ -109,8 +109,8 @@ void set_kernels(OpRegistry& registry, const std::string& name) {
 }  // namespace
 
 void register_math_softmax_cuda(OpRegistry& registry) {
-  set_kernels<false>(registry, "Softmax");
-  set_kernels<true>(registry, "LogSoftmax");
+  set_softmax<false>(registry, "Softmax");
+  set_softmax<true>(registry, "LogSoftmax");
 }
 
 }  // namespace arbalest

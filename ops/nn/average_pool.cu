@@ -11,13 +11,13 @@ using namespace cuda;
 
 namespace {
 
-struct Pool {
+struct AveragePool {
   DeviceWindow window;
   int channels;
   int64_t pixels, out_pixels;
   bool count_pads;
 
-  Pool(const Node& node, const TensorType& x, const TensorType& y)
+  AveragePool(const Node& node, const TensorType& x, const TensorType& y)
       : window(SlidingWindow{pixels_of(x.shape), pixels_of(y.shape), window_of(node, x.shape)}),
         channels(int(x.shape[1])),
         pixels(pixel_count(pixels_of(x.shape))),
@@ -39,7 +39,7 @@ struct Pool {
 };
 
 template <int W, typename T>
-__global__ void __launch_bounds__(kThreads) average_pool_kernel(Pool pool, int64_t count, const T* x, T* y) {
+__global__ void __launch_bounds__(kThreads) average_pool_kernel(AveragePool pool, int64_t count, const T* x, T* y) {
   for (int64_t i = thread_index(); i < count / W; i += thread_count()) {
     const PixelPlace place(i, pool.window.out, pool.channels / W);
     const T* image = x + place.image * pool.pixels * pool.channels + place.pack * W;
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads) average_pool_kernel(Pool pool, int64
 }
 
 template <int W, typename T>
-__global__ void __launch_bounds__(kThreads) average_pool_gradient_kernel(Pool pool, int64_t count, const T* dy, T* dx) {
+__global__ void __launch_bounds__(kThreads)
+    average_pool_gradient_kernel(AveragePool pool, int64_t count, const T* dy, T* dx) {
   for (int64_t i = thread_index(); i < count / W; i += thread_count()) {
     const PixelPlace place(i, pool.window.in, pool.channels / W);
     const T* gradients = dy + place.image * pool.out_pixels * pool.channels + place.pack * W;
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(kThreads) average_pool_gradient_kernel(Pool po
 // kForward: input 0 is X, output 0 is Y; else dY and dX.
 template <bool kForward>
 std::unique_ptr<Kernel> average_pool(const KernelRequest& request) {
-  const Pool pool(request.node, request.inputs[kForward ? 0 : 1], kForward ? request.outputs[0] : request.inputs[0]);
+  const AveragePool pool(request.node, request.inputs[kForward ? 0 : 1],
+                         kForward ? request.outputs[0] : request.inputs[0]);
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {

@@ -12,7 +12,7 @@ using namespace cuda;
 namespace {
 
 // Blocks that a multiprocessor has registers for, of kernels for packs of eight bfloat16.
-constexpr int kResident = 3, kGradientResident = 2;
+constexpr int kNormResident = 3, kNormGradientResident = 2;
 
 // function(std::bool_constant)
 template <typename Function>
@@ -24,8 +24,8 @@ void with_flags(bool first, bool second, Function function) {
   with_flag(first, [&](auto one) { with_flag(second, [&](auto two) { function(one, two); }); });
 }
 
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kResident);
+std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
+  const NormLayouts layouts(request, request.inputs[0], kNormResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
@@ -74,10 +74,10 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
+std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
   using In = BatchNormStatisticsInput;
   using Out = BatchNormStatisticsOutput;
-  const NormLayouts layouts(request, request.inputs[In::X], kResident);
+  const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
@@ -119,8 +119,8 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kResident);
+std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
+  const NormLayouts layouts(request, request.inputs[0], kNormResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
@@ -141,8 +141,8 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> inference(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kResident);
+std::unique_ptr<Kernel> norm_inference(const KernelRequest& request) {
+  const NormLayouts layouts(request, request.inputs[0], kNormResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -164,8 +164,8 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1], kGradientResident);
+std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
+  const NormLayouts layouts(request, request.inputs[1], kNormGradientResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
   const bool two = request.has_input(7), given = request.has_input(8);
   const Columns chunks = given ? chunks_of(request, request.inputs[1]) : Columns();
@@ -218,7 +218,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1], kGradientResident);
+  const NormLayouts layouts(request, request.inputs[1], kNormGradientResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
@@ -250,11 +250,11 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
 }  // namespace
 
 void register_norm_batch_norm_cuda(OpRegistry& registry) {
-  registry.find("arbalest.BatchNormTraining")->cuda = training;
-  registry.find("arbalest.BatchNormStatistics")->cuda = statistics;
-  registry.find("arbalest.BatchNormAgain")->cuda = again;
-  registry.find("arbalest.BatchNormInference")->cuda = inference;
-  registry.find("arbalest.BatchNormGrad")->cuda = gradient;
+  registry.find("arbalest.BatchNormTraining")->cuda = norm_training;
+  registry.find("arbalest.BatchNormStatistics")->cuda = norm_statistics;
+  registry.find("arbalest.BatchNormAgain")->cuda = norm_again;
+  registry.find("arbalest.BatchNormInference")->cuda = norm_inference;
+  registry.find("arbalest.BatchNormGrad")->cuda = norm_gradient;
   registry.find("arbalest.BatchNormInferenceGrad")->cuda = inference_gradient;
 }
 

@@ -13,11 +13,11 @@ using namespace cuda;
 namespace {
 
 // Blocks that a multiprocessor has registers for, of kernels for packs of eight bfloat16.
-constexpr int kResident = 2, kGradientResident = 2;
+constexpr int kPairResident = 2, kPairGradientResident = 2;
 
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
+std::unique_ptr<Kernel> pair_training(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const NormLayouts layouts(request, type, kResident);
+  const NormLayouts layouts(request, type, kPairResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
@@ -65,8 +65,8 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kResident);
+std::unique_ptr<Kernel> pair_again(const KernelRequest& request) {
+  const NormLayouts layouts(request, request.inputs[0], kPairResident);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -86,9 +86,9 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> pair_gradient(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const NormLayouts layouts(request, type, kGradientResident);
+  const NormLayouts layouts(request, type, kPairGradientResident);
   const bool two = request.has_input(kPairGradSecond), given = request.has_input(kPairGradPartials);
   const bool both_given = request.has_input(kPairGradPartials2);
   const Columns chunks = given ? chunks_of(request, type) : Columns();
@@ -149,9 +149,9 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 }  // namespace
 
 void register_norm_batch_norm_pair_cuda(OpRegistry& registry) {
-  registry.find("arbalest.BatchNormPairTraining")->cuda = training;
-  registry.find("arbalest.BatchNormPairAgain")->cuda = again;
-  registry.find("arbalest.BatchNormPairGrad")->cuda = gradient;
+  registry.find("arbalest.BatchNormPairTraining")->cuda = pair_training;
+  registry.find("arbalest.BatchNormPairAgain")->cuda = pair_again;
+  registry.find("arbalest.BatchNormPairGrad")->cuda = pair_gradient;
 }
 
 }  // namespace arbalest

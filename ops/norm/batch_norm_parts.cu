@@ -117,7 +117,7 @@ std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> training(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   const size_t parts = training_parts(request.inputs.size());
   const Tables tables(request, parts, training_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
@@ -156,7 +156,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> again(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
   const size_t parts = inference_parts(request.inputs.size());
   const Tables tables(request, parts, inference_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
@@ -178,7 +178,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
   const size_t parts = inference_parts(request.inputs.size());
   const Tables tables(request, parts, inference_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
@@ -200,7 +200,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
   const size_t parts = gradient_parts(request.inputs.size());
   const Tables sums(request, parts, gradient_part, reduction_limits);
   const Tables writes(request, parts, gradient_part, broadcast_limits);
@@ -246,10 +246,10 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 
 void register_norm_batch_norm_parts_cuda(OpRegistry& registry) {
   registry.find("arbalest.ChannelStatistics")->cuda = channel_statistics;
-  registry.find("arbalest.BatchNormPartsTraining")->cuda = training;
-  registry.find("arbalest.BatchNormPartsAgain")->cuda = again;
-  registry.find("arbalest.BatchNormPartsInference")->cuda = inference;
-  registry.find("arbalest.BatchNormPartsGrad")->cuda = gradient;
+  registry.find("arbalest.BatchNormPartsTraining")->cuda = parts_training;
+  registry.find("arbalest.BatchNormPartsAgain")->cuda = parts_again;
+  registry.find("arbalest.BatchNormPartsInference")->cuda = parts_inference;
+  registry.find("arbalest.BatchNormPartsGrad")->cuda = parts_gradient;
 }
 
 }  // namespace arbalest

@@ -20,7 +20,7 @@ struct Held {
 
 // Launches with the Held that fits a row of packs of W best; false: none holds it.
 template <int W, typename Launch>
-bool with_held(const Rows& rows, const Launch& launch) {
+bool with_held(const NormRows& rows, const Launch& launch) {
   if (rows.length % W != 0) return false;
   const int64_t packs = rows.length / W;
   const auto tried = [&](auto held) {
@@ -35,7 +35,7 @@ bool with_held(const Rows& rows, const Launch& launch) {
 
 // launch(threads of a group, elements of a pack, blocks)
 template <typename T, typename Launch>
-void with_group(const Rows& rows, int multiprocessors, bool packed, const Launch& launch) {
+void with_group(const NormRows& rows, int multiprocessors, bool packed, const Launch& launch) {
   constexpr int kWide = 16 / sizeof(T);
   const auto with_width = [&](auto group, unsigned blocks) {
     if (packed && rows.length % kWide == 0) {
@@ -53,7 +53,7 @@ void with_group(const Rows& rows, int multiprocessors, bool packed, const Launch
 
 // y = (x − mean) / deviation of long rows; with dy its gradient. `sums`: of all shares.
 template <typename T>
-void launch_shares(const KernelContext& c, const Rows& rows, const RowShares& shares, const T* dy, const T* x,
+void launch_shares(const KernelContext& c, const NormRows& rows, const RowShares& shares, const T* dy, const T* x,
                    ShareSums* sums, T* y) {
   constexpr int W = 16 / sizeof(T);
   const dim3 grid(unsigned(shares.count), unsigned(std::min<int64_t>(rows.rows, 65535)));
@@ -63,12 +63,12 @@ void launch_shares(const KernelContext& c, const Rows& rows, const RowShares& sh
   check_launch("layer_norm of shares of rows");
 }
 
-int64_t bytes_of(const Rows& rows, const RowShares& shares) {
+int64_t bytes_of(const NormRows& rows, const RowShares& shares) {
   return shares.count > 1 ? rows.rows * shares.count * int64_t(sizeof(ShareSums)) : 0;
 }
 
 std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
-  const Rows rows(request.node, request.inputs[0]);
+  const NormRows rows(request.node, request.inputs[0]);
   const int multiprocessors = cuda_context(request).multiprocessors;
   const bool has_scale = request.has_input(1), has_bias = request.has_input(2);
   const bool has_mean = request.has_output(1), has_inv_std = request.has_output(2);
@@ -113,7 +113,7 @@ struct Sum {
 std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
   using In = NormalizeGradInput;
   using Out = NormalizeGradOutput;
-  const Rows rows(request.node, request.inputs[In::X]);
+  const NormRows rows(request.node, request.inputs[In::X]);
   const int multiprocessors = cuda_context(request).multiprocessors;
   const bool has_scale = request.has_input(In::Scale), wants_scale = request.has_output(Out::dScale),
              wants_bias = request.has_output(Out::dBias);

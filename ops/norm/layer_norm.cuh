@@ -11,11 +11,11 @@
 namespace arbalest::cuda {
 
 // The rows that are normalised, of `length` elements each.
-struct Rows {
+struct NormRows {
   int64_t rows = 1, length = 1;
   float epsilon;
 
-  Rows(const Node& node, const TensorType& x) : epsilon(float(float_attribute(node, "epsilon"))) {
+  NormRows(const Node& node, const TensorType& x) : epsilon(float(float_attribute(node, "epsilon"))) {
     const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
     const int64_t first = axis < 0 ? axis + rank : axis;
     for (int64_t i = 0; i < rank; ++i) (i < first ? rows : length) *= x.shape[size_t(i)];
@@ -32,7 +32,7 @@ __device__ inline void for_each_row(int64_t rows, Function f) {
 // The mean of a row and 1 / √(variance + ε). Sums are of differences from the row's first element, which are small even
 // if the mean is large.
 template <int G, int W, typename T>
-__device__ inline float2 statistics_of(const Rows& rows, const T* x, int lane) {
+__device__ inline float2 statistics_of(const NormRows& rows, const T* x, int lane) {
   const float origin = widen(x[0]), length = float(rows.length);
   float sum = 0, squares = 0;
   for (int64_t k = lane; k < rows.length / W; k += G) {
@@ -63,8 +63,8 @@ __device__ inline Pack<float, W> parameters(const float* from, int64_t k, float 
 
 // scale, bias, mean and inv_std may be null.
 template <int G, int W, typename T>
-__global__ void __launch_bounds__(kThreads)
-    normalize_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean, float* inv_std) {
+__global__ void __launch_bounds__(kThreads) normalize_kernel(NormRows rows, const T* x, const float* scale,
+                                                             const float* bias, T* y, float* mean, float* inv_std) {
   wait_for_dependencies();
   for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
     const T* from = x + row * rows.length;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
 // statistics: (rows), may be null.
 template <int G, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    normalize_gradient_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float2* statistics) {
+    normalize_gradient_kernel(NormRows rows, const T* dy, const T* x, const float* scale, T* dx, float2* statistics) {
   wait_for_dependencies();
   for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
     const T *from = x + row * rows.length, *gradients = dy + row * rows.length;
@@ -145,7 +145,7 @@ struct HeldRow {
 // f(row, lane of the row's group, packs) for the rows that G lanes hold; the lanes of a warp call it together. Those
 // that are past the last row have no packs.
 template <int G, int W, typename Function>
-__device__ inline void for_each_held(const Rows& rows, Function f) {
+__device__ inline void for_each_held(const NormRows& rows, Function f) {
   const int within = int(threadIdx.x) % 32 / G, packs = int(rows.length / W);
   for (int64_t first = thread_index() / 32 * (32 / G); first < rows.rows; first += thread_count() / G) {
     f(first + within, int(threadIdx.x) % G, first + within < rows.rows ? packs : 0);
@@ -165,7 +165,7 @@ __device__ inline void for_held(int lane, int packs, Function f) {
 
 // The same as statistics_of(), for a row in registers.
 template <int G, int P, int W, typename T>
-__device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<G, P, W, T>& x, int lane, int packs) {
+__device__ inline float2 statistics_of_held(const NormRows& rows, const HeldRow<G, P, W, T>& x, int lane, int packs) {
   const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0, G), length = float(rows.length);
   float sum = 0, squares = 0;
   for_held<G, P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
@@ -180,7 +180,7 @@ __device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<G, P
 // The same as normalize_kernel, for rows in registers.
 template <int G, int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
+    normalize_held_kernel(NormRows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
                           float* inv_std) {
   wait_for_dependencies();
   for_each_held<G, W>(rows, [&](int64_t row, int lane, int packs) {
@@ -208,7 +208,8 @@ __global__ void __launch_bounds__(kThreads)
 // partial (2, blocks, length); null: dX alone.
 template <int G, int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
-    gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, const T* more, T* dx, float* partial) {
+    gradient_held_kernel(NormRows rows, const T* dy, const T* x, const float* scale, const T* more, T* dx,
+                         float* partial) {
   wait_for_dependencies();
   extern __shared__ float totals[];  // (2, length)
   const int length = int(rows.length);
@@ -314,7 +315,7 @@ struct RowShares {
   int64_t length = 0;  // elements of each, at most
 
   // Shares are of packs of W. There is a single one where whole rows serve as well.
-  RowShares(const Rows& rows, int multiprocessors, int width) : length(rows.length) {
+  RowShares(const NormRows& rows, int multiprocessors, int width) : length(rows.length) {
     const int64_t least = int64_t(kThreads) * width * 2;
     if (rows.empty() || rows.length % width != 0 || rows.rows >= multiprocessors || rows.length < 4 * least) return;
     count = int(std::min<int64_t>(int64_t(multiprocessors) * 8 / rows.rows, rows.length / least));
@@ -339,7 +340,7 @@ __device__ inline float origin_of(const T* row) {
 // Block (share, row). dy: nullptr without a gradient.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    share_sums_kernel(Rows rows, RowShares shares, const T* dy, const T* x, ShareSums* sums) {
+    share_sums_kernel(NormRows rows, RowShares shares, const T* dy, const T* x, ShareSums* sums) {
   wait_for_dependencies();
   for (int64_t row = blockIdx.y; row < rows.rows; row += gridDim.y) {
     const T* from = x + row * rows.length;
@@ -372,7 +373,7 @@ __global__ void __launch_bounds__(kThreads)
 // Block (share, row). y = (x − mean) / deviation or, with dy, its gradient.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    normalize_share_kernel(Rows rows, RowShares shares, const T* dy, const T* x, const ShareSums* sums, T* y) {
+    normalize_share_kernel(NormRows rows, RowShares shares, const T* dy, const T* x, const ShareSums* sums, T* y) {
   wait_for_dependencies();
   const float length = float(rows.length);
   for (int64_t row = blockIdx.y; row < rows.rows; row += gridDim.y) {

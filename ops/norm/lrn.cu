@@ -13,7 +13,7 @@ using namespace cuda;
 namespace {
 
 template <typename T>
-struct Elements {
+struct LrnElements {
   const T* first;
   __device__ float operator()(int64_t i) const { return widen(first[i]); }
 };
@@ -21,7 +21,7 @@ struct Elements {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) lrn_kernel(int64_t count, ChannelWindows<float> windows, const T* x, T* y) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    y[i] = narrow<T>(windows.normalized(i, Elements<T>{x}));
+    y[i] = narrow<T>(windows.normalized(i, LrnElements<T>{x}));
   }
 }
 
@@ -29,7 +29,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     term_kernel(int64_t count, ChannelWindows<float> windows, const T* dy, const T* x, float* terms) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    terms[i] = windows.term(i, Elements<T>{dy}, Elements<T>{x});
+    terms[i] = windows.term(i, LrnElements<T>{dy}, LrnElements<T>{x});
   }
 }
 
@@ -37,7 +37,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     lrn_grad_kernel(int64_t count, ChannelWindows<float> windows, const T* dy, const T* x, const float* terms, T* dx) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    dx[i] = narrow<T>(windows.gradient(i, Elements<T>{dy}, Elements<T>{x}, Elements<float>{terms}));
+    dx[i] = narrow<T>(windows.gradient(i, LrnElements<T>{dy}, LrnElements<T>{x}, LrnElements<float>{terms}));
   }
 }
 

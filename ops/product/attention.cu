@@ -56,7 +56,7 @@ struct LaneRow {
   }
 };
 
-struct Extents {
+struct AttentionExtents {
   int64_t samples, heads, queries, keys;
   int depth;
   HeadSteps q, k, v, y, bias;
@@ -70,7 +70,7 @@ __device__ inline int64_t place(const HeadSteps& steps, int64_t sample, int64_t 
 
 // f(sample, head, row, lane) for each row of each head; all lanes of a warp call it together.
 template <typename Function>
-__device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) {
+__device__ inline void for_each_row(const AttentionExtents& e, int64_t rows, Function f) {
   for (int64_t i = thread_index() / 32; i < e.samples * e.heads * rows; i += thread_count() / 32) {
     f(i / rows / e.heads, i / rows % e.heads, i % rows, int(threadIdx.x) % 32);
   }
@@ -78,7 +78,7 @@ __device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) 
 
 // Bias of the score of a key, of which samples take turns; 0 if `bias` is null.
 template <typename T>
-__device__ inline float bias_of(const Extents& e, const T* bias, int64_t sample, int64_t head, int64_t row,
+__device__ inline float bias_of(const AttentionExtents& e, const T* bias, int64_t sample, int64_t head, int64_t row,
                                 int64_t key) {
   return bias != nullptr ? widen(bias[place(e.bias, sample % e.bias_samples, head, row) + key]) : 0.0f;
 }
@@ -86,7 +86,7 @@ __device__ inline float bias_of(const Extents& e, const T* bias, int64_t sample,
 // Writes y and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    attention_kernel(Extents e, const T* q, const T* k, const T* v, const T* bias, T* y, float* statistics) {
+    attention_kernel(AttentionExtents e, const T* q, const T* k, const T* v, const T* bias, T* y, float* statistics) {
   for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
     const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
     LaneRow sums;
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grad_queries_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
-                        const T* bias, T* dq) {
+    grad_queries_kernel(AttentionExtents e, const T* q, const T* k, const T* v, const T* y, const float* statistics,
+                        const T* dy, const T* bias, T* dq) {
   for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
     const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
     const LaneRow slope(dy + place(e.y, sample, head, row), e.depth, lane);
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grad_keys_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
-                     const T* bias, T* dk, T* dv) {
+    grad_keys_kernel(AttentionExtents e, const T* q, const T* k, const T* v, const T* y, const float* statistics,
+                     const T* dy, const T* bias, T* dk, T* dv) {
   for_each_row(e, e.keys, [&](int64_t sample, int64_t head, int64_t key, int lane) {
     const LaneRow row_of_k(k + place(e.k, sample, head, key), e.depth, lane);
     const LaneRow row_of_v(v + place(e.v, sample, head, key), e.depth, lane);
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(kThreads)
 // The gradient of the scores, summed over the samples and heads that have their biases in common.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grad_bias_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
-                     const T* bias, T* dbias) {
-  const Extents own{e.bias_samples, e.bias_heads};
+    grad_bias_kernel(AttentionExtents e, const T* q, const T* k, const T* v, const T* y, const float* statistics,
+                     const T* dy, const T* bias, T* dbias) {
+  const AttentionExtents own{e.bias_samples, e.bias_heads};
   for_each_row(own, e.queries * e.keys, [&](int64_t bias_sample, int64_t bias_head, int64_t score, int lane) {
     const int64_t row = score / e.keys, key = score % e.keys;
     const int64_t last_head = e.bias_heads == 1 ? e.heads : bias_head + 1;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-Extents extents_of(const AttentionProblem& p) {
+AttentionExtents attention_extents(const AttentionProblem& p) {
   return {p.samples, p.heads, p.queries, p.keys,         int(p.depth), p.q,           p.k,
           p.v,       p.y,     p.bias,    p.bias_samples, p.bias_heads, float(p.scale)};
 }
@@ -217,7 +217,7 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
 }
 
 // Whether operands begin, in memory that begins there, at multiples of 16 bytes, as cuDNN's engines want it.
-bool aligned(const AttentionProblem& p) {
+bool has_aligned_rows(const AttentionProblem& p) {
   return (p.q.first | p.k.first | p.v.first) % int64_t(16 / size_of(DataType::Bfloat16)) == 0;
 }
 
@@ -233,7 +233,8 @@ void* operand_at(void* memory, const HeadSteps& steps) {
 std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request, const AttentionProblem& p,
                                                    bool gradient, bool gradient_of_bias = false) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !aligned(p) || turns_as_heads(p) == 0) return nullptr;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !has_aligned_rows(p) || turns_as_heads(p) == 0)
+    return nullptr;
   if (!gradient && !request.has_output(1)) return nullptr;
   return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient, gradient_of_bias));
 }
@@ -265,7 +266,7 @@ GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) 
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
   const AttentionProblem p = checked_problem(request, false);
   if (takes_short_attention(request, p)) return short_attention(request, p);
-  const Extents e = extents_of(p);
+  const AttentionExtents e = attention_extents(p);
   if (auto plan = plan_for(request, p, false)) {
     const int64_t bytes = plan->workspace_bytes();
     return make_kernel(
@@ -297,7 +298,7 @@ std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
 }
 
 template <typename T>
-void launch_grad_bias(const Extents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
+void launch_grad_bias(const AttentionExtents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
   const int64_t scores = e.bias_samples * e.bias_heads * e.queries * e.keys;
   if (scores == 0) return;
   grad_bias_kernel<<<blocks_for(scores * 32, processors), kThreads, 0, stream_of(c)>>>(
@@ -307,7 +308,7 @@ void launch_grad_bias(const Extents& e, const AttentionPlaces& at, int processor
 }
 
 template <typename T>
-void launch_grad(const Extents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
+void launch_grad(const AttentionExtents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
   const T *q = input<T>(c, 0), *k = input<T>(c, at.k), *v = input<T>(c, at.v), *y = input<T>(c, at.y),
           *dy = input<T>(c, at.dy);
   const T* bias = e.bias_samples > 0 ? input<T>(c, at.bias) : nullptr;
@@ -332,7 +333,7 @@ std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
   const bool own_of_bias = request.has_output(p.at.dbias) && !found.of_bias;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const Extents e = extents_of(p);
+    const AttentionExtents e = attention_extents(p);
     const int processors = cuda_context(request).multiprocessors;
     if (!found.plan) {
       return make_kernel([e, at = p.at, processors, own_of_bias](const KernelContext& c) {

@@ -19,11 +19,11 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kRows = 64, kMostDepth = 128, kWarps = kRows / 16, kBlock = kWarps * 32;
+constexpr int kRows = 64, kMostShortDepth = 128, kShortWarps = kRows / 16, kShortBlock = kShortWarps * 32;
 constexpr int kTiles = kRows / 8;  // of eight keys, side by side
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-struct Extents {
+struct ShortExtents {
   int queries, keys, depth, heads;
   int64_t rounds;  // samples that have one bias, or all
   int period;      // samples until the same bias comes again
@@ -42,7 +42,7 @@ using Scores = float[kTiles][4];
 
 // Rows in shared memory, 16 bytes apart from a multiple of 128, so that matrices are read without conflicts.
 template <int kDepth>
-struct Rows {
+struct ShortRows {
   static constexpr int kStride = kDepth + 8;
   Element element[kRows * kStride];
 
@@ -50,7 +50,7 @@ struct Rows {
 
   // Fetches rows of global memory in the background, with zeros past their ends.
   __device__ void fetch(const Element* from, int64_t step, int rows, int depth) {
-    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kBlock) {
+    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kShortBlock) {
       const int row = i / (kDepth / 8), column = i % (kDepth / 8) * 8;
       const bool there = row < rows && column < depth;
       copy_async(at(row, column), there ? from + row * step + column : from, there);
@@ -99,7 +99,7 @@ __device__ inline float row_max(float x) {
 
 // The warp's 16 rows of a, times rows of b as columns.
 template <int kDepth>
-__device__ inline void compare(Scores& scores, const Lane& lane, Rows<kDepth>& a, Rows<kDepth>& b, int keys) {
+__device__ inline void compare(Scores& scores, const Lane& lane, ShortRows<kDepth>& a, ShortRows<kDepth>& b, int keys) {
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t left[4];
@@ -118,7 +118,7 @@ __device__ inline void compare(Scores& scores, const Lane& lane, Rows<kDepth>& a
 // out += the warp's 16 rows of weights, which lie in registers as bfloat16, times rows of b.
 template <int kDepth>
 __device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, const uint32_t (&weights)[kTiles][2],
-                               Rows<kDepth>& b, int keys) {
+                               ShortRows<kDepth>& b, int keys) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; tile += 2) {
     if (tile * 8 >= keys) break;
@@ -135,8 +135,8 @@ __device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, co
 
 // out += 16 columns of weights, from the warp's first, as rows, times rows of b.
 template <int kDepth>
-__device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& lane, Rows<kRows>& weights,
-                                      Rows<kDepth>& b, int queries) {
+__device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& lane, ShortRows<kRows>& weights,
+                                      ShortRows<kDepth>& b, int queries) {
 #pragma unroll
   for (int row = 0; row < kRows; row += 16) {
     if (row >= queries) break;
@@ -154,7 +154,7 @@ __device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& l
 
 // Puts 16 rows of results in place of the warp's own rows.
 template <int kDepth>
-__device__ inline void place(Rows<kDepth>& to, const Lane& lane, const float (&from)[kDepth / 8][4], float factor,
+__device__ inline void place(ShortRows<kDepth>& to, const Lane& lane, const float (&from)[kDepth / 8][4], float factor,
                              float factor_below) {
 #pragma unroll
   for (int tile = 0; tile < kDepth / 8; ++tile) {
@@ -169,7 +169,7 @@ __device__ inline void place(Rows<kDepth>& to, const Lane& lane, const float (&f
 struct Bias {
   uint32_t pair[kTiles][2];
 
-  __device__ Bias(const Extents& e, const Element* bias, const Lane& lane) : pair() {
+  __device__ Bias(const ShortExtents& e, const Element* bias, const Lane& lane) : pair() {
     if (bias == nullptr) return;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -188,7 +188,7 @@ struct Bias {
 };
 
 // Scores become logarithms to the base 2. Those of keys that are not there become minus infinity.
-__device__ inline void add_bias(Scores& scores, const Extents& e, const Bias& bias, const Lane& lane) {
+__device__ inline void add_bias(Scores& scores, const ShortExtents& e, const Bias& bias, const Lane& lane) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -213,15 +213,15 @@ __device__ inline int64_t first_of(const HeadSteps& steps, int64_t sample, int64
 // block.x: a bias of a head; block.y: a share of the samples that have it.
 struct Group {
   int turn, head;
-  __device__ explicit Group(const Extents& e) : turn(int(blockIdx.x) / e.heads), head(int(blockIdx.x) % e.heads) {}
+  __device__ explicit Group(const ShortExtents& e) : turn(int(blockIdx.x) / e.heads), head(int(blockIdx.x) % e.heads) {}
 };
 
 template <int kDepth>
-__global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 4 : 2)
-    short_attention_kernel(Extents e, const Element* q, const Element* k, const Element* v, const Element* biases,
+__global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 4 : 2)
+    short_attention_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* biases,
                            Element* y, float* statistics) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto& [queries, keys, values] = *reinterpret_cast<Rows<kDepth>(*)[3]>(shared);
+  extern __shared__ __align__(16) unsigned char short_memory[];
+  auto& [queries, keys, values] = *reinterpret_cast<ShortRows<kDepth>(*)[3]>(short_memory);
   const Lane lane;
   const Group group(e);
   wait_for_dependencies();
@@ -281,14 +281,15 @@ struct Gradients {
 
 template <int kDepth>
 struct GradientTiles {
-  Rows<kDepth> q, k, v, dy;
-  Rows<kRows> weights, slopes;
+  ShortRows<kDepth> q, k, v, dy;
+  ShortRows<kRows> weights, slopes;
   float means[kRows];
 };
 
 // The mean that Softmax's gradient takes off, for each of the warp's rows: the product of y and dy.
 template <int kDepth>
-__device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane, const Extents& e, const Element* y) {
+__device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane, const ShortExtents& e,
+                                  const Element* y) {
   constexpr int kParts = kDepth / 8, kAtOnce = 32 / kParts;
 #pragma unroll
   for (int each = 0; each < 16 / kAtOnce; ++each) {
@@ -307,11 +308,11 @@ __device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane
 }
 
 template <int kDepth>
-__global__ void __launch_bounds__(kBlock, kDepth <= 64 ? 3 : 2)
-    short_attention_grad_kernel(Extents e, const Element* q, const Element* k, const Element* v, const Element* y,
+__global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 3 : 2)
+    short_attention_grad_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* y,
                                 const float* statistics, const Element* dy, const Element* biases, Gradients d) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto& tiles = *reinterpret_cast<GradientTiles<kDepth>*>(shared);
+  extern __shared__ __align__(16) unsigned char short_memory[];
+  auto& tiles = *reinterpret_cast<GradientTiles<kDepth>*>(short_memory);
   const Lane lane;
   const Group group(e);
   wait_for_dependencies();
@@ -416,7 +417,7 @@ __global__ void __launch_bounds__(32 * kSumRows)
   out[int64_t(blockIdx.x) * scores + score] = narrow<Element>(sum);
 }
 
-Extents extents_of(const AttentionProblem& p) {
+ShortExtents short_extents(const AttentionProblem& p) {
   const int64_t period = p.biased() ? p.bias_samples : 1;
   return {int(p.queries), int(p.keys),   int(p.depth), int(p.heads), p.samples / period,
           int(period),    p.q,           p.k,          p.v,          p.y,
@@ -424,7 +425,7 @@ Extents extents_of(const AttentionProblem& p) {
 }
 
 // `blocks_each`: about how many blocks there are for each multiprocessor.
-dim3 grid_of(const Extents& e, int multiprocessors, int blocks_each) {
+dim3 grid_of(const ShortExtents& e, int multiprocessors, int blocks_each) {
   const int64_t groups = int64_t(e.period) * e.heads;
   const int64_t chunks = (int64_t(multiprocessors) * blocks_each + groups - 1) / groups;
   return dim3(unsigned(groups), unsigned(std::clamp<int64_t>(chunks, 1, std::min<int64_t>(e.rounds, 65535))));
@@ -436,14 +437,14 @@ auto with_depth(int64_t depth, Function function) {
   if (depth <= 16) return function(std::integral_constant<int, 16>{});
   if (depth <= 32) return function(std::integral_constant<int, 32>{});
   if (depth <= 64) return function(std::integral_constant<int, 64>{});
-  return function(std::integral_constant<int, kMostDepth>{});
+  return function(std::integral_constant<int, kMostShortDepth>{});
 }
 
 }  // namespace
 
 bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  const bool fits = p.queries <= kRows && p.keys <= kRows && p.depth <= kMostDepth && p.depth % 8 == 0;
+  const bool fits = p.queries <= kRows && p.keys <= kRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
   if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !fits) return false;
   const HeadSteps all[] = {p.q, p.k, p.v, p.y};
   return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
@@ -452,23 +453,23 @@ bool takes_short_attention(const KernelRequest& request, const AttentionProblem&
 }
 
 std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
-  const Extents e = extents_of(p);
+  const ShortExtents e = short_extents(p);
   const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32);
   return with_depth(p.depth, [&](auto depth) {
     const auto kernel = short_attention_kernel<depth()>;
-    constexpr int kShared = int(3 * sizeof(Rows<depth()>));
+    constexpr int kShared = int(3 * sizeof(ShortRows<depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
     return make_kernel([=, at = p.at, biased = p.biased(), stored = request.has_output(1)](const KernelContext& c) {
-      launch_dependent(kernel, grid, kBlock, kShared, stream_of(c), e, input<Element>(c, 0), input<Element>(c, at.k),
-                       input<Element>(c, at.v), biased ? input<Element>(c, at.bias) : nullptr, output<Element>(c, 0),
-                       stored ? output<float>(c, 1) : nullptr);
+      launch_dependent(kernel, grid, kShortBlock, kShared, stream_of(c), e, input<Element>(c, 0),
+                       input<Element>(c, at.k), input<Element>(c, at.v), biased ? input<Element>(c, at.bias) : nullptr,
+                       output<Element>(c, 0), stored ? output<float>(c, 1) : nullptr);
       check_launch("attention of few rows");
     });
   });
 }
 
 std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const AttentionProblem& p) {
-  const Extents e = extents_of(p);
+  const ShortExtents e = short_extents(p);
   const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 8);
   const bool of_bias = request.has_output(p.at.dbias);
   const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);
@@ -481,7 +482,7 @@ std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const
         [=, at = p.at, biased = p.biased()](const KernelContext& c) {
           float* const own = of_bias ? static_cast<float*>(c.workspace) : nullptr;
           const Gradients d{output<Element>(c, 0), output<Element>(c, at.k), output<Element>(c, at.v), own};
-          launch_dependent(kernel, grid, kBlock, kShared, stream_of(c), e, input<Element>(c, 0),
+          launch_dependent(kernel, grid, kShortBlock, kShared, stream_of(c), e, input<Element>(c, 0),
                            input<Element>(c, at.k), input<Element>(c, at.v), input<Element>(c, at.y),
                            input<float>(c, at.statistics), input<Element>(c, at.dy),
                            biased ? input<Element>(c, at.bias) : nullptr, d);

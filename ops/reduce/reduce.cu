@@ -51,7 +51,7 @@ std::unique_ptr<Kernel> reduction(const KernelRequest& request) {
 }
 
 template <typename Gradient>
-std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> reduction_gradient(const KernelRequest& request) {
   const TensorType& dx = request.outputs[0];
   const Strided walk = reducing_gradient_walk(request);
   const int64_t count = dx.elements();
@@ -86,10 +86,10 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 }
 
 template <typename Reduction>
-void set_kernels(OpRegistry& registry, const std::string& name) {
+void set_reduction(OpRegistry& registry, const std::string& name) {
   registry.find(name)->cuda = reduction<Reduction>;
   if constexpr (Reduction::kGradient) {
-    registry.find("arbalest." + name + "Grad")->cuda = gradient<typename Reduction::Grad>;
+    registry.find("arbalest." + name + "Grad")->cuda = reduction_gradient<typename Reduction::Grad>;
   }
 }
 
@@ -97,7 +97,7 @@ void set_kernels(OpRegistry& registry, const std::string& name) {
 
 void register_reduce_reduce_cuda(OpRegistry& registry) {
 #define ARBALEST_ADD(Name, doc, combination, integers, low, high, term, value, gradient) \
-  set_kernels<reductions::Name>(registry, #Name);
+  set_reduction<reductions::Name>(registry, #Name);
   ARBALEST_REDUCTIONS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   registry.find("arbalest.ReduceTies")->cuda = reduction<reductions::ReduceTies>;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "base/error.h"

@@ -21,7 +21,7 @@ Json json_of(const std::optional<double>& number) {
   return number ? Json(*number) : Json();
 }
 
-std::optional<double> number_in(const Json& line, const char* key) {
+std::optional<double> logged_number(const Json& line, const char* key) {
   const auto found = line.find(key);
   return found == line.end() || found->is_null() ? std::nullopt : std::optional(found->get<double>());
 }
@@ -78,9 +78,9 @@ SweepResult result_of(const Json& line) {
   result.error = line.value("error", "");
   result.metric = line.value("metric", "");
   result.lower = line.value("better", "higher") == "lower";
-  result.value = number_in(line, "value");
+  result.value = logged_number(line, "value");
   result.epoch = line.value("epoch", int64_t{0});
-  result.loss = number_in(line, "loss");
+  result.loss = logged_number(line, "loss");
   result.epochs = line.value("epochs", int64_t{0});
   result.seconds = line.value("seconds", 0.0);
   result.images_per_second = line.value("images_per_second", 0.0);

@@ -43,8 +43,8 @@ struct Depthwise {
 template <bool kForward, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     depthwise_kernel(Depthwise d, int lanes, const T* from, const T* w, const float* bias, T* to) {
-  extern __shared__ float4 shared[];
-  auto* filters = reinterpret_cast<float*>(shared);
+  extern __shared__ float4 depthwise_memory[];
+  auto* filters = reinterpret_cast<float*>(depthwise_memory);
   const int slice = lanes * W, first = int(blockIdx.x) * slice;
   const int in_slice = min(slice, d.channels - first);
   for (int j = int(threadIdx.x); j < in_slice * d.taps; j += kThreads) {
@@ -172,8 +172,8 @@ void run_images(Kind kind, const Depthwise& d, int multiprocessors, cudaStream_t
 }
 
 template <typename T>
-void run(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-         const float* bias, void* result, void* workspace) {
+void run_depthwise(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
+                   const float* bias, void* result, void* workspace) {
   constexpr int kWide = 16 / sizeof(T);
   const Depthwise d(problem);
   const auto with_width = [&](auto width) {
@@ -211,11 +211,11 @@ void run_depthwise_convolution(const ConvolutionProblem& problem, int multiproce
     return run_tiled_depthwise(problem, multiprocessors, stream, a, b, bias, result, workspace);
   }
   if (problem.type == DataType::Float32) {
-    run(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias, result,
-        workspace);
+    run_depthwise(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias,
+                  result, workspace);
   } else {
-    run(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a), static_cast<const __nv_bfloat16*>(b),
-        bias, result, workspace);
+    run_depthwise(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
+                  static_cast<const __nv_bfloat16*>(b), bias, result, workspace);
   }
 }
 

@@ -19,10 +19,10 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-constexpr int kChannels = 2;       // of a thread
-constexpr int kWide = 8;           // pixels of a tile's row; of the larger image if the stride divides them
-constexpr int kMostLanes = 32;     // threads that share a pixel
-constexpr int kTileThreads = 128;  // of a block
+constexpr int kChannels = 2;            // of a thread
+constexpr int kWide = 8;                // pixels of a tile's row; of the larger image if the stride divides them
+constexpr int kMostLanes = 32;          // threads that share a pixel
+constexpr int kDepthwiseThreads = 128;  // of a block
 
 struct Extent {
   int height = 0, width = 0;
@@ -46,16 +46,16 @@ struct Tiling {
         tiles(int(target[0]) * across * down) {
     const int packs = channels / kChannels, slices = (packs + kMostLanes - 1) / kMostLanes;
     lanes = (packs + slices - 1) / slices;
-    rows = kTileThreads / lanes;
+    rows = kDepthwiseThreads / lanes;
   }
   int slices() const { return (channels / kChannels + lanes - 1) / lanes; }
 };
 
-struct Place {
+struct DepthwisePlace {
   int image, row, column;  // of tiles
 };
 
-__device__ inline Place place_of(const Tiling& t, int tile) {
+__device__ inline DepthwisePlace place_of(const Tiling& t, int tile) {
   const unsigned line = unsigned(tile) / unsigned(t.across), image = line / unsigned(t.down);
   return {int(image), int(line - image * unsigned(t.down)), int(unsigned(tile) - line * unsigned(t.across))};
 }
@@ -140,7 +140,7 @@ template <int kTaps, typename T>
 __device__ inline void fetch_filters(float* filters, const Tiling& t, const T* w, bool flipped) {
   const int slice = t.lanes * kChannels, first = int(blockIdx.y) * slice;
   const int in_slice = min(slice, t.channels - first);
-  for (int j = int(threadIdx.x); j < in_slice * kTaps; j += kTileThreads) {
+  for (int j = int(threadIdx.x); j < in_slice * kTaps; j += kDepthwiseThreads) {
     const int tap = j % kTaps;
     filters[(flipped ? kTaps - 1 - tap : tap) * slice + j / kTaps] = widen(w[int64_t(first) * kTaps + j]);
   }
@@ -183,7 +183,7 @@ constexpr int blocks_at_once(int kernel) {  // of a multiprocessor: fewer have m
 
 // The convolution; with stride 1 also the gradient of images, by flipped filters.
 template <int K, int S, typename T>
-__global__ void __launch_bounds__(kTileThreads, blocks_at_once(K))
+__global__ void __launch_bounds__(kDepthwiseThreads, blocks_at_once(K))
     depthwise_tiles_kernel(const Tiling t, bool flipped, const T* from, const T* w, const float* bias, T* to) {
   constexpr int kTall = tall(K, S), kRows = (kTall - 1) * S + K, kColumns = (kWide - 1) * S + K;
   __shared__ __align__(8) float filters[K * K * kMostLanes * kChannels];
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_at_once(K))
   const float2 initial = bias == nullptr ? float2{0, 0} : float2{bias[share.channel], bias[share.channel + 1]};
   const auto* pairs = reinterpret_cast<const float2*>(filters) + share.lane;
   for (int tile = share.tile; tile < t.tiles; tile += int(gridDim.x) * t.rows) {
-    const Place place = place_of(t, tile);
+    const DepthwisePlace place = place_of(t, tile);
     const int y = place.row * kTall, x = place.column * kWide;
     const int first_row = y * S - t.pad.height, first_column = x * S - t.pad.width;
     float2 sums[kTall][kWide];
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_at_once(K))
 // The gradient of images with stride 2. Place u = x + pad of a row gets what windows (u − tap) / 2 send, so that of the
 // taps every other one counts. Tiles begin at even places.
 template <int K, typename T>
-__global__ void __launch_bounds__(kTileThreads, blocks_at_once(K))
+__global__ void __launch_bounds__(kDepthwiseThreads, blocks_at_once(K))
     depthwise_spread_kernel(const Tiling t, const T* from, const T* w, T* to) {
   constexpr int kTall = 4, kBefore = (K - 1) / 2, kRows = kTall / 2 + kBefore, kColumns = kWide / 2 + kBefore;
   __shared__ __align__(8) float filters[K * K * kMostLanes * kChannels];
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_at_once(K))
   const Share share(t);
   const auto* pairs = reinterpret_cast<const float2*>(filters) + share.lane;
   for (int tile = share.tile; tile < t.tiles; tile += int(gridDim.x) * t.rows) {
-    const Place place = place_of(t, tile);
+    const DepthwisePlace place = place_of(t, tile);
     const int v = (t.pad.height & ~1) + place.row * kTall, u = (t.pad.width & ~1) + place.column * kWide;
     const int first_row = v / 2 - kBefore, first_column = u / 2 - kBefore;
     float2 sums[kTall][kWide] = {};
@@ -270,15 +270,15 @@ constexpr int kGradientTall = 2;
 
 // Sums for the filters' gradient over every gridDim.x-th group of tiles of dY: partial[block][channel][tap].
 template <int K, int S, typename T>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kDepthwiseThreads, 3)
     depthwise_filters_kernel(const Tiling t, const T* x, const T* dy, float* partial) {
   constexpr int kAcross = gradient_wide(K), kRows = (kGradientTall - 1) * S + K, kColumns = (kAcross - 1) * S + K;
-  __shared__ float2 scratch[2][kTileThreads];
+  __shared__ float2 scratch[2][kDepthwiseThreads];
   const Share share(t);
   float2 sums[K * K] = {};
   const int step = int(gridDim.x) * t.rows;
   for (int tile = share.tile; tile < t.tiles; tile += step) {
-    const Place place = place_of(t, tile);
+    const DepthwisePlace place = place_of(t, tile);
     const int y = place.row * kGradientTall, column = place.column * kAcross;
     RowsAhead<kAcross, kGradientTall, T> of_result(dy, place.image, y, column, t.to, t.channels, share.channel);
     RowsAhead<kColumns, 2, T> rows(x, place.image, y * S - t.pad.height, column * S - t.pad.width, t.from, t.channels,
@@ -387,7 +387,7 @@ void run_filters(const ConvolutionProblem& p, int multiprocessors, cudaStream_t 
   const int blocks = gradient_blocks(t, multiprocessors), count = int(element_count(p.w));
   with_form(p, [&](auto kernel, auto stride) {
     depthwise_filters_kernel<kernel.value, stride.value>
-        <<<grid_of(t, blocks), kTileThreads, 0, stream>>>(t, x, dy, partial);
+        <<<grid_of(t, blocks), kDepthwiseThreads, 0, stream>>>(t, x, dy, partial);
   });
   check_launch("depthwise gradient of filters");
   const unsigned groups = unsigned((count + kTotalsAcross - 1) / kTotalsAcross);
@@ -403,8 +403,8 @@ void run_filters(const ConvolutionProblem& p, int multiprocessors, cudaStream_t 
 }
 
 template <typename T>
-void run(const ConvolutionProblem& p, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-         const float* bias, void* result, void* workspace) {
+void run_depthwise_tiles(const ConvolutionProblem& p, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
+                         const float* bias, void* result, void* workspace) {
   if (p.kind == Kind::GradWeight) {
     return run_filters(p, multiprocessors, stream, a, b, result, static_cast<float*>(workspace));
   }
@@ -416,13 +416,13 @@ void run(const ConvolutionProblem& p, int multiprocessors, cudaStream_t stream, 
       const Extent pad = padding(p);
       const Tiling t(p, p.y, p.x, pad, 4, kWide, {pad.height & 1, pad.width & 1});
       depthwise_spread_kernel<K>
-          <<<grid_of(t, blocks_of(t, multiprocessors, blocks_at_once(K))), kTileThreads, 0, stream>>>(t, a, b, to);
+          <<<grid_of(t, blocks_of(t, multiprocessors, blocks_at_once(K))), kDepthwiseThreads, 0, stream>>>(t, a, b, to);
     } else {
       const Extent pad = gradient ? Extent{K - 1 - padding(p).height, K - 1 - padding(p).width} : padding(p);
       const Tiling t(p, gradient ? p.y : p.x, gradient ? p.x : p.y, pad, tall(K, S), kWide);
       depthwise_tiles_kernel<K, S>
-          <<<grid_of(t, blocks_of(t, multiprocessors, blocks_at_once(K))), kTileThreads, 0, stream>>>(t, gradient, a, b,
-                                                                                                      bias, to);
+          <<<grid_of(t, blocks_of(t, multiprocessors, blocks_at_once(K))), kDepthwiseThreads, 0, stream>>>(
+              t, gradient, a, b, bias, to);
     }
   });
   check_launch("depthwise convolution");
@@ -455,11 +455,11 @@ void run_tiled_depthwise(const ConvolutionProblem& problem, int multiprocessors,
                          const void* b, const float* bias, void* result, void* workspace) {
   require_alignment("depthwise convolution", {a, b, result});
   if (problem.type == DataType::Float32) {
-    run(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias, result,
-        workspace);
+    run_depthwise_tiles(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b),
+                        bias, result, workspace);
   } else {
-    run(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a), static_cast<const __nv_bfloat16*>(b),
-        bias, result, workspace);
+    run_depthwise_tiles(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
+                        static_cast<const __nv_bfloat16*>(b), bias, result, workspace);
   }
 }
 

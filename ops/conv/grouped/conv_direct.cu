@@ -11,12 +11,12 @@ using namespace cuda;
 
 namespace {
 
-struct Extents {
+struct DirectExtents {
   int channels, filters, group_channels, group_filters, taps;
   int64_t images, pixels, out_pixels;
   DeviceWindow window;
 
-  explicit Extents(const ConvolutionProblem& p)
+  explicit DirectExtents(const ConvolutionProblem& p)
       : channels(int(p.x[1])),
         filters(int(p.w[0])),
         group_channels(int(p.w[1])),
@@ -30,7 +30,8 @@ struct Extents {
 
 // y: (N,…,K), one thread an element.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_kernel(Extents e, const T* x, const T* w, const float* bias, T* y) {
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(DirectExtents e, const T* x, const T* w, const float* bias, T* y) {
   const int64_t count = e.images * e.out_pixels * e.filters;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const PixelPlace place(i, e.window.out, e.filters);
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Extents e, const T* x
 
 // dx: (N,…,C), one thread an element.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) grad_input_kernel(Extents e, const T* dy, const T* w, T* dx) {
+__global__ void __launch_bounds__(kThreads) grad_input_kernel(DirectExtents e, const T* dy, const T* w, T* dx) {
   const int64_t count = e.images * e.pixels * e.channels;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const PixelPlace place(i, e.window.in, e.channels);
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) grad_input_kernel(Extents e, const T
 
 // dw: (K,…,C/g), one block an element.
 template <typename T, typename Out>
-__global__ void __launch_bounds__(kThreads) grad_weight_kernel(Extents e, const T* x, const T* dy, Out* dw) {
+__global__ void __launch_bounds__(kThreads) grad_weight_kernel(DirectExtents e, const T* x, const T* dy, Out* dw) {
   const int64_t count = int64_t(e.filters) * e.taps * e.group_channels;
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
     const int within = int(i % e.group_channels), tap = int(i / e.group_channels % e.taps);
@@ -86,9 +87,9 @@ __global__ void __launch_bounds__(kThreads) grad_weight_kernel(Extents e, const 
 }
 
 template <typename T>
-void run(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-         const float* bias, void* result) {
-  const Extents extents(problem);
+void run_direct(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
+                const float* bias, void* result) {
+  const DirectExtents extents(problem);
   const int64_t count = element_count(problem.output_shape());
   if (count == 0) return;
   switch (problem.kind) {
@@ -119,10 +120,11 @@ void run(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t st
 void run_direct_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
                             const void* b, const float* bias, void* result) {
   if (problem.type == DataType::Float32) {
-    run(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias, result);
+    run_direct(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias,
+               result);
   } else {
-    run(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a), static_cast<const __nv_bfloat16*>(b),
-        bias, result);
+    run_direct(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
+               static_cast<const __nv_bfloat16*>(b), bias, result);
   }
 }
 

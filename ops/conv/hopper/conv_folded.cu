@@ -16,7 +16,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kTimed = "folded rows 3";
+constexpr const char* kFoldedTimed = "folded rows 3";
 constexpr int kSlice = 64;  // channels of a block
 
 FoldedTiling tiling_of(const ConvolutionProblem& problem, int64_t tiles_per_block) {
@@ -109,7 +109,8 @@ double folded_gradient_microseconds(CudaContext& context, const ConvolutionProbl
     run_folded_gradient(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
                         with.workspace.data());
   };
-  return own_microseconds(context, kTimed, problem, folded_gradient_workspace(problem, context.multiprocessors), call);
+  return own_microseconds(context, kFoldedTimed, problem, folded_gradient_workspace(problem, context.multiprocessors),
+                          call);
 }
 
 }  // namespace arbalest

@@ -14,7 +14,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-const std::string kTimed = "halo 3 ";
+const std::string kHaloTimed = "halo 3 ";
 
 constexpr int kAllParts = kHaloInner / 16;
 
@@ -23,8 +23,8 @@ dim3 grid_of(const Shape& image, int columns, int64_t chunk_pixels) {
 }
 
 template <int kColumns, int kHalves, bool kTransposed, int kParts, typename Epilogue>
-void launch_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                 const void* filter, void* result, const Epilogue& epilogue) {
+void launch_halo_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                      const void* filter, void* result, const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const int64_t inner = kTransposed ? problem.y[1] : problem.x[1], width = kTaps * problem.w[1];
   const HaloTiling tiling = halo_tiling<kColumns>(image, inner, chunk_pixels);
@@ -39,20 +39,20 @@ void launch_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaSt
 }
 
 template <bool kTransposed, typename Epilogue>
-void launch(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-            const void* filter, void* result, const Epilogue& epilogue) {
+void launch_halo(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                 const void* filter, void* result, const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image).places == 64;
   if constexpr (!kTransposed) {
     if (narrow && problem.x[1] <= 16) {  // colours
-      const auto few = half ? launch_form<64, 1, false, 1, Epilogue> : launch_form<64, 2, false, 1, Epilogue>;
+      const auto few = half ? launch_halo_form<64, 1, false, 1, Epilogue> : launch_halo_form<64, 2, false, 1, Epilogue>;
       return few(problem, chunk_pixels, stream, a, filter, result, epilogue);
     }
   }
-  const auto form = narrow ? (half ? launch_form<64, 1, kTransposed, kAllParts, Epilogue>
-                                   : launch_form<64, 2, kTransposed, kAllParts, Epilogue>)
-                           : (half ? launch_form<128, 1, kTransposed, kAllParts, Epilogue>
-                                   : launch_form<128, 2, kTransposed, kAllParts, Epilogue>);
+  const auto form = narrow ? (half ? launch_halo_form<64, 1, kTransposed, kAllParts, Epilogue>
+                                   : launch_halo_form<64, 2, kTransposed, kAllParts, Epilogue>)
+                           : (half ? launch_halo_form<128, 1, kTransposed, kAllParts, Epilogue>
+                                   : launch_halo_form<128, 2, kTransposed, kAllParts, Epilogue>);
   form(problem, chunk_pixels, stream, a, filter, result, epilogue);
 }
 
@@ -77,7 +77,7 @@ double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem
   const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
     run_halo_convolution(problem, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data());
   };
-  return own_microseconds(context, kTimed, problem, 0, call);
+  return own_microseconds(context, kHaloTimed, problem, 0, call);
 }
 
 double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
@@ -87,21 +87,21 @@ double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem
   };
   const Shape& image = problem.output_shape();
   const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
-  return own_microseconds(context, kTimed + std::to_string(chunk_pixels), problem, workspace, call);
+  return own_microseconds(context, kHaloTimed + std::to_string(chunk_pixels), problem, workspace, call);
 }
 
 void run_halo_convolution(const ConvolutionProblem& problem, cudaStream_t stream, const void* a, const void* filter,
                           const void* bias, void* result) {
   const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape());
   if (problem.kind == Kind::GradInput) {
-    launch<true>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{nullptr});
+    launch_halo<true>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{nullptr});
     return;
   }
   const auto* added = problem.kind == Kind::ForwardBias ? static_cast<const float*>(bias) : nullptr;
   if (problem.relu) {
-    launch<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<true>{added});
+    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<true>{added});
   } else {
-    launch<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{added});
+    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{added});
   }
 }
 
@@ -109,9 +109,9 @@ void run_halo_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels
                          const void* filter, void* result, void* partials) {
   const TileStatistics epilogue{static_cast<Partial*>(partials)};
   if (problem.kind == Kind::GradInput) {
-    launch<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_halo<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
   } else {
-    launch<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
   }
 }
 
@@ -119,8 +119,8 @@ void run_halo_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pix
                             const void* dy, const void* filter, const GradientOf<__nv_bfloat16>& from, Mask mask,
                             bool two, void* g, void* partials) {
   with_mask(mask, two, [&](auto kind, auto sum) {
-    launch<true>(problem, chunk_pixels, stream, dy, filter, g,
-                 TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
+    launch_halo<true>(problem, chunk_pixels, stream, dy, filter, g,
+                      TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
   });
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-const std::string kTimed = "pointwise 3 ";
+const std::string kPointwiseTimed = "pointwise 3 ";
 
 template <int kColumns>
 dim3 grid_of(const Shape& image, int64_t chunk_pixels) {
@@ -22,8 +22,8 @@ dim3 grid_of(const Shape& image, int64_t chunk_pixels) {
 }
 
 template <int kColumns, bool kTransposed, typename Epilogue>
-void launch_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                 const void* filter, void* result, const Epilogue& epilogue) {
+void launch_pointwise_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                           const void* filter, void* result, const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const int64_t pixels = image[0] * image[2] * image[3], inner = kTransposed ? problem.y[1] : problem.x[1];
   const PointwiseTiling tiling = pointwise_tiling<kColumns>(pixels, image[1], inner, chunk_pixels);
@@ -37,10 +37,11 @@ void launch_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaSt
 }
 
 template <bool kTransposed, typename Epilogue>
-void launch(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-            const void* filter, void* result, const Epilogue& epilogue) {
-  const auto form = pointwise_slice_channels(problem.output_shape()) == 64 ? launch_form<64, kTransposed, Epilogue>
-                                                                           : launch_form<128, kTransposed, Epilogue>;
+void launch_pointwise(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                      const void* filter, void* result, const Epilogue& epilogue) {
+  const auto form = pointwise_slice_channels(problem.output_shape()) == 64
+                        ? launch_pointwise_form<64, kTransposed, Epilogue>
+                        : launch_pointwise_form<128, kTransposed, Epilogue>;
   form(problem, chunk_pixels, stream, a, filter, result, epilogue);
 }
 
@@ -61,16 +62,16 @@ double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& pr
   };
   const Shape& image = problem.output_shape();
   const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
-  return own_microseconds(context, kTimed + std::to_string(chunk_pixels), problem, workspace, call);
+  return own_microseconds(context, kPointwiseTimed + std::to_string(chunk_pixels), problem, workspace, call);
 }
 
 void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
                               const void* a, const void* filter, void* result, void* partials) {
   const TileStatistics epilogue{static_cast<Partial*>(partials)};
   if (problem.kind == Kind::GradInput) {
-    launch<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_pointwise<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
   } else {
-    launch<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_pointwise<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
   }
 }
 
@@ -78,16 +79,16 @@ void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chun
                                  const void* dy, const void* filter, const GradientOf<__nv_bfloat16>& from, Mask mask,
                                  bool two, void* g, void* partials) {
   with_mask(mask, two, [&](auto kind, auto sum) {
-    launch<true>(problem, chunk_pixels, stream, dy, filter, g,
-                 TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
+    launch_pointwise<true>(problem, chunk_pixels, stream, dy, filter, g,
+                           TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
   });
 }
 
 void run_pointwise_pair_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
                                       const void* dy, const void* filter, const PairGradientOf<__nv_bfloat16>& from,
                                       void* g, void* partials, void* partials2) {
-  launch<true>(problem, chunk_pixels, stream, dy, filter, g,
-               TilePairGradientSums{from, static_cast<Partial*>(partials), static_cast<Partial*>(partials2)});
+  launch_pointwise<true>(problem, chunk_pixels, stream, dy, filter, g,
+                         TilePairGradientSums{from, static_cast<Partial*>(partials), static_cast<Partial*>(partials2)});
 }
 
 }  // namespace arbalest

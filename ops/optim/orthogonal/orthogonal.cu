@@ -15,7 +15,7 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kBlock = 512, kWarps = kBlock / 32;
+constexpr int kOrthogonalBlock = 512, kOrthogonalWarps = kOrthogonalBlock / 32;
 constexpr int kMostRows = 128;  // a warp has so many rows of 16 columns in registers
 constexpr int kLoads = 8;       // of a thread from global memory, under way at once
 
@@ -90,7 +90,7 @@ struct Sums {
 template <typename F>
 __device__ void for_each_part(int side, F f) {
   const int across = side / 16;
-  for (int part = int(threadIdx.x) / 32; part < across * across; part += kWarps) {
+  for (int part = int(threadIdx.x) / 32; part < across * across; part += kOrthogonalWarps) {
     f(part / across * 16, part % across * 16);
   }
 }
@@ -99,10 +99,10 @@ __device__ void for_each_part(int side, F f) {
 __device__ void fetch(const MatrixPlace& place, const SmallExtents& e, const float* values, const SharedMatrix& x) {
   auto* packs = reinterpret_cast<Pack<Element, 8>*>(x.element);
   const int count = e.elements_of_x() / 8;
-  for (int i = int(threadIdx.x); i < count; i += kBlock) packs[i] = Pack<Element, 8>{};
+  for (int i = int(threadIdx.x); i < count; i += kOrthogonalBlock) packs[i] = Pack<Element, 8>{};
   __syncthreads();
   double squares = 0;
-  for (int row = int(threadIdx.x) / 32; row < place.rows; row += kWarps) {
+  for (int row = int(threadIdx.x) / 32; row < place.rows; row += kOrthogonalWarps) {
     for (int first = int(threadIdx.x) % 32; first < place.columns; first += 32 * kLoads) {
       float value[kLoads];
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ void fetch(const MatrixPlace& place, const SmallExtents& e, const flo
     }
   }
   const auto share = float(1 / (sqrt(block_sum(squares)) + MuonTurns::kEpsilon));
-  for (int i = int(threadIdx.x); i < count; i += kBlock) {
+  for (int i = int(threadIdx.x); i < count; i += kOrthogonalBlock) {
     Pack<Element, 8> pack = packs[i];
 #pragma unroll
     for (Element& each : pack.element) each = narrow<Element>(share * widen(each));
@@ -130,7 +130,7 @@ __device__ void fetch(const MatrixPlace& place, const SmallExtents& e, const flo
 
 // X ← aX + BX, each warp columns of its own.
 __device__ void advance(const SmallExtents& e, const SharedMatrix& b, const SharedMatrix& x) {
-  for (int column = int(threadIdx.x) / 32 * 16; column < e.more; column += kWarps * 16) {
+  for (int column = int(threadIdx.x) / 32 * 16; column < e.more; column += kOrthogonalWarps * 16) {
     uint32_t right[kMostRows / 16][4];
 #pragma unroll
     for (int k = 0; k < kMostRows; k += 16) {
@@ -152,7 +152,8 @@ __device__ void advance(const SmallExtents& e, const SharedMatrix& b, const Shar
 }
 
 // A block a matrix.
-__global__ void __launch_bounds__(kBlock, 2) orthogonal_kernel(const MatrixPlace* places, MatrixArrays arrays) {
+__global__ void __launch_bounds__(kOrthogonalBlock, 2)
+    orthogonal_kernel(const MatrixPlace* places, MatrixArrays arrays) {
   extern __shared__ uint4 orthogonal_shared[];
   if (arrays.idle()) return;
   const MatrixPlace place = places[blockIdx.x];
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kBlock, 2) orthogonal_kernel(const MatrixPlace
     advance(e, b, x);
     __syncthreads();
   }
-  for (int row = int(threadIdx.x) / 32; row < place.rows; row += kWarps) {
+  for (int row = int(threadIdx.x) / 32; row < place.rows; row += kOrthogonalWarps) {
     for (int column = int(threadIdx.x) % 32; column < place.columns; column += 32) {
       values[int64_t(row) * place.columns + column] =
           place.scale * widen(*(e.tall ? x.at(column, row) : x.at(row, column)));
@@ -404,7 +405,7 @@ OrthogonalMatrices::~OrthogonalMatrices() = default;
 
 void OrthogonalMatrices::run(const MatrixArrays& arrays, void* workspace, cudaStream_t stream) const {
   if (small_count_ > 0) {
-    orthogonal_kernel<<<unsigned(small_count_), kBlock, size_t(small_shared_), stream>>>(
+    orthogonal_kernel<<<unsigned(small_count_), kOrthogonalBlock, size_t(small_shared_), stream>>>(
         static_cast<const MatrixPlace*>(small_.data()), arrays);
     check_launch("orthogonal matrices");
   }

@@ -69,7 +69,7 @@ std::vector<json> objects_in(const std::string& text) {
   return objects;
 }
 
-std::optional<double> number_in(const json& object, const std::string& key) {
+std::optional<double> event_number(const json& object, const std::string& key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
 }
@@ -169,17 +169,17 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
       resumed = kind == "resume";
       ended = false;
       if (resumed) result.joules = 0;  // a part of it was not counted
-      if (!resumed) result.setup_seconds = number_in(event, "setup_seconds").value_or(0);
+      if (!resumed) result.setup_seconds = event_number(event, "setup_seconds").value_or(0);
       result.peak_bytes = event.value("planned_peak_bytes", int64_t{0});
     } else if (kind == "kept" && !resumed) {  // samples that were read into a cache before training began
-      result.setup_seconds += number_in(event, "seconds").value_or(0);
+      result.setup_seconds += event_number(event, "seconds").value_or(0);
     } else if (kind == "validation") {
-      const auto value = number_in(event, rule.metric);
+      const auto value = event_number(event, rule.metric);
       if (!value) continue;
       result.curve.push_back({event.value("epoch", 0.0), event.value("seconds", 0.0), *value});
     } else if (kind == "end") {
       ended = true;
-      if (!resumed) result.setup_seconds = number_in(event, "setup_seconds").value_or(result.setup_seconds);
+      if (!resumed) result.setup_seconds = event_number(event, "setup_seconds").value_or(result.setup_seconds);
       result.taken_bytes = event.value("taken_bytes", int64_t{-1});
       result.seconds = event.value("seconds", 0.0);
       result.epochs = event.value("epoch", 0.0);
@@ -196,18 +196,18 @@ void read_peer(const std::string& output, double seconds, const std::optional<Ac
   const char* const needed = training ? "final" : "images_per_second";
   bool found = false;
   for (const json& object : objects_in(output)) {
-    const auto rate = number_in(object, "images_per_second");
-    result.images_per_second = (rate ? rate : number_in(object, "img_s")).value_or(result.images_per_second);
+    const auto rate = event_number(object, "images_per_second");
+    result.images_per_second = (rate ? rate : event_number(object, "img_s")).value_or(result.images_per_second);
     if (!training) {
       found = found || result.images_per_second > 0;
       continue;
     }
-    const auto last = number_in(object, "final");
+    const auto last = event_number(object, "final");
     if (!last) continue;
     found = true;
     result.curve.clear();
-    result.seconds = number_in(object, "seconds").value_or(seconds);
-    result.setup_seconds = number_in(object, "setup_seconds").value_or(0);
+    result.seconds = event_number(object, "seconds").value_or(seconds);
+    result.setup_seconds = event_number(object, "setup_seconds").value_or(0);
     result.curve = times_in(object);
     for (const double target : rule ? rule->targets : std::vector<double>()) {
       const bool met = rule->lower ? *last <= target : *last >= target;

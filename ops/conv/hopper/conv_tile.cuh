@@ -230,8 +230,7 @@ class TileWriter {
   __device__ void write(const float (&sum)[kColumns / 2], const Pixels& pixel, bool first) {
     const int lane = t() % 32, warp = t() / 32, pack = t() % kPacks, row = t() / kPacks;
     hopper::meet<128>(1 + group());  // earlier staged values have been read
-    uint32_t place =
-        shared_address(staging_) + (warp * 16 + lane % 16) * (kColumns * 2) + (lane % 8 ^ lane / 16) * 16;
+    uint32_t place = shared_address(staging_) + (warp * 16 + lane % 16) * (kColumns * 2) + (lane % 8 ^ lane / 16) * 16;
     asm volatile("" : "+r"(place));  // keeps addresses made of it out of registers from tile to tile
 #pragma unroll
     for (int j = 0; j < kPacks; j += 2) {

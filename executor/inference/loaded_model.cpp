@@ -65,7 +65,7 @@ void LoadedModel::put_weights(const SessionOptions& options) {
     }
     check_alike(*options.ranks, {{"weights", sum_of(sums)}});
   }
-  for (const Replica& replica : planned().replicas) put_values(*binding, replica, content);
+  for (const Replica& replica : planned().replicas) put_values(*binding, replica, loop().graph, content);
 }
 
 void LoadedModel::name_classes(const WeightsFile* file) {

@@ -288,6 +288,14 @@ void Binding::put(const Operand& to, int64_t tick, const std::vector<std::byte>&
   device_of(to).upload(address(to, tick), content.data(), int64_t(content.size()));
 }
 
+void Binding::put_zeros(const Operand& to, int64_t bytes) const {
+  const std::vector<std::byte> zeros(size_t(std::min<int64_t>(bytes, 1 << 22)));
+  for (int64_t at = 0; at < bytes; at += int64_t(zeros.size())) {
+    const auto count = std::min<int64_t>(int64_t(zeros.size()), bytes - at);
+    device_of(to).upload(address(to, 0) + at, zeros.data(), count);
+  }
+}
+
 std::vector<std::byte> Binding::get(const Operand& from, int64_t tick, int64_t bytes) const {
   std::vector<std::byte> content(size_t(bytes), std::byte{0});
   device_of(from).download(content.data(), address(from, tick), bytes);

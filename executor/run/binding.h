@@ -64,6 +64,7 @@ class Binding {
   std::byte* address(BufferId buffer, int64_t tick) const { return address(Operand{buffer, 0, 0}, tick); }
   // Copy to and from the memory of an operand, before the plan starts or once it is at rest.
   void put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const;
+  void put_zeros(const Operand& to, int64_t bytes) const;  // for instance 0
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;

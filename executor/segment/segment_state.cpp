@@ -20,11 +20,10 @@ void SegmentState::put(InitialValues values) {
   if (arenas.frozen != kNone) frozen_ = values.at(arenas.frozen);
   add_frozen(training(), values);
   starts_.assign(size_t(clock_.times().learners), {});
-  for (const Replica& replica : learners()) put_values(binding_, replica, values);
-  RunState state;
-  state.moving_average.weights = values.at(arenas.weights);
-  state.averages = {{values.at(arenas.weights), values.at(arenas.weights)}};
-  put_averages(state);
+  for (const Replica& replica : learners()) put_values(binding_, replica, training().graph, values);
+  const std::vector<std::byte>& weights = values.at(arenas.weights);
+  for (size_t device = 0; device < plan_.handles.averages.size(); ++device) put_average(device, 0, weights, weights);
+  put_moving_average({}, weights);
   put_validation();
 }
 
@@ -80,21 +79,30 @@ bool SegmentState::has_hosts_of(const RunState& state) const {
 }
 
 // Averaging n reads slot n mod 2 as z and the other as z_prev.
-void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
-  for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {
-    const Operand models{plan_.handles.averages[device], 0, 0};
-    const AverageState& own =
-        state.averages.size() == 1 ? state.averages[0] : state.averages[average_of(int32_t(device))];
-    binding_.put(models, averagings, own.now);
-    binding_.put(models, averagings + 1, own.before);
-  }
-  const MovingAverageProgress progress{state.moving_average.updates, state.moving_average.within};
+void SegmentState::put_average(size_t device, int64_t averagings, const std::vector<std::byte>& now,
+                               const std::vector<std::byte>& before) const {
+  const Operand models{plan_.handles.averages[device], 0, 0};
+  binding_.put(models, averagings, now);
+  binding_.put(models, averagings + 1, before);
+}
+
+void SegmentState::put_moving_average(const MovingAverageProgress& progress,
+                                      const std::vector<std::byte>& weights) const {
   std::vector<std::byte> bytes(sizeof progress);
   std::memcpy(bytes.data(), &progress, sizeof progress);
   for (const MovingAverageBuffers& buffers : plan_.handles.moving_averages) {
-    binding_.put({buffers.weights, 0, 0}, 0, state.moving_average.weights);
+    binding_.put({buffers.weights, 0, 0}, 0, weights);
     binding_.put({buffers.progress, 0, 0}, 0, bytes);
   }
+}
+
+void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
+  for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {
+    const AverageState& own =
+        state.averages.size() == 1 ? state.averages[0] : state.averages[average_of(int32_t(device))];
+    put_average(device, averagings, own.now, own.before);
+  }
+  put_moving_average({state.moving_average.updates, state.moving_average.within}, state.moving_average.weights);
 }
 
 // Adds the frozen values, in the precisions that the loop reads.
@@ -118,7 +126,7 @@ void SegmentState::put_learners(const RunState& state, int64_t first_learner) co
     for (size_t k = 0; k < arenas.slots.size(); ++k) set(arenas.slots[k].value, learner.slots[k]);
     set(arenas.statistics, learner.statistics);
     if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(learner.weights));
-    put_values(binding_, replica, values);
+    put_values(binding_, replica, training().graph, values);
   }
 }
 
@@ -128,7 +136,7 @@ void SegmentState::put_validation() const {
     const Loop& loop = *prepared_.program.find(role);
     InitialValues values = initial_values(loop, source, drawn_, {loop.arenas.weights, loop.arenas.frozen});
     add_frozen(loop, values);
-    for (const Replica& replica : plan_.handles.find(role)->replicas) put_values(binding_, replica, values);
+    for (const Replica& replica : plan_.handles.find(role)->replicas) put_values(binding_, replica, loop.graph, values);
   };
   if (plan_.handles.find(LoopRole::Validate)) put(LoopRole::Validate, *prepared_.validation);
   if (plan_.handles.find(LoopRole::Recalibrate)) put(LoopRole::Recalibrate, *prepared_.training);

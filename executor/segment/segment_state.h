@@ -13,6 +13,8 @@
 
 namespace arbalest {
 
+struct MovingAverageProgress;
+
 class SegmentState {
  public:
   // Keeps the references. `drawn`: how initial values are made of what no other state fills.
@@ -44,6 +46,9 @@ class SegmentState {
   const Loop& training() const { return prepared_.program.training(); }
   const std::vector<Replica>& learners() const { return plan_.handles.loops.front().replicas; }
   void put_learners(const RunState& state, int64_t first_learner = 0) const;
+  void put_average(size_t device, int64_t averagings, const std::vector<std::byte>& now,
+                   const std::vector<std::byte>& before) const;
+  void put_moving_average(const MovingAverageProgress& progress, const std::vector<std::byte>& weights) const;
   void put_averages(const RunState& state, int64_t averagings = 0) const;
   bool has_hosts_of(const RunState& state) const;
   void put_validation() const;

@@ -33,6 +33,12 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
     const bool lowered = id == loop.arenas.weights_lowered || id == loop.arenas.frozen_lowered;
     const bool stored = value.view.base == kNone && value.role != Role::Activation && !lowered;
     if (!stored || in_slots || filled_elsewhere) continue;
+    const auto& slots = loop.arenas.slots;
+    const bool is_slot = std::any_of(slots.begin(), slots.end(), [id](const auto& slot) { return slot.value == id; });
+    if (is_slot && starts_as_zeros(graph, id)) {
+      content.emplace(id, std::vector<std::byte>());
+      continue;
+    }
     std::vector<std::byte> bytes = value.role == Role::Input ? resident_input(loop, id, source)
                                                              : initial_content(graph, id, start.seed, start.threads);
     if (start.file) adopt_tensors(*start.file, graph, id, bytes);
@@ -47,10 +53,15 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
   return content;
 }
 
-void put_values(const Binding& binding, const Replica& replica, const InitialValues& content) {
+void put_values(const Binding& binding, const Replica& replica, const Graph& graph, const InitialValues& content) {
   for (const auto& [value, bytes] : content) {
     const Operand& home = replica.placement.of[size_t(value)];
-    if (home.buffer != kNone) binding.put(home, 0, bytes);
+    if (home.buffer == kNone) continue;
+    if (bytes.empty()) {
+      binding.put_zeros(home, graph.values[size_t(value)].type.bytes());
+    } else {
+      binding.put(home, 0, bytes);
+    }
   }
 }
 

@@ -20,12 +20,13 @@ struct Initialisation {
 
 // Initial content of a replica's memory, by value: weights, optimiser state and statistics from `start`, and the batch
 // of a resident source, which never changes, from `source`. Values in `without` are left out, since others fill them
-// and drawing weights takes a while.
+// and drawing weights takes a while. A slot of the optimiser that starts as zeros is empty here: of large models the
+// host would need that memory twice.
 using InitialValues = std::map<ValueId, std::vector<std::byte>>;
 InitialValues initial_values(const Loop& loop, const Source& source, const Initialisation& start,
                              const std::vector<ValueId>& without = {});
 
 // Writes the content into the replica's memory, before a run.
-void put_values(const Binding& binding, const Replica& replica, const InitialValues& content);
+void put_values(const Binding& binding, const Replica& replica, const Graph& graph, const InitialValues& content);
 
 }  // namespace arbalest

@@ -116,6 +116,13 @@ std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_
   return content;
 }
 
+bool starts_as_zeros(const Graph& graph, ValueId base) {
+  if (!starts_as_zeros(graph.values[size_t(base)])) return false;
+  const std::vector<ValueId> parts = members(graph, base);
+  return std::all_of(parts.begin(), parts.end(),
+                     [&](ValueId member) { return starts_as_zeros(graph.values[size_t(member)]); });
+}
+
 std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
   std::vector<std::byte> lowered(floats.size() / 2);
   for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {

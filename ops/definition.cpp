@@ -65,6 +65,19 @@ int64_t int_attribute_from(const Node& node, std::string_view name, int64_t leas
   return value;
 }
 
+bool is_given(const Node& node, const AttributeSpec& spec) {
+  const Attribute* value = node.attributes.find(spec.name);
+  return value && spec.fallback && convert(*value, spec.kind) != spec.fallback;
+}
+
+void refuse_unread(const Node& node, const AttributeSpec& spec, std::string_view choice, const std::string& chosen,
+                   const std::vector<std::string>& readers) {
+  const bool reads = std::find(readers.begin(), readers.end(), chosen) != readers.end();
+  if (reads || readers.empty() || !is_given(node, spec)) return;
+  fail(node, fmt::format("attribute '{}' belongs to {} \"{}\"; \"{}\" has none: {} takes it out", spec.name, choice,
+                         fmt::join(readers, "\" or \""), chosen, to_string(*spec.fallback)));
+}
+
 std::vector<bool> named_axes(const InferContext& context, int64_t rank) {
   std::vector<bool> named(size_t(rank), false);
   for (const int64_t axis : context.ints("axes")) {

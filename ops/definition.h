@@ -33,6 +33,13 @@ bool flag_attribute(const Node& node, std::string_view name);
 // An int attribute of at least `least`.
 int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
 
+// True if the node gives the attribute another value than the default.
+bool is_given(const Node& node, const AttributeSpec& spec);
+// Fails if the node gives the attribute and only other choices read it, as it would have no effect: the attribute
+// `choice` ("optimizer") is `chosen`. Without readers every choice may have the attribute.
+void refuse_unread(const Node& node, const AttributeSpec& spec, std::string_view choice, const std::string& chosen,
+                   const std::vector<std::string>& readers);
+
 // True for each of `rank` axes that the attribute or operand `axes` names, each once. Negative ones count from the end.
 std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 

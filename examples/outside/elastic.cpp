@@ -15,7 +15,7 @@ namespace {
 
 class Elastic final : public Strategy {
  public:
-  Elastic() : Strategy({.name = "elastic", .averages_models = true}) {}
+  Elastic() : Strategy({.name = "elastic", .averages_models = true, .reads = {"every", "alpha", "growth"}}) {}
 
   // z on each device.
   void add_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& /*clocks*/,

@@ -105,6 +105,7 @@ struct FileOptions {        // paths; "" for none
   std::string trace;               // written at the end
   // Changes that the command line made in the graph's file, kept with saved weights; none: the graph is no file's.
   std::optional<std::vector<std::string>> overrides;
+  bool rescues = true;  // a model that `save` cannot take is written to another place, and otherwise the run fails
 };
 
 // The action taken if a run's loss is no longer finite.

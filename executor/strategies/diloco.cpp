@@ -25,6 +25,7 @@ class Diloco final : public Strategy {
       : Strategy({.name = "diloco",
                   .averages_models = true,
                   .replaces_models = true,
+                  .reads = {"every", "beta", "momentum", "growth"},
                   .every = 50,
                   .beta = 0.7,
                   .momentum = 0.9}) {}

@@ -17,7 +17,8 @@ class Local final : public Strategy {
                   .averages_models = true,
                   .replaces_models = true,
                   .averages_hosts_apart = true,
-                  .goes_on_apart = true}) {}
+                  .goes_on_apart = true,
+                  .reads = {"every", "every_hosts", "growth"}}) {}
 
   std::vector<TaskId> add_tasks(const PlanSoFar& plan, const StepCut& cut) const override;
 

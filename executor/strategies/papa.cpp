@@ -10,8 +10,13 @@
 namespace arbalest {
 
 std::unique_ptr<const Strategy> make_papa() {
-  return make_correcting(
-      {.name = "papa", .averages_models = true, .corrects = true, .draws_to_mean = true, .every = 10, .alpha = 0.01});
+  return make_correcting({.name = "papa",
+                          .averages_models = true,
+                          .corrects = true,
+                          .draws_to_mean = true,
+                          .reads = {"every", "alpha", "follows_rate", "growth"},
+                          .every = 10,
+                          .alpha = 0.01});
 }
 
 }  // namespace arbalest

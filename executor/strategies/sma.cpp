@@ -173,7 +173,8 @@ std::unique_ptr<const Strategy> make_sma() {
                           .corrects = true,
                           .restarts = true,
                           .averages_hosts_apart = true,
-                          .goes_on_apart = true});
+                          .goes_on_apart = true,
+                          .reads = {"every", "every_hosts", "alpha", "beta", "momentum", "follows_rate", "growth"}});
 }
 
 }  // namespace arbalest

@@ -16,7 +16,7 @@ namespace {
 
 class Ssgd final : public Strategy {
  public:
-  Ssgd() : Strategy({.name = "ssgd", .sums_gradients = true}) {}
+  Ssgd() : Strategy({.name = "ssgd", .sums_gradients = true, .reads = {"every", "bucket_mib"}}) {}
 
   StepCut cut_step(const PlanInputs& in) const override;
   void add_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks,

@@ -109,6 +109,7 @@ void ModelFiles::save_somewhere(const std::string& path, const ModelAt& last, Ru
   try {
     return save(path, last, end.seconds);
   } catch (const RunError& error) {
+    if (!options_.files.rescues) throw;
     for (const auto& [other, held] : other_places(path)) {
       try {
         save(other, last, end.seconds);

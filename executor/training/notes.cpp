@@ -61,6 +61,17 @@ std::string schedule_note(const RunBeginning& run) {
       total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", total);
 }
 
+// A note if the run ends before a strategy takes its turn; "" otherwise.
+std::string strategy_note(const RunBeginning& run) {
+  const double total = run.prepared.total_epochs;
+  for (const StrategyPhase& phase : run.prepared.strategies) {
+    if (phase.from == 0 || double(phase.from) < total) continue;
+    return fmt::format("the run ends after epoch {:.4g}, before strategy {} takes its turn: its 'from' is {}", total,
+                       phase.strategy.name, phase.from);
+  }
+  return "";
+}
+
 // A note if an epoch leaves out more than a few of the samples; "" otherwise.
 std::string left_out_note(const RunBeginning& run) {
   constexpr double kMany = 0.05;
@@ -159,7 +170,7 @@ void check_rules(const Prepared& prepared, const SessionOptions& options, const 
 std::string notes_on(const RunBeginning& run) {
   std::vector<std::string> notes = run.prepared.notes;
   for (std::string note : {resumed_note(run), note_of_labels(run.prepared), left_out_note(run), schedule_note(run),
-                           precision_note(run), learners_note(run), idle_options_note(run)}) {
+                           strategy_note(run), precision_note(run), learners_note(run), idle_options_note(run)}) {
     if (!note.empty()) notes.push_back(std::move(note));
   }
   return fmt::format("{}", fmt::join(notes, "; "));

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -188,12 +189,19 @@ std::string secret_of(const Variables& variables, const std::string& file) {
   std::string secret, from = kSecretVariable;
   if (const std::string* value = variables.find(kSecretVariable)) secret = *value;
   if (!file.empty()) {
+    std::error_code unknown;
+    if (std::filesystem::is_directory(file, unknown)) {
+      throw GraphError(fmt::format("--secret-file {}: found a folder, expected a file with a secret", file));
+    }
     std::ifstream in(file, std::ios::binary);
     secret.assign(std::istreambuf_iterator<char>(in), {});
     if (!in) throw RunError(fmt::format("--secret-file {}: cannot be read", file));
     while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
     if (secret.empty()) throw GraphError(fmt::format("--secret-file {}: is empty; expected a secret in it", file));
     from = "--secret-file " + file;
+  }
+  if (!secret.empty() && secret.find_first_not_of(" \t\r\n\v\f") == secret.npos) {
+    throw GraphError(fmt::format("{}: found blanks alone; expected a secret", from));
   }
   if (secret.find('\0') != secret.npos) {
     throw GraphError(fmt::format("{}: found a byte of value 0; expected a secret of text", from));

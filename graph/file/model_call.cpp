@@ -42,7 +42,12 @@ class Cut {
   Cut(const GraphSource& source, const OpRegistry& registry, const ModelCall& call)
       : whole_(source), registry_(registry), call_(call) {
     for (size_t n = 0; n < source.nodes.size(); ++n) {
-      for (const SourceName& output : source.nodes[n].outputs) made_by_.emplace(output.text, n);
+      for (const SourceName& output : source.nodes[n].outputs) {
+        const auto [first, added] = made_by_.emplace(output.text, n);
+        if (added || output.text.empty()) continue;
+        fail(fmt::format("value '{}' of model '{}' is defined twice, by {} and by {}; expected one of them",
+                         output.text, call.name, described(source.nodes[first->second]), described(source.nodes[n])));
+      }
     }
   }
 
@@ -100,6 +105,13 @@ class Cut {
 
  private:
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{whole_.file, 0, 0}, message); }
+
+  static const std::string& label_of(const SourceNode& node) {
+    return node.label.text.empty() && !node.outputs.empty() ? node.outputs[0].text : node.label.text;
+  }
+  static std::string described(const SourceNode& node) {
+    return fmt::format("node '{}' ({})", label_of(node), qualified_name(node));
+  }
 
   bool defines(const std::string& name) const {
     const auto is = [&](const SourceValue& value) { return value.name.text == name; };
@@ -188,9 +200,7 @@ class Cut {
       }
       const Op* op = registry_.find(name);
       if (op ? !op->internal : is_constant_node(name)) return;
-      const std::string& label =
-          node.label.text.empty() && !node.outputs.empty() ? node.outputs[0].text : node.label.text;
-      unknown[name].push_back(fmt::format("'{}'{}", label, in));
+      unknown[name].push_back(fmt::format("'{}'{}", label_of(node), in));
     };
     for (size_t n = 0; n < whole_.nodes.size(); ++n) {
       if (nodes_.count(n)) look(whole_.nodes[n], "");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/number.h"
 #include "base/other_names.h"
@@ -169,6 +170,17 @@ std::string apply_override(Graph& graph, std::string_view assignment, std::strin
 
 OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option) {
   return Override(assignment, option).target(graph);
+}
+
+void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& assignments, std::string_view option) {
+  std::map<std::pair<NodeId, std::string>, std::string> names;  // by node and attribute
+  for (const NamedAssignment& each : assignments) {
+    const OverrideTarget target = override_target(graph, each.assignment, option);
+    const auto [first, added] = names.emplace(std::pair(target.node, target.attribute), each.name);
+    if (added) continue;
+    throw GraphError(fmt::format("{} and {} both change the attribute '{}' of node '{}'; expected one of them",
+                                 first->second, each.name, target.attribute, graph.nodes[size_t(target.node)].name));
+  }
 }
 
 bool is_override(const NamedAttribute& attribute) {

@@ -25,6 +25,14 @@ struct OverrideTarget {
 // The target of an assignment. Throws GraphError as apply_override() does.
 OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
+// An assignment, and what messages call it: "--vary train.lr".
+struct NamedAssignment {
+  std::string name, assignment;
+};
+// Throws GraphError if two of the assignments change one attribute: an attribute may have two names.
+void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& assignments,
+                      std::string_view option = "--set");
+
 // Whether apply_override() has set the attribute.
 bool is_override(const NamedAttribute& attribute);
 

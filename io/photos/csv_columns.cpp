@@ -31,7 +31,9 @@ class Finder {
       refuse(fmt::format("option '{}' names column '{}'{}", option, name, did_you_mean(name, names)));
     }
     if (std::find(found + 1, names.end(), name) != names.end()) {
-      refuse(fmt::format("option '{}' names column '{}', which is there twice", option, name));
+      refuse(fmt::format(
+          "option '{}' names column '{}', which is there twice; expected that one of them is renamed in the file",
+          option, name));
     }
     return size_t(found - names.begin());
   }
@@ -48,6 +50,10 @@ class Finder {
       std::optional<size_t> found;
       for (size_t c = 0; c < table_.columns().size(); ++c) {
         if (strcasecmp(table_.columns()[c].c_str(), std::string(name).c_str()) != 0) continue;
+        if (found && table_.columns()[*found] == table_.columns()[c]) {
+          refuse(fmt::format("found two columns '{}'; expected that one of them is renamed in the file",
+                             table_.columns()[c]));
+        }
         if (found) {
           refuse(fmt::format("found the columns '{}' and '{}', expected one; option '{}' names a column",
                              table_.columns()[*found], table_.columns()[c], option));

@@ -58,12 +58,6 @@ std::string in_words(const std::vector<std::string>& names, const char* last) {
   return words;
 }
 
-// True if the node gives the attribute another value than the default.
-bool is_given(const Node& node, const AttributeSpec& spec) {
-  const Attribute* value = node.attributes.find(spec.name);
-  return value && spec.fallback && convert(*value, spec.kind) != spec.fallback;
-}
-
 // Checks the optimizer's attributes. One that only other optimizers read fails, because it would have no effect.
 void check_rule(const Node& node, const OpRegistry& registry) {
   std::vector<std::string> names;
@@ -73,11 +67,7 @@ void check_rule(const Node& node, const OpRegistry& registry) {
   const std::string chosen = string_attribute(node, "optimizer");
   const Op& rule = *registry.find_optimizer(chosen);
   for (const AttributeSpec& spec : node.op->attributes) {
-    const std::vector<std::string> readers = readers_of(spec.name, rules);
-    const bool reads = std::find(readers.begin(), readers.end(), chosen) != readers.end();
-    if (reads || readers.empty() || !is_given(node, spec)) continue;
-    fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none: {} takes it out", spec.name,
-                           fmt::join(readers, "\" or \""), chosen, to_string(*spec.fallback)));
+    refuse_unread(node, spec, "optimizer", chosen, readers_of(spec.name, rules));
   }
   if (rule.optimizer->check) rule.optimizer->check(node);
 }

@@ -5,13 +5,12 @@
 #include "ops/replicas/synchronize.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <mutex>
-#include <tuple>
 
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
@@ -34,10 +33,12 @@ class StrategySpecs {
     const std::lock_guard lock(mutex_);
     return found(name);
   }
-  std::vector<std::string> names() const {
+  std::vector<std::string> names(const std::function<bool(const StrategySpec&)>& wanted) const {
     const std::lock_guard lock(mutex_);
     std::vector<std::string> names;
-    for (const StrategySpec& spec : all_) names.push_back(spec.name);
+    for (const StrategySpec& spec : all_) {
+      if (wanted(spec)) names.push_back(spec.name);
+    }
     return names;
   }
 
@@ -54,6 +55,19 @@ class StrategySpecs {
 StrategySpecs& specs() {
   static StrategySpecs known;
   return known;
+}
+
+bool reads(const StrategySpec& spec, const std::string& attribute) {
+  return std::find(spec.reads.begin(), spec.reads.end(), attribute) != spec.reads.end();
+}
+
+// An attribute that only other strategies read has no effect.
+void check_read(const Node& node, const StrategySpec& spec) {
+  for (const AttributeSpec& attribute : node.op->attributes) {
+    const std::vector<std::string> readers =
+        specs().names([&](const StrategySpec& each) { return reads(each, attribute.name); });
+    refuse_unread(node, attribute, "strategy", spec.name, readers);
+  }
 }
 
 // The node of the same operator whose token this one takes, if there is one.
@@ -111,7 +125,7 @@ void add_strategy_spec(const StrategySpec& spec) {
 }
 
 std::vector<std::string> strategy_names() {
-  return specs().names();
+  return specs().names([](const StrategySpec&) { return true; });
 }
 
 std::string strategies_in_words() {
@@ -145,10 +159,6 @@ StrategyOptions strategy_options(const Node& node) {
     fail(node, fmt::format("attribute 'every' is {}; {} averages gradients at every update", options.every, spec.name));
   }
   options.every_hosts = int_attribute_from(node, "every_hosts", 1);
-  if (!spec.averages_hosts_apart && options.every_hosts != 1) {
-    fail(node, fmt::format("attribute 'every_hosts' is {}; with {} all hosts take part each time", options.every_hosts,
-                           spec.name));
-  }
   options.alpha = float_attribute(node, "alpha");
   if (options.alpha != kOwnNumber && !(options.alpha >= 0 && options.alpha <= 1)) {
     fail(node, fmt::format("attribute 'alpha' is {}; expected 0 to 1", options.alpha));
@@ -162,30 +172,17 @@ StrategyOptions strategy_options(const Node& node) {
     fail(node, fmt::format("attribute 'momentum' is {}; expected less than 1, or a negative number for the default",
                            options.momentum));
   }
-  if (spec.draws_to_mean) {
-    for (const auto& [name, value, plain] :
-         {std::tuple{"beta", options.beta, 1.0}, {"momentum", options.momentum, 0.0}}) {
-      if (value < 0 || value == plain) continue;
-      fail(node,
-           fmt::format("attribute '{}' is {}; the average of {} is the mean of its learners", name, value, spec.name));
-    }
-  }
   options.follows_rate = flag_attribute(node, "follows_rate");
-  if (options.follows_rate && !spec.corrects) {
-    fail(node, fmt::format("attribute 'follows_rate' is 1, and {} draws no learner towards an average", spec.name));
-  }
   options.growth = float_attribute(node, "growth");
   if (!(options.growth >= 0) || !std::isfinite(options.growth)) {
     fail(node, fmt::format("attribute 'growth' is {}; expected at least 0", options.growth));
-  }
-  if (options.growth > 0 && !spec.averages_models) {
-    fail(node, fmt::format("attribute 'growth' is {}, and {} averages no models", options.growth, spec.name));
   }
   const double bucket = float_attribute(node, "bucket_mib");
   if (!(bucket > 0 && bucket <= 1e6)) {
     fail(node, fmt::format("attribute 'bucket_mib' is {}; expected more than 0 and at most 1e6", bucket));
   }
   options.bucket_bytes = int64_t(bucket * kMiB);
+  check_read(node, spec);
   return options;
 }
 

@@ -27,6 +27,8 @@ struct StrategySpec {
   // By averages_models: hosts may average with each other more rarely than learners of a host do (`every_hosts`).
   bool averages_hosts_apart = false;
   bool goes_on_apart = false;  // if ranks are lost, learners go on from what each of them has
+  // Attributes of arbalest.Synchronize, but for `strategy` and `from`, that have an effect; others are refused.
+  std::vector<std::string> reads = {};
   // Numbers that it has where Synchronize gives none; `momentum` is that of StrategyOptions.
   int64_t every = 1;
   double alpha = 0.5, beta = 1, momentum = -1;

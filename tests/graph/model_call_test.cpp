@@ -555,6 +555,22 @@ inner (p) => (q) { q = Unique (p) })");
   CHECK(files.fault("y = model.odd <outputs = [\"x\"]> (x)", {{"", path}}) == "");
 }
 
+TEST_CASE("model: a value that two nodes define is refused, with both, whether it is needed or not") {
+  const Files files;
+  const std::string path = files.file("twice.onnxtxt");
+  Files::write(path, R"(twice (float[N, 2] x) => (float[N, 2] y)
+{
+  ["first"] y = Relu (x)
+  z = Relu (x)
+  y = Sigmoid (x)
+})");
+  const std::string message =
+      "twice.onnxtxt: value 'y' of model 'twice' is defined twice, by node 'first' (Relu) and by "
+      "node 'y' (Sigmoid); expected one of them";
+  CHECK(has(files.fault("y = model.twice (x)", {{"", path}}), message.c_str()));
+  CHECK(has(files.fault("y = model.twice <outputs = [\"z\"]> (x)", {{"", path}}), message.c_str()));
+}
+
 TEST_CASE("model: faults of calls are reported at their place") {
   const Files files;
   const ModelFiles net = {{"", files.net}};

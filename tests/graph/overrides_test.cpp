@@ -105,4 +105,20 @@ TEST_CASE("overrides: what changes nothing, or is changed again, is reported") {
   CHECK(is_override(*graph.nodes[size_t(graph.find_node("trained"))].attributes.find_named("lr")));
 }
 
+TEST_CASE("overrides: two names of one attribute are refused, by the names that messages have for them") {
+  const Graph graph = network();
+  refuse_two_names(graph, {{"a", "train.lr=1"}, {"b", "train.momentum=1"}, {"c", "h1/c1.filters=1"}});
+  CHECK(error_of([&] {
+          refuse_two_names(graph, {{"--vary train.lr", "train.lr=1"},
+                                   {"--folds", "prefetch.source=x"},
+                                   {"--vary trained.lr", "trained.lr=1"}});
+        }) ==
+        "--vary train.lr and --vary trained.lr both change the attribute 'lr' of node 'trained'; expected one of "
+        "them");
+  CHECK(has(error_of([&] {
+              refuse_two_names(graph, {{"a", "trian.lr=1"}}, "--vary");
+            }),
+            "--vary trian.lr=1: the graph has no node 'trian'"));
+}
+
 }  // namespace overrides_test

@@ -105,8 +105,8 @@ TEST_CASE("csv: columns by option, and by names that are usual") {
   for (const char* option : {"?label=label", "", "?labels=*"}) {
     check_parts(
         TestTable("path,label,label\n0.jpg,1,0\n").graph_error(option),
-        {option[0] == '\0' ? "found the columns 'label' and 'label', expected one; option 'label' names a column"
-                           : "'label', which is there twice"});
+        {option[0] == '\0' ? "found two columns 'label'; expected that one of them is renamed in the file"
+                           : "'label', which is there twice; expected that one of them is renamed in the file"});
   }
   check_parts(TestTable("path,Path,label\n0.jpg,1.jpg,0\n").graph_error(), {"found the columns 'path' and 'Path'"});
   CHECK(TestTable("path,Path,label\n0.jpg,1.jpg,0\n").open("?path=Path")->name(0).ends_with("/1.jpg"));

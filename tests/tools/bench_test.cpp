@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
 #include "tools/measure/bench_scaling.h"
 
@@ -141,6 +142,7 @@ TEST_CASE("bench's help lists scaling and its options") {
 }
 
 TEST_CASE("faults in bench's options name what was found") {
+  const TestFolder folder;
   const auto says = [](const std::vector<const char*>& words, const char* part) {
     std::vector<const char*> whole = {"bench"};
     whole.insert(whole.end(), words.begin(), words.end());
@@ -150,6 +152,8 @@ TEST_CASE("faults in bench's options name what was found") {
   };
   says({}, "scaling");
   says({"scalign", "g"}, "unknown command 'scalign'; did you mean 'scaling'?");
+  const std::string file = folder.write("mybench", std::string("[settings]\n")).string();
+  says({file.c_str()}, "mybench: the file's name has to end in .toml; expected FILE.toml, an experiment");
   says({"scaling"}, "bench scaling: GRAPH is missing; 'arbalest bench scaling --help'");
   says({"scaling", "g", "h"}, "unexpected argument 'h'");
   says({"scaling", "g", "--epochs", "3"}, "unknown option '--epochs'");

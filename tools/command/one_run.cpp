@@ -158,7 +158,8 @@ RunOutcome run_as_told(const RunOptions& options, const RunSurroundings& around)
   const RunFinished& end = outcome.end;
   const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
                            !end.trace_error.empty();
-  outcome.written = !not_written && !(watching && watching->failed());
+  outcome.logged = !(watching && watching->failed());
+  outcome.written = outcome.logged && !not_written;
   return outcome;
 }
 

@@ -27,7 +27,8 @@ struct RunSurroundings {
 
 struct RunOutcome {
   RunFinished end;
-  bool written = true;  // false: a file that was asked for is not there
+  bool logged = true;   // false: what watches the run could not be written
+  bool written = true;  // false: a file that was asked for is not there, or not whole
 };
 
 // Throws as run_training() does, and for options that exclude each other.

@@ -427,8 +427,8 @@ void bind_inference(CLI::App& command, GraphOptions& options, std::string& split
 void bind_on_lost(CLI::App& command, SessionOptions& session) {
   add_word(
       command, "--on-lost", [&session](const std::string& word) { session.on_lost = parse_on_lost(word); },
-      "where a process of several is lost: end; or continue with the learners that are left, which needs a strategy "
-      "that averages models")
+      "where a process of several is lost: end; or continue with the learners that are left, which needs the strategy "
+      "sma or local")
       ->default_str("end")
       ->type_name("HOW");
 }

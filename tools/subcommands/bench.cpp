@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -256,6 +257,15 @@ void declare_compare(Subcommands& commands, CLI::App& bench) {
   };
 }
 
+// Refuses what is neither a bench file's name nor a subcommand.
+void refuse_other_name(const CLI::App& app, const std::string& file) {
+  std::error_code unknown;
+  if (file.ends_with(".toml")) return;
+  if (!std::filesystem::is_regular_file(file, unknown)) reject(app, {file});
+  throw GraphError(
+      fmt::format("bench {}: the file's name has to end in .toml; expected FILE.toml, an experiment", file));
+}
+
 CLI::App& declare_file(Subcommands& commands) {
   const auto command = commands.add<BenchOptions>("bench", "measure what an experiment's file asks for", command_bench);
   CLI::App& app = command.app;
@@ -305,14 +315,14 @@ CLI::App& declare_file(Subcommands& commands) {
       "The same command goes on with what is missing, whenever it was ended. Each trial is a process of its own.\n"
       "Exit status: 0 all is measured, 1 a trial failed, 2 the file is wrong, 130 interrupted.");
   command.refuse = [&app, &options](const std::vector<std::string>&) {
-    if (!options.file.empty() && !options.file.ends_with(".toml")) reject(app, {options.file});
+    if (!options.file.empty()) refuse_other_name(app, options.file);
   };
   command.check = [&app, &options] {
     if (options.file.empty()) {
       throw GraphError(
           "bench: found no file, expected FILE.toml, scaling, tracing or compare; 'arbalest bench --help' says more");
     }
-    if (!options.file.ends_with(".toml")) reject(app, {options.file});
+    refuse_other_name(app, options.file);
     if (options.gpu_memory > 0 && !options.dry_run && !options.quote) {
       throw GraphError("bench: --gpu-memory stands for GPUs that are not here; expected --dry-run or --quote with it");
     }

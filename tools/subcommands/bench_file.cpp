@@ -40,12 +40,20 @@
 #include "tools/experiment/trials/run_trial.h"
 #include "tools/experiment/trials/trials.h"
 #include "tools/page/page_file.h"
+#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
 
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+// The results of a file, after a warning for each line that cannot be read.
+std::vector<TrialResult> told_results(const std::string& path) {
+  Results results = read_results(path);
+  warn_of_faults(results.faults);
+  return std::move(results.trials);
 }
 
 // A file, its cells and its results.
@@ -73,7 +81,7 @@ class Bench {
     if (!options_.collect.empty()) collect();
     trials_ =
         trials_of(file_, cells_, [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); });
-    take(read_results(results_path_).trials);
+    take(told_results(results_path_));
     tell_changes();
     if (options_.quote) return quote();
     if (options_.dry_run) return dry_run();
@@ -129,7 +137,7 @@ class Bench {
     std::set<std::pair<std::string, std::string>> seen;  // another program's trial may be that of several cells
     for (const TrialResult& trial : read_results(results_path_).trials) seen.emplace(trial.key, trial.cell);
     for (const fs::path& file : files) {
-      for (TrialResult& trial : read_results(file.string()).trials) {
+      for (TrialResult& trial : told_results(file.string())) {
         if (seen.emplace(trial.key, trial.cell).second) fresh.push_back(std::move(trial));
       }
     }
@@ -380,7 +388,9 @@ class Bench {
   static std::string outcome_of(const TrialResult& result) {
     if (!result.error.empty()) return "failed: " + result.error;
     if (result.measure == Measure::Throughput) return fmt::format("{} images/s", shown(result.images_per_second));
-    return fmt::format("{:.4f} after {} s", result.curve.back().value, shown(result.seconds));
+    // The clock of the tables: from the first touch of data on.
+    const CurvePoint& last = result.curve.back();
+    return fmt::format("{:.4f} after {} s", last.value, shown(result.setup_seconds + last.seconds));
   }
 
   std::vector<PlanDevice> all_devices() const {
@@ -594,7 +604,7 @@ int command_bench_compare(const BenchCompareOptions& options) {
     std::error_code unknown;
     if (!std::filesystem::exists(file, unknown)) throw GraphError(fmt::format("{}: there is no such file", file));
     try {
-      sides.push_back(read_results(file).trials);
+      sides.push_back(told_results(file));
     } catch (const RunError& error) {
       throw GraphError(error.what());
     }

@@ -18,12 +18,22 @@
 namespace arbalest {
 namespace {
 
-// The words that started a run, as a command that goes on with it.
-std::string run_again(const std::vector<std::string>& words, const std::string& folder) {
+// An option of a command line that names a folder: "--output", "-o"; `brief` may be "".
+struct FolderOption {
+  std::string name, brief;
+};
+
+// The words that started a run or a sweep, as a command that goes on with it, with the folder as it is now.
+std::string run_again(const std::vector<std::string>& words, const FolderOption& option, const std::string& folder) {
   std::string command;
   for (size_t i = 0; i < words.size(); ++i) {
-    const bool of_folder = i > 0 && words[i - 1] == "--checkpoint";
-    command += (i > 0 ? " " : "") + shell_word(i == 0 ? "arbalest" : of_folder ? folder : words[i]);
+    const auto is = [&](const std::string& name) { return i > 0 && !name.empty() && words[i - 1] == name; };
+    std::string word = i == 0 ? "arbalest" : words[i];
+    if (is(option.name) || is(option.brief)) word = folder;
+    if (word.starts_with(option.name + "=")) word = option.name + "=" + folder;
+    const bool attached = !option.brief.empty() && word.starts_with(option.brief) && word.size() > option.brief.size();
+    if (attached) word = option.brief + folder;
+    command += (i > 0 ? " " : "") + shell_word(word);
   }
   const bool resumes = std::find(words.begin(), words.end(), "--resume") != words.end();
   return command + (resumes ? "" : " --resume");
@@ -63,7 +73,7 @@ int resume_sweep(const ResumeOptions& options) {
     throw RunError(
         fmt::format("{}: the sweep was begun in the directory '{}' with another folder; one that was moved "
                     "goes on by its own command with --resume:\n  {}",
-                    options.folder, plan.directory, run_again(plan.command, folder)));
+                    options.folder, plan.directory, run_again(plan.command, {"--output", "-o"}, folder)));
   }
   return command.run();
 }
@@ -90,7 +100,7 @@ int command_resume(const ResumeOptions& options) {
     throw RunError(fmt::format(
         "{}: the run's working directory '{}': {}; a project that was moved goes on in its new place by the run's own "
         "command: {}",
-        file->path, checkpoint.folder, error.message(), run_again(checkpoint.command, folder)));
+        file->path, checkpoint.folder, error.message(), run_again(checkpoint.command, {"--checkpoint", ""}, folder)));
   }
   if (here != std::filesystem::current_path(error))
     warn(fmt::format("relative paths are taken from '{}', where the run began", checkpoint.folder));

@@ -28,6 +28,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/session/shared_resources.h"
 #include "executor/sweep/lane_tuner.h"
+#include "graph/file/overrides.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -36,6 +37,7 @@
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
+#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
@@ -120,6 +122,22 @@ void check_names(const SweepPlan& plan, const SweepOptions& options) {
   }
 }
 
+// Refuses two names of one attribute, of which one would have no effect.
+void check_attributes(const SweepPlan& plan, const SweepOptions& options, const Graph& graph) {
+  std::vector<NamedAssignment> all;
+  for (const auto& [name, value] : plan.trials.front()) {
+    if (name.find('.') != name.npos) all.push_back({"--vary " + name, fmt::format("{}={}", name, value)});
+  }
+  for (const std::string& stated : options.set) {
+    if (options.find_rate) break;  // which tries other rates than the one that is stated
+    all.push_back({"--set " + stated, stated});
+    refuse_two_names(graph, all, "--vary");
+    all.pop_back();
+  }
+  if (!plan.fold.empty()) all.push_back({"--folds", plan.fold});
+  refuse_two_names(graph, all, "--vary");
+}
+
 SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
   SweepPlan plan;
   plan.title = graph.name;
@@ -141,6 +159,7 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
         HalvingRule{rungs_between(options.first_rung, epochs_of(options, graph), options.reduction), options.reduction};
   }
   check_names(plan, options);
+  check_attributes(plan, options, graph);
   return plan;
 }
 
@@ -392,6 +411,7 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
         fmt::format("{}: holds a sweep; --resume goes on with it, another one needs another folder", options.out));
   }
   SweepRecord record = read_sweep_log(path);
+  warn_of_faults(record.faults);
   if (record.plan == plan) {
     for (const auto& [file, hash] : record.plan.inputs) {
       if (const auto now = plan.inputs.find(file); now != plan.inputs.end() && now->second == hash) continue;

@@ -130,7 +130,13 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
     group->epochs = std::max(group->epochs, result->epochs);
   }
   for (TrialGroup& group : board.groups) {
-    if (group.values.empty()) continue;
+    if (group.values.empty()) {
+      for (const int trial : group.trials) {
+        if (const SweepResult* result = last_result(record, trial))
+          group.epochs = std::max(group.epochs, result->epochs);
+      }
+      continue;
+    }
     group.mean = mean_of(group.values);
     group.interval = mean_interval(group.values);
   }

@@ -18,7 +18,7 @@ struct TrialGroup {
   std::vector<double> values;   // of those that have one
   std::vector<size_t> results;  // the last of each of these, in SweepRecord::results
   int failed = 0;
-  int64_t epochs = 0;                  // the most that one was trained
+  int64_t epochs = 0;                  // the most that one was trained, of those that have a value if there are any
   std::optional<double> mean;          // of the values; none: there is no value
   std::optional<Confidence> interval;  // of 95 %, by Student's distribution; none: of fewer than two values
 };

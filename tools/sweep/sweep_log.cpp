@@ -5,12 +5,10 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/files/file.h"
-#include "io/formats/json_error.h"
+#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
@@ -113,31 +111,24 @@ std::string trial_folder(const std::string& folder, int trial) {
 }
 
 SweepRecord read_sweep_log(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw RunError(fmt::format("{}: cannot be read", path));
   SweepRecord record;
-  std::string text;
-  for (int64_t number = 1; std::getline(file, text); ++number) {
-    if (file.eof()) break;  // without its end: it was cut short
-    try {
-      const Json line = Json::parse(text);
-      const std::string event = line.at("event").get<std::string>();
-      if (number == 1 && event != "sweep") throw RunError("expected the event 'sweep'");
-      if (event == "sweep") record.plan = plan_of(line);
-      if (event == "result") {
-        record.results.push_back(result_of(line));
-        const int trial = record.results.back().job.trial;
-        if (trial < 0 || size_t(trial) >= record.plan.trials.size()) throw RunError("there is no such trial");
-      }
-      record.finished = event == "finished";
-    } catch (const Json::exception& error) {
-      throw RunError(fmt::format("{}:{}: {}", path, number, message_of(error)));
-    } catch (const RunError& error) {
-      throw RunError(fmt::format("{}:{}: {}", path, number, error.what()));
-    }
-  }
-  if (record.plan.trials.empty()) throw RunError(fmt::format("{}: holds no sweep", path));
-  return record;
+  record.faults = read_json_lines(path, [&](const Json& line) {
+                    const std::string event = line.at("event").get<std::string>();
+                    const bool begun = !record.plan.trials.empty();
+                    if (!begun && event != "sweep") throw RunError("expected the event 'sweep'");
+                    if (event == "sweep") record.plan = plan_of(line);
+                    if (event == "result") {
+                      SweepResult result = result_of(line);
+                      const int trial = result.job.trial, all = int(record.plan.trials.size());
+                      if (trial < 0 || trial >= all) {
+                        throw RunError(fmt::format("trial: found {}, expected 1 to {}", trial + 1, all));
+                      }
+                      record.results.push_back(std::move(result));
+                    }
+                    record.finished = event == "finished";
+                  }).faults;
+  if (!record.plan.trials.empty()) return record;
+  throw RunError(record.faults.empty() ? fmt::format("{}: holds no sweep", path) : record.faults.front());
 }
 
 SweepLog::SweepLog(const std::string& folder, const SweepPlan& plan, bool goes_on)

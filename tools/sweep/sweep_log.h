@@ -60,10 +60,10 @@ struct SweepRecord {
   SweepPlan plan;
   std::vector<SweepResult> results;  // in their order
   bool finished = false;
+  std::vector<std::string> faults;  // JsonLines::faults: of lines that do not count
 };
 
-// Throws RunError if the file cannot be read, with the line that is wrong. A last line that was cut short does not
-// count.
+// Throws RunError if the file cannot be read, or its first line, which has the plan.
 SweepRecord read_sweep_log(const std::string& path);
 
 class SweepLog {

@@ -89,11 +89,13 @@ bool has_checkpoint(const std::string& folder) {
   return false;
 }
 
-std::string why_not_written(const RunFinished& end) {
-  for (const std::string& error : {end.weights_error, end.best_error, end.checkpoint_error}) {
+// Why the sweep lacks something that the trial should have left; "": it lacks nothing. A checkpoint is for going on,
+// and what could not be written of one costs a trial that has come to its end nothing.
+std::string why_not_written(const RunOutcome& outcome) {
+  for (const std::string& error : {outcome.end.weights_error, outcome.end.best_error}) {
     if (!error.empty()) return error;
   }
-  return "its log could not be written";
+  return outcome.logged ? "" : "its log could not be written";
 }
 
 // The words of `arbalest run` that the job of a trial is: those of the sweep, the trial's settings, how far it trains,
@@ -132,7 +134,8 @@ RunOptions options_of_run(const std::vector<std::string>& words) {
     throw GraphError(exit->text.starts_with(prefix) ? exit->text.substr(prefix.size()) : exit->text);
   }
   RunOptions options = *options_if<RunOptions>(command);
-  options.tells_of_set = false;  // the sweep has told of its own; trials replace them
+  options.tells_of_set = false;           // the sweep has told of its own; trials replace them
+  options.session.files.rescues = false;  // the sweep's folder has checkpoints to go on from
   return options;
 }
 
@@ -166,7 +169,7 @@ TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const S
         options, {.shared = around.shared, .observers = {&observer}, .begins = [&] { return around.stop; }});
     const RunEnd reason = outcome.end.reason;
     if (reason == RunEnd::Interrupted || reason == RunEnd::TimeLimit) trial.end.kind = JobEnd::Kind::Stopped;
-    if (!outcome.written) result.error = why_not_written(outcome.end);
+    result.error = why_not_written(outcome);
   } catch (const LacksMemory& error) {
     trial.end = {JobEnd::Kind::LacksMemory, {}, error.what()};
   } catch (const std::exception& error) {

@@ -278,6 +278,16 @@ TEST_CASE("a model whose file cannot be written is saved elsewhere, over no othe
   std::ofstream(folder / "working" / "weights.safetensors") << "another";
   CHECK(std::filesystem::equivalent(saved(folder.string()), folder / "working" / "weights-1.safetensors"));
   CHECK(read_whole_file(folder / "working" / "weights.safetensors") == "another");
+  {
+    std::filesystem::create_directory(folder / "last");
+    SessionOptions options = on_cpus();
+    options.files.save = folder / "last" / "weights.safetensors";
+    options.files.rescues = false;
+    Removing story(folder / "last");
+    const Surroundings here(folder / "working", folder.string());
+    CHECK(contains(message_of([&] { interrupted_run(options, story); }), options.files.save));
+    CHECK_FALSE(std::filesystem::exists(folder / "working" / "weights-2.safetensors"));
+  }
   // The weights go to the folder for temporary files if the working directory is gone too.
   std::filesystem::create_directory(folder / "temporary");
   {
@@ -379,6 +389,18 @@ TEST_CASE("a schedule that ends before the run, or after it, is noted") {
   options.length.epochs = 4;
   net.train = "lr = 0.1, schedule = \"linear\"";
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
+}
+
+TEST_CASE("a strategy that begins where the run has ended is noted") {
+  SessionOptions options = on_cpus(1, 2);
+  options.length.epochs = 2;
+  TinyNet net;
+  net.synchronize = "strategy = \"ssgd\"";
+  net.later = {"strategy = \"papa\", from = 1", "strategy = \"local\", from = 2"};
+  CHECK(contains(run(tiny(net), options).starts.at(0).note,
+                 "the run ends after epoch 2, before strategy local takes its turn: its 'from' is 2"));
+  net.later.pop_back();
+  CHECK_FALSE(contains(run(tiny(net), options).starts.at(0).note, "takes its turn"));
 }
 
 TEST_CASE("epochs at a rate of 0, after the schedule's end, are refused") {

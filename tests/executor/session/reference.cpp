@@ -74,14 +74,6 @@ Matrix with_equal_rows(Matrix x, size_t columns) {
   return x;
 }
 
-std::string attributes_of(const StrategyOptions& strategy) {
-  return fmt::format(
-      "strategy = \"{}\", every = {}, every_hosts = {}, alpha = {}, beta = {}, momentum = {}, follows_rate = {}, "
-      "growth = {}, bucket_mib = {}",
-      strategy.name, strategy.every, strategy.every_hosts, strategy.alpha, strategy.beta, strategy.momentum,
-      int(strategy.follows_rate), strategy.growth, double(strategy.bucket_bytes) / (1 << 20));
-}
-
 std::vector<double> first_weights(const Setting& setting) {
   const Prepared prepared = prepare(graph_of(setting), options_of(setting));
   const Loop& loop = prepared.program.training();
@@ -90,6 +82,24 @@ std::vector<double> first_weights(const Setting& setting) {
     if (arena != kNone) append_tensors(file, loop.graph, arena, initial_content(loop.graph, arena, kSeed));
   }
   return weights_of(file);
+}
+
+std::string attributes_of(const StrategyOptions& strategy) {
+  const std::vector<std::pair<std::string, std::string>> numbers = {
+      {"every", fmt::format("{}", strategy.every)},
+      {"every_hosts", fmt::format("{}", strategy.every_hosts)},
+      {"alpha", fmt::format("{}", strategy.alpha)},
+      {"beta", fmt::format("{}", strategy.beta)},
+      {"momentum", fmt::format("{}", strategy.momentum)},
+      {"follows_rate", fmt::format("{}", int(strategy.follows_rate))},
+      {"growth", fmt::format("{}", strategy.growth)},
+      {"bucket_mib", fmt::format("{}", double(strategy.bucket_bytes) / (1 << 20))}};
+  const std::vector<std::string>& reads = strategy_spec(strategy.name).reads;
+  std::string text = fmt::format("strategy = \"{}\"", strategy.name);
+  for (const auto& [name, number] : numbers) {
+    if (std::find(reads.begin(), reads.end(), name) != reads.end()) text += fmt::format(", {} = {}", name, number);
+  }
+  return text;
 }
 
 }  // namespace

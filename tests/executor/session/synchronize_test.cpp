@@ -536,13 +536,14 @@ TEST_CASE("synchronisation that cannot be is refused") {
   CHECK(contains(refusal("synchronize.momentum=1", options), "attribute 'momentum' is 1; expected less than 1"));
   CHECK(contains(refusal("synchronize.every=0", options), "attribute 'every' is 0"));
   CHECK(contains(refusal("synchronize.every_hosts=0", options), "attribute 'every_hosts' is 0"));
-  CHECK(contains(message_of([&] {
-                   Graph graph = graph_of(setting);
-                   apply_override(graph, "synchronize.strategy=ssgd");
-                   apply_override(graph, "synchronize.every_hosts=2");
-                   run(std::move(graph), options);
-                 }),
-                 "attribute 'every_hosts' is 2; with ssgd all hosts take part each time"));
+  CHECK(
+      contains(message_of([&] {
+                 Graph graph = graph_of(setting);
+                 apply_override(graph, "synchronize.strategy=ssgd");
+                 apply_override(graph, "synchronize.every_hosts=2");
+                 run(std::move(graph), options);
+               }),
+               "attribute 'every_hosts' belongs to strategy \"sma\" or \"local\"; \"ssgd\" has none: 1 takes it out"));
   CHECK(contains(message_of([&] {
                    Graph graph = graph_of(setting);
                    apply_override(graph, "synchronize.strategy=ssgd");
@@ -559,12 +560,23 @@ TEST_CASE("synchronisation that cannot be is refused") {
       run(std::move(graph), options);
     });
   };
-  CHECK(contains(refused_with("papa", "synchronize.beta=0.5"),
-                 "attribute 'beta' is 0.5; the average of papa is the mean of its learners"));
-  CHECK(contains(refused_with("papa", "synchronize.momentum=0.5"), "attribute 'momentum' is 0.5; the average of papa"));
-  CHECK(contains(refused_with("papa", "synchronize.every_hosts=2"), "attribute 'every_hosts' is 2; with papa"));
-  CHECK(contains(refused_with("local", "synchronize.follows_rate=1"),
-                 "attribute 'follows_rate' is 1, and local draws no learner towards an average"));
+  const std::vector<std::pair<const char*, std::vector<const char*>>> idle = {
+      {"none", {"every=2", "every_hosts=2", "alpha=0.5", "beta=0.5", "momentum=0", "growth=0.1", "bucket_mib=1"}},
+      {"ssgd", {"every_hosts=2", "alpha=0.5", "beta=0.5", "momentum=0", "follows_rate=1", "growth=0.1"}},
+      {"sma", {"bucket_mib=1"}},
+      {"local", {"alpha=0.5", "beta=0.5", "momentum=0", "follows_rate=1", "bucket_mib=1"}},
+      {"papa", {"every_hosts=2", "beta=0.5", "momentum=0.5", "bucket_mib=1"}},
+      {"diloco", {"every_hosts=2", "alpha=0.5", "follows_rate=1", "bucket_mib=1"}}};
+  for (const auto& [strategy, attributes] : idle) {
+    for (const char* attribute : attributes) {
+      CAPTURE(strategy);
+      CAPTURE(attribute);
+      CHECK(contains(refused_with(strategy, (std::string("synchronize.") + attribute).c_str()),
+                     fmt::format("\"{}\" has none: ", strategy)));
+    }
+  }
+  CHECK(contains(refused_with("diloco", "synchronize.alpha=0.5"),
+                 "attribute 'alpha' belongs to strategy \"sma\" or \"papa\""));
   CHECK(contains(refused_with("sma", "synchronize.follows_rate=2"), "attribute 'follows_rate' is 2; expected 0 or 1"));
 
   SessionOptions mixed = options;

@@ -36,7 +36,9 @@ Graph normalised(const StrategyOptions& strategy) {
       "d = arbalest.ConvBnRelu <filters = 6, kernel_shape = [3, 3], strides = [2, 2]> (c)\n"
       "h = GlobalAveragePool (d)\n";
   net.train = "lr = 0.02";
-  net.synchronize = fmt::format("strategy = \"{}\", every = {}, momentum = 0", strategy.name, strategy.every);
+  const std::vector<std::string>& reads = strategy_spec(strategy.name).reads;
+  net.synchronize = fmt::format("strategy = \"{}\", every = {}", strategy.name, strategy.every);
+  if (std::find(reads.begin(), reads.end(), "momentum") != reads.end()) net.synchronize += ", momentum = 0";
   return tiny(net);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "executor/world/world.h"
+#include "tests/io/test_folder.h"
 
 using namespace arbalest;
 
@@ -130,6 +131,21 @@ TEST_CASE("variables that are incomplete or contradict each other are named, wit
   CHECK(has(fault(open), "expected at most 256"));
   open["ARBALEST_SECRET"] = std::string("a\0b", 3);
   CHECK(has(fault(open), "ARBALEST_SECRET: found a byte of value 0; expected a secret of text"));
+  open["ARBALEST_SECRET"] = " \t";
+  CHECK(has(fault(open), "ARBALEST_SECRET: found blanks alone; expected a secret"));
+}
+
+TEST_CASE("a file of a secret has one") {
+  const TestFolder folder;
+  const auto refusal = [](const std::string& file) { return fault(slurm(), {.secret_file = file}); };
+  CHECK(refusal(folder.string()) ==
+        "--secret-file " + folder.string() + ": found a folder, expected a file with a secret");
+  const std::string file = folder.write("secret", std::string("\n")).string();
+  CHECK(has(refusal(file), "is empty; expected a secret in it"));
+  folder.write("secret", std::string("  \n"));
+  CHECK(has(refusal(file), "secret: found blanks alone; expected a secret"));
+  folder.write("secret", std::string("a secret\n"));
+  CHECK(refusal(file).empty());
 }
 
 TEST_CASE("the first host of a list") {

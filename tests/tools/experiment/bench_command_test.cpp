@@ -3,6 +3,7 @@
 // `arbalest bench FILE` as users call it: cells are measured by processes, of which any may be killed.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <csignal>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "tests/tools/experiment/bench_place.h"
+#include "tools/experiment/answer/summary.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"
 #include "tools/experiment/trials/results.h"
@@ -90,6 +92,45 @@ TEST_CASE("a trial that fails says why, is a result, and runs again on demand") 
   CHECK(place.text("errors").find("1 of 1: learners 300: seed 1: failed: ") != std::string::npos);
   CHECK(place.run("r.jsonl", {"--set", "train.lrr=3"}) == kWrong);
   CHECK(place.text("errors").find("learners 1: --set") != std::string::npos);
+}
+
+TEST_CASE("two names of one attribute are no two settings") {
+  const Place place;
+  const auto refused = [&](const std::string& settings, const std::string& what) {
+    place.write(settings + "[throughput]\n");
+    CHECK(place.run("r.jsonl", {"--dry-run"}) == kWrong);
+    const std::string errors = place.text("errors");
+    CHECK_MESSAGE(errors.find(what) != errors.npos, errors);
+  };
+  refused("prefetch.batch = [10, 20]\nbatch = [30, 40]\n",
+          "batch and prefetch.batch both change the attribute 'batch'");
+  refused("train.lr = [0.1, 0.3]\ntrained.lr = 5\n", "train.lr and trained.lr both change the attribute 'lr'");
+}
+
+TEST_CASE("a line of results that is damaged is told, and its trial runs again") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[accuracy]\nseeds = [1, 2]\ntargets = [0.01]\n");
+  REQUIRE(place.run("r.jsonl") == kDone);
+  const std::vector<TrialResult> trials = read_results(place.path("r.jsonl")).trials;
+  REQUIRE(trials.size() == 2);
+  // The progress is told by the clock of the tables.
+  const CurvePoint& last = trials[0].curve.back();
+  const std::string told = fmt::format("{:.4f} after {} s", last.value, shown(trials[0].setup_seconds + last.seconds));
+  CHECK_MESSAGE(place.text("errors").find(told) != std::string::npos, place.text("errors"));
+  const std::string whole = place.text("r.jsonl");
+  const size_t second = whole.find('\n') + 1;
+  place.folder.write("r.jsonl", whole.substr(0, second) + "\n" + whole.substr(second));  // an empty line
+  place.folder.write("cut.jsonl", whole.substr(0, second / 2) + "\n" + whole.substr(second));
+  CHECK(place.run("cut.jsonl") == kDone);
+  const std::string errors = place.text("errors");
+  const size_t fault = errors.find("cut.jsonl:1: no JSON: column ");
+  CHECK_MESSAGE(fault != errors.npos, errors);
+  CHECK_MESSAGE(errors.find("cut.jsonl:1: ", fault + 1) == errors.npos, errors);  // once
+  CHECK_MESSAGE(errors.find("1 of 1: g: seed 1: ") != errors.npos, errors);
+  CHECK(read_results(place.path("cut.jsonl")).trials.size() == 2);
+  const Redirected output(place.path("out")), warnings(place.path("errors"), stderr);
+  CHECK(command_bench_compare({{place.path("r.jsonl"), place.path("cut.jsonl")}}) != kWrong);
+  CHECK(warnings.lines().size() == 2);
 }
 
 TEST_CASE("a changed graph is measured anew, and named") {

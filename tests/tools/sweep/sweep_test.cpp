@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "executor/plan/device_list.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
 #include "tests/tools/redirected.h"
@@ -241,6 +242,101 @@ TEST_CASE("sweep: a trial that failed runs again on demand alone") {
   CHECK(place.sweep(words) == 0);  // and its result stays
 }
 
+TEST_CASE("sweep: a damaged line is told, and its trial runs again") {
+  Place place;
+  const std::vector<std::string> words = {"--vary", "seed=1..3", "--epochs", "1", "--resume"};
+  REQUIRE(place.sweep(words) == 0);
+  const std::string path = sweep_log_path(place.out), whole = content(path);
+  const size_t result = whole.find("{\"event\":\"result\""), end = whole.find('\n', result);
+  const std::string number = std::to_string(1 + std::count(whole.begin(), whole.begin() + int64_t(result), '\n'));
+  const SweepRecord before = place.record();
+  const int trial = before.results[0].job.trial;
+  CHECK(before.faults.empty());
+  for (const auto& [damage, what] : std::vector<std::pair<std::string, std::string>>{
+           {whole.substr(result, 60), "no JSON: column "},
+           {std::string(40, '\0'), "no JSON: column 1"},
+           {"[1, 2]", "found array, expected an object"},
+           {"{\"event\":\"result\",\"trial\":\"one\"}", "type must be number, but is string"},
+           {"{\"event\":\"result\",\"trial\":9,\"rung\":0,\"to_epoch\":0}", "trial: found 9, expected 1 to 3"}}) {
+    std::ofstream(path) << std::string(whole).replace(result, end - result, damage);
+    const SweepRecord damaged = place.record();
+    REQUIRE(damaged.faults.size() == 1);
+    CHECK_MESSAGE(damaged.faults[0].starts_with(path + ":" + number + ": "), damaged.faults[0]);
+    CHECK_MESSAGE(damaged.faults[0].find(what) != std::string::npos, damaged.faults[0]);
+    CHECK(damaged.faults[0].find("line 1,") == std::string::npos);
+    CHECK(damaged.results.size() == 2);
+    CHECK(last_result(damaged, trial) == nullptr);
+    {
+      const Redirected errors((place.folder / "errors").string(), stderr);
+      CHECK(place.sweep(words) == 0);
+      CHECK(place.run({"report", place.out, "-o", (place.folder / "page.html").string()}) == 0);
+      CHECK(errors.lines() == std::vector<std::string>(
+                                  2, "arbalest: " + damaged.faults[0] + "; the line counts as if it were not there"));
+    }
+    REQUIRE(last_result(place.record(), trial));
+    CHECK(last_result(place.record(), trial)->value == before.results[0].value);
+  }
+  std::ofstream(path) << whole.substr(0, 100) << whole.substr(whole.find('\n'));
+  CHECK(place.sweep(words) == 1);
+  CHECK_MESSAGE(place.fault.starts_with(path + ":1: no JSON: column "), place.fault);
+}
+
+TEST_CASE("sweep: one that was moved names the command that goes on with it") {
+  Place place;
+  const std::string moved = (place.folder / "moved").string();
+  for (const std::vector<std::string>& output : std::vector<std::vector<std::string>>{
+           {"-o", place.out}, {"--output", place.out}, {"--output=" + place.out}, {"-o" + place.out}}) {
+    std::vector<std::string> words = {"sweep", place.graph, "--vary", "seed=1,2", "--epochs", "1"};
+    words.insert(words.end(), output.begin(), output.end());
+    REQUIRE(place.run(words) == 0);
+    fs::rename(place.out, moved);
+    CHECK(place.run({"resume", moved}) == 1);
+    const std::string first =
+        output.size() > 1 ? output[0] + " " : output[0].substr(0, output[0].size() - place.out.size());
+    CHECK_MESSAGE(place.fault.ends_with("--epochs 1 " + first + moved + " --resume"), place.fault);
+    fs::remove_all(moved);
+  }
+}
+
+TEST_CASE("sweep: a trial that has come to its end lacks no checkpoint of it") {
+  const Place place;
+  SweepPlan plan;
+  plan.words = {place.graph, "--deterministic", "--epochs=1"};
+  plan.trials = {{{"seed", "1"}}};
+  SweepSurroundings around;
+  around.folder = place.out;
+  around.devices = parse_devices("cpu:0", [] { return std::vector<PlanDevice>(); });
+  const fs::path checkpoints = trial_checkpoints(place.out, 0);
+  around.progress = [&](const SweepResult&) {
+    fs::remove_all(checkpoints);
+    std::ofstream(checkpoints) << "is in the way";
+  };
+  const TrialEnd end = run_trial(plan, {0, 0, 0}, 0, around);
+  CHECK_MESSAGE(end.result.error.empty(), end.result.error);
+  CHECK(end.result.end == "complete");
+  CHECK(end.end.score);
+  CHECK(fs::is_regular_file(checkpoints));  // so that none was written
+}
+
+TEST_CASE("sweep: the leaderboard has the epochs of a trial that failed") {
+  SweepRecord record;
+  record.plan.title = "g";
+  for (const char* rate : {"0.1", "0.2"}) record.plan.trials.push_back({{"train.lr", rate}});
+  for (const int trial : {0, 1}) {
+    SweepResult result;
+    result.job.trial = trial;
+    result.metric = "accuracy";
+    result.value = 0.5;
+    result.epochs = trial == 0 ? 4 : 1;
+    if (trial == 1) result.error = "the loss is no longer finite";
+    record.results.push_back(result);
+  }
+  const Leaderboard board = leaderboard_of(record);
+  CHECK(board.groups[0].epochs == 4);
+  CHECK(board.groups[1].epochs == 1);
+  CHECK(tables_of(board, record)[0].rows[1].back().text == "1");
+}
+
 TEST_CASE("sweep: what fails in some trials ranks below what does not") {
   SweepRecord record;
   record.plan.title = "g";
@@ -413,6 +509,12 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "seed=1,2", "--devices", "cuda:99"}, "--devices cuda:99: is not there");
   refused({"--vary", "seed=1,2", "--set", "prefetch.source=\"mnist:nowhere\""}, "trial 1 (seed 1)", 1);
   refused({"--vary", "devices=cpu:0,cpu:1"}, "--vary devices");
+  refused({"--vary", "train.lr=0.001,0.5", "--vary", "trained.lr=0.1"},
+          "--vary train.lr and --vary trained.lr both change the attribute 'lr' of node 'trained'");
+  refused({"--vary", "train.lr=1", "--set", "trained.lr=2"}, "--vary train.lr and --set trained.lr=2 both change");
+  refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
+          "--vary prefetch.source and --folds both change");
+  refused({"--find-lr", "--vary", "trained.lr=0.1,0.2"}, "both change the attribute 'lr' of node 'trained'");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);

@@ -60,19 +60,24 @@ const std::vector<std::string>& setting_names() {
   return all;
 }
 
+std::string attribute_of(const std::string& setting) {
+  if (setting.starts_with("peer.")) return "";
+  const Rule* rule = rule_of(setting);
+  if (!rule) return setting;
+  return rule->kind == Kind::Attribute ? std::string(rule->word) : "";
+}
+
 std::vector<std::string> words_of(const Settings& settings, bool training) {
   std::vector<std::string> words;
   for (const auto& [name, value] : settings) {
-    if (name.starts_with("peer.")) continue;
-    const Rule* rule = rule_of(name);
-    if (!rule) {
-      words.insert(words.end(), {"--set", name + "=" + value});
+    if (const std::string attribute = attribute_of(name); !attribute.empty()) {
+      words.insert(words.end(), {"--set", attribute + "=" + value});
       continue;
     }
-    if ((rule->training && !training) || rule->kind == Kind::Seen) continue;
+    const Rule* rule = rule_of(name);  // nullptr: a word for other programs
+    if (!rule || (rule->training && !training) || rule->kind == Kind::Seen) continue;
     switch (rule->kind) {
       case Kind::Graph: words.insert(words.begin(), value); break;
-      case Kind::Attribute: words.insert(words.end(), {"--set", std::string(rule->word) + "=" + value}); break;
       case Kind::Flag:
         if (value == "true") words.emplace_back(rule->word);
         break;

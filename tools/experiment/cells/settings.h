@@ -18,6 +18,9 @@ const std::vector<std::string>& setting_names();
 // `training`: for `arbalest run`, otherwise for `arbalest bench scaling`.
 std::vector<std::string> words_of(const Settings& settings, bool training);
 
+// The attribute that a setting means, NODE.ATTRIBUTE: "prefetch.batch" of "batch"; "": it means none.
+std::string attribute_of(const std::string& setting);
+
 // "" if a setting has no value.
 std::string setting_of(const Settings& settings, const std::string& name);
 

@@ -122,6 +122,12 @@ Identity Identities::of(const BenchCell& cell, const std::vector<std::string>& w
       identity.options += (weights ? hash_of_weights(words[w]) : words[w]) + " ";
     }
     const Known& read = known(options);
+    std::vector<NamedAssignment> named;
+    for (const auto& [setting, value] : cell.settings) {
+      const std::string attribute = attribute_of(setting);
+      if (!attribute.empty()) named.push_back({setting, attribute + "=" + value});
+    }
+    refuse_two_names(read.graph, named);
     Graph changed = read.graph;
     for (const std::string& change : options.set) apply_override(changed, change);
     identity.graph = read.hash;

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/files/file.h"
+#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
@@ -120,25 +120,15 @@ std::string line_of(const TrialResult& result) {
 
 Results read_results(const std::string& path) {
   Results results;
-  std::error_code unknown;
-  if (!std::filesystem::exists(path, unknown)) return results;
-  const std::vector<uint8_t> bytes = read_file(path, kMostText);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  int number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    if (end == text.npos) break;
-    ++number;
-    try {
-      const Json line = Json::parse(text.substr(at, end - at));
-      if (line.at("event") != "trial") throw RunError("event: expected trial");
-      keep(results.trials, result_of(line));
-    } catch (const std::exception& error) {
-      throw RunError(fmt::format("{}:{}: is no line of a bench's results: {}", path, number, error.what()));
-    }
-    at = end + 1;
-    results.whole = int64_t(at);
+  JsonLines lines = read_json_lines(path, [&](const Json& line) {
+    if (line.at("event") != "trial") throw RunError("event: expected trial");
+    keep(results.trials, result_of(line));
+  });
+  if (lines.read == 0 && !lines.faults.empty()) {
+    throw RunError(fmt::format("{}; the file holds no results of a bench", lines.faults.front()));
   }
+  results.whole = lines.whole;
+  results.faults = std::move(lines.faults);
   return results;
 }
 

@@ -61,12 +61,12 @@ struct TrialResult {
 
 std::string line_of(const TrialResult& result);  // with a line feed
 
-// Results of a file in its order; those of one key and cell replace earlier ones. Lines that end with the file and
-// without a line feed were cut short by the end of a process and are left out. Throws RunError for a file that is no
-// bench's, with the line. A file that does not exist has none.
+// Results of a file in its order; those of one key and cell replace earlier ones. Throws RunError for a file that
+// cannot be read, or that has lines, none of which is a bench's. A file that does not exist has none.
 struct Results {
   std::vector<TrialResult> trials;
-  int64_t whole = 0;  // bytes up to the end of the last whole line
+  int64_t whole = 0;                // JsonLines::whole
+  std::vector<std::string> faults;  // JsonLines::faults: of lines that do not count
 };
 Results read_results(const std::string& path);
 

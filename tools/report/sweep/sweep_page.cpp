@@ -10,6 +10,7 @@
 #include "tools/report/sweep/page_parts.h"
 #include "tools/report/sweep/sweep_data.h"
 #include "tools/sweep/sweep_log.h"
+#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 
@@ -28,7 +29,9 @@ std::string sweep_page(const std::string& folder) {
                                folder, describe_folder(folder)));
   }
   HtmlPage page(fmt::format("{} · sweep", sweep_name(folder)), kSweepParts);
-  page.add_json("sweep", sweep_data(read_sweep_log(path), folder));
+  const SweepRecord record = read_sweep_log(path);
+  warn_of_faults(record.faults);
+  page.add_json("sweep", sweep_data(record, folder));
   page.add_script();
   return page.finish();
 }

@@ -32,8 +32,9 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
                                  const bool tells = !ranks || ranks->first();
                                  return interrupt.emplace(tells ? InterruptHandler::kOfBatches : "").token();
                                }};
-  const auto [end, written] = run_as_told(options, around);
-  if (!written) return kFailed;
+  const RunOutcome outcome = run_as_told(options, around);
+  const RunFinished& end = outcome.end;
+  if (!outcome.written) return kFailed;
   if (end.reason == RunEnd::Interrupted || end.reason == RunEnd::TimeLimit) return kInterrupted;
   return !options.session.rules.targets.empty() && end.reason != RunEnd::Until ? kNotReached : kDone;
 }

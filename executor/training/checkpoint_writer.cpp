@@ -4,13 +4,65 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/plain_message.h"
 #include "base/process.h"
 #include "executor/devices/threads.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
+namespace {
+
+// Under this key ranks tell the first how they have come to an end with their parts of a checkpoint.
+std::string key_of(const CheckpointParts& parts) {
+  return "part of " + parts.tag;
+}
+
+// Writes this rank's part of the checkpoint in the file `path`, and tells rank 0 how it went. Throws as write_part()
+// does, but for values that are not finite, of which rank 0 says so.
+void write_own_part(const std::filesystem::path& path, CheckpointWriter::Job job) {
+  const std::string key = key_of(job.checkpoint.parts);
+  PartWriter told;
+  const auto tell = [&](const std::string& not_finite, const std::string& error) {
+    told.array(not_finite);
+    told.array(error);
+    try {
+      job.ranks->gather(key, std::move(told.bytes));
+    } catch (const RunError&) {  // a rank is lost, which the others hear as well
+    }
+  };
+  try {
+    write_part(path, size_t(job.rank), *job.layout, std::move(job.checkpoint));
+    tell("", "");
+  } catch (const NotFiniteError& error) {
+    tell(error.array(), "");
+  } catch (const std::exception& error) {
+    tell("", error.what());
+    throw RunError(fmt::format("{}: {}", job.ranks->name(job.rank), error.what()));
+  }
+}
+
+// Waits until the other ranks have come to an end with their parts. Throws if one of them is not written.
+void hear_of_parts(const std::filesystem::path& path, Ranks& ranks, const std::string& key) {
+  Ranks::Parts parts;
+  try {
+    parts = ranks.gather(key, "");
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("{}: not written: {}", path.string(), error.what()));
+  }
+  for (size_t rank = 1; rank < parts.size(); ++rank) {
+    PartReader in(parts[rank]);
+    const std::string not_finite = in.text(), error = in.text();
+    if (!not_finite.empty()) throw NotFiniteError(path, not_finite);
+    if (!error.empty()) {
+      throw RunError(fmt::format("{}: not written: {}: {}", path.string(), ranks.name(int(rank)), error));
+    }
+  }
+}
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(std::shared_ptr<const CheckpointFolder> folder, int64_t keep,
                                    std::function<int64_t()> best)
@@ -64,6 +116,7 @@ void CheckpointWriter::serve() {
     Job job = *std::exchange(job_, std::nullopt);
     writing_ = true;
     lock.unlock();
+    const std::shared_ptr<Ranks> ranks = job.ranks;
     const int64_t iteration = job.checkpoint.position.iteration;
     std::string error;
     std::optional<NotFinite> found;
@@ -74,7 +127,8 @@ void CheckpointWriter::serve() {
       found = {failure.array(), iteration};
     } catch (const std::exception& failure) {
       error = plain_message(failure);
-      warn(fmt::format("{}; training goes on without this checkpoint", error));
+      const bool lost = ranks && ranks->lost();  // which may end the run
+      warn(lost ? error : fmt::format("{}; training goes on without this checkpoint", error));
     }
     lock.lock();
     error_ = error;
@@ -89,8 +143,37 @@ void CheckpointWriter::write_now(Job job) {
   if (job.before) job.before();
   const int64_t iteration = job.checkpoint.position.iteration;
   const std::filesystem::path path = folder_->path_of(iteration);
-  write_checkpoint(path, *job.layout, std::move(job.checkpoint));
+  if (job.rank > 0) return write_own_part(path, std::move(job));
+  if (job.ranks) {
+    write_with_others(path, std::move(job));
+  } else {
+    write_checkpoint(path, *job.layout, std::move(job.checkpoint));
+  }
   folder_->prune(iteration, keep_, best_());
+}
+
+// At rank 0, whose file lies there under another name until all parts do.
+void CheckpointWriter::write_with_others(const std::filesystem::path& path, Job job) const {
+  const CheckpointParts parts = job.checkpoint.parts;
+  const std::string key = key_of(parts);
+  bool heard = false;
+  const auto hear = [&] {
+    heard = true;
+    hear_of_parts(path, *job.ranks, key);
+  };
+  try {
+    write_checkpoint(path, *job.layout, std::move(job.checkpoint), hear);
+  } catch (const std::exception&) {
+    try {
+      if (!heard) hear();  // after which no part is under way
+    } catch (const RunError&) {
+    }
+    for (size_t rank = 1; rank <= parts.of_ranks.size(); ++rank) {
+      std::error_code ignored;  // they go with the next checkpoint
+      std::filesystem::remove(part_path(path, parts.tag, rank), ignored);
+    }
+    throw;
+  }
 }
 
 }  // namespace arbalest

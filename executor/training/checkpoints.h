@@ -30,6 +30,7 @@ class Checkpoints {
  public:
   // Before anything is trained or written: the folder, and whether it is this run's. `prepared`: as the run was
   // started. What changes on the way makes no other run of it. Keeps the references to options, monitor and events.
+  // Rank 0 decides when checkpoints are taken, and all ranks take them together.
   Checkpoints(const SessionOptions& options, const Prepared& prepared, const Monitor& monitor, EventQueue& events,
               std::chrono::steady_clock::time_point started);
 
@@ -68,7 +69,10 @@ class Checkpoints {
   void go_back();  // before the run goes on from an earlier checkpoint
 
  private:
+  bool decides() const { return writer_ && (!options_.ranks || options_.ranks->first()); }
   bool due() const;
+  void add_run(const RunParts& run, RunEnd ended, Checkpoint& taken) const;
+  int64_t divide(Checkpoint& taken) const;
 
   const SessionOptions& options_;
   EventQueue& events_;

@@ -176,7 +176,7 @@ TEST_CASE("ranks write a checkpoint in parts, and any number of them reads it") 
     CHECK(found.moving_average.weights == expected.moving_average.weights);
   };
   for (size_t learner = 0; learner < kRanks; ++learner) same(all.segment.state, learner);
-  for (int size = 1; size <= 4; ++size) {
+  for (int size = 2; size <= 4; ++size) {
     CAPTURE(size);
     check_none(world(size, [&](const std::shared_ptr<Ranks>& ranks) {
       const auto file = newest_checkpoint(folder / "c", ranks.get());

@@ -115,17 +115,13 @@ TEST_CASE("a run goes on from the checkpoint before one of which a part is missi
 
 TEST_CASE("ranks with folders of their own are refused on all of them") {
   const Place place;
-  for (const char* resumes : {"", "--resume"}) {
-    Words words = {"--strategy", "sma", "--devices", "cpu:0"};
-    if (*resumes) words.push_back(resumes);
-    auto ranks = place.start(
-        3, words,
-        {{"--checkpoint", place.path("c")}, {"--checkpoint", place.path("c")}, {"--checkpoint", place.path("other")}});
-    expect(kWrong, ranks);
-    for (const auto& rank : ranks) {
-      has(rank->errors(), fmt::format("--checkpoint {}: rank 2 on ", place.path("other")));
-      has(rank->errors(), "expected one folder that all ranks share");
-    }
+  auto ranks = place.start(
+      3, {"--strategy", "sma", "--devices", "cpu:0", "--resume"},
+      {{"--checkpoint", place.path("c")}, {"--checkpoint", place.path("c")}, {"--checkpoint", place.path("other")}});
+  expect(kWrong, ranks);
+  for (const auto& rank : ranks) {
+    has(rank->errors(), fmt::format("--checkpoint {}: rank 2 on ", place.path("other")));
+    has(rank->errors(), "expected one folder that all ranks share");
   }
 }
 
@@ -160,7 +156,7 @@ TEST_CASE("a checkpoint and its parts are no weights") {
   interrupt(place, 2);
   const fs::path newest = checkpoints_in(place.path("c")).front();
   const auto refused = [&](const fs::path& path, const std::string& expected) {
-    Rank process({"evaluate", place.graph, path.string()}, place.path("errors evaluate"));
+    Rank process({"evaluate", place.graph, "--weights", path.string()}, place.path("errors evaluate"));
     CHECK(process.wait() == kWrong);
     has(process.errors(), expected);
   };

@@ -148,7 +148,7 @@ std::filesystem::path part_path(const std::filesystem::path& path, const std::st
 // The parts that the checkpoint names, of which the file is read as far as that. Throws as read_checkpoint() does.
 CheckpointParts parts_named_in(const std::filesystem::path& path);
 
-// What of a checkpoint is no tensor.
+// A checkpoint without its tensors.
 nlohmann::json to_json(const Checkpoint& checkpoint);
 Checkpoint checkpoint_from_json(const nlohmann::json& json);  // throws RunError, or what the library throws
 

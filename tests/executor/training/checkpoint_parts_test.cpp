@@ -132,7 +132,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// What a rank does with its writer before it writes, and the errors that ranks have at the end.
+// Ranks that write a checkpoint, and the errors that they have at the end. `change`: called before a rank writes.
 struct Writing {
   int64_t iteration = 20, keep = 1;
   std::function<void(int rank, CheckpointWriter::Job& job)> change = {};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "ops/optim/moving_average.h"
 
 namespace arbalest {
@@ -83,8 +84,9 @@ bool SegmentState::has_hosts_of(const RunState& state) const {
 void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
   for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {
     const Operand models{plan_.handles.averages[device], 0, 0};
-    const AverageState& own =
-        state.averages.size() == 1 ? state.averages[0] : state.averages[average_of(int32_t(device))];
+    const size_t place = state.averages.size() == 1 ? 0 : average_of(int32_t(device));
+    if (place >= state.averages.size()) throw RunError(fmt::format("there is no average of host {}", place));
+    const AverageState& own = state.averages[place];
     binding_.put(models, averagings, own.now);
     binding_.put(models, averagings + 1, own.before);
   }

@@ -306,7 +306,9 @@ void CheckpointLayout::decode(const CheckpointFile& file, Checkpoint& checkpoint
     }
   }
   const auto has = [](const AverageState& average) { return !average.now.empty(); };
-  const bool averaged = std::any_of(averages.begin(), averages.end(), has);
+  const bool averaged = std::any_of(averages.begin(), averages.end(), has) ||
+                        std::any_of(file.tensors.tensors.begin(), file.tensors.tensors.end(),
+                                    [](const NamedTensor& each) { return each.name.starts_with("average/"); });
   for (const LearnerState& learner : checkpoint.segment.state.learners) {
     const bool awaited = averaged && (needs.all || needs.hosts.contains(learner.host));
     if (!awaited || has(averages[size_t(learner.host)])) continue;

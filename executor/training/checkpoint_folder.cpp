@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/training/checkpoint_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -11,11 +12,13 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
@@ -63,32 +66,50 @@ struct Newest {
 
 using Reads = std::function<bool(size_t rank)>;
 
-// The parts that a rank of n reads, every n-th: if as many ranks have written them, its own. A rank that comes back
-// reads none, because it gets what it needs from the others.
+// The parts that a rank of n reads, every n-th: if as many ranks have written them, its own.
 Reads share_of(const Ranks* ranks) {
   if (!ranks) return {};
-  return [ranks](size_t rank) { return !ranks->returns() && rank % size_t(ranks->size()) == size_t(ranks->rank()); };
+  return [ranks](size_t rank) { return rank % size_t(ranks->size()) == size_t(ranks->rank()); };
+}
+
+// The checkpoint that rank 0 has read, but for its tensors, for ranks to compare and for one that comes back; "": none.
+std::string state_of_first(Ranks* ranks, const CheckpointFile* file) {
+  if (!ranks) return "";
+  const auto state = [&] {
+    return to_json(file->checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  const std::string own = file ? state() : "", told = first_of(ranks, ranks->first() ? own : "");
+  if (!told.empty() && file && own != told) {
+    throw RunError(fmt::format("{}: what {} reads there is another checkpoint", file->path, ranks->name(0)));
+  }
+  return told;
 }
 
 // The first checkpoint that can be read and is wanted, of rank 0's `paths`.
 Newest newest_of(const fs::path& folder, const std::vector<fs::path>& paths, Ranks* ranks, const Reads& reads,
                  const std::function<bool(const CheckpointFile&)>& wanted) {
+  const bool returns = ranks && ranks->returns();
   Newest newest;
   for (size_t i = 0;; ++i) {
     const fs::path told = first_of(ranks, is_first(ranks) && i < paths.size() ? paths[i].string() : "");
     if (told.empty()) return newest;
     const fs::path path = is_first(ranks) || folder.empty() ? told : folder / told.filename();
-    std::shared_ptr<const CheckpointFile> file;
-    std::string own;
-    try {
-      file = std::make_shared<const CheckpointFile>(read_checkpoint(path, reads));
-    } catch (const RunError& error) {
-      own = is_first(ranks) ? error.what() : fmt::format("{}: {}", ranks->name(ranks->rank()), error.what());
-    }
-    const std::string fault = first_of(ranks, ranks && ranks->returns() ? "" : own);
-    if (fault.empty() && !file) throw RunError(own);  // the others have had it
+    auto file = std::make_shared<CheckpointFile>();
+    std::string fault;
+    const auto keep_fault = [&](const std::function<void()>& step) {
+      try {
+        step();
+      } catch (const RunError& error) {
+        fault = is_first(ranks) ? error.what() : fmt::format("{}: {}", ranks->name(ranks->rank()), error.what());
+      }
+    };
+    if (!returns) keep_fault([&] { *file = read_checkpoint(path, reads); });
+    std::string state;
+    keep_fault([&] { state = state_of_first(ranks, fault.empty() && !returns ? file.get() : nullptr); });
+    fault = first_of(ranks, fault);
     if (!fault.empty()) newest.faults.push_back(fault);
-    if (!fault.empty() || largest_of(ranks, wanted(*file) ? 0 : 1) > 0) continue;
+    if (!fault.empty() || largest_of(ranks, returns || wanted(*file) ? 0 : 1) > 0) continue;
+    if (returns) *file = {path.string(), checkpoint_from_json(nlohmann::json::parse(state)), {}, {}};
     newest.file = std::move(file);
     return newest;
   }
@@ -107,7 +128,7 @@ std::shared_ptr<const CheckpointFile> file_of(Newest newest, const fs::path& fol
   if (!newest.file && !newest.faults.empty()) {
     throw GraphError(fmt::format(
         "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; --checkpoint with another folder "
-        "starts afresh, and so does this one once they are moved away",
+        "starts afresh, and so does this one once they are moved away with their parts",
         folder.string(), newest.faults.size(), newest.faults.size() == 1 ? " is" : "s are",
         fmt::join(newest.faults, "; ")));
   }
@@ -131,7 +152,8 @@ std::error_code list(const fs::path& folder, std::map<int64_t, fs::path, std::gr
   });
 }
 
-// Removes parts up to iteration `latest` that no checkpoint names. A checkpoint that cannot be read keeps its parts.
+// Removes parts up to iteration `latest` that no checkpoint names. A checkpoint that cannot be read, or looked for,
+// keeps its parts.
 void remove_parts_of_none(const fs::path& folder, int64_t latest) {
   std::map<std::string, std::vector<fs::path>> parts;  // by the checkpoint's name
   list(folder, [&](const fs::path& path, const std::string& name) {
@@ -141,7 +163,8 @@ void remove_parts_of_none(const fs::path& folder, int64_t latest) {
   std::error_code ignored;
   for (const auto& [name, paths] : parts) {
     std::set<std::string> named;
-    if (const fs::path whole = folder / name; fs::exists(whole, ignored)) {
+    const fs::path whole = folder / name;
+    if (fs::status(whole, ignored).type() != fs::file_type::not_found) {
       try {
         const CheckpointParts kept = parts_named_in(whole);
         for (size_t rank = 1; rank <= kept.of_ranks.size(); ++rank) {
@@ -157,34 +180,55 @@ void remove_parts_of_none(const fs::path& folder, int64_t latest) {
   }
 }
 
-// Removes temporary files of checkpoints that a killed run was writing, and the file that it left for other ranks.
-void remove_unfinished(const fs::path& folder) {
+// Removes temporary files of checkpoints up to iteration `latest`, which processes left when they were killed.
+void remove_unfinished(const fs::path& folder, int64_t latest) {
   constexpr std::string_view kTemporary = ".tmp-";
-  std::vector<fs::path> targets, marks;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(kMark)) marks.push_back(entry->path());
+  std::set<fs::path> targets;
+  list(folder, [&](const fs::path&, const std::string& name) {
     const size_t at = name.find(kTemporary);
-    if (name.empty() || name[0] != '.' || at == name.npos) continue;
-    const std::string target = name.substr(1, at - 1);
-    if (iteration_of(target) || !whole_of(target).empty()) targets.push_back(folder / target);
-  }
+    if (!name.starts_with('.') || at == name.npos) return;
+    const std::string target = name.substr(1, at - 1), whole = whole_of(target);
+    const auto iteration = iteration_of(whole.empty() ? target : whole);
+    if (iteration && *iteration <= latest) targets.insert(folder / target);
+  });
   for (const fs::path& target : targets) remove_abandoned(target);
-  for (const fs::path& mark : marks) fs::remove(mark, error);
 }
 
-// Whether the file is there, or comes to be: a file system of several hosts may show it late.
-bool comes_to_be(const fs::path& path) {
-  constexpr auto kLongest = std::chrono::seconds(5);
-  constexpr auto kLook = std::chrono::milliseconds(50);
-  const auto until = std::chrono::steady_clock::now() + kLongest;
-  std::error_code unknown;
-  while (!fs::exists(path, unknown)) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(kLook);
+// Removes the files that killed runs left for other ranks.
+void remove_marks(const fs::path& folder) {
+  std::vector<fs::path> marks;
+  list(folder, [&](const fs::path& path, const std::string& name) {
+    if (name.starts_with(kMark)) marks.push_back(path);
+  });
+  std::error_code ignored;
+  for (const fs::path& mark : marks) fs::remove(mark, ignored);
+}
+
+// Makes a network file system ask its server what the folder has now.
+void look_anew(const fs::path& folder) {
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) close(descriptor);
+}
+
+// Why this rank cannot write its parts where rank 0 has left the file `mark`; "": it can.
+std::string why_apart(const std::string& folder, const std::string& mark, const Ranks& ranks,
+                      std::chrono::seconds patience) {
+  const std::string own = ranks.name(ranks.rank());
+  if (!comes_to_be(fs::path(folder) / mark, patience)) {
+    std::error_code unknown;
+    return fmt::format(
+        "--checkpoint {}: {} does not see in '{}' what {} has left in its folder; expected one folder that all ranks "
+        "share, because each writes a part of a checkpoint",
+        folder, own, fs::absolute(folder, unknown).string(), ranks.name(0));
   }
-  return true;
+  try {
+    const AtomicFile made_and_gone(
+        part_path(fs::path(folder) / name_of_iteration(0), drawn_tag(), size_t(ranks.rank())));
+  } catch (const RunError& error) {
+    return fmt::format("--checkpoint {}: {} cannot write its parts of checkpoints there: {}", folder, own,
+                       error.what());
+  }
+  return "";
 }
 
 }  // namespace
@@ -202,8 +246,11 @@ CheckpointFolder::CheckpointFolder(const std::string& folder, bool holds) : fold
   } catch (const OutputInUse& error) {
     throw RunError(fmt::format("{}: another run keeps its checkpoints here: {}", folder, error.holder()));
   }
-  remove_unfinished(folder_);
-  remove_parts_of_none(folder_, INT64_MAX);
+  remove_marks(folder_);
+  remove_unfinished(folder_, INT64_MAX);
+  std::map<int64_t, fs::path, std::greater<>> found;
+  list(folder_, found);
+  if (!found.empty()) remove_parts_of_none(folder_, found.begin()->first);
 }
 
 CheckpointFolder::~CheckpointFolder() {
@@ -222,7 +269,8 @@ std::string drawn_tag() {
   return fmt::format("{:016x}", uint64_t(random()) << 32 | random());
 }
 
-std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks) {
+std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks,
+                                                         std::chrono::seconds patience) {
   std::shared_ptr<const CheckpointFolder> opened;
   std::string mark;
   if (!folder.empty() && is_first(ranks)) {
@@ -233,17 +281,28 @@ std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& fold
     opened = std::make_shared<const CheckpointFolder>(folder, false);
   }
   mark = first_of(ranks, std::move(mark));
-  std::string missed;
-  if (!mark.empty() && opened && !comes_to_be(fs::path(folder) / mark)) {
-    std::error_code unknown;
-    missed = fmt::format(
-        "--checkpoint {}: {} does not see in '{}' what {} has left in its folder; expected one folder that all ranks "
-        "share, because each writes a part of a checkpoint",
-        folder, ranks->name(ranks->rank()), fs::absolute(folder, unknown).string(), ranks->name(0));
-  }
-  missed = first_of(ranks, std::move(missed));
-  if (!missed.empty()) throw GraphError(missed);
+  const std::string apart = first_of(ranks, mark.empty() || !opened ? "" : why_apart(folder, mark, *ranks, patience));
+  if (!apart.empty()) throw GraphError(apart);
   return opened;
+}
+
+bool comes_to_be(const fs::path& path, std::chrono::seconds patience) {
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  constexpr auto kLong = std::chrono::seconds(5);
+  using Clock = std::chrono::steady_clock;
+  bool told = false;
+  std::error_code unknown;
+  for (const auto began = Clock::now();;) {
+    const fs::path folder = fs::absolute(path, unknown).parent_path();
+    look_anew(folder.parent_path());
+    look_anew(folder);
+    if (fs::exists(path, unknown)) return true;
+    const auto waited = Clock::now() - began;
+    if (waited >= patience) return false;
+    if (waited >= kLong && !std::exchange(told, true))
+      warn(fmt::format("{}: not there so far; it waits", path.string()));
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 fs::path CheckpointFolder::path_of(int64_t iteration) const {
@@ -260,6 +319,7 @@ void CheckpointFolder::prune(int64_t latest, int64_t keep, int64_t best) const {
     fs::remove(path, ignored);
   }
   remove_parts_of_none(folder_, latest);
+  remove_unfinished(folder_, latest);
 }
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
@@ -308,6 +368,16 @@ std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& f
   Newest newest = newest_of(folder, paths, ranks, share_of(ranks), is_finite);
   tell_of(newest.faults, ranks);
   return std::move(newest.file);
+}
+
+std::shared_ptr<const CheckpointFile> checkpoint_to_go_back_to(const fs::path& folder, int64_t before,
+                                                               int64_t gone_back_to, Ranks* ranks) {
+  auto file = newest_finite_checkpoint(folder, before, ranks);
+  if (!file) return nullptr;
+  const int64_t found = file->checkpoint.position.iteration;
+  if (largest_of(ranks, is_first(ranks) && found == gone_back_to ? 1 : 0) == 0) return file;
+  auto earlier = newest_finite_checkpoint(folder, found, ranks);
+  return earlier ? earlier : file;
 }
 
 }  // namespace arbalest

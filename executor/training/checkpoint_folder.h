@@ -3,6 +3,7 @@
 // The folder that holds a run's checkpoints: checkpoint-000000000500.safetensors is that after iteration 500. Next to
 // it lie the files of other ranks, checkpoint-000000000500.rank-1.TAG.safetensors.
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,8 +20,9 @@ namespace arbalest {
 class CheckpointFolder {
  public:
   // Makes the folder if it is missing, and holds it for this process. Removes what killed runs left: temporary files,
-  // and parts that belong to no checkpoint. Throws RunError if it cannot be made or written to, or if another process
-  // holds it. `holds`: false for a rank that writes into a folder that rank 0 holds, and does none of this.
+  // and parts up to the newest checkpoint that belong to none. Throws RunError if it cannot be made or written to, or
+  // if another process holds it. `holds`: false for a rank that writes into a folder that rank 0 holds, and does none
+  // of this.
   explicit CheckpointFolder(const std::string& folder, bool holds = true);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
@@ -28,8 +30,8 @@ class CheckpointFolder {
 
   std::filesystem::path path_of(int64_t iteration) const;
   // Removes all checkpoints up to iteration `latest` but the newest `keep` of them and that after iteration `best`, and
-  // parts up to there that belong to none. Other files stay, and so do those after later iterations: the run went on
-  // from an earlier one, so that they are damaged.
+  // up to there parts that belong to none, and what killed ranks left. Other files stay, and so do those after later
+  // iterations: the run went on from an earlier one, so that they are damaged.
   void prune(int64_t latest, int64_t keep, int64_t best) const;
   // Leaves a file in the folder, as long as it is held, by which others see that they have the same one. Returns its
   // name. Throws RunError.
@@ -41,8 +43,13 @@ class CheckpointFolder {
 };
 
 // The folder of a run, which rank 0 holds. Each rank calls this with its own option --checkpoint; nullptr: that is
-// empty. Throws GraphError, on all ranks alike, if one does not see what rank 0 has left in the folder.
-std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks);
+// empty. Throws GraphError, on all ranks alike, if one does not see within `patience` what rank 0 has left in the
+// folder, or cannot write there.
+std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks,
+                                                         std::chrono::seconds patience = std::chrono::seconds(60));
+
+// Whether the file is there, or comes to be: a file system of several hosts may show late what another one has made.
+bool comes_to_be(const std::filesystem::path& path, std::chrono::seconds patience);
 
 // A name that nobody has used: 16 hexadecimal digits.
 std::string drawn_tag();
@@ -56,12 +63,18 @@ void check_has_none(const std::filesystem::path& folder);
 
 // The newest that is whole; says on standard error why newer ones are not taken. nullptr: the folder has none. Throws
 // GraphError, with each one's fault, if none of those that it has can be read. With several ranks all call this: rank 0
-// says which ones there are, each rank reads rank 0's file and a share of the parts, and all take the same one.
+// says which ones there are, each rank reads rank 0's file and a share of the parts, and all take the same one. A rank
+// that comes back reads nothing: it gets from rank 0 all but the tensors.
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::path& folder, Ranks* ranks = nullptr);
 
 // The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const std::filesystem::path& folder, int64_t before,
                                                                Ranks* ranks = nullptr);
+
+// The newest as above. If rank 0 has gone back to that before, `gone_back_to`, the one before it: the run has made no
+// other since it began there, so it may already have been on the way to the divergence. Other ranks need not know.
+std::shared_ptr<const CheckpointFile> checkpoint_to_go_back_to(const std::filesystem::path& folder, int64_t before,
+                                                               int64_t gone_back_to, Ranks* ranks);
 
 // The newest of which rank 0's file is whole, without the parts of other ranks. Throws as newest_checkpoint() does.
 std::shared_ptr<const CheckpointFile> newest_of_first(const std::filesystem::path& folder);

@@ -2,10 +2,13 @@
 #include "executor/training/checkpoint_writer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <exception>
+#include <future>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/plain_message.h"
 #include "base/process.h"
@@ -23,7 +26,7 @@ std::string key_of(const CheckpointParts& parts) {
 // Writes this rank's part of the checkpoint in the file `path`, and tells rank 0 how it went. Throws as write_part()
 // does, but for values that are not finite, of which rank 0 says so.
 void write_own_part(const std::filesystem::path& path, CheckpointWriter::Job job) {
-  const std::string key = key_of(job.checkpoint.parts);
+  const std::string key = key_of(job.checkpoint.parts), name = job.name;
   PartWriter told;
   const auto tell = [&](const std::string& not_finite, const std::string& error) {
     told.array(not_finite);
@@ -40,25 +43,63 @@ void write_own_part(const std::filesystem::path& path, CheckpointWriter::Job job
     tell(error.array(), "");
   } catch (const std::exception& error) {
     tell("", error.what());
-    throw RunError(fmt::format("{}: {}", job.ranks->name(job.rank), error.what()));
+    throw RunError(fmt::format("{}: {}", name, error.what()));
   }
 }
 
-// Waits until the other ranks have come to an end with their parts. Throws if one of them is not written.
-void hear_of_parts(const std::filesystem::path& path, Ranks& ranks, const std::string& key) {
-  Ranks::Parts parts;
-  try {
-    parts = ranks.gather(key, "");
-  } catch (const RunError& error) {
-    throw RunError(fmt::format("{}: not written: {}", path.string(), error.what()));
+// A checkpoint that rank 0 writes together with others.
+struct Joint {
+  const std::filesystem::path& path;
+  const CheckpointParts parts;
+  Ranks& ranks;
+  const std::chrono::seconds patience;
+
+  std::filesystem::path part_of(size_t rank) const { return part_path(path, parts.tag, rank); }
+  RunError error(const std::string& why) const {
+    return RunError(fmt::format("{}: not written: {}", path.string(), why));
   }
+};
+
+// The reports of the other ranks once they have come to an end with their parts. Throws if one of them is lost.
+Ranks::Parts told_of_parts(const Joint& all) {
+  auto told = std::async(std::launch::async, [&all] { return all.ranks.gather(key_of(all.parts), ""); });
+  if (told.wait_for(all.patience) != std::future_status::ready) {
+    std::vector<std::string> awaited;
+    std::error_code unknown;
+    for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+      if (!std::filesystem::exists(all.part_of(rank), unknown)) awaited.push_back(all.ranks.name(int(rank)));
+    }
+    warn(fmt::format("{}: not written so far: it waits for parts, and after {} s there is none of {}",
+                     all.path.string(), all.patience.count(), fmt::join(awaited, ", ")));
+  }
+  try {
+    return told.get();
+  } catch (const RunError& error) {
+    throw all.error(error.what());
+  }
+}
+
+// Waits until the other ranks have come to an end with their parts. Throws if one of them is not written; if any has
+// values that are not finite, NotFiniteError.
+void hear_of_parts(const Joint& all) {
+  std::string failed;
+  const Ranks::Parts parts = told_of_parts(all);
   for (size_t rank = 1; rank < parts.size(); ++rank) {
     PartReader in(parts[rank]);
     const std::string not_finite = in.text(), error = in.text();
-    if (!not_finite.empty()) throw NotFiniteError(path, not_finite);
-    if (!error.empty()) {
-      throw RunError(fmt::format("{}: not written: {}: {}", path.string(), ranks.name(int(rank)), error));
-    }
+    if (!not_finite.empty()) throw NotFiniteError(all.path, not_finite);
+    if (!error.empty() && failed.empty()) failed = fmt::format("{}: {}", all.ranks.name(int(rank)), error);
+  }
+  if (!failed.empty()) throw all.error(failed);
+}
+
+// Rank 0's file names the parts, and older checkpoints go after it: so they have to be seen from here. Throws RunError.
+void see_parts(const Joint& all) {
+  for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+    const std::filesystem::path part = all.part_of(rank);
+    if (comes_to_be(part, all.patience)) continue;
+    throw all.error(fmt::format("the part '{}' that {} has written is not seen here", part.filename().string(),
+                                all.ranks.name(int(rank))));
   }
 }
 
@@ -154,26 +195,34 @@ void CheckpointWriter::write_now(Job job) {
 
 // At rank 0, whose file lies there under another name until all parts do.
 void CheckpointWriter::write_with_others(const std::filesystem::path& path, Job job) const {
-  const CheckpointParts parts = job.checkpoint.parts;
-  const std::string key = key_of(parts);
+  const std::shared_ptr<Ranks> ranks = job.ranks;
+  const Joint all = {path, job.checkpoint.parts, *ranks, job.patience};
   bool heard = false;
   const auto hear = [&] {
-    heard = true;
-    hear_of_parts(path, *job.ranks, key);
+    if (!std::exchange(heard, true)) hear_of_parts(all);
   };
+  std::exception_ptr failure;
   try {
-    write_checkpoint(path, *job.layout, std::move(job.checkpoint), hear);
+    if (const auto lost = ranks->lost()) throw all.error(*lost);
+    write_checkpoint(path, *job.layout, std::move(job.checkpoint), [&] {
+      hear();
+      see_parts(all);
+    });
+    return;
   } catch (const std::exception&) {
-    try {
-      if (!heard) hear();  // after which no part is under way
-    } catch (const RunError&) {
-    }
-    for (size_t rank = 1; rank <= parts.of_ranks.size(); ++rank) {
-      std::error_code ignored;  // they go with the next checkpoint
-      std::filesystem::remove(part_path(path, parts.tag, rank), ignored);
-    }
-    throw;
+    failure = std::current_exception();
   }
+  try {
+    hear();  // after which no part is under way
+  } catch (const NotFiniteError&) {
+    failure = std::current_exception();
+  } catch (const RunError&) {
+  }
+  for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+    std::error_code ignored;  // they go with the next checkpoint
+    std::filesystem::remove(all.part_of(rank), ignored);
+  }
+  std::rethrow_exception(failure);
 }
 
 }  // namespace arbalest

@@ -5,6 +5,7 @@
 // whole or not there.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -26,6 +27,9 @@ class CheckpointWriter {
     // Those that write a part each; nullptr: this process writes all. `rank`: this one's when the job was made.
     std::shared_ptr<Ranks> ranks;
     int rank = 0;
+    std::string name = {};  // of this rank, then too: ranks may be counted anew before the job is done
+    // At rank 0: how long the parts of others may take to be seen here, and to be written until it tells of it.
+    std::chrono::seconds patience = std::chrono::seconds(60);
   };
 
   // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError

@@ -113,6 +113,7 @@ int64_t Checkpoints::divide(Checkpoint& taken) const {
 void Checkpoints::take(const RunParts& run, RunEnd ended) {
   if (!writer_) return;
   const double began = seconds();
+  overdue_ = true;  // if a rank is lost before it is under way
   Checkpoint taken;
   taken.position = run.segment.position();
   taken.segment = run.segment.own_snapshot();
@@ -129,7 +130,15 @@ void Checkpoints::take(const RunParts& run, RunEnd ended) {
     told = [this, handed_on = events_.handed_on(), kLongest] { events_.wait_for(handed_on, kLongest); };
   }
   const std::shared_ptr<Ranks>& ranks = options_.ranks;
-  writer_->write({layout_, std::move(taken), told, ranks, ranks ? ranks->rank() : 0});
+  const int rank = ranks ? ranks->rank() : 0;
+  writer_->write({layout_, std::move(taken), told, ranks, rank, ranks ? ranks->name(rank) : ""});
+  overdue_ = false;
+}
+
+void Checkpoints::wait_after_loss() {
+  if (!decides()) return;
+  writer_->wait();  // no part comes any more
+  if (!writer_->error().empty()) overdue_ = true;
 }
 
 // Adds all that is not the segment's.

@@ -67,6 +67,8 @@ class Checkpoints {
   // Returns what it was, once. All processes call this and get the same.
   std::optional<CheckpointWriter::NotFinite> take_not_finite();
   void go_back();  // before the run goes on from an earlier checkpoint
+  // Before the run goes on without ranks that are lost. A checkpoint that was given up with them is taken anew soon.
+  void wait_after_loss();
 
  private:
   bool decides() const { return writer_ && (!options_.ranks || options_.ranks->first()); }
@@ -83,7 +85,7 @@ class Checkpoints {
   double last_ = 0;                                 // seconds()
   std::string latest_;                              // its file
   int64_t next_ = SchedulerOptions::kNoRest;
-  bool overdue_ = false;  // a checkpoint that the disk had no time for
+  bool overdue_ = false;  // a checkpoint that the disk had no time for, or that was given up
   std::unique_ptr<CheckpointWriter> writer_;
 };
 

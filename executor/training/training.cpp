@@ -308,6 +308,8 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
 void Training::end_with(RunFinished& end, bool takes_checkpoint) {
   try {
     checkpoints_->finish(parts(), end, takes_checkpoint);
+    const bool lost = options_.ranks && options_.ranks->lost();
+    if (lost && takes_checkpoint && !end.checkpoint_error.empty()) throw RunError(end.checkpoint_error);
     save_last(end);
     trace_.finish(*segment_, end);
   } catch (const RunError& error) {
@@ -317,6 +319,11 @@ void Training::end_with(RunFinished& end, bool takes_checkpoint) {
     if (!writes()) return;
     options_.ranks = nullptr;
     checkpoints_->finish(parts(), end, false);
+    if (end.checkpoint_error == error.what()) {  // the one before is there
+      const auto kept = checkpoints_in(options_.checkpoints.folder);
+      end.checkpoint = kept.empty() ? "" : kept.front().string();
+      end.checkpoint_error.clear();
+    }
     if (end.weights.empty()) save_last(end);
     trace_.finish(*segment_, end);
   }
@@ -426,7 +433,7 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
 }
 
 void Training::go_on_without_lost(const std::string& why) {
-  if (writes()) checkpoints_->wait();  // no part comes any more
+  checkpoints_->wait_after_loss();
   LeftState mine = segment_ ? segment_->left() : std::move(*made_.left);
   if (segment_) mine.segment = made_.segments;
   made_.left.reset();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -71,13 +72,13 @@ void tell_of_idle_weights(const CheckpointOptions& checkpoints, const std::strin
 // Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
 // checkpoints first, so that other files of the run may lie in it or next to it. Holds the folder before it looks for
 // the newest checkpoint, since another run may still write there. Rank 0's options count: whether those of others are
-// the same is looked at later.
-void take_up(CheckpointOptions& checkpoints, Ranks* ranks) {
+// the same is looked at later. `patience`: seconds for which a rank waits until it sees rank 0's folder.
+void take_up(CheckpointOptions& checkpoints, Ranks* ranks, double patience) {
   const bool first = !ranks || ranks->first(), given = first && !checkpoints.folder.empty();
   std::error_code unknown;
   checkpoints.working_folder = std::filesystem::current_path(unknown).string();
   if (given && !checkpoints.resume) check_has_none(checkpoints.folder);
-  checkpoints.held = open_checkpoints(checkpoints.folder, ranks);
+  checkpoints.held = open_checkpoints(checkpoints.folder, ranks, std::chrono::seconds(int64_t(patience)));
   if (largest_of(ranks, given && checkpoints.resume ? 1 : 0) == 0) return;
   checkpoints.from = newest_checkpoint(checkpoints.folder, ranks);
   if (first && !checkpoints.from)
@@ -143,7 +144,7 @@ RunOutcome run_as_told(const RunOptions& options, const RunSurroundings& around)
   session.files.overrides = options.set;
   session.command = options.command_line;
   if (ranks) share_session(ranks, options.devices, session);
-  take_up(session.checkpoints, ranks.get());
+  take_up(session.checkpoints, ranks.get(), options.world.patience);
   if (writes) tell_of_idle_weights(session.checkpoints, files.weights);
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained

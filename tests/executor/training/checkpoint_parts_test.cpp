@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <limits>
@@ -145,7 +147,8 @@ struct Writing {
       const int rank = ranks->rank();
       const auto held = std::make_shared<const CheckpointFolder>(folder(rank), rank == 0);
       CheckpointWriter writer(held, keep, [] { return int64_t{0}; });
-      CheckpointWriter::Job job = {whole().layout, whole().of_rank(rank, iteration, kTag), {}, ranks, rank};
+      CheckpointWriter::Job job = {whole().layout,   whole().of_rank(rank, iteration, kTag), {}, ranks, rank,
+                                   ranks->name(rank)};
       if (change) change(rank, job);
       writer.write(std::move(job));
       writer.wait();
@@ -259,6 +262,21 @@ TEST_CASE("a rank that cannot write its part leaves no checkpoint, and the one b
   CHECK(names_in(folder / "c").size() == kRanks);  // rank 2's part is gone again
 }
 
+TEST_CASE("parts that rank 0 does not see where it looks leave no checkpoint, and the one before stays") {
+  const TestFolder folder;
+  put(folder / "c", 10, kOther);
+  fs::create_directories(folder / "other");
+  Writing writing{.change = [](int, CheckpointWriter::Job& job) { job.patience = std::chrono::seconds(1); },
+                  .folder = [&](int rank) { return folder / (rank == 2 ? "other" : "c"); }};
+  writing.write();
+  CHECK(contains(writing.errors[0], "checkpoint-000000000020.safetensors: not written: the part 'checkpoint-"));
+  CHECK(contains(writing.errors[0], "that rank 2 on "));
+  CHECK(contains(writing.errors[0], " has written is not seen here"));
+  CHECK(writing.errors[1] + writing.errors[2] == "");
+  CHECK(newest_checkpoint(folder / "c")->checkpoint.position.iteration == 10);
+  CHECK(names_in(folder / "c").size() == kRanks);
+}
+
 TEST_CASE("if rank 0 cannot write, the parts of others go") {
   const TestFolder folder;
   put(folder / "c", 10, kOther);
@@ -290,6 +308,63 @@ TEST_CASE("values of any rank that are not finite are found where rank 0 asks, a
     CHECK(names_in(folder / "c").size() == kRanks);
     CHECK(newest_checkpoint(folder / "c")->checkpoint.position.iteration == 10);
   }
+}
+
+TEST_CASE("values that are not finite are told of though another rank, or rank 0, cannot write") {
+  for (const int full : {0, 1}) {
+    CAPTURE(full);
+    const TestFolder folder;
+    put(folder / "c", 10, kOther);
+    if (full == 0) fs::create_directories(fs::path(folder / "c") / "checkpoint-000000000020.safetensors");
+    Writing writing{.change =
+                        [](int rank, CheckpointWriter::Job& job) {
+                          if (rank != 2) return;
+                          auto& weights = job.checkpoint.segment.state.learners[2].weights;
+                          const float infinite = std::numeric_limits<float>::infinity();
+                          std::memcpy(weights.data(), &infinite, sizeof infinite);
+                        },
+                    .folder = [&](int rank) { return folder / (rank == 1 && full == 1 ? "nowhere" : "c"); }};
+    writing.write();
+    REQUIRE(writing.not_finite);
+    CHECK(writing.not_finite->array == "learner 2/weights");
+  }
+}
+
+TEST_CASE("ranks go back to an earlier checkpoint together, though one of them has not gone back before") {
+  const TestFolder folder;
+  put(folder / "c", 10);
+  put(folder / "c", 20);
+  check_none(world(2, [&](const std::shared_ptr<Ranks>& ranks) {
+    const auto found = [&](int64_t gone_back_to) {
+      const auto file = checkpoint_to_go_back_to(folder / "c", 25, ranks->first() ? gone_back_to : -1, ranks.get());
+      return file->checkpoint.position.iteration;
+    };
+    CHECK(found(-1) == 20);
+    CHECK(found(20) == 10);
+    CHECK(found(10) == 20);
+  }));
+}
+
+TEST_CASE("a checkpoint without the average of a rank's host is refused") {
+  const TestFolder folder;
+  put(folder / "c", 20);
+  const auto file = newest_checkpoint(folder / "c");
+  Checkpoint own = file->checkpoint;
+  own.segment.state.learners[1].host = 1;
+  const CheckpointNeeds needs = {.all = false, .first_learner = 1, .learners = 1, .hosts = {1}};
+  CHECK(message_of([&] { whole().layout->decode(*file, own, needs); }) ==
+        "the checkpoint has no average for learners of host 1");
+}
+
+TEST_CASE("ranks that read different checkpoints of the same iteration take neither") {
+  const TestFolder folder;
+  for (const char* place : {"c", "other"}) put(folder / place, 10);
+  put(folder / "c", 20);
+  put(folder / "other", 20, kOther);
+  check_none(world(2, [&](const std::shared_ptr<Ranks>& ranks) {
+    const auto file = newest_checkpoint(folder / (ranks->first() ? "c" : "other"), ranks.get());
+    CHECK(file->checkpoint.position.iteration == 10);
+  }));
 }
 
 TEST_CASE("the one before goes only once a late part is there") {
@@ -325,7 +400,7 @@ TEST_CASE("a rank that is lost while its part is waited for leaves the one befor
     }
     CheckpointWriter writer(std::make_shared<const CheckpointFolder>(path), 1, [] { return int64_t{0}; });
     ranks->exchange("there", "");
-    writer.write({whole().layout, whole().of_rank(0, 20, kTag), {}, ranks, 0});
+    writer.write({whole().layout, whole().of_rank(0, 20, kTag), {}, ranks, 0, ranks->name(0)});
     writer.wait();
     CHECK(contains(writer.error(), "checkpoint-000000000020.safetensors: not written: rank 1 on "));
     CHECK(contains(writer.error(), " is lost"));
@@ -362,7 +437,7 @@ TEST_CASE("parts of no checkpoint go, those of checkpoints and of what comes sta
   strays({5, 10, 30});
   {
     const CheckpointFolder held(path.string());
-    CHECK(names_in(path).size() == 2 * kRanks);
+    CHECK(names_in(path).size() == 2 * kRanks + 1);  // that after iteration 30 may be of one that is not seen yet
     strays({5, 10, 15, 30});
     held.prune(20, 2, 0);
     CHECK(names_in(path).size() == 2 * kRanks + 1);
@@ -375,8 +450,20 @@ TEST_CASE("parts of no checkpoint go, those of checkpoints and of what comes sta
   const fs::path kept = path / "checkpoint-000000000020.safetensors";
   fs::resize_file(kept, 10);
   CHECK(message_of([&] { read_checkpoint(kept); }) != "");
+  const fs::path killed =
+      path / (".checkpoint-000000000030.rank-1." + std::string(kTag) + ".safetensors.tmp-0123456789abcdef");
+  std::ofstream(killed) << "x";
   const CheckpointFolder held(path.string());
+  CHECK_FALSE(fs::exists(killed));
+  std::ofstream(killed) << "x";
+  held.prune(29, 1, 0);
+  CHECK(fs::exists(killed));
   CHECK(fs::exists(part_of(path, 20, 1)));  // somebody may repair what names them
+  fs::remove(kept);
+  fs::create_symlink(kept.filename(), kept);  // which cannot be looked for
+  held.prune(30, 1, 0);
+  CHECK(fs::exists(part_of(path, 20, 1)));
+  CHECK_FALSE(fs::exists(killed));
   CHECK_FALSE(fs::exists(part_of(path, 30, 1, kOther)));
   put(path, 40);
   remove_after(path, 20);
@@ -387,12 +474,20 @@ TEST_CASE("parts of no checkpoint go, those of checkpoints and of what comes sta
 TEST_CASE("ranks whose folders are not the same one are told so before anything is trained") {
   const TestFolder folder;
   const auto errors = world(kRanks, [&](const std::shared_ptr<Ranks>& ranks) {
-    open_checkpoints((ranks->rank() == 1 ? folder / "other" : folder / "c").string(), ranks.get());
+    open_checkpoints((ranks->rank() == 1 ? folder / "other" : folder / "c").string(), ranks.get(),
+                     std::chrono::seconds(1));
   });
   for (const std::string& error : errors) {
     CHECK(error == errors[0]);
     CHECK_MESSAGE(contains(error, fmt::format("--checkpoint {}: rank 1 on ", (folder / "other").string())), error);
     CHECK_MESSAGE(contains(error, "expected one folder that all ranks share"), error);
+  }
+  std::string deep = (folder / "c").string();  // in which what rank 0 leaves has a name, and a part has none
+  while (deep.size() < PATH_MAX - 60) deep += "/.";
+  for (const std::string& error : world(2, [&](const std::shared_ptr<Ranks>& ranks) {
+         open_checkpoints(ranks->first() ? (folder / "c").string() : deep, ranks.get(), std::chrono::seconds(1));
+       })) {
+    CHECK_MESSAGE(contains(error, " cannot write its parts of checkpoints there: "), error);
   }
   check_none(world(kRanks, [&](const std::shared_ptr<Ranks>& ranks) {
     const auto held = open_checkpoints((folder / "c").string(), ranks.get());

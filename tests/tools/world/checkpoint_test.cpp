@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 namespace world_checkpoint_test {
 namespace {
 
+constexpr const char* kValidated = "/checkpoint-000000000050";  // later ones follow a validation
 const Words kRun = {"--strategy", "sma", "--set", "train.epochs=20"};
 
 // The four CPUs of the run as devices of so many processes.
@@ -42,8 +43,8 @@ std::vector<std::unique_ptr<Rank>> start(const Place& place, int size, const Wor
 }
 
 // Ends the run in so many processes after some checkpoints.
-void interrupt(const Place& place, int size) {
-  auto ranks = start(place, size);
+void interrupt(const Place& place, int size, const Words& more = {}) {
+  auto ranks = start(place, size, more);
   await_checkpoints(place.path("c"), 2);
   ranks.back()->send(SIGTERM);
   expect(kInterrupted, ranks);
@@ -81,7 +82,20 @@ TEST_CASE("a checkpoint of four processes goes on in one, two and four, and that
 
 TEST_CASE("each rank's file has its own learners, and rank 0's what is of all") {
   const Place place;
-  interrupt(place, 4);
+  const Words kinds = {"--learners", "2", "--set", "train.ema=0.9", "--set", "train.frozen=c.*"};
+  Words words = kRun, more = kinds;
+  words.insert(words.end(), kinds.begin(), kinds.end());
+  more.insert(more.end(), {"--save-best", place.path("best")});
+  const std::vector<uint8_t> expected = alone(words);
+  auto ranks = start(place, 4, more);
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  const auto validated = [&] {
+    const std::vector<fs::path> there = checkpoints_in(place.path("c"));
+    return !there.empty() && parts_in(place.path("c")).size() >= 3 && there.front() > place.path("c") + kValidated;
+  };
+  while (!validated() && WallTime::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ranks.back()->send(SIGTERM);
+  expect(kInterrupted, ranks);
   const fs::path newest = checkpoints_in(place.path("c")).front();
   const CheckpointParts parts = read_checkpoint(newest).checkpoint.parts;
   for (size_t rank = 0; rank < 4; ++rank) {
@@ -91,12 +105,17 @@ TEST_CASE("each rank's file has its own learners, and rank 0's what is of all") 
       return std::any_of(file.tensors.begin(), file.tensors.end(),
                          [&](const NamedTensor& tensor) { return tensor.name.starts_with(begin); });
     };
-    for (size_t learner = 0; learner < 4; ++learner) {
-      CHECK(any(fmt::format("learner {}/weights/", learner)) == (learner == rank));
+    for (size_t learner = 0; learner < 8; ++learner) {
+      CHECK(any(fmt::format("learner {}/weights/", learner)) == (learner / 2 == rank));
     }
-    CHECK(any("average/") == (rank == 0));
-    CHECK(any("validated/") == false);
+    for (const char* of_all : {"average/", "moving average/", "frozen/", "validated/"}) {
+      CAPTURE(of_all);
+      CHECK(any(of_all) == (rank == 0));
+    }
   }
+  ranks = start(place, 4, more);
+  expect(kDone, ranks);
+  CHECK(place.weights() == expected);
 }
 
 TEST_CASE("a run goes on from the checkpoint before one of which a part is missing, to the same bits") {
@@ -116,7 +135,7 @@ TEST_CASE("a run goes on from the checkpoint before one of which a part is missi
 TEST_CASE("ranks with folders of their own are refused on all of them") {
   const Place place;
   auto ranks = place.start(
-      3, {"--strategy", "sma", "--devices", "cpu:0", "--resume"},
+      3, {"--strategy", "sma", "--devices", "cpu:0", "--resume", "--rendezvous-timeout", "3"},
       {{"--checkpoint", place.path("c")}, {"--checkpoint", place.path("c")}, {"--checkpoint", place.path("other")}});
   expect(kWrong, ranks);
   for (const auto& rank : ranks) {

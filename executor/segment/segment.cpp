@@ -173,11 +173,6 @@ SegmentSnapshot Segment::own_snapshot() const {
   return snapshot;
 }
 
-SegmentSnapshot Segment::snapshot() const {
-  SegmentSnapshot mine = own_snapshot();
-  return session_.ranks ? gathered(*session_.ranks, std::move(mine)) : mine;
-}
-
 LeftState Segment::left() const {
   if (scheduler_) return left_state(state_, plan_, clock_, [this](TaskId task) { return scheduler_->ended(task); });
   const Dependencies before(plan_, at_);

@@ -66,12 +66,11 @@ class Segment {
   bool at_end() const;                                           // true if nothing of the plan is left to run
   Cursor cursor() const { return clock_.cursor(iterations()); }  // where the next segment begins
   RunPosition position() const { return clock_.position(iterations()); }
-  // The next three are of all processes, which call them at the same point. A snapshot is taken at rest, or after
-  // run().
+  // The next two are of all processes, which call them at the same point.
   RunState state() const;
-  ModelState model() const;              // the model to be saved at this point; at rank 0 alone
-  SegmentSnapshot snapshot() const;      // whole at rank 0 alone
-  SegmentSnapshot own_snapshot() const;  // with the learners, and the sums of validations, of this process alone
+  ModelState model() const;  // the model to be saved at this point; at rank 0 alone
+  // At rest, or after run(): with the learners, and the sums of validations, of this process alone.
+  SegmentSnapshot own_snapshot() const;
   // After a run() that failed since a process was lost: what this one has. The number of the segment is not known here.
   LeftState left() const;
   // The first array in the own snapshots of all processes that is not finite: "the weights of learner 2 on cpu:0"; "":

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "ops/optim/moving_average.h"
 
 namespace arbalest {
@@ -98,9 +99,9 @@ void SegmentState::put_moving_average(const MovingAverageProgress& progress,
 
 void SegmentState::put_averages(const RunState& state, int64_t averagings) const {
   for (size_t device = 0; device < plan_.handles.averages.size(); ++device) {
-    const AverageState& own =
-        state.averages.size() == 1 ? state.averages[0] : state.averages[average_of(int32_t(device))];
-    put_average(device, averagings, own.now, own.before);
+    const size_t place = state.averages.size() == 1 ? 0 : average_of(int32_t(device));
+    if (place >= state.averages.size()) throw RunError(fmt::format("there is no average of host {}", place));
+    put_average(device, averagings, state.averages[place].now, state.averages[place].before);
   }
   put_moving_average({state.moving_average.updates, state.moving_average.within}, state.moving_average.weights);
 }

@@ -24,11 +24,16 @@ std::string packed(const std::vector<LearnerState>& learners) {
   return std::move(out.bytes);
 }
 
+bool first_of_its_host(const Ranks& ranks) {
+  for (int rank = 0; rank < ranks.rank(); ++rank) {
+    if (ranks.host(rank) == ranks.host(ranks.rank())) return false;
+  }
+  return true;
+}
+
 // The averages of this rank's hosts, if it is the first rank of its host: the others have the same.
 std::string packed(const Ranks& ranks, const std::vector<AverageState>& averages) {
-  for (int rank = 0; rank < ranks.rank(); ++rank) {
-    if (ranks.host(rank) == ranks.host(ranks.rank())) return "";
-  }
+  if (!first_of_its_host(ranks)) return "";
   PartWriter out;
   for (size_t host = 0; host < averages.size(); ++host) {
     if (averages[host].now.empty()) continue;
@@ -223,26 +228,45 @@ LeftState exchanged(Ranks& ranks, const LeftState& mine) {
   return all;
 }
 
-SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine) {
-  mine.state = gathered(ranks, std::move(mine.state));
-  PartWriter out;
-  out.number(uint64_t(mine.kept.size()));
-  for (const auto& values : mine.kept) {
-    out.number(uint64_t(values.size()));
-    for (const auto& value : values) out.array(value);
+SegmentSnapshot completed(Ranks& ranks, SegmentSnapshot mine) {
+  RunState& state = mine.state;
+  std::vector<int64_t> updates;
+  std::vector<int32_t> hosts;
+  for (const LearnerState& learner : state.learners) {
+    updates.push_back(learner.updates);
+    hosts.push_back(learner.host);
   }
+  PartWriter out;
+  out.array(updates);
+  out.array(hosts);
   for (const std::vector<double>& sums : mine.tallies) out.array(sums);
-  const Ranks::Parts parts = ranks.gather("snapshot", std::move(out.bytes));
-  if (!ranks.first()) return mine;
-  mine.kept.clear();
+  std::vector<LearnerState> learners = std::exchange(state.learners, {});
+  auto kept = std::exchange(mine.kept, {});
   mine.tallies.clear();
-  for (const std::string& part : parts) {
-    PartReader in(part);
-    for (auto learners = in.number<uint64_t>(); learners > 0; --learners) {
+  const Ranks::Parts parts = ranks.exchange("snapshot", std::move(out.bytes));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    PartReader in(parts[size_t(rank)]);
+    updates = in.array<int64_t>();
+    hosts = in.array<int32_t>();
+    for (size_t i = 0; i < std::min(updates.size(), hosts.size()); ++i) {
+      LearnerState& learner = state.learners.emplace_back();
       auto& values = mine.kept.emplace_back();
-      for (auto count = in.number<uint64_t>(); count > 0; --count) values.push_back(in.array<std::byte>());
+      if (rank == ranks.rank()) {
+        learner = std::move(learners[i]);
+        values = std::move(kept[i]);
+      }
+      learner.updates = updates[i];
+      learner.host = hosts[i];
     }
     while (!in.at_end()) mine.tallies.push_back(in.array<double>());
+  }
+  mine.first_learner = 0;
+  if (ranks.first()) return mine;
+  state.frozen.clear();
+  state.moving_average.weights.clear();
+  mine.model = {};
+  for (size_t host = 0; host < state.averages.size(); ++host) {
+    if (host == 0 || !first_of_its_host(ranks)) state.averages[host] = {};
   }
   return mine;
 }

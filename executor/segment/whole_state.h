@@ -8,10 +8,9 @@
 
 namespace arbalest {
 
-// Each rank calls these at the same point with the learners, and the validating devices' sums, of its own. Rank 0 gets
-// those of all in their order; elsewhere the result is what the rank has itself.
+// Each rank calls this at the same point with its own learners. Rank 0 gets those of all in their order; elsewhere the
+// result is what the rank has itself.
 RunState gathered(Ranks& ranks, RunState mine);
-SegmentSnapshot gathered(Ranks& ranks, SegmentSnapshot mine);
 // The same for every rank.
 RunState exchanged(Ranks& ranks, RunState mine);
 // The same for ranks that are left, and those that have come back. The result has all learners, and the cursor of the
@@ -19,5 +18,8 @@ RunState exchanged(Ranks& ranks, RunState mine);
 // is that of the rank that has seen most of all. If hosts were meeting, all learners start from the mean of the
 // averages before the hosts' last ones.
 LeftState exchanged(Ranks& ranks, const LeftState& mine);
+// The own snapshot with the numbers of all learners and the sums of all validating devices. Arrays of other ranks'
+// learners are empty, and so are those that a rank before this one has as well: each is at one rank.
+SegmentSnapshot completed(Ranks& ranks, SegmentSnapshot mine);
 
 }  // namespace arbalest

@@ -139,7 +139,7 @@ struct CheckpointOptions {
   std::string working_folder;                  // in which the run was started, for those who resume it
   bool resume = false;                         // the folder may have checkpoints already
   std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
-  // The folder, held since before `from` was looked for; nullptr: the run takes hold of it.
+  // The folder, held since before `from` was looked for (open_checkpoints()); nullptr: the run takes hold of it.
   std::shared_ptr<const CheckpointFolder> held;
   // Each "train.lr=0.01": numbers of the learning rate's schedule that differ from the graph's from here on. They go
   // into checkpoints, and a run that goes on begins with those of its checkpoint.

@@ -5,10 +5,15 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "executor/weights/class_names.h"
@@ -18,7 +23,9 @@
 namespace arbalest {
 namespace {
 
-constexpr const char *kState = "arbalest.checkpoint", *kSum = "arbalest.sum";  // keys of the metadata
+// Keys of the metadata.
+constexpr const char *kState = "arbalest.checkpoint", *kPart = "arbalest.part", *kSum = "arbalest.sum";
+constexpr std::string_view kFileEnding = ".safetensors";
 
 uint32_t sum_of(uint32_t sum, const void* bytes, size_t count) {
   return uint32_t(crc32_z(sum, static_cast<const Bytef*>(bytes), count));
@@ -47,7 +54,97 @@ bool has_to_be_finite(std::string_view name) {
   return part.starts_with("weights/") || part.starts_with("statistics/") || part.starts_with("state/");
 }
 
+void seal(TensorFile& file, const char* key, const std::string& state) {
+  file.metadata = {{key, state}, {kSum, sum_of(file, state)}};
+}
+
+// Binds a rank's part to its checkpoint.
+std::string state_of_part(const std::string& tag, int64_t iteration, size_t rank) {
+  return nlohmann::json{{"checkpoint", tag}, {"iteration", iteration}, {"rank", rank}}.dump();
+}
+
+// The metadata under a key.
+const std::string& state_in(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata,
+                            const char* key) {
+  const auto state = metadata.find(key);
+  if (state != metadata.end() && metadata.contains(kSum)) return state->second;
+  if (metadata.contains(kPart)) {
+    throw RunError(fmt::format("{}: one rank's part of a checkpoint, which is read with that: expected rank 0's file",
+                               path.string()));
+  }
+  throw RunError(fmt::format("{}: no checkpoint: its metadata has no '{}'", path.string(), key));
+}
+
+TensorFile read_sealed(const std::filesystem::path& path, const char* key) {
+  TensorFile file = read_safetensors(path);
+  const std::string& state = state_in(path, file.metadata, key);
+  if (sum_of(file, state) != file.metadata.at(kSum)) {
+    throw RunError(fmt::format("{}: damaged: what it holds is not what was written", path.string()));
+  }
+  return file;
+}
+
+Checkpoint checkpoint_in(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) {
+  const std::string& state = state_in(path, metadata, kState);
+  try {
+    return checkpoint_from_json(nlohmann::json::parse(state));
+  } catch (const nlohmann::json::exception& error) {
+    throw RunError(fmt::format("{}: no checkpoint: {}", path.string(), message_of(error)));
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("{}: no checkpoint: {}", path.string(), error.what()));
+  }
+}
+
+TensorFile read_part(const std::filesystem::path& whole, const Checkpoint& checkpoint, size_t rank) {
+  const std::string& tag = checkpoint.parts.tag;
+  const std::filesystem::path path = part_path(whole, tag, rank);
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) {
+    throw RunError(
+        fmt::format("{}: not whole: rank {}'s part '{}' is missing", whole.string(), rank, path.filename().string()));
+  }
+  try {
+    TensorFile file = read_sealed(path, kPart);
+    if (file.metadata.at(kPart) == state_of_part(tag, checkpoint.position.iteration, rank)) return file;
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("{}: not whole: {}", whole.string(), error.what()));
+  }
+  throw RunError(fmt::format("{}: not whole: '{}' is not rank {}'s part of it, but of another checkpoint",
+                             whole.string(), path.filename().string(), rank));
+}
+
+void add_to(std::vector<NamedTensor>& tensors, std::vector<NamedTensor> more) {
+  tensors.insert(tensors.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+// The number after `word` at the beginning of a name, and what follows its slash; none: the name begins otherwise.
+std::optional<std::pair<int64_t, std::string_view>> numbered(std::string_view name, std::string_view word) {
+  int64_t number = 0;
+  const char* const end = name.data() + name.size();
+  if (!name.starts_with(word)) return std::nullopt;
+  const auto [after, error] = std::from_chars(name.data() + word.size(), end, number);
+  if (error != std::errc() || after == end || *after != '/') return std::nullopt;
+  return std::pair(number, std::string_view(after + 1, size_t(end - after - 1)));
+}
+
 }  // namespace
+
+bool CheckpointNeeds::has(std::string_view tensor) const {
+  if (all) return true;
+  if (const auto learner = numbered(tensor, "learner ")) {
+    return learner->first >= first_learner && learner->first - first_learner < learners;
+  }
+  const auto host = numbered(tensor, "host ");
+  const std::string_view array = host ? host->second : tensor;
+  const bool of_host = array.starts_with("average/") || array.starts_with("previous average/");
+  return !of_host || hosts.contains(host ? int32_t(host->first) : 0);
+}
+
+bool CheckpointNeeds::any_of(const CheckpointParts::Part& part) const {
+  const bool learnt =
+      part.first_learner < first_learner + learners && first_learner < part.first_learner + part.learners;
+  return all || learnt || hosts.contains(part.host);
+}
 
 // An array of the checkpoint, and what it consists of in the file: the members of an arena, or, without any, bytes.
 struct CheckpointLayout::Part {
@@ -117,28 +214,25 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
   return parts;
 }
 
-TensorFile CheckpointLayout::encode(Checkpoint checkpoint) const {
-  TensorFile file;
-  const std::string state = to_json(checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::vector<NamedTensor> CheckpointLayout::encode(Checkpoint checkpoint) const {
+  std::vector<NamedTensor> tensors;
   for (const Part& part : parts_of(checkpoint)) {
     std::vector<std::byte>& content = *part.content;
-    if (content.empty()) continue;  // the run has no such array
+    if (content.empty()) continue;  // the run has no such array, or another rank writes it
     if (!part.members) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(content.data());
-      file.tensors.push_back(
-          {part.prefix, DataType::Uint8, {int64_t(content.size())}, {bytes, bytes + content.size()}});
+      tensors.push_back({part.prefix, DataType::Uint8, {int64_t(content.size())}, {bytes, bytes + content.size()}});
       continue;
     }
     for (const ArenaMember& member : *part.members) {
       NamedTensor tensor{part.prefix + member.name, member.type.dtype, member.type.shape, {}};
       tensor.bytes.resize(size_t(member.type.bytes()));
       to_row_major(member.type, content.data() + member.offset, tensor.bytes.data());
-      file.tensors.push_back(std::move(tensor));
+      tensors.push_back(std::move(tensor));
     }
     content = {};
   }
-  seal(file, state);
-  return file;
+  return tensors;
 }
 
 std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
@@ -157,12 +251,23 @@ bool is_finite(const CheckpointFile& file) {
 }
 
 void seal(TensorFile& file, const std::string& state) {
-  file.metadata = {{kState, state}, {kSum, sum_of(file, state)}};
+  seal(file, kState, state);
 }
 
-void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) const {
+void CheckpointLayout::decode(const CheckpointFile& file, Checkpoint& checkpoint, const CheckpointNeeds& needs) const {
+  const auto needed = [&](const std::string& name) { return needs.has(name); };
+  std::vector<NamedTensor> more;
+  for (const size_t rank : file.left) {  // another rank has held these against their sums
+    const CheckpointParts& parts = checkpoint.parts;
+    if (!needs.any_of(parts.of_ranks.at(rank - 1))) continue;
+    add_to(more, read_safetensors(part_path(file.path, parts.tag, rank), needed).tensors);
+  }
   std::map<std::string_view, const NamedTensor*> tensors;
-  for (const NamedTensor& tensor : file.tensors) tensors.emplace(tensor.name, &tensor);
+  for (const auto* each : {&file.tensors.tensors, &std::as_const(more)}) {
+    for (const NamedTensor& tensor : *each) {
+      if (needed(tensor.name)) tensors.emplace(tensor.name, &tensor);
+    }
+  }
   size_t taken = 0;
   const auto take = [&](const std::string& name, DataType type, const Shape& shape) {
     const auto found = tensors.find(name);
@@ -185,7 +290,7 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
     averages.resize(std::max(averages.size(), size_t(learner.host) + 1));
   }
   for (const Part& part : parts_of(checkpoint)) {
-    if (optional(part)) continue;
+    if (!needs.has(part.prefix) || optional(part)) continue;
     part.content->assign(size_t(part.bytes), std::byte{0});
     if (!part.members) {
       const auto known = tensors.find(part.prefix);
@@ -200,13 +305,17 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
                       part.content->data() + member.offset);
     }
   }
-  const bool averaged = !averages.front().now.empty();
+  const auto has = [](const AverageState& average) { return !average.now.empty(); };
+  const bool averaged = std::any_of(averages.begin(), averages.end(), has) ||
+                        std::any_of(file.tensors.tensors.begin(), file.tensors.tensors.end(),
+                                    [](const NamedTensor& each) { return each.name.starts_with("average/"); });
   for (const LearnerState& learner : checkpoint.segment.state.learners) {
-    if (averaged == !averages[size_t(learner.host)].now.empty()) continue;
-    throw RunError(fmt::format("the checkpoint has no average for learners of host {}", averaged ? learner.host : 0));
+    const bool awaited = averaged && (needs.all || needs.hosts.contains(learner.host));
+    if (!awaited || has(averages[size_t(learner.host)])) continue;
+    throw RunError(fmt::format("the checkpoint has no average for learners of host {}", learner.host));
   }
   if (!averaged) averages.clear();
-  if (taken != file.tensors.size()) throw RunError("the checkpoint has tensors that are not of this run");
+  if (taken != tensors.size()) throw RunError("the checkpoint has tensors that are not of this run");
   for (ModelState* model : {&checkpoint.segment.model, &checkpoint.validated}) {
     model->frozen = checkpoint.segment.state.frozen;
   }
@@ -249,40 +358,57 @@ std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIde
   return found;
 }
 
-CheckpointFile read_checkpoint(const std::filesystem::path& path) {
+CheckpointFile read_checkpoint(const std::filesystem::path& path, const std::function<bool(size_t)>& reads) {
   CheckpointFile file;
   file.path = path.string();
-  file.tensors = read_safetensors(path);
-  const auto state = file.tensors.metadata.find(kState), sum = file.tensors.metadata.find(kSum);
-  if (state == file.tensors.metadata.end() || sum == file.tensors.metadata.end()) {
-    throw RunError(fmt::format("{}: no checkpoint: its metadata has no '{}'", path.string(), kState));
-  }
-  if (sum_of(file.tensors, state->second) != sum->second) {
-    throw RunError(fmt::format("{}: damaged: what it holds is not what was written", path.string()));
-  }
-  try {
-    file.checkpoint = checkpoint_from_json(nlohmann::json::parse(state->second));
-  } catch (const nlohmann::json::exception& error) {
-    throw RunError(fmt::format("{}: no checkpoint: {}", path.string(), message_of(error)));
-  } catch (const RunError& error) {
-    throw RunError(fmt::format("{}: no checkpoint: {}", path.string(), error.what()));
+  file.tensors = read_sealed(path, kState);
+  file.checkpoint = checkpoint_in(path, file.tensors.metadata);
+  for (size_t rank = 1; rank <= file.checkpoint.parts.of_ranks.size(); ++rank) {
+    if (reads && !reads(rank)) {
+      file.left.insert(rank);
+    } else {
+      add_to(file.tensors.tensors, read_part(path, file.checkpoint, rank).tensors);
+    }
   }
   return file;
+}
+
+std::filesystem::path part_path(const std::filesystem::path& path, const std::string& tag, size_t rank) {
+  std::string name = path.filename().string();
+  if (name.ends_with(kFileEnding)) name.resize(name.size() - kFileEnding.size());
+  return path.parent_path() / fmt::format("{}.rank-{}.{}{}", name, rank, tag, kFileEnding);
+}
+
+CheckpointParts parts_named_in(const std::filesystem::path& path) {
+  return checkpoint_in(path, SafetensorsReader(path).metadata()).parts;
 }
 
 NotFiniteError::NotFiniteError(const std::filesystem::path& path, std::string array)
     : RunError(fmt::format("{}: not written: '{}' is no longer finite", path.string(), array)),
       array_(std::move(array)) {}
 
-int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint) {
-  if (const std::string what = layout.not_finite(checkpoint); !what.empty()) {
-    throw NotFiniteError(path, what);
-  }
-  const TensorFile file = layout.encode(std::move(checkpoint));
-  write_safetensors(path, file);
-  int64_t bytes = 0;
-  for (const NamedTensor& tensor : file.tensors) bytes += int64_t(tensor.bytes.size());
-  return bytes;
+namespace {
+
+void write_sealed(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint,
+                  const char* key, const std::string& state, const std::function<void()>& written) {
+  if (const std::string what = layout.not_finite(checkpoint); !what.empty()) throw NotFiniteError(path, what);
+  TensorFile file;
+  file.tensors = layout.encode(std::move(checkpoint));
+  seal(file, key, state);
+  write_safetensors(path, file, written);
+}
+
+}  // namespace
+
+void write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint,
+                      const std::function<void()>& written) {
+  const std::string state = to_json(checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  write_sealed(path, layout, std::move(checkpoint), kState, state, written);
+}
+
+void write_part(const std::filesystem::path& path, size_t rank, const CheckpointLayout& layout, Checkpoint checkpoint) {
+  const std::string tag = checkpoint.parts.tag, state = state_of_part(tag, checkpoint.position.iteration, rank);
+  write_sealed(part_path(path, tag, rank), layout, std::move(checkpoint), kPart, state, {});
 }
 
 }  // namespace arbalest

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A checkpoint: all that a run is between two iterations, as a file. Weights, slots and averages are tensors under the
-// names of the graph's parameters; everything else is JSON in the file's metadata; sums are kept of all of it.
+// A checkpoint: all that a run is between two iterations, as a file, or as one of each rank. Weights, slots and
+// averages are tensors under the names of the graph's parameters; everything else is JSON in the metadata of rank 0's
+// file; each file has a sum of all that it holds.
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +33,28 @@ struct RunIdentity {
 // "batch: 32 in the checkpoint, 64 here", a line each, at most `most` of them; none: both are of one run.
 std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIdentity& here, size_t most = 8);
 
+// The files that ranks but the first have written of a checkpoint. Rank 0's file names them, and is there once they
+// are.
+struct CheckpointParts {
+  std::string tag;  // 16 hexadecimal digits, drawn for each checkpoint: its files have it, and no others
+  struct Part {
+    int64_t first_learner = 0, learners = 0;
+    int32_t host = kNone;  // whose averages it has; kNone: it has none
+  };
+  std::vector<Part> of_ranks;  // from rank 1 on; empty: the checkpoint is one file
+};
+
+// The tensors of a checkpoint that a rank goes on from.
+struct CheckpointNeeds {
+  bool all = true;
+  // Otherwise, besides those that are of no learner and no host:
+  int64_t first_learner = 0, learners = 0;
+  std::set<int32_t> hosts = {};  // whose averages
+
+  bool has(std::string_view tensor) const;
+  bool any_of(const CheckpointParts::Part& part) const;
+};
+
 struct Checkpoint {
   RunIdentity identity;
   std::vector<std::string> changes;  // of the learning rate: CheckpointOptions::changes, earlier ones first
@@ -46,6 +72,15 @@ struct Checkpoint {
   bool keeps_validated = false;  // the model of the latest validation is kept:
   ModelState validated;
   RunPosition validated_at;
+  CheckpointParts parts;
+};
+
+// A file that has been read and holds what was written into it.
+struct CheckpointFile {
+  std::string path;       // rank 0's, where there are several
+  Checkpoint checkpoint;  // without the tensors
+  TensorFile tensors;     // of this file, and of the parts but:
+  std::set<size_t> left;  // ranks whose parts have not been read
 };
 
 // How a program's arenas lie in memory, so that their tensors have names and shapes of their own.
@@ -53,12 +88,12 @@ class CheckpointLayout {
  public:
   explicit CheckpointLayout(const Loop& training);
 
-  // The checkpoint's arrays are given up.
-  TensorFile encode(Checkpoint checkpoint) const;
+  // The tensors of the arrays that the checkpoint has, which are given up.
+  std::vector<NamedTensor> encode(Checkpoint checkpoint) const;
 
-  // Reads a file's tensors into the checkpoint, whose other parts are known. Throws RunError if the file has not
-  // just the tensors that the program needs, in their shapes.
-  void decode(const TensorFile& file, Checkpoint& checkpoint) const;
+  // Reads the tensors that are needed into the checkpoint, of which all else is known; those of parts that are left are
+  // read from their files. Throws RunError if there are not just the tensors that the program needs, in their shapes.
+  void decode(const CheckpointFile& file, Checkpoint& checkpoint, const CheckpointNeeds& needs = {}) const;
 
   // The first array of weights, statistics, averages or sums that holds something infinite or not a number, by its
   // place in the file; "" if there is none. Slots do not count: a run may go on with a square that is infinite.
@@ -82,20 +117,14 @@ class CheckpointLayout {
   std::vector<Kept> kept_;
 };
 
-// Puts the parts that are no tensors into the file's metadata, and the sum that read_checkpoint() holds it against.
+// Puts what is no tensor into the file's metadata, and the sum that it is held against when it is read.
 void seal(TensorFile& file, const std::string& state);
 
-// A file that has been read and holds what was written into it.
-struct CheckpointFile {
-  std::string path;
-  Checkpoint checkpoint;  // without the tensors
-  TensorFile tensors;
-};
+// Reads the file, and the parts of ranks that `reads` says; {}: of all. Throws RunError if it cannot be read, is no
+// checkpoint, or is not whole: a part is missing, damaged or of another checkpoint.
+CheckpointFile read_checkpoint(const std::filesystem::path& path, const std::function<bool(size_t rank)>& reads = {});
 
-// Throws RunError if the file cannot be read, is no checkpoint, or is not whole.
-CheckpointFile read_checkpoint(const std::filesystem::path& path);
-
-// True if all values that training goes on from are finite.
+// True if all values that training goes on from, of what has been read, are finite.
 bool is_finite(const CheckpointFile& file);
 
 // Thrown if an array that a checkpoint would hold is not finite.
@@ -108,11 +137,18 @@ class NotFiniteError : public RunError {
   std::string array_;
 };
 
-// Replaces the file atomically and returns its number of bytes. Throws RunError if it cannot be written, NotFiniteError
-// if no run could go on from it.
-int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint);
+// Replaces the file atomically. Throws RunError if it cannot be written, NotFiniteError if no run could go on from it.
+// `written`: see write_safetensors().
+void write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint,
+                      const std::function<void()>& written = {});
+// Writes what a rank but the first has of the checkpoint in the file `path`. Throws as the function above does.
+void write_part(const std::filesystem::path& path, size_t rank, const CheckpointLayout& layout, Checkpoint checkpoint);
+// The file of a rank's part of the checkpoint in the file `path`.
+std::filesystem::path part_path(const std::filesystem::path& path, const std::string& tag, size_t rank);
+// The parts that the checkpoint names, of which the file is read as far as that. Throws as read_checkpoint() does.
+CheckpointParts parts_named_in(const std::filesystem::path& path);
 
-// The parts of a checkpoint that are no tensors.
+// A checkpoint without its tensors.
 nlohmann::json to_json(const Checkpoint& checkpoint);
 Checkpoint checkpoint_from_json(const nlohmann::json& json);  // throws RunError, or what the library throws
 

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/training/checkpoint_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
+#include <set>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
@@ -24,7 +31,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "checkpoint-", kEnding = ".safetensors";
+constexpr std::string_view kPrefix = "checkpoint-", kEnding = ".safetensors", kRank = ".rank-";
+constexpr std::string_view kMark = ".checkpoint.shared-";  // see CheckpointFolder::mark()
 constexpr size_t kDigits = 12;
 
 std::string name_of_iteration(int64_t iteration) {
@@ -39,59 +47,194 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return std::stoll(digits);
 }
 
+// The name of the checkpoint that a rank's part has the name of; "": it is none.
+std::string whole_of(const std::string& name) {
+  const size_t length = kPrefix.size() + kDigits;
+  const std::string whole = name.substr(0, length) + std::string(kEnding);
+  const bool part = name.ends_with(kEnding) && iteration_of(whole) && name.substr(length).starts_with(kRank);
+  return part ? whole : "";
+}
+
+bool is_first(const Ranks* ranks) {
+  return !ranks || ranks->first();
+}
+
 struct Newest {
   std::shared_ptr<const CheckpointFile> file;  // nullptr: there is none
   std::vector<std::string> faults;             // of newer ones, which cannot be read
 };
 
-// The first checkpoint that can be read and is wanted.
-Newest newest_of(const std::vector<fs::path>& paths, const std::function<bool(const CheckpointFile&)>& wanted) {
-  Newest newest;
-  for (const fs::path& path : paths) {
-    try {
-      auto file = std::make_shared<CheckpointFile>(read_checkpoint(path));
-      if (!wanted(*file)) continue;
-      newest.file = std::move(file);
-      break;
-    } catch (const RunError& error) {
-      newest.faults.emplace_back(error.what());
-    }
-  }
-  return newest;
+using Reads = std::function<bool(size_t rank)>;
+
+// The parts that a rank of n reads, every n-th: if as many ranks have written them, its own.
+Reads share_of(const Ranks* ranks) {
+  if (!ranks) return {};
+  return [ranks](size_t rank) { return rank % size_t(ranks->size()) == size_t(ranks->rank()); };
 }
 
-void tell_of(const std::vector<std::string>& faults) {
+// The checkpoint that rank 0 has read, but for its tensors, for ranks to compare and for one that comes back; "": none.
+std::string state_of_first(Ranks* ranks, const CheckpointFile* file) {
+  if (!ranks) return "";
+  const auto state = [&] {
+    return to_json(file->checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  const std::string own = file ? state() : "", told = first_of(ranks, ranks->first() ? own : "");
+  if (!told.empty() && file && own != told) {
+    throw RunError(fmt::format("{}: what {} reads there is another checkpoint", file->path, ranks->name(0)));
+  }
+  return told;
+}
+
+// The first checkpoint that can be read and is wanted, of rank 0's `paths`.
+Newest newest_of(const fs::path& folder, const std::vector<fs::path>& paths, Ranks* ranks, const Reads& reads,
+                 const std::function<bool(const CheckpointFile&)>& wanted) {
+  const bool returns = ranks && ranks->returns();
+  Newest newest;
+  for (size_t i = 0;; ++i) {
+    const fs::path told = first_of(ranks, is_first(ranks) && i < paths.size() ? paths[i].string() : "");
+    if (told.empty()) return newest;
+    const fs::path path = is_first(ranks) || folder.empty() ? told : folder / told.filename();
+    auto file = std::make_shared<CheckpointFile>();
+    std::string fault;
+    const auto keep_fault = [&](const std::function<void()>& step) {
+      try {
+        step();
+      } catch (const RunError& error) {
+        fault = is_first(ranks) ? error.what() : fmt::format("{}: {}", ranks->name(ranks->rank()), error.what());
+      }
+    };
+    if (!returns) keep_fault([&] { *file = read_checkpoint(path, reads); });
+    std::string state;
+    keep_fault([&] { state = state_of_first(ranks, fault.empty() && !returns ? file.get() : nullptr); });
+    fault = first_of(ranks, fault);
+    if (!fault.empty()) newest.faults.push_back(fault);
+    if (!fault.empty() || largest_of(ranks, returns || wanted(*file) ? 0 : 1) > 0) continue;
+    if (returns) *file = {path.string(), checkpoint_from_json(nlohmann::json::parse(state)), {}, {}};
+    newest.file = std::move(file);
+    return newest;
+  }
+}
+
+bool any_file(const CheckpointFile&) {
+  return true;
+}
+
+void tell_of(const std::vector<std::string>& faults, const Ranks* ranks) {
+  if (!is_first(ranks)) return;
   for (const std::string& fault : faults) warn(fmt::format("{}; it is left out", fault));
 }
 
-// Adds the checkpoints to `found`. Returns why the folder cannot be listed, if so.
-std::error_code list(const fs::path& folder, std::map<int64_t, fs::path, std::greater<>>& found) {
+std::shared_ptr<const CheckpointFile> file_of(Newest newest, const fs::path& folder, const Ranks* ranks) {
+  if (!newest.file && !newest.faults.empty()) {
+    throw GraphError(fmt::format(
+        "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; --checkpoint with another folder "
+        "starts afresh, and so does this one once they are moved away with their parts",
+        folder.string(), newest.faults.size(), newest.faults.size() == 1 ? " is" : "s are",
+        fmt::join(newest.faults, "; ")));
+  }
+  tell_of(newest.faults, ranks);
+  return std::move(newest.file);
+}
+
+// Calls `each` with the path and name of each file. Returns why the folder cannot be listed, if so.
+std::error_code list(const fs::path& folder, const std::function<void(const fs::path&, const std::string&)>& each) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (const auto iteration = iteration_of(entry->path().filename().string())) {
-      found.emplace(*iteration, entry->path());
-    }
+    each(entry->path(), entry->path().filename().string());
   }
   return error == std::errc::no_such_file_or_directory ? std::error_code() : error;
 }
 
-// Removes the temporary files of checkpoints that a killed run was writing.
-void remove_unfinished(const fs::path& folder) {
-  constexpr std::string_view kTemporary = ".tmp-";
-  std::vector<fs::path> targets;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const size_t at = name.find(kTemporary);
-    if (name.empty() || name[0] != '.' || at == name.npos || !iteration_of(name.substr(1, at - 1))) continue;
-    targets.push_back(folder / name.substr(1, at - 1));
+// Adds the checkpoints to `found`. Returns as the function above does.
+std::error_code list(const fs::path& folder, std::map<int64_t, fs::path, std::greater<>>& found) {
+  return list(folder, [&](const fs::path& path, const std::string& name) {
+    if (const auto iteration = iteration_of(name)) found.emplace(*iteration, path);
+  });
+}
+
+// Removes parts up to iteration `latest` that no checkpoint names. A checkpoint that cannot be read, or looked for,
+// keeps its parts.
+void remove_parts_of_none(const fs::path& folder, int64_t latest) {
+  std::map<std::string, std::vector<fs::path>> parts;  // by the checkpoint's name
+  list(folder, [&](const fs::path& path, const std::string& name) {
+    const std::string whole = whole_of(name);
+    if (!whole.empty() && *iteration_of(whole) <= latest) parts[whole].push_back(path);
+  });
+  std::error_code ignored;
+  for (const auto& [name, paths] : parts) {
+    std::set<std::string> named;
+    const fs::path whole = folder / name;
+    if (fs::status(whole, ignored).type() != fs::file_type::not_found) {
+      try {
+        const CheckpointParts kept = parts_named_in(whole);
+        for (size_t rank = 1; rank <= kept.of_ranks.size(); ++rank) {
+          named.insert(part_path(whole, kept.tag, rank).filename().string());
+        }
+      } catch (const RunError&) {
+        continue;
+      }
+    }
+    for (const fs::path& path : paths) {
+      if (!named.contains(path.filename().string())) fs::remove(path, ignored);
+    }
   }
+}
+
+// Removes temporary files of checkpoints up to iteration `latest`, which processes left when they were killed.
+void remove_unfinished(const fs::path& folder, int64_t latest) {
+  constexpr std::string_view kTemporary = ".tmp-";
+  std::set<fs::path> targets;
+  list(folder, [&](const fs::path&, const std::string& name) {
+    const size_t at = name.find(kTemporary);
+    if (!name.starts_with('.') || at == name.npos) return;
+    const std::string target = name.substr(1, at - 1), whole = whole_of(target);
+    const auto iteration = iteration_of(whole.empty() ? target : whole);
+    if (iteration && *iteration <= latest) targets.insert(folder / target);
+  });
   for (const fs::path& target : targets) remove_abandoned(target);
+}
+
+// Removes the files that killed runs left for other ranks.
+void remove_marks(const fs::path& folder) {
+  std::vector<fs::path> marks;
+  list(folder, [&](const fs::path& path, const std::string& name) {
+    if (name.starts_with(kMark)) marks.push_back(path);
+  });
+  std::error_code ignored;
+  for (const fs::path& mark : marks) fs::remove(mark, ignored);
+}
+
+// Makes a network file system ask its server what the folder has now.
+void look_anew(const fs::path& folder) {
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) close(descriptor);
+}
+
+// Why this rank cannot write its parts where rank 0 has left the file `mark`; "": it can.
+std::string why_apart(const std::string& folder, const std::string& mark, const Ranks& ranks,
+                      std::chrono::seconds patience) {
+  const std::string own = ranks.name(ranks.rank());
+  if (!comes_to_be(fs::path(folder) / mark, patience)) {
+    std::error_code unknown;
+    return fmt::format(
+        "--checkpoint {}: {} does not see in '{}' what {} has left in its folder; expected one folder that all ranks "
+        "share, because each writes a part of a checkpoint",
+        folder, own, fs::absolute(folder, unknown).string(), ranks.name(0));
+  }
+  try {
+    const AtomicFile made_and_gone(
+        part_path(fs::path(folder) / name_of_iteration(0), drawn_tag(), size_t(ranks.rank())));
+  } catch (const RunError& error) {
+    return fmt::format("--checkpoint {}: {} cannot write its parts of checkpoints there: {}", folder, own,
+                       error.what());
+  }
+  return "";
 }
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
+CheckpointFolder::CheckpointFolder(const std::string& folder, bool holds) : folder_(folder) {
+  if (!holds) return;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", folder, error.message()));
@@ -103,7 +246,63 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) 
   } catch (const OutputInUse& error) {
     throw RunError(fmt::format("{}: another run keeps its checkpoints here: {}", folder, error.holder()));
   }
-  remove_unfinished(folder_);
+  remove_marks(folder_);
+  remove_unfinished(folder_, INT64_MAX);
+  std::map<int64_t, fs::path, std::greater<>> found;
+  list(folder_, found);
+  if (!found.empty()) remove_parts_of_none(folder_, found.begin()->first);
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  std::error_code ignored;
+  if (!mark_.empty()) fs::remove(mark_, ignored);
+}
+
+std::string CheckpointFolder::mark() {
+  mark_ = folder_ / (std::string(kMark) + drawn_tag());
+  AtomicFile(mark_).commit();
+  return mark_.filename().string();
+}
+
+std::string drawn_tag() {
+  std::random_device random;
+  return fmt::format("{:016x}", uint64_t(random()) << 32 | random());
+}
+
+std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks,
+                                                         std::chrono::seconds patience) {
+  std::shared_ptr<const CheckpointFolder> opened;
+  std::string mark;
+  if (!folder.empty() && is_first(ranks)) {
+    const auto held = std::make_shared<CheckpointFolder>(folder);
+    if (ranks) mark = held->mark();
+    opened = held;
+  } else if (!folder.empty()) {
+    opened = std::make_shared<const CheckpointFolder>(folder, false);
+  }
+  mark = first_of(ranks, std::move(mark));
+  const std::string apart = first_of(ranks, mark.empty() || !opened ? "" : why_apart(folder, mark, *ranks, patience));
+  if (!apart.empty()) throw GraphError(apart);
+  return opened;
+}
+
+bool comes_to_be(const fs::path& path, std::chrono::seconds patience) {
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  constexpr auto kLong = std::chrono::seconds(5);
+  using Clock = std::chrono::steady_clock;
+  bool told = false;
+  std::error_code unknown;
+  for (const auto began = Clock::now();;) {
+    const fs::path folder = fs::absolute(path, unknown).parent_path();
+    look_anew(folder.parent_path());
+    look_anew(folder);
+    if (fs::exists(path, unknown)) return true;
+    const auto waited = Clock::now() - began;
+    if (waited >= patience) return false;
+    if (waited >= kLong && !std::exchange(told, true))
+      warn(fmt::format("{}: not there so far; it waits", path.string()));
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 fs::path CheckpointFolder::path_of(int64_t iteration) const {
@@ -119,6 +318,8 @@ void CheckpointFolder::prune(int64_t latest, int64_t keep, int64_t best) const {
     std::error_code ignored;  // what cannot be removed is in nobody's way
     fs::remove(path, ignored);
   }
+  remove_parts_of_none(folder_, latest);
+  remove_unfinished(folder_, latest);
 }
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
@@ -141,41 +342,42 @@ void check_has_none(const fs::path& folder) {
 }
 
 void remove_after(const fs::path& folder, int64_t iteration) {
-  for (const fs::path& path : checkpoints_in(folder)) {
-    std::error_code ignored;  // as in prune()
-    if (iteration_of(path.filename().string()).value_or(0) > iteration) fs::remove(path, ignored);
-  }
+  std::vector<fs::path> later;
+  list(folder, [&](const fs::path& path, const std::string& name) {
+    const std::string whole = whole_of(name);
+    if (iteration_of(whole.empty() ? name : whole).value_or(0) > iteration) later.push_back(path);
+  });
+  std::error_code ignored;  // as in prune()
+  for (const fs::path& path : later) fs::remove(path, ignored);
 }
 
-std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {
-  const Newest newest = newest_of(checkpoints_in(folder), [](const CheckpointFile&) { return true; });
-  if (!newest.file && !newest.faults.empty()) {
-    throw GraphError(fmt::format(
-        "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; --checkpoint with another folder "
-        "starts afresh, and so does this one once they are moved away",
-        folder.string(), newest.faults.size(), newest.faults.size() == 1 ? " is" : "s are",
-        fmt::join(newest.faults, "; ")));
-  }
-  tell_of(newest.faults);
-  return newest.file;
+std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder, Ranks* ranks) {
+  const std::vector<fs::path> paths = is_first(ranks) ? checkpoints_in(folder) : std::vector<fs::path>();
+  return file_of(newest_of(folder, paths, ranks, share_of(ranks), any_file), folder, ranks);
 }
 
-std::shared_ptr<const CheckpointFile> found_by_first(
-    Ranks* ranks, const std::function<std::shared_ptr<const CheckpointFile>()>& find) {
-  const bool looks = !ranks || ranks->first();
-  std::shared_ptr<const CheckpointFile> file = looks ? find() : nullptr;
-  const std::string path = first_of(ranks, file ? file->path : "");
-  if (looks || path.empty()) return file;
-  return std::make_shared<const CheckpointFile>(read_checkpoint(path));
+std::shared_ptr<const CheckpointFile> newest_of_first(const fs::path& folder) {
+  const auto no_part = [](size_t) { return false; };
+  return file_of(newest_of(folder, checkpoints_in(folder), nullptr, no_part, any_file), folder, nullptr);
 }
 
-std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before) {
-  std::vector<fs::path> paths = checkpoints_in(folder);
+std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before, Ranks* ranks) {
+  std::vector<fs::path> paths = is_first(ranks) ? checkpoints_in(folder) : std::vector<fs::path>();
   std::erase_if(
       paths, [&](const fs::path& path) { return iteration_of(path.filename().string()).value_or(before) >= before; });
-  const Newest newest = newest_of(paths, is_finite);
-  tell_of(newest.faults);
-  return newest.file;
+  Newest newest = newest_of(folder, paths, ranks, share_of(ranks), is_finite);
+  tell_of(newest.faults, ranks);
+  return std::move(newest.file);
+}
+
+std::shared_ptr<const CheckpointFile> checkpoint_to_go_back_to(const fs::path& folder, int64_t before,
+                                                               int64_t gone_back_to, Ranks* ranks) {
+  auto file = newest_finite_checkpoint(folder, before, ranks);
+  if (!file) return nullptr;
+  const int64_t found = file->checkpoint.position.iteration;
+  if (largest_of(ranks, is_first(ranks) && found == gone_back_to ? 1 : 0) == 0) return file;
+  auto earlier = newest_finite_checkpoint(folder, found, ranks);
+  return earlier ? earlier : file;
 }
 
 }  // namespace arbalest

@@ -17,8 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kFormat = 1;
-constexpr int64_t kMost = int64_t{1} << 50;  // of any count
+constexpr int64_t kFormat = 1, kFormatOfParts = 2;  // the second: ranks have files of their own
+constexpr int64_t kMost = int64_t{1} << 50;         // of any count
 constexpr int64_t kMostHosts = 1 << 16;
 
 Json real(double value) {
@@ -315,6 +315,31 @@ SegmentSnapshot segment_of(const Json& json) {
   return segment;
 }
 
+Json json_of(const CheckpointParts& parts) {
+  Json ranks = Json::array();
+  for (const CheckpointParts::Part& part : parts.of_ranks) {
+    ranks.push_back({{"first_learner", part.first_learner}, {"learners", part.learners}, {"host", part.host}});
+  }
+  return {{"tag", parts.tag}, {"ranks", ranks}};
+}
+
+CheckpointParts parts_of(const Json& json) {
+  constexpr size_t kDigits = 16;
+  CheckpointParts parts;
+  parts.tag = json.at("tag").get<std::string>();
+  if (parts.tag.size() != kDigits || parts.tag.find_first_not_of("0123456789abcdef") != parts.tag.npos) {
+    throw RunError(
+        fmt::format("found the tag '{}', expected {} hexadecimal digits", printable(parts.tag.substr(0, 20)), kDigits));
+  }
+  for (const Json& each : json.at("ranks").get_ref<const Json::array_t&>()) {
+    CheckpointParts::Part& part = parts.of_ranks.emplace_back();
+    part.first_learner = count_of(each.at("first_learner"));
+    part.learners = count_of(each.at("learners"));
+    part.host = int32_t(count_of(each.at("host"), kMostHosts - 1));
+  }
+  return parts;
+}
+
 }  // namespace
 
 Json to_json(const Checkpoint& checkpoint) {
@@ -325,35 +350,39 @@ Json to_json(const Checkpoint& checkpoint) {
              {"best", checkpoint.tuner->best},
              {"done", checkpoint.tuner->done}};
   }
-  return {{"format", kFormat},
-          {"settings", checkpoint.identity.settings},
-          {"graph", checkpoint.identity.graph},
-          {"class_names", checkpoint.identity.class_names},
-          {"changes", checkpoint.changes},
-          {"command", checkpoint.command},
-          {"folder", checkpoint.folder},
-          {"strategy",
-           {{"kind", checkpoint.strategy.name},
-            {"every", checkpoint.strategy.every},
-            {"every_hosts", checkpoint.strategy.every_hosts},
-            {"alpha", checkpoint.strategy.alpha},
-            {"beta", checkpoint.strategy.beta},
-            {"momentum", checkpoint.strategy.momentum},
-            {"follows_rate", checkpoint.strategy.follows_rate}}},
-          {"next", json_of(checkpoint.next)},
-          {"total_epochs", checkpoint.total_epochs},
-          {"position", json_of(checkpoint.position)},
-          {"ended", name_of(checkpoint.ended)},
-          {"segment", json_of(checkpoint.segment)},
-          {"monitor", json_of(checkpoint.monitor)},
-          {"held", json_of(checkpoint.held)},
-          {"tuner", tuner},
-          {"validated", checkpoint.keeps_validated ? json_of(checkpoint.validated_at) : Json()}};
+  const bool alone = checkpoint.parts.of_ranks.empty();
+  Json json = {{"format", alone ? kFormat : kFormatOfParts},
+               {"settings", checkpoint.identity.settings},
+               {"graph", checkpoint.identity.graph},
+               {"class_names", checkpoint.identity.class_names},
+               {"changes", checkpoint.changes},
+               {"command", checkpoint.command},
+               {"folder", checkpoint.folder},
+               {"strategy",
+                {{"kind", checkpoint.strategy.name},
+                 {"every", checkpoint.strategy.every},
+                 {"every_hosts", checkpoint.strategy.every_hosts},
+                 {"alpha", checkpoint.strategy.alpha},
+                 {"beta", checkpoint.strategy.beta},
+                 {"momentum", checkpoint.strategy.momentum},
+                 {"follows_rate", checkpoint.strategy.follows_rate}}},
+               {"next", json_of(checkpoint.next)},
+               {"total_epochs", checkpoint.total_epochs},
+               {"position", json_of(checkpoint.position)},
+               {"ended", name_of(checkpoint.ended)},
+               {"segment", json_of(checkpoint.segment)},
+               {"monitor", json_of(checkpoint.monitor)},
+               {"held", json_of(checkpoint.held)},
+               {"tuner", tuner},
+               {"validated", checkpoint.keeps_validated ? json_of(checkpoint.validated_at) : Json()}};
+  if (!alone) json["parts"] = json_of(checkpoint.parts);
+  return json;
 }
 
 Checkpoint checkpoint_from_json(const Json& json) {
-  if (const int64_t format = count_of(json.at("format")); format != kFormat) {
-    throw RunError(fmt::format("found a checkpoint of format {}, expected {}", format, kFormat));
+  const int64_t format = count_of(json.at("format"));
+  if (format != kFormat && format != kFormatOfParts) {
+    throw RunError(fmt::format("found a checkpoint of format {}, expected {} or {}", format, kFormat, kFormatOfParts));
   }
   Checkpoint checkpoint;
   json.at("settings").get_to(checkpoint.identity.settings);
@@ -377,6 +406,7 @@ Checkpoint checkpoint_from_json(const Json& json) {
   }
   checkpoint.keeps_validated = !json.at("validated").is_null();
   if (checkpoint.keeps_validated) checkpoint.validated_at = position_of(json.at("validated"));
+  if (format == kFormatOfParts) checkpoint.parts = parts_of(json.at("parts"));
   return checkpoint;
 }
 

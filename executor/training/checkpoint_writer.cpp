@@ -2,15 +2,108 @@
 #include "executor/training/checkpoint_writer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <exception>
+#include <future>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/plain_message.h"
 #include "base/process.h"
 #include "executor/devices/threads.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
+namespace {
+
+// Under this key ranks tell the first how they have come to an end with their parts of a checkpoint.
+std::string key_of(const CheckpointParts& parts) {
+  return "part of " + parts.tag;
+}
+
+// Writes this rank's part of the checkpoint in the file `path`, and tells rank 0 how it went. Throws as write_part()
+// does, but for values that are not finite, of which rank 0 says so.
+void write_own_part(const std::filesystem::path& path, CheckpointWriter::Job job) {
+  const std::string key = key_of(job.checkpoint.parts), name = job.name;
+  PartWriter told;
+  const auto tell = [&](const std::string& not_finite, const std::string& error) {
+    told.array(not_finite);
+    told.array(error);
+    try {
+      job.ranks->gather(key, std::move(told.bytes));
+    } catch (const RunError&) {  // a rank is lost, which the others hear as well
+    }
+  };
+  try {
+    write_part(path, size_t(job.rank), *job.layout, std::move(job.checkpoint));
+    tell("", "");
+  } catch (const NotFiniteError& error) {
+    tell(error.array(), "");
+  } catch (const std::exception& error) {
+    tell("", error.what());
+    throw RunError(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
+// A checkpoint that rank 0 writes together with others.
+struct Joint {
+  const std::filesystem::path& path;
+  const CheckpointParts parts;
+  Ranks& ranks;
+  const std::chrono::seconds patience;
+
+  std::filesystem::path part_of(size_t rank) const { return part_path(path, parts.tag, rank); }
+  RunError error(const std::string& why) const {
+    return RunError(fmt::format("{}: not written: {}", path.string(), why));
+  }
+};
+
+// The reports of the other ranks once they have come to an end with their parts. Throws if one of them is lost.
+Ranks::Parts told_of_parts(const Joint& all) {
+  auto told = std::async(std::launch::async, [&all] { return all.ranks.gather(key_of(all.parts), ""); });
+  if (told.wait_for(all.patience) != std::future_status::ready) {
+    std::vector<std::string> awaited;
+    std::error_code unknown;
+    for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+      if (!std::filesystem::exists(all.part_of(rank), unknown)) awaited.push_back(all.ranks.name(int(rank)));
+    }
+    warn(fmt::format("{}: not written so far: it waits for parts, and after {} s there is none of {}",
+                     all.path.string(), all.patience.count(), fmt::join(awaited, ", ")));
+  }
+  try {
+    return told.get();
+  } catch (const RunError& error) {
+    throw all.error(error.what());
+  }
+}
+
+// Waits until the other ranks have come to an end with their parts. Throws if one of them is not written; if any has
+// values that are not finite, NotFiniteError.
+void hear_of_parts(const Joint& all) {
+  std::string failed;
+  const Ranks::Parts parts = told_of_parts(all);
+  for (size_t rank = 1; rank < parts.size(); ++rank) {
+    PartReader in(parts[rank]);
+    const std::string not_finite = in.text(), error = in.text();
+    if (!not_finite.empty()) throw NotFiniteError(all.path, not_finite);
+    if (!error.empty() && failed.empty()) failed = fmt::format("{}: {}", all.ranks.name(int(rank)), error);
+  }
+  if (!failed.empty()) throw all.error(failed);
+}
+
+// Rank 0's file names the parts, and older checkpoints go after it: so they have to be seen from here. Throws RunError.
+void see_parts(const Joint& all) {
+  for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+    const std::filesystem::path part = all.part_of(rank);
+    if (comes_to_be(part, all.patience)) continue;
+    throw all.error(fmt::format("the part '{}' that {} has written is not seen here", part.filename().string(),
+                                all.ranks.name(int(rank))));
+  }
+}
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(std::shared_ptr<const CheckpointFolder> folder, int64_t keep,
                                    std::function<int64_t()> best)
@@ -64,6 +157,7 @@ void CheckpointWriter::serve() {
     Job job = *std::exchange(job_, std::nullopt);
     writing_ = true;
     lock.unlock();
+    const std::shared_ptr<Ranks> ranks = job.ranks;
     const int64_t iteration = job.checkpoint.position.iteration;
     std::string error;
     std::optional<NotFinite> found;
@@ -74,7 +168,8 @@ void CheckpointWriter::serve() {
       found = {failure.array(), iteration};
     } catch (const std::exception& failure) {
       error = plain_message(failure);
-      warn(fmt::format("{}; training goes on without this checkpoint", error));
+      const bool lost = ranks && ranks->lost();  // which may end the run
+      warn(lost ? error : fmt::format("{}; training goes on without this checkpoint", error));
     }
     lock.lock();
     error_ = error;
@@ -89,8 +184,45 @@ void CheckpointWriter::write_now(Job job) {
   if (job.before) job.before();
   const int64_t iteration = job.checkpoint.position.iteration;
   const std::filesystem::path path = folder_->path_of(iteration);
-  write_checkpoint(path, *job.layout, std::move(job.checkpoint));
+  if (job.rank > 0) return write_own_part(path, std::move(job));
+  if (job.ranks) {
+    write_with_others(path, std::move(job));
+  } else {
+    write_checkpoint(path, *job.layout, std::move(job.checkpoint));
+  }
   folder_->prune(iteration, keep_, best_());
+}
+
+// At rank 0, whose file lies there under another name until all parts do.
+void CheckpointWriter::write_with_others(const std::filesystem::path& path, Job job) const {
+  const std::shared_ptr<Ranks> ranks = job.ranks;
+  const Joint all = {path, job.checkpoint.parts, *ranks, job.patience};
+  bool heard = false;
+  const auto hear = [&] {
+    if (!std::exchange(heard, true)) hear_of_parts(all);
+  };
+  std::exception_ptr failure;
+  try {
+    if (const auto lost = ranks->lost()) throw all.error(*lost);
+    write_checkpoint(path, *job.layout, std::move(job.checkpoint), [&] {
+      hear();
+      see_parts(all);
+    });
+    return;
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  try {
+    hear();  // after which no part is under way
+  } catch (const NotFiniteError&) {
+    failure = std::current_exception();
+  } catch (const RunError&) {
+  }
+  for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
+    std::error_code ignored;  // they go with the next checkpoint
+    std::filesystem::remove(all.part_of(rank), ignored);
+  }
+  std::rethrow_exception(failure);
 }
 
 }  // namespace arbalest

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checkpoints are written during training, by a thread of their own: one at a time, so that at most one lies in memory.
+// Of several ranks each writes its part. Rank 0's file takes its place once all parts are there, so a checkpoint is
+// whole or not there.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -21,6 +24,12 @@ class CheckpointWriter {
     std::shared_ptr<const CheckpointLayout> layout;
     Checkpoint checkpoint;
     std::function<void()> before;  // called before the file is there
+    // Those that write a part each; nullptr: this process writes all. `rank`: this one's when the job was made.
+    std::shared_ptr<Ranks> ranks;
+    int rank = 0;
+    std::string name = {};  // of this rank, then too: ranks may be counted anew before the job is done
+    // At rank 0: how long the parts of others may take to be seen here, and to be written until it tells of it.
+    std::chrono::seconds patience = std::chrono::seconds(60);
   };
 
   // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError
@@ -32,10 +41,11 @@ class CheckpointWriter {
   bool busy();
   void write(Job job);  // waits for the one before
   void wait();          // until nothing is under way
-  // The reason why the latest checkpoint could not be written; "": it was written. A failure is also reported on
-  // standard error, unless a value is not finite (see NotFinite).
+  // The reason why the latest checkpoint, or at another rank than the first its part, could not be written; "": it was
+  // written. A failure is also reported on standard error, unless a value is not finite (see NotFinite).
   std::string error();
   // The first checkpoint that was not written because what it would have held is not finite, since this was asked for.
+  // Of several ranks the first has it.
   struct NotFinite {
     std::string array;  // as CheckpointLayout::not_finite() names it
     int64_t iteration;
@@ -46,6 +56,7 @@ class CheckpointWriter {
  private:
   void serve();
   void write_now(Job job);
+  void write_with_others(const std::filesystem::path& path, Job job) const;
 
   const std::shared_ptr<const CheckpointFolder> folder_;
   const int64_t keep_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/training/checkpoints.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "executor/segment/whole_state.h"
 #include "executor/training/changes.h"
 #include "executor/world/agreement.h"
 #include "executor/world/part.h"
@@ -35,10 +37,11 @@ Checkpoints::Checkpoints(const SessionOptions& options, const Prepared& prepared
   const CheckpointOptions& wanted = options.checkpoints;
   if (!wanted.folder.empty() || wanted.from || options.ranks)
     identity_ = identity_of(prepared, options, monitor.best_metric());
-  if (wanted.folder.empty() || (options.ranks && !options.ranks->first())) return;
-  if (!wanted.resume) check_has_none(wanted.folder);
+  if (wanted.folder.empty()) return;
+  const bool first = !options.ranks || options.ranks->first();
+  if (first && !wanted.resume) check_has_none(wanted.folder);
   writer_ = std::make_unique<CheckpointWriter>(
-      wanted.held ? wanted.held : std::make_shared<const CheckpointFolder>(wanted.folder), wanted.keep,
+      wanted.held ? wanted.held : std::make_shared<const CheckpointFolder>(wanted.folder, first), wanted.keep,
       [&monitor] { return monitor.best_iteration(); });
 }
 
@@ -62,25 +65,84 @@ int64_t Checkpoints::plan_next(const Segment& segment) {
 }
 
 bool Checkpoints::due() const {
-  if (!writer_) return false;
+  if (!decides()) return false;
   const CheckpointOptions& wanted = options_.checkpoints;
   const bool timed = wanted.iterations == 0 && wanted.epochs == 0;
   return overdue_ || (timed && seconds() - last_ >= wanted.seconds);
 }
 
 bool Checkpoints::wants(int64_t iterations) {
-  if (!writer_ || (!due() && iterations < next_)) return false;
+  if (!decides() || (!due() && iterations < next_)) return false;
   overdue_ = writer_->busy();
   return !overdue_;
 }
 
+// Leaves of a checkpoint what this rank writes, and adds what all know of each other's parts. Returns the bytes of all.
+int64_t Checkpoints::divide(Checkpoint& taken) const {
+  if (!options_.ranks) return bytes_of(taken);
+  SegmentSnapshot& segment = taken.segment;
+  const std::string tag = drawn_tag();
+  const CheckpointParts::Part learnt = {segment.first_learner, int64_t(segment.state.learners.size())};
+  segment = completed(*options_.ranks, std::move(segment));
+  PartWriter mine;
+  mine.array(tag);
+  mine.number(learnt.first_learner);
+  mine.number(learnt.learners);
+  const auto& averages = segment.state.averages;
+  const auto own = std::find_if(averages.begin(), averages.end(), [](const auto& each) { return !each.now.empty(); });
+  mine.number(own == averages.end() ? kNone : int32_t(own - averages.begin()));
+  mine.number(bytes_of(taken));
+  int64_t bytes = 0;
+  for (const std::string& of_rank : options_.ranks->exchange("checkpoint", std::move(mine.bytes))) {
+    PartReader in(of_rank);
+    const std::string drawn = in.text();
+    CheckpointParts::Part part;
+    part.first_learner = in.number<int64_t>();
+    part.learners = in.number<int64_t>();
+    part.host = in.number<int32_t>();
+    bytes += in.number<int64_t>();
+    if (taken.parts.tag.empty()) {
+      taken.parts.tag = drawn;  // rank 0's file has its own learners
+    } else {
+      taken.parts.of_ranks.push_back(part);
+    }
+  }
+  return bytes;
+}
+
 void Checkpoints::take(const RunParts& run, RunEnd ended) {
-  if (options_.checkpoints.folder.empty()) return;
-  const double began = seconds();
-  const RunPosition at = run.segment.position();
-  Checkpoint taken;
-  taken.segment = run.segment.snapshot();  // of all processes, one of which writes it
   if (!writer_) return;
+  const double began = seconds();
+  overdue_ = true;  // if a rank is lost before it is under way
+  Checkpoint taken;
+  taken.position = run.segment.position();
+  taken.segment = run.segment.own_snapshot();
+  if (decides()) add_run(run, ended, taken);
+  const int64_t bytes = divide(taken);
+  const RunPosition at = taken.position;
+  latest_ = writer_->path_of(at.iteration);
+  last_ = seconds();
+  std::function<void()> told;
+  if (decides()) {
+    events_.checkpoint({latest_, at.epoch, at.iteration, bytes, taken.monitor.seconds, true, last_ - began});
+    // A checkpoint that can be gone on from has its line in the log, after which a run that goes on adds its own.
+    constexpr auto kLongest = std::chrono::seconds(5);
+    told = [this, handed_on = events_.handed_on(), kLongest] { events_.wait_for(handed_on, kLongest); };
+  }
+  const std::shared_ptr<Ranks>& ranks = options_.ranks;
+  const int rank = ranks ? ranks->rank() : 0;
+  writer_->write({layout_, std::move(taken), told, ranks, rank, ranks ? ranks->name(rank) : ""});
+  overdue_ = false;
+}
+
+void Checkpoints::wait_after_loss() {
+  if (!decides()) return;
+  writer_->wait();  // no part comes any more
+  if (!writer_->error().empty()) overdue_ = true;
+}
+
+// Adds all that is not the segment's.
+void Checkpoints::add_run(const RunParts& run, RunEnd ended, Checkpoint& taken) const {
   taken.identity = identity_;
   taken.changes = changes_;
   taken.command = options_.command;
@@ -88,24 +150,14 @@ void Checkpoints::take(const RunParts& run, RunEnd ended) {
   taken.strategy = run.prepared.request.strategy;
   taken.next = run.segment.cursor();
   taken.total_epochs = run.prepared.total_epochs;
-  taken.position = at;
   taken.ended = ended;
   taken.monitor = run.monitor.state();
   taken.held = events_.held_back();
   if (run.search) taken.tuner = run.search->state();
   taken.keeps_validated = !run.files.validated().model.weights.empty();
-  if (taken.keeps_validated) {
-    taken.validated = run.files.validated().model;
-    taken.validated_at = run.files.validated().at;
-  }
-  latest_ = writer_->path_of(at.iteration);
-  events_.checkpoint(
-      {latest_, at.epoch, at.iteration, bytes_of(taken), taken.monitor.seconds, true, seconds() - began});
-  // A checkpoint that can be gone on from has its line in the log, after which a run that goes on adds its own.
-  constexpr auto kLongest = std::chrono::seconds(5);
-  const auto told = [this, handed_on = events_.handed_on(), kLongest] { events_.wait_for(handed_on, kLongest); };
-  writer_->write({layout_, std::move(taken), told});
-  last_ = seconds();
+  if (!taken.keeps_validated) return;
+  taken.validated = run.files.validated().model;
+  taken.validated_at = run.files.validated().at;
 }
 
 void Checkpoints::finish(const RunParts& run, RunFinished& end, bool takes) {

@@ -30,6 +30,7 @@ class Checkpoints {
  public:
   // Before anything is trained or written: the folder, and whether it is this run's. `prepared`: as the run was
   // started. What changes on the way makes no other run of it. Keeps the references to options, monitor and events.
+  // Rank 0 decides when checkpoints are taken, and all ranks take them together.
   Checkpoints(const SessionOptions& options, const Prepared& prepared, const Monitor& monitor, EventQueue& events,
               std::chrono::steady_clock::time_point started);
 
@@ -66,9 +67,14 @@ class Checkpoints {
   // Returns what it was, once. All processes call this and get the same.
   std::optional<CheckpointWriter::NotFinite> take_not_finite();
   void go_back();  // before the run goes on from an earlier checkpoint
+  // Before the run goes on without ranks that are lost. A checkpoint that was given up with them is taken anew soon.
+  void wait_after_loss();
 
  private:
+  bool decides() const { return writer_ && (!options_.ranks || options_.ranks->first()); }
   bool due() const;
+  void add_run(const RunParts& run, RunEnd ended, Checkpoint& taken) const;
+  int64_t divide(Checkpoint& taken) const;
 
   const SessionOptions& options_;
   EventQueue& events_;
@@ -79,7 +85,7 @@ class Checkpoints {
   double last_ = 0;                                 // seconds()
   std::string latest_;                              // its file
   int64_t next_ = SchedulerOptions::kNoRest;
-  bool overdue_ = false;  // a checkpoint that the disk had no time for
+  bool overdue_ = false;  // a checkpoint that the disk had no time for, or that was given up
   std::unique_ptr<CheckpointWriter> writer_;
 };
 

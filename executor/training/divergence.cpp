@@ -63,22 +63,12 @@ std::shared_ptr<const CheckpointFile> DivergencePolicy::checkpoint_for(const Div
                                 rollbacks == 1 ? "" : "s"),
                     error.iteration);
   }
-  auto file = found_by_first(options_.ranks.get(), [&] { return look_for_checkpoint(error); });
+  const std::string& folder = options_.checkpoints.folder;
+  auto file = checkpoint_to_go_back_to(folder, error.iteration, gone_back_to_, options_.ranks.get());
   if (!file) {
-    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), options_.checkpoints.folder),
-                    error.iteration);
+    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), folder), error.iteration);
   }
   gone_back_to_ = file->checkpoint.position.iteration;
-  return file;
-}
-
-std::shared_ptr<const CheckpointFile> DivergencePolicy::look_for_checkpoint(const Diverged& error) const {
-  const std::string& folder = options_.checkpoints.folder;
-  auto file = newest_finite_checkpoint(folder, error.iteration);
-  // The run has made no other since it began there: that checkpoint may already have been on the way to the divergence.
-  if (file && file->checkpoint.position.iteration == gone_back_to_) {
-    if (auto earlier = newest_finite_checkpoint(folder, gone_back_to_)) file = std::move(earlier);
-  }
   return file;
 }
 

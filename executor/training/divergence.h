@@ -30,8 +30,6 @@ class DivergencePolicy {
   std::shared_ptr<const CheckpointFile> checkpoint_for(const Diverged& error, int64_t rollbacks);
 
  private:
-  std::shared_ptr<const CheckpointFile> look_for_checkpoint(const Diverged& error) const;
-
   const SessionOptions& options_;
   SegmentSnapshot before_;     // --find-nan: the own one of the segment before its latest iteration
   int64_t gone_back_to_ = -1;  // the iteration of the latest rollback's checkpoint

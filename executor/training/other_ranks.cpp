@@ -38,8 +38,8 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
   add("--checkpoint-every", fmt::format("{} iterations, {} epochs", checkpoints.iterations, checkpoints.epochs));
   const CheckpointFile* from = checkpoints.from.get();
   add("checkpoint to go on from",
-      from ? fmt::format("{} after iteration {}", std::filesystem::path(from->path).filename().string(),
-                         from->checkpoint.position.iteration)
+      from ? fmt::format("{} after iteration {}, {}", std::filesystem::path(from->path).filename().string(),
+                         from->checkpoint.position.iteration, from->checkpoint.parts.tag)
            : "none");
   const DivergenceOptions& divergence = options.divergence;
   add("--trace", options.files.trace.empty() ? "none" : "given");

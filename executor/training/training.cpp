@@ -191,7 +191,7 @@ void Training::resume(const CheckpointFile& file) {
         prepared_.total_epochs = checkpoint.total_epochs;
       }
       make_segment(from);
-      checkpoints_->layout().decode(file.tensors, checkpoint);
+      checkpoints_->layout().decode(file, checkpoint, needs_of(checkpoint));
       segment_->start_from(checkpoint.segment);
       const auto& validations = segment_->clock().times().validations;
       const PlanPosition& at = checkpoint.segment.at;
@@ -209,6 +209,25 @@ void Training::resume(const CheckpointFile& file) {
   checkpoints_->set_latest(file.path);
 }
 
+// The part of a checkpoint of as many learners that this rank goes on from. If learners are on other hosts than before,
+// their averages have to meet, for which all are needed.
+CheckpointNeeds Training::needs_of(const Checkpoint& checkpoint) const {
+  if (!options_.ranks) return {};
+  const PlanHandles& handles = segment_->plan().handles;
+  const std::vector<PlanDevice>& devices = prepared_.request.devices;
+  const std::vector<LearnerState>& learners = checkpoint.segment.state.learners;
+  const std::vector<Replica>& own = handles.loops.front().replicas;
+  CheckpointNeeds needs = {false, own.front().learner, int64_t(own.size()), {}};
+  for (size_t learner = 0; learner < learners.size(); ++learner) {
+    const size_t device = learner / size_t(prepared_.request.learners);
+    if (device >= devices.size()) return {};
+    const int32_t host = handles.by_hosts == kNone ? 0 : devices[device].host_number;
+    if (learners[learner].host != host) return {};
+    if (needs.has(fmt::format("learner {}/", learner))) needs.hosts.insert(host);
+  }
+  return needs;
+}
+
 // With another number of learners or devices the plan is another one: a segment of its own follows, as when the tuner
 // changes the number.
 void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file) {
@@ -221,7 +240,7 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
   const auto before = int64_t(checkpoint.segment.state.learners.size());
   request_rest(prepared_.request.learners, from);
   make_segment(from);
-  checkpoints_->layout().decode(file.tensors, checkpoint);
+  checkpoints_->layout().decode(file, checkpoint);
   const int64_t learners = segment_->clock().times().learners;
   segment_->start_from(
       with_learners(checkpoint.segment.state, 1, size_t(learners), checkpoint.strategy, prepared_.request.strategy));
@@ -274,6 +293,8 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
 void Training::end_with(RunFinished& end, bool takes_checkpoint) {
   try {
     checkpoints_->finish(parts(), end, takes_checkpoint);
+    const bool lost = options_.ranks && options_.ranks->lost();
+    if (lost && takes_checkpoint && !end.checkpoint_error.empty()) throw RunError(end.checkpoint_error);
     save_last(end);
     trace_.finish(*segment_, end);
   } catch (const RunError& error) {
@@ -283,6 +304,11 @@ void Training::end_with(RunFinished& end, bool takes_checkpoint) {
     if (!writes()) return;
     options_.ranks = nullptr;
     checkpoints_->finish(parts(), end, false);
+    if (end.checkpoint_error == error.what()) {  // the one before is there
+      const auto kept = checkpoints_in(options_.checkpoints.folder);
+      end.checkpoint = kept.empty() ? "" : kept.front().string();
+      end.checkpoint_error.clear();
+    }
     if (end.weights.empty()) save_last(end);
     trace_.finish(*segment_, end);
   }
@@ -392,6 +418,7 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
 }
 
 void Training::go_on_without_lost(const std::string& why) {
+  checkpoints_->wait_after_loss();
   LeftState mine = segment_ ? segment_->left() : std::move(*made_.left);
   if (segment_) mine.segment = made_.segments;
   made_.left.reset();

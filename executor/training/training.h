@@ -40,6 +40,7 @@ class Training {
   void change_rate();
   void start();
   void resume(const CheckpointFile& file);
+  CheckpointNeeds needs_of(const Checkpoint& checkpoint) const;
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void announce(double setup_seconds);
   std::vector<std::string> models_of_all() const;

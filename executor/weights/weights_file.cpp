@@ -99,11 +99,13 @@ std::vector<std::byte> permuted(const std::vector<std::byte>& elements, size_t s
 
 WeightsFile::WeightsFile(const std::string& path, const std::string& map_path, std::vector<std::string> fresh)
     : reader_(path), mapped_(!map_path.empty()), fresh_(std::move(fresh)) {
-  if (reader_.metadata().contains("arbalest.checkpoint")) {
+  const bool part = reader_.metadata().contains("arbalest.part");
+  if (part || reader_.metadata().contains("arbalest.checkpoint")) {
     throw GraphError(
-        fmt::format("{}: found a checkpoint of a run, expected weights, as --save writes them; 'arbalest resume DIR' "
-                    "goes on with the run of a folder of checkpoints, and saves its weights",
-                    path));
+        fmt::format("{}: found {} of a run, expected weights, as --save writes them; 'arbalest resume DIR' goes on "
+                    "with the run of a "
+                    "folder of checkpoints, and saves its weights",
+                    path, part ? "one rank's part of a checkpoint" : "a checkpoint"));
   }
   const WeightsMap map = read_map(map_path);
   for (const Entry& entry : reader_.entries()) {

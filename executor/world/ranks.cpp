@@ -210,7 +210,7 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
 }
 
 // At rank 0.
-void Ranks::take_part(int from, const std::string& key, std::string part, bool whole, Then then) {
+void Ranks::take_part(int from, const std::string& key, std::string part, bool whole, Then then, bool awaited) {
   Waiting done;
   {
     const std::scoped_lock lock(mutex_);
@@ -220,13 +220,14 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
     auto waiting = std::find_if(all.begin(), all.end(), [&](const Waiting& each) { return !each.here[rank]; });
     if (waiting == all.end()) {
       const size_t count = numbers.size();
-      waiting = all.insert(all.end(), {Parts(count), std::vector<bool>(count), count, whole, {}, 0});
+      waiting = all.insert(all.end(), {Parts(count), std::vector<bool>(count), count, whole, {}});
     }
     waiting->here[rank] = true;
     waiting->parts[rank] = std::move(part);
     if (from == number_) {
       waiting->then = std::move(then);
       waiting->forgotten = calls_.forgotten;
+      waiting->awaited = awaited;
     }
     if (--waiting->missing > 0) return;
     done = std::move(*waiting);
@@ -246,7 +247,8 @@ void Ranks::finish(const std::string& key, Waiting waiting) {
     }
   }
   const std::scoped_lock calling(calls_.under_way);
-  if (waiting.then && waiting.forgotten == calls_.forgotten) waiting.then(waiting.parts);
+  const bool forgotten = !waiting.awaited && waiting.forgotten != calls_.forgotten;
+  if (waiting.then && !forgotten) waiting.then(waiting.parts);
 }
 
 void Ranks::exchange(const std::string& key, std::string part, Then then) {
@@ -267,7 +269,7 @@ Ranks::Parts Ranks::wait_for(const std::string& key, std::string part, bool whol
     changed_.notify_all();
   };
   if (first()) {
-    take_part(0, key, std::move(part), whole, then);
+    take_part(0, key, std::move(part), whole, then, true);
   } else {
     exchange(key, std::move(part), then);
   }
@@ -322,7 +324,9 @@ void Ranks::forget() {
   const std::scoped_lock lock(mutex_);
   ++calls_.forgotten;  // for what finish() has taken out already
   for (auto& [key, all] : waiting_) {
-    for (Waiting& waiting : all) waiting.then = {};
+    for (Waiting& waiting : all) {
+      if (!waiting.awaited) waiting.then = {};
+    }
   }
 }
 

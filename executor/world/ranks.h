@@ -46,9 +46,10 @@ class Ranks {
   // Does not wait: `then` is called once all parts are there, on any thread, one such call after the other. It must not
   // throw and is not called after forget(), or if a rank is lost.
   void exchange(const std::string& key, std::string part, Then then);
-  // As the first, but only rank 0 gets the parts; elsewhere nothing is returned, and nothing waited for.
+  // As the first, but only rank 0 gets the parts; elsewhere nothing is returned, and nothing waited for. Any thread may
+  // call it, also while others exchange under other keys.
   Parts gather(const std::string& key, std::string part);
-  void forget();  // what exchanges still wait for; waits for a call of `then` under way
+  void forget();  // calls that are still to come; waits for one under way
 
   // Rank 0's steady clock showed `there`, to within `error`, when this rank's showed `here`; all in ns.
   struct ClockReading {
@@ -95,6 +96,7 @@ class Ranks {
     bool whole = true;  // all ranks get the parts
     Then then;
     int64_t forgotten = 0;  // how often forget() had been called before
+    bool awaited = false;   // a thread waits for it, so it is not forgotten
   };
 
   using Connections = std::vector<std::shared_ptr<Connection>>;
@@ -102,7 +104,7 @@ class Ranks {
   std::shared_ptr<Connection> connection(int number) const;
   void receive(int from, const std::shared_ptr<Connection>& connection);
   void handle(int from, Connection& connection, Frame frame);
-  void take_part(int from, const std::string& key, std::string part, bool whole, Then then);
+  void take_part(int from, const std::string& key, std::string part, bool whole, Then then, bool awaited = false);
   void finish(const std::string& key, Waiting waiting);
   enum class Outcome : uint8_t { Left, Over };  // others may go on, or nobody may
   void lose(const std::string& message, int from, Outcome outcome);

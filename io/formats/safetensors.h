@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -80,11 +81,14 @@ struct TensorFile {
 // Whether the text can be a tensor's name.
 bool is_utf8(const std::string& text);
 
-// The whole file, F16 as Float32. Throws as SafetensorsReader does.
-TensorFile read_safetensors(const std::filesystem::path& path);
+// The file, F16 as Float32: whole, or the tensors of which `reads` says so by name. Throws as SafetensorsReader does.
+TensorFile read_safetensors(const std::filesystem::path& path,
+                            const std::function<bool(const std::string& name)>& reads = {});
 
 // Names are UTF-8; in metadata, bytes that are not are replaced. Replaces the file at once and whole: after a failure
-// (RunError) the old one is as it was.
-void write_safetensors(const std::filesystem::path& path, const TensorFile& file);
+// (RunError) the old one is as it was. `written`: called once all bytes are in a temporary file, before that takes the
+// file's place; if it throws, the old one stays.
+void write_safetensors(const std::filesystem::path& path, const TensorFile& file,
+                       const std::function<void()>& written = {});
 
 }  // namespace arbalest

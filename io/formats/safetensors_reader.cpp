@@ -365,10 +365,12 @@ const NamedTensor* TensorFile::find(const std::string& name) const {
   return nullptr;
 }
 
-TensorFile read_safetensors(const std::filesystem::path& path) {
+TensorFile read_safetensors(const std::filesystem::path& path,
+                            const std::function<bool(const std::string& name)>& reads) {
   const SafetensorsReader reader(path);
   TensorFile file{{}, reader.metadata()};
   for (const Entry& entry : reader.entries()) {
+    if (reads && !reads(entry.name)) continue;
     NamedTensor tensor{entry.name, entry.dtype, entry.shape, {}};
     tensor.bytes.resize(size_t(entry.end - entry.begin) / size_t(stored_size(entry)) * size_of(entry.dtype));
     reader.read(entry, entry.dtype, std::as_writable_bytes(std::span(tensor.bytes)));

@@ -45,7 +45,8 @@ const FormatType& type_of(const NamedTensor& tensor, const Reporter& report) {
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
+void write_safetensors(const std::filesystem::path& path, const TensorFile& file,
+                       const std::function<void()>& written) {
   // Larger elements first, so that every tensor is aligned; otherwise in the order given.
   std::vector<size_t> order(file.tensors.size());
   std::iota(order.begin(), order.end(), 0);
@@ -79,6 +80,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
   pieces[1] = {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
   AtomicFile target(path);
   for (const std::span<const uint8_t> piece : pieces) target.write(piece);
+  if (written) written();
   target.commit();
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/training/changes.h"
 #include "executor/training/checkpoint_folder.h"
+#include "executor/world/agreement.h"
 #include "executor/world/ranks.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"
@@ -69,16 +71,17 @@ void tell_of_idle_weights(const CheckpointOptions& checkpoints, const std::strin
 
 // Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
 // checkpoints first, so that other files of the run may lie in it or next to it. Holds the folder before it looks for
-// the newest checkpoint, since another run may still write there.
-void take_up(CheckpointOptions& checkpoints) {
-  if (checkpoints.folder.empty()) return;
+// the newest checkpoint, since another run may still write there. Rank 0's options count: whether those of others are
+// the same is looked at later. `patience`: seconds for which a rank waits until it sees rank 0's folder.
+void take_up(CheckpointOptions& checkpoints, Ranks* ranks, double patience) {
+  const bool first = !ranks || ranks->first(), given = first && !checkpoints.folder.empty();
   std::error_code unknown;
   checkpoints.working_folder = std::filesystem::current_path(unknown).string();
-  if (!checkpoints.resume) check_has_none(checkpoints.folder);
-  checkpoints.held = std::make_shared<const CheckpointFolder>(checkpoints.folder);
-  if (!checkpoints.resume) return;
-  checkpoints.from = newest_checkpoint(checkpoints.folder);
-  if (!checkpoints.from)
+  if (given && !checkpoints.resume) check_has_none(checkpoints.folder);
+  checkpoints.held = open_checkpoints(checkpoints.folder, ranks, std::chrono::seconds(int64_t(patience)));
+  if (largest_of(ranks, given && checkpoints.resume ? 1 : 0) == 0) return;
+  checkpoints.from = newest_checkpoint(checkpoints.folder, ranks);
+  if (first && !checkpoints.from)
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
 }
 
@@ -141,10 +144,7 @@ RunOutcome run_as_told(const RunOptions& options, const RunSurroundings& around)
   session.files.overrides = options.set;
   session.command = options.command_line;
   if (ranks) share_session(ranks, options.devices, session);
-  session.checkpoints.from = found_by_first(ranks.get(), [&] {
-    take_up(session.checkpoints);
-    return session.checkpoints.from;
-  });
+  take_up(session.checkpoints, ranks.get(), options.world.patience);
   if (writes) tell_of_idle_weights(session.checkpoints, files.weights);
   const bool goes_on = session.checkpoints.from != nullptr;
   Graph changed = graph;  // as it is trained

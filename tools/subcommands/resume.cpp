@@ -90,7 +90,7 @@ int command_resume(const ResumeOptions& options) {
     throw GraphError(fmt::format("{}: found {}, expected the folder of a run's checkpoints", options.folder,
                                  std::filesystem::exists(options.folder, error) ? "no folder" : "nothing"));
   }
-  const auto file = newest_checkpoint(options.folder);
+  const auto file = newest_of_first(options.folder);
   if (!file) throw GraphError(fmt::format("{}: the folder has no checkpoint to go on from", options.folder));
   const std::string folder = std::filesystem::absolute(options.folder, error).string();
   const Checkpoint& checkpoint = file->checkpoint;

@@ -85,7 +85,7 @@ Ended trained(const Case& of, const std::vector<int64_t>& rests) {
     if (part < rests.size()) {
       rest.first = rests[part];
       rest.rest = [&]() -> std::optional<int64_t> {
-        snapshot = segment.snapshot();
+        snapshot = segment.own_snapshot();
         known = monitor.state();
         end.validating += snapshot->validating;
         return std::nullopt;

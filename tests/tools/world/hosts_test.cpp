@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "executor/training/checkpoint.h"
+#include "io/formats/safetensors.h"
 #include "tests/tools/world/ranks.h"
 
 #ifdef ARBALEST_GLOO
@@ -97,6 +99,29 @@ TEST_CASE("a run goes on with its devices on another number of hosts") {
   one.insert(one.end(), {"--devices", "cpu:0-1", "--resume"});
   Rank process(place.command(one), place.path("errors"));
   CHECK_MESSAGE(process.wait() == kDone, process.errors());
+}
+
+TEST_CASE("the first rank of each host keeps its host's average, and ranks on other hosts read all") {
+  const ApartPlace place("sma");
+  Words words = {"--set", "train.epochs=400", "--devices", "cpu:0", "--checkpoint", place.path("c")};
+  words.insert(words.end(), {"--checkpoint-every", "7it", "--resume"});
+  auto ranks = place.start_on({"a", "a", "b", "b"}, words);
+  await_checkpoints(place.path("c"), 1);
+  ranks[1]->send(SIGTERM);
+  expect(kInterrupted, ranks);
+  const std::filesystem::path newest = checkpoints_in(place.path("c")).front();
+  const CheckpointParts parts = read_checkpoint(newest).checkpoint.parts;
+  for (size_t rank = 0; rank < 4; ++rank) {
+    CAPTURE(rank);
+    const TensorFile file = read_safetensors(rank == 0 ? newest : part_path(newest, parts.tag, rank));
+    const std::string weight = "average/" + file.tensors.front().name.substr(std::string("learner 0/weights/").size());
+    CHECK((file.find(weight) != nullptr) == (rank == 0));
+    CHECK((file.find("host 1/" + weight) != nullptr) == (rank == 2));
+    if (rank > 0) CHECK(parts.of_ranks[rank - 1].host == (rank == 2 ? 1 : kNone));
+  }
+  words.insert(words.end(), {"--time-limit", "0.5"});
+  ranks = place.start_on({"a", "b", "b", "b"}, words);
+  expect(kInterrupted, ranks);
 }
 
 TEST_CASE("a host's name that is none is refused") {

@@ -217,8 +217,18 @@ TEST_CASE("a run that goes on without ranks is checkpointed, and goes on with al
   ranks[2]->send(SIGTERM);
   CHECK(ranks[1]->wait() == -SIGKILL);
   for (const size_t rank : {size_t{0}, size_t{2}}) CHECK(ranks[rank]->wait() == kInterrupted);
-  words.insert(words.end(), {"--time-limit", "1"});
+  const std::filesystem::path from = checkpoints_in(place.path("c")).front();
   ranks = place.start(3, words);
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (std::filesystem::exists(from) && WallTime::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ranks[1]->send(SIGKILL);  // it comes back though that checkpoint is gone
+  CHECK(ranks[1]->wait() == -SIGKILL);
+  await(place, "lost", 2);
+  ranks[1] = ranks[1]->again();
+  await(place, "returned", 1);
+  ranks[2]->send(SIGTERM);
   expect(kInterrupted, ranks);
   has(ranks[0]->errors(), "the checkpoint is of 2 learners, and the run goes on with 3");
 }

@@ -23,6 +23,10 @@ bool is_utf8(const std::string& text) {
   }
 }
 
+std::string as_utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
 namespace {
 
 // Metadata only describes: a graph's name, or a class's, that is no UTF-8 loses no weights.

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 
@@ -248,6 +249,23 @@ std::vector<DescribedScheme> source_schemes() {
   return schemes().all();
 }
 
+namespace {
+
+// Bytes of names that are no UTF-8 are replaced in files of weights and in predictions, where names have to differ.
+void check_class_names(const std::vector<std::string>& names, const std::string& what) {
+  std::map<std::string, size_t> shown;
+  for (size_t c = 0; c < names.size(); ++c) {
+    const auto [known, added] = shown.emplace(as_utf8(names[c]), c);
+    if (added || names[c] == names[known->second]) continue;
+    throw GraphError(
+        fmt::format("{}: classes {} and {} are called '{}' and '{}', which is the same without the bytes that are no "
+                    "UTF-8; expected names in UTF-8",
+                    what, known->second, c, printable(names[known->second]), printable(names[c])));
+  }
+}
+
+}  // namespace
+
 void check_source(const Source& source) {
   const std::string what = source.describe();
   check_fields(source.fields(), what);
@@ -256,11 +274,7 @@ void check_source(const Source& source) {
     throw GraphError(fmt::format("{} takes {} µs per sample, expected 0 or more", what, microseconds));
   }
   if (source.size() < 1) throw GraphError(fmt::format("{} has {} samples, expected at least one", what, source.size()));
-  const std::vector<std::string> names = source.class_names();
-  const auto other = std::find_if_not(names.begin(), names.end(), is_utf8);
-  if (other == names.end()) return;
-  throw GraphError(fmt::format("{}: class {} is called '{}': found bytes that are no UTF-8, expected names in UTF-8",
-                               what, other - names.begin(), printable(*other)));
+  check_class_names(source.class_names(), what);
 }
 
 std::unique_ptr<Source> open_source(const std::string& text, const std::string& split, uint64_t seed) {

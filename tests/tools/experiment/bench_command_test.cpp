@@ -113,7 +113,7 @@ TEST_CASE("a line of results that is damaged is told, and its trial runs again")
   REQUIRE(place.run("r.jsonl") == kDone);
   const std::vector<TrialResult> trials = read_results(place.path("r.jsonl")).trials;
   REQUIRE(trials.size() == 2);
-  // The progress is told by the clock of the tables.
+  // Progress and tables have one clock.
   const CurvePoint& last = trials[0].curve.back();
   const std::string told = fmt::format("{:.4f} after {} s", last.value, shown(trials[0].setup_seconds + last.seconds));
   CHECK_MESSAGE(place.text("errors").find(told) != std::string::npos, place.text("errors"));

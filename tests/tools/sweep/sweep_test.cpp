@@ -514,7 +514,6 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "train.lr=1", "--set", "trained.lr=2"}, "--vary train.lr and --set trained.lr=2 both change");
   refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
           "--vary prefetch.source and --folds both change");
-  refused({"--find-lr", "--vary", "trained.lr=0.1,0.2"}, "both change the attribute 'lr' of node 'trained'");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);

@@ -3,6 +3,7 @@
 // Options of `arbalest run` by which several processes decide together: four learners are one process, two or four.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <fstream>
 #include <map>

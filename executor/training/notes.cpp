@@ -131,18 +131,18 @@ bool validates(const Plan& plan) {
   return known && plan.clocks[size_t(known->coarse)].ticks > 0;
 }
 
-// Epochs without learning are not meant. A run that goes on from a checkpoint has a note instead.
+// Epochs without learning are not meant. Runs of some --iterations, and those that go on from a checkpoint, have a note
+// instead.
 void check_schedule(const Prepared& prepared) {
-  const PlanRequest& request = prepared.request;
   const LearningRate schedule(prepared.program.train);
-  const double last = float_attribute(prepared.program.train, "epochs"),
-               all = request.iterations > 0 ? double(request.iterations) / double(request.rounds)
-                                            : double(request.epochs);
-  if (!schedule.ends() || last <= 0 || all < last + 1 || schedule.rate(all, prepared.total_epochs) > 0) return;
+  const double last = float_attribute(prepared.program.train, "epochs");
+  const auto all = double(prepared.request.epochs);
+  const bool stops = schedule.ends() && last > 0 && all >= last + 1;
+  if (prepared.request.iterations > 0 || !stops || schedule.rate(all, prepared.total_epochs) > 0) return;
   throw GraphError(fmt::format(
       "the learning rate's schedule ends after epoch {:g}, and the run has {:.4g}: the rate would be 0 in the others; "
       "expected --set train.epochs={:.4g}, which stretches the schedule, or --epochs {:g}",
-      last, all, std::ceil(all), last));
+      last, all, all, last));
 }
 
 }  // namespace

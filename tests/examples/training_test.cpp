@@ -34,7 +34,7 @@ void check_trains(const Small& model, int64_t classes) {
   const TestFolder folder;
   const Graph graph = small_graph(model, classes);
   SessionOptions options = on_cpus();
-  options.length.epochs = kSteps;
+  options.length.epochs = options.length.iterations = kSteps;  // beyond the end of LeNet's schedule
   options.execution.report_every = 1;
   const TensorFile before = initial_weights(graph, options);
   options.files.save = folder / "weights.safetensors";

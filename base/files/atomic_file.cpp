@@ -52,10 +52,8 @@ std::string temporary_stem(const fs::path& target) {
 
 constexpr size_t kNumberDigits = 16;
 
-std::string temporary_name(const fs::path& target) {  // a name that nobody can foresee
-  std::random_device random;
-  const uint64_t number = uint64_t(random()) << 32 | random();
-  return (folder_of(target) / fmt::format("{}{:0{}x}", temporary_stem(target), number, kNumberDigits)).string();
+std::string temporary_name(const fs::path& target) {
+  return (folder_of(target) / (temporary_stem(target) + unforeseen_digits())).string();
 }
 
 // Takes the lock on a temporary file. Its writer holds this lock until the process ends, so a file without a lock was
@@ -85,6 +83,11 @@ void remove_if_abandoned(const std::string& path) {
 }
 
 }  // namespace
+
+std::string unforeseen_digits() {
+  std::random_device random;
+  return fmt::format("{:0{}x}", uint64_t(random()) << 32 | random(), kNumberDigits);
+}
 
 fs::path output_target(const fs::path& path) {
   constexpr int kMostLinks = 40;  // as the kernel follows

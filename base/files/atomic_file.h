@@ -11,6 +11,8 @@
 
 namespace arbalest {
 
+std::string unforeseen_digits();  // 16 hexadecimal ones, for a name that nobody can foresee
+
 // The temporary file has a random name, is created anew (never opened where something lies already), and is removed
 // unless commit() renames it. Such files of killed processes are removed first. An existing file keeps its permissions;
 // a new one gets those that the umask leaves. A symbolic link stays, and what it points to is replaced or made. A

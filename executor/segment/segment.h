@@ -69,7 +69,7 @@ class Segment {
   // The next two are of all processes, which call them at the same point.
   RunState state() const;
   ModelState model() const;  // the model to be saved at this point; at rank 0 alone
-  // At rest, or after run(): with the learners, and the sums of validations, of this process alone.
+  // A snapshot with the learners and the sums of validations of this process alone, taken at rest or after run().
   SegmentSnapshot own_snapshot() const;
   // After a run() that failed since a process was lost: what this one has. The number of the segment is not known here.
   LeftState left() const;

@@ -18,7 +18,7 @@ RunState exchanged(Ranks& ranks, RunState mine);
 // is that of the rank that has seen most of all. If hosts were meeting, all learners start from the mean of the
 // averages before the hosts' last ones.
 LeftState exchanged(Ranks& ranks, const LeftState& mine);
-// The own snapshot with the numbers of all learners and the sums of all validating devices. Arrays of other ranks'
+// This rank's snapshot with the numbers of all learners and the sums of all validating devices. Arrays of other ranks'
 // learners are empty, and so are those that a rank before this one has as well: each is at one rank.
 SegmentSnapshot completed(Ranks& ranks, SegmentSnapshot mine);
 

@@ -110,6 +110,10 @@ bool saves_best_or_last(const FileOptions& files) {
   return same_file(files.save, files.save_best);
 }
 
+bool saves_by_metric(const FileOptions& files) {
+  return !files.save_best.empty() && !saves_best_or_last(files);
+}
+
 void check_kind_kept(const std::string& option, const std::string& path, OutputKind kind) {
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return;

@@ -22,6 +22,8 @@ bool same_file(const std::string& one, const std::string& other);
 // Whether --save and --save-best name one file, as they do for a sweep's trials. It has the model of the best
 // validation, or the last one of a run that nothing validates or that no metric judges.
 bool saves_best_or_last(const FileOptions& files);
+// Whether --save-best asks for a model by a metric, for which the run has to be validated.
+bool saves_by_metric(const FileOptions& files);
 
 // Throws GraphError if two are the same file, unless that is a device.
 void check_distinct_paths(const NamedPaths& files);

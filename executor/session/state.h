@@ -20,7 +20,7 @@ namespace arbalest {
 // comes from its initialiser, keyed by `seed` and the member's name. The same for any number of `threads`.
 std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads = 1);
 
-// Whether all of that is zeros.
+// Whether initial_content() of the value is all zeros.
 bool starts_as_zeros(const Graph& graph, ValueId base);
 
 // The same numbers as bfloat16.

@@ -18,7 +18,10 @@ std::vector<StrategyPhase> strategy_phases(const Graph& graph, const std::option
                                  *replaced, nodes.size()));
   }
   std::vector<StrategyPhase> phases;
-  for (const Node* node : nodes) phases.push_back({int_attribute(*node, "from"), strategy_options(*node)});
+  for (const Node* node : nodes) {
+    phases.push_back({int_attribute(*node, "from"), strategy_options(*node)});
+    if (!replaced) check_read(*node);  // another strategy leaves out what it does not read
+  }
   if (learners == 1 && phases.size() > 1) phases.resize(1);  // nobody to agree with
   if (nodes.empty()) phases = {{0, {.every = kOwnNumber, .alpha = kOwnNumber, .beta = kOwnNumber}}};
   for (StrategyPhase& phase : phases) {

@@ -5,7 +5,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "executor/weights/class_names.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"
@@ -25,7 +25,7 @@ namespace {
 
 // Keys of the metadata.
 constexpr const char *kState = "arbalest.checkpoint", *kPart = "arbalest.part", *kSum = "arbalest.sum";
-constexpr std::string_view kFileEnding = ".safetensors";
+constexpr std::string_view kFileEnding = ".safetensors", kRank = ".rank-";
 
 uint32_t sum_of(uint32_t sum, const void* bytes, size_t count) {
   return uint32_t(crc32_z(sum, static_cast<const Bytef*>(bytes), count));
@@ -119,12 +119,11 @@ void add_to(std::vector<NamedTensor>& tensors, std::vector<NamedTensor> more) {
 
 // The number after `word` at the beginning of a name, and what follows its slash; none: the name begins otherwise.
 std::optional<std::pair<int64_t, std::string_view>> numbered(std::string_view name, std::string_view word) {
-  int64_t number = 0;
-  const char* const end = name.data() + name.size();
   if (!name.starts_with(word)) return std::nullopt;
-  const auto [after, error] = std::from_chars(name.data() + word.size(), end, number);
-  if (error != std::errc() || after == end || *after != '/') return std::nullopt;
-  return std::pair(number, std::string_view(after + 1, size_t(end - after - 1)));
+  name.remove_prefix(word.size());
+  const std::optional<int64_t> number = take_number<int64_t>(name);
+  if (!number || !name.starts_with('/')) return std::nullopt;
+  return std::pair(*number, name.substr(1));
 }
 
 }  // namespace
@@ -147,7 +146,7 @@ bool CheckpointNeeds::any_of(const CheckpointParts::Part& part) const {
 }
 
 // An array of the checkpoint, and what it consists of in the file: the members of an arena, or, without any, bytes.
-struct CheckpointLayout::Part {
+struct CheckpointLayout::Array {
   std::string prefix;
   std::vector<std::byte>* content = nullptr;
   DataType type = DataType::Float32;
@@ -174,11 +173,11 @@ CheckpointLayout::CheckpointLayout(const Loop& training) {
   }
 }
 
-std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& checkpoint) const {
-  std::vector<Part> parts;
+std::vector<CheckpointLayout::Array> CheckpointLayout::arrays_of(Checkpoint& checkpoint) const {
+  std::vector<Array> arrays;
   const auto add = [&](std::string prefix, std::vector<std::byte>& content, const std::vector<ArenaMember>& members,
                        int64_t bytes) {
-    if (bytes > 0) parts.push_back({std::move(prefix), &content, DataType::Float32, &members, bytes});
+    if (bytes > 0) arrays.push_back({std::move(prefix), &content, DataType::Float32, &members, bytes});
   };
   const auto add_model = [&](const std::string& prefix, ModelState& model) {
     add(prefix + "/weights/", model.weights, weights_, weight_bytes_);
@@ -198,8 +197,8 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
     }
     segment.kept[j].resize(kept_.size());
     for (size_t k = 0; k < kept_.size(); ++k) {
-      parts.push_back({fmt::format("{}/state/{}", prefix, kept_[k].name), &segment.kept[j][k], kept_[k].type, nullptr,
-                       kept_[k].bytes, kept_[k].before});
+      arrays.push_back({fmt::format("{}/state/{}", prefix, kept_[k].name), &segment.kept[j][k], kept_[k].type, nullptr,
+                        kept_[k].bytes, kept_[k].before});
     }
   }
   add("frozen/", state.frozen, frozen_, frozen_bytes_);
@@ -211,21 +210,21 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
   add("moving average/", state.moving_average.weights, weights_, weight_bytes_);
   if (segment.validating) add_model("validating", segment.model);
   if (checkpoint.keeps_validated) add_model("validated", checkpoint.validated);
-  return parts;
+  return arrays;
 }
 
 std::vector<NamedTensor> CheckpointLayout::encode(Checkpoint checkpoint) const {
   std::vector<NamedTensor> tensors;
-  for (const Part& part : parts_of(checkpoint)) {
-    std::vector<std::byte>& content = *part.content;
+  for (const Array& array : arrays_of(checkpoint)) {
+    std::vector<std::byte>& content = *array.content;
     if (content.empty()) continue;  // the run has no such array, or another rank writes it
-    if (!part.members) {
+    if (!array.members) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(content.data());
-      tensors.push_back({part.prefix, DataType::Uint8, {int64_t(content.size())}, {bytes, bytes + content.size()}});
+      tensors.push_back({array.prefix, DataType::Uint8, {int64_t(content.size())}, {bytes, bytes + content.size()}});
       continue;
     }
-    for (const ArenaMember& member : *part.members) {
-      NamedTensor tensor{part.prefix + member.name, member.type.dtype, member.type.shape, {}};
+    for (const ArenaMember& member : *array.members) {
+      NamedTensor tensor{array.prefix + member.name, member.type.dtype, member.type.shape, {}};
       tensor.bytes.resize(size_t(member.type.bytes()));
       to_row_major(member.type, content.data() + member.offset, tensor.bytes.data());
       tensors.push_back(std::move(tensor));
@@ -236,12 +235,16 @@ std::vector<NamedTensor> CheckpointLayout::encode(Checkpoint checkpoint) const {
 }
 
 std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
-  for (const Part& part : parts_of(checkpoint)) {
-    if (skips_ && part.members != &weights_) continue;
-    if (!has_to_be_finite(part.prefix) || all_finite(part.type, *part.content)) continue;
-    return part.prefix.substr(0, part.prefix.size() - (part.members ? 1 : 0));
+  for (const Array& array : arrays_of(checkpoint)) {
+    if (skips_ && array.members != &weights_) continue;
+    if (!has_to_be_finite(array.prefix) || all_finite(array.type, *array.content)) continue;
+    return array.prefix.substr(0, array.prefix.size() - (array.members ? 1 : 0));
   }
   return "";
+}
+
+std::string text_of(const Checkpoint& checkpoint) {
+  return to_json(checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 bool is_finite(const CheckpointFile& file) {
@@ -280,29 +283,29 @@ void CheckpointLayout::decode(const CheckpointFile& file, Checkpoint& checkpoint
     ++taken;
     return tensor.bytes.data();
   };
-  const auto optional = [&](const Part& part) {  // averages, which not every strategy has
-    return part.members == &weights_ && !part.prefix.starts_with("learner ") && !part.members->empty() &&
-           !tensors.contains(part.prefix + part.members->front().name);
+  const auto optional = [&](const Array& array) {  // averages, which not every strategy has
+    return array.members == &weights_ && !array.prefix.starts_with("learner ") && !array.members->empty() &&
+           !tensors.contains(array.prefix + array.members->front().name);
   };
   std::vector<AverageState>& averages = checkpoint.segment.state.averages;
   averages.assign(1, {});
   for (const LearnerState& learner : checkpoint.segment.state.learners) {
     averages.resize(std::max(averages.size(), size_t(learner.host) + 1));
   }
-  for (const Part& part : parts_of(checkpoint)) {
-    if (!needs.has(part.prefix) || optional(part)) continue;
-    part.content->assign(size_t(part.bytes), std::byte{0});
-    if (!part.members) {
-      const auto known = tensors.find(part.prefix);
-      const bool older = known != tensors.end() && known->second->shape == Shape{part.before};
-      part.content->resize(size_t(older ? part.before : part.bytes));
-      const auto bytes = int64_t(part.content->size());
-      std::memcpy(part.content->data(), take(part.prefix, DataType::Uint8, {bytes}), size_t(bytes));
+  for (const Array& array : arrays_of(checkpoint)) {
+    if (!needs.has(array.prefix) || optional(array)) continue;
+    array.content->assign(size_t(array.bytes), std::byte{0});
+    if (!array.members) {
+      const auto known = tensors.find(array.prefix);
+      const bool older = known != tensors.end() && known->second->shape == Shape{array.before};
+      array.content->resize(size_t(older ? array.before : array.bytes));
+      const auto bytes = int64_t(array.content->size());
+      std::memcpy(array.content->data(), take(array.prefix, DataType::Uint8, {bytes}), size_t(bytes));
       continue;
     }
-    for (const ArenaMember& member : *part.members) {
-      to_memory_order(member.type, take(part.prefix + member.name, member.type.dtype, member.type.shape),
-                      part.content->data() + member.offset);
+    for (const ArenaMember& member : *array.members) {
+      to_memory_order(member.type, take(array.prefix + member.name, member.type.dtype, member.type.shape),
+                      array.content->data() + member.offset);
     }
   }
   const auto has = [](const AverageState& average) { return !average.now.empty(); };
@@ -376,7 +379,14 @@ CheckpointFile read_checkpoint(const std::filesystem::path& path, const std::fun
 std::filesystem::path part_path(const std::filesystem::path& path, const std::string& tag, size_t rank) {
   std::string name = path.filename().string();
   if (name.ends_with(kFileEnding)) name.resize(name.size() - kFileEnding.size());
-  return path.parent_path() / fmt::format("{}.rank-{}.{}{}", name, rank, tag, kFileEnding);
+  return path.parent_path() / fmt::format("{}{}{}.{}{}", name, kRank, rank, tag, kFileEnding);
+}
+
+std::filesystem::path whole_path(const std::filesystem::path& part) {
+  const std::string name = part.filename().string();
+  const size_t rank = name.find(kRank);
+  if (rank == name.npos || !name.ends_with(kFileEnding)) return {};
+  return part.parent_path() / (name.substr(0, rank) + std::string(kFileEnding));
 }
 
 CheckpointParts parts_named_in(const std::filesystem::path& path) {
@@ -402,7 +412,7 @@ void write_sealed(const std::filesystem::path& path, const CheckpointLayout& lay
 
 void write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint,
                       const std::function<void()>& written) {
-  const std::string state = to_json(checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string state = text_of(checkpoint);
   write_sealed(path, layout, std::move(checkpoint), kState, state, written);
 }
 

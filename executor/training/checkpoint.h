@@ -101,8 +101,8 @@ class CheckpointLayout {
   std::string not_finite(Checkpoint& checkpoint) const;
 
  private:
-  struct Part;
-  std::vector<Part> parts_of(Checkpoint& checkpoint) const;
+  struct Array;
+  std::vector<Array> arrays_of(Checkpoint& checkpoint) const;
   int64_t floats_of(const std::vector<ArenaMember>& members) const;
 
   std::vector<ArenaMember> weights_, statistics_, frozen_;
@@ -112,7 +112,7 @@ class CheckpointLayout {
   struct Kept {
     std::string name;
     DataType type;
-    int64_t bytes, before;  // as in Part
+    int64_t bytes, before;  // as in Array
   };
   std::vector<Kept> kept_;
 };
@@ -145,11 +145,14 @@ void write_checkpoint(const std::filesystem::path& path, const CheckpointLayout&
 void write_part(const std::filesystem::path& path, size_t rank, const CheckpointLayout& layout, Checkpoint checkpoint);
 // The file of a rank's part of the checkpoint in the file `path`.
 std::filesystem::path part_path(const std::filesystem::path& path, const std::string& tag, size_t rank);
+// The inverse: rank 0's file to which a part of this name belongs; empty: it is no part's name.
+std::filesystem::path whole_path(const std::filesystem::path& part);
 // The parts that the checkpoint names, of which the file is read as far as that. Throws as read_checkpoint() does.
 CheckpointParts parts_named_in(const std::filesystem::path& path);
 
 // A checkpoint without its tensors.
 nlohmann::json to_json(const Checkpoint& checkpoint);
+std::string text_of(const Checkpoint& checkpoint);            // the same, as files and ranks have it
 Checkpoint checkpoint_from_json(const nlohmann::json& json);  // throws RunError, or what the library throws
 
 }  // namespace arbalest

@@ -14,7 +14,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -31,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "checkpoint-", kEnding = ".safetensors", kRank = ".rank-";
+constexpr std::string_view kPrefix = "checkpoint-", kEnding = ".safetensors";
 constexpr std::string_view kMark = ".checkpoint.shared-";  // see CheckpointFolder::mark()
 constexpr size_t kDigits = 12;
 
@@ -47,12 +46,10 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return std::stoll(digits);
 }
 
-// The name of the checkpoint that a rank's part has the name of; "": it is none.
+// The name of rank 0's file to which a part of this name belongs; "": the name is no part's.
 std::string whole_of(const std::string& name) {
-  const size_t length = kPrefix.size() + kDigits;
-  const std::string whole = name.substr(0, length) + std::string(kEnding);
-  const bool part = name.ends_with(kEnding) && iteration_of(whole) && name.substr(length).starts_with(kRank);
-  return part ? whole : "";
+  const std::string whole = whole_path(name).string();
+  return iteration_of(whole) ? whole : "";
 }
 
 bool is_first(const Ranks* ranks) {
@@ -75,10 +72,7 @@ Reads share_of(const Ranks* ranks) {
 // The checkpoint that rank 0 has read, but for its tensors, for ranks to compare and for one that comes back; "": none.
 std::string state_of_first(Ranks* ranks, const CheckpointFile* file) {
   if (!ranks) return "";
-  const auto state = [&] {
-    return to_json(file->checkpoint).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
-  const std::string own = file ? state() : "", told = first_of(ranks, ranks->first() ? own : "");
+  const std::string own = file ? text_of(file->checkpoint) : "", told = first_of(ranks, ranks->first() ? own : "");
   if (!told.empty() && file && own != told) {
     throw RunError(fmt::format("{}: what {} reads there is another checkpoint", file->path, ranks->name(0)));
   }
@@ -107,6 +101,7 @@ Newest newest_of(const fs::path& folder, const std::vector<fs::path>& paths, Ran
     std::string state;
     keep_fault([&] { state = state_of_first(ranks, fault.empty() && !returns ? file.get() : nullptr); });
     fault = first_of(ranks, fault);
+    fault = first_of(ranks, is_first(ranks) ? fault : "");  // a rank that comes back no longer knows its own
     if (!fault.empty()) newest.faults.push_back(fault);
     if (!fault.empty() || largest_of(ranks, returns || wanted(*file) ? 0 : 1) > 0) continue;
     if (returns) *file = {path.string(), checkpoint_from_json(nlohmann::json::parse(state)), {}, {}};
@@ -223,7 +218,7 @@ std::string why_apart(const std::string& folder, const std::string& mark, const 
   }
   try {
     const AtomicFile made_and_gone(
-        part_path(fs::path(folder) / name_of_iteration(0), drawn_tag(), size_t(ranks.rank())));
+        part_path(fs::path(folder) / name_of_iteration(0), unforeseen_digits(), size_t(ranks.rank())));
   } catch (const RunError& error) {
     return fmt::format("--checkpoint {}: {} cannot write its parts of checkpoints there: {}", folder, own,
                        error.what());
@@ -259,14 +254,9 @@ CheckpointFolder::~CheckpointFolder() {
 }
 
 std::string CheckpointFolder::mark() {
-  mark_ = folder_ / (std::string(kMark) + drawn_tag());
+  mark_ = folder_ / (std::string(kMark) + unforeseen_digits());
   AtomicFile(mark_).commit();
   return mark_.filename().string();
-}
-
-std::string drawn_tag() {
-  std::random_device random;
-  return fmt::format("{:016x}", uint64_t(random()) << 32 | random());
 }
 
 std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& folder, Ranks* ranks,

@@ -51,9 +51,6 @@ std::shared_ptr<const CheckpointFolder> open_checkpoints(const std::string& fold
 // Whether the file is there, or comes to be: a file system of several hosts may show late what another one has made.
 bool comes_to_be(const std::filesystem::path& path, std::chrono::seconds patience);
 
-// A name that nobody has used: 16 hexadecimal digits.
-std::string drawn_tag();
-
 // All files with a checkpoint's name, the newest first; none if there is no such folder. Throws RunError if the folder
 // cannot be listed.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);

@@ -69,8 +69,10 @@ Ranks::Parts told_of_parts(const Joint& all) {
     for (size_t rank = 1; rank <= all.parts.of_ranks.size(); ++rank) {
       if (!std::filesystem::exists(all.part_of(rank), unknown)) awaited.push_back(all.ranks.name(int(rank)));
     }
-    warn(fmt::format("{}: not written so far: it waits for parts, and after {} s there is none of {}",
-                     all.path.string(), all.patience.count(), fmt::join(awaited, ", ")));
+    warn(fmt::format("{}: not written so far: it waits for parts, and after {} s {}", all.path.string(),
+                     all.patience.count(),
+                     awaited.empty() ? "all are seen, but not all ranks have told of theirs"
+                                     : fmt::format("there is none of {}", fmt::join(awaited, ", "))));
   }
   try {
     return told.get();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checkpoints are written during training, by a thread of their own: one at a time, so that at most one lies in memory.
-// Of several ranks each writes its part. Rank 0's file takes its place once all parts are there, so a checkpoint is
-// whole or not there.
+// If several ranks train together, each writes its part. Rank 0's file takes its place once all parts are there, so a
+// checkpoint is whole or not there.
 
 #include <atomic>
 #include <chrono>
@@ -28,7 +28,7 @@ class CheckpointWriter {
     std::shared_ptr<Ranks> ranks;
     int rank = 0;
     std::string name = {};  // of this rank, then too: ranks may be counted anew before the job is done
-    // At rank 0: how long the parts of others may take to be seen here, and to be written until it tells of it.
+    // How long rank 0 waits until it sees a part that was told of, and until it warns of parts that were not.
     std::chrono::seconds patience = std::chrono::seconds(60);
   };
 
@@ -45,7 +45,7 @@ class CheckpointWriter {
   // written. A failure is also reported on standard error, unless a value is not finite (see NotFinite).
   std::string error();
   // The first checkpoint that was not written because what it would have held is not finite, since this was asked for.
-  // Of several ranks the first has it.
+  // Rank 0 alone has it, whichever rank's values they are.
   struct NotFinite {
     std::string array;  // as CheckpointLayout::not_finite() names it
     int64_t iteration;

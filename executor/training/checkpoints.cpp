@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/files/atomic_file.h"
 #include "executor/segment/whole_state.h"
 #include "executor/training/changes.h"
 #include "executor/world/agreement.h"
@@ -77,15 +78,14 @@ bool Checkpoints::wants(int64_t iterations) {
   return !overdue_;
 }
 
-// Leaves of a checkpoint what this rank writes, and adds what all know of each other's parts. Returns the bytes of all.
+// Keeps what this rank writes of the checkpoint, and adds the list of all ranks' parts. Returns the bytes of all ranks.
 int64_t Checkpoints::divide(Checkpoint& taken) const {
   if (!options_.ranks) return bytes_of(taken);
   SegmentSnapshot& segment = taken.segment;
-  const std::string tag = drawn_tag();
   const CheckpointParts::Part learnt = {segment.first_learner, int64_t(segment.state.learners.size())};
   segment = completed(*options_.ranks, std::move(segment));
   PartWriter mine;
-  mine.array(tag);
+  mine.array(decides() ? unforeseen_digits() : "");
   mine.number(learnt.first_learner);
   mine.number(learnt.learners);
   const auto& averages = segment.state.averages;
@@ -93,15 +93,16 @@ int64_t Checkpoints::divide(Checkpoint& taken) const {
   mine.number(own == averages.end() ? kNone : int32_t(own - averages.begin()));
   mine.number(bytes_of(taken));
   int64_t bytes = 0;
-  for (const std::string& of_rank : options_.ranks->exchange("checkpoint", std::move(mine.bytes))) {
-    PartReader in(of_rank);
+  const Ranks::Parts all = options_.ranks->exchange("checkpoint", std::move(mine.bytes));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    PartReader in(all[rank]);
     const std::string drawn = in.text();
     CheckpointParts::Part part;
     part.first_learner = in.number<int64_t>();
     part.learners = in.number<int64_t>();
     part.host = in.number<int32_t>();
     bytes += in.number<int64_t>();
-    if (taken.parts.tag.empty()) {
+    if (rank == 0) {
       taken.parts.tag = drawn;  // rank 0's file has its own learners
     } else {
       taken.parts.of_ranks.push_back(part);
@@ -169,9 +170,9 @@ void Checkpoints::finish(const RunParts& run, RunFinished& end, bool takes) {
 }
 
 std::optional<CheckpointWriter::NotFinite> Checkpoints::take_not_finite() {
-  if (options_.checkpoints.folder.empty()) return std::nullopt;
+  if (!writer_) return std::nullopt;
   PartWriter mine;
-  if (const auto found = writer_ ? writer_->take_not_finite() : std::nullopt) {
+  if (const auto found = writer_->take_not_finite()) {
     mine.number(found->iteration);
     mine.array(found->array);
   }

@@ -15,8 +15,8 @@
 #include "executor/segment/whole_state.h"
 #include "executor/session/shared_resources.h"
 #include "executor/training/changes.h"
-#include "executor/training/notes.h"
 #include "executor/training/other_ranks.h"
+#include "executor/training/run_beginning.h"
 #include "executor/weights/class_names.h"
 #include "executor/world/part.h"
 #include "graph/measures.h"
@@ -217,14 +217,16 @@ CheckpointNeeds Training::needs_of(const Checkpoint& checkpoint) const {
   const std::vector<PlanDevice>& devices = prepared_.request.devices;
   const std::vector<LearnerState>& learners = checkpoint.segment.state.learners;
   const std::vector<Replica>& own = handles.loops.front().replicas;
-  CheckpointNeeds needs = {false, own.front().learner, int64_t(own.size()), {}};
+  const int64_t each = prepared_.request.learners;
+  if (learners.size() > devices.size() * size_t(each)) return {};
+  const auto host_of = [&](int64_t learner) {
+    return handles.by_hosts == kNone ? 0 : devices[size_t(learner / each)].host_number;
+  };
   for (size_t learner = 0; learner < learners.size(); ++learner) {
-    const size_t device = learner / size_t(prepared_.request.learners);
-    if (device >= devices.size()) return {};
-    const int32_t host = handles.by_hosts == kNone ? 0 : devices[device].host_number;
-    if (learners[learner].host != host) return {};
-    if (needs.has(fmt::format("learner {}/", learner))) needs.hosts.insert(host);
+    if (learners[learner].host != host_of(int64_t(learner))) return {};
   }
+  CheckpointNeeds needs = {false, own.front().learner, int64_t(own.size()), {}};
+  for (const Replica& replica : own) needs.hosts.insert(host_of(replica.learner));
   return needs;
 }
 
@@ -291,10 +293,11 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
 
 // Writes what a run leaves. If a rank is lost meanwhile, rank 0 goes on alone: it has the model that all share.
 void Training::end_with(RunFinished& end, bool takes_checkpoint) {
+  bool given_up = false;  // the last checkpoint, with a rank that is lost
   try {
     checkpoints_->finish(parts(), end, takes_checkpoint);
-    const bool lost = options_.ranks && options_.ranks->lost();
-    if (lost && takes_checkpoint && !end.checkpoint_error.empty()) throw RunError(end.checkpoint_error);
+    given_up = takes_checkpoint && options_.ranks && options_.ranks->lost() && !end.checkpoint_error.empty();
+    if (given_up) throw RunError(end.checkpoint_error);
     save_last(end);
     trace_.finish(*segment_, end);
   } catch (const RunError& error) {
@@ -304,13 +307,12 @@ void Training::end_with(RunFinished& end, bool takes_checkpoint) {
     if (!writes()) return;
     options_.ranks = nullptr;
     checkpoints_->finish(parts(), end, false);
-    if (end.checkpoint_error == error.what()) {  // the one before is there
-      const auto kept = checkpoints_in(options_.checkpoints.folder);
-      end.checkpoint = kept.empty() ? "" : kept.front().string();
-      end.checkpoint_error.clear();
-    }
     if (end.weights.empty()) save_last(end);
     trace_.finish(*segment_, end);
+    const auto kept = given_up ? checkpoints_in(options_.checkpoints.folder) : std::vector<std::filesystem::path>();
+    if (kept.empty()) return;
+    end.checkpoint = kept.front().string();  // the one before is there
+    end.checkpoint_error.clear();
   }
 }
 

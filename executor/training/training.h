@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "executor/session/output_paths.h"
 #include "executor/training/divergence.h"
 #include "executor/training/other_ranks.h"
 #include "executor/training/run_trace.h"

@@ -80,7 +80,8 @@ struct TensorFile {
 
 // Whether the text can be a tensor's name.
 bool is_utf8(const std::string& text);
-std::string as_utf8(const std::string& text);  // as files of weights have it: each byte that is no UTF-8 is replaced
+// The text as files of weights have it, in which bytes that are no UTF-8 are replaced.
+std::string as_utf8(const std::string& text);
 
 // The file, F16 as Float32: whole, or the tensors of which `reads` says so by name. Throws as SafetensorsReader does.
 TensorFile read_safetensors(const std::filesystem::path& path,

@@ -258,8 +258,8 @@ void check_class_names(const std::vector<std::string>& names, const std::string&
     const auto [known, added] = shown.emplace(as_utf8(names[c]), c);
     if (added || names[c] == names[known->second]) continue;
     throw GraphError(
-        fmt::format("{}: classes {} and {} are called '{}' and '{}', which is the same without the bytes that are no "
-                    "UTF-8; expected names in UTF-8",
+        fmt::format("{}: classes {} and {} are called '{}' and '{}', which is the same with bytes that are no UTF-8 "
+                    "replaced; expected names in UTF-8",
                     what, known->second, c, printable(names[known->second]), printable(names[c])));
   }
 }

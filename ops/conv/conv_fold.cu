@@ -98,12 +98,6 @@ __global__ void __launch_bounds__(kThreads) unfold_filter_kernel(Folding f, cons
   }
 }
 
-// function(T{}) with the element type.
-template <typename Function>
-void with_fold_element(DataType type, Function function) {
-  type == DataType::Float32 ? function(float{}) : function(__nv_bfloat16{});
-}
-
 }  // namespace
 
 bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
@@ -149,7 +143,7 @@ void fold_image(cudaStream_t stream, int multiprocessors, const Folding& folding
     check_launch("conv folding");
     return;
   }
-  with_fold_element(type, [&](auto element) {
+  with_stored(type, [&](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);
     const auto* source = static_cast<const T*>(from);
@@ -168,7 +162,7 @@ void fold_filter(cudaStream_t stream, int multiprocessors, const Folding& foldin
                  void* to) {
   const int64_t count =
       int64_t(folding.filters) * folding.folded_kernel_height * folding.folded_kernel_width * folding.wide;
-  with_fold_element(type, [&](auto element) {
+  with_stored(type, [&](auto element) {
     using T = decltype(element);
     fold_filter_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(
         folding, static_cast<const T*>(from), static_cast<T*>(to));
@@ -179,8 +173,8 @@ void fold_filter(cudaStream_t stream, int multiprocessors, const Folding& foldin
 void unfold_filter(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType from_type,
                    const void* from, DataType to_type, void* to) {
   const int64_t count = int64_t(folding.filters) * folding.kernel_height * folding.kernel_width * folding.channels;
-  with_fold_element(from_type, [&](auto source) {
-    with_fold_element(to_type, [&](auto target) {
+  with_stored(from_type, [&](auto source) {
+    with_stored(to_type, [&](auto target) {
       unfold_filter_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(
           folding, static_cast<const decltype(source)*>(from), static_cast<decltype(target)*>(to));
     });

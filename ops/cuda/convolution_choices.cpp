@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cmath>
 #include <fstream>
 #include <optional>
 #include <string_view>

@@ -19,6 +19,12 @@ namespace arbalest::cuda {
 
 inline constexpr int kThreads = 256;  // of a block, in every kernel that does not say otherwise
 
+// function(T{}) with the type that elements are stored in.
+template <typename Function>
+void with_stored(DataType type, Function function) {
+  type == DataType::Float32 ? function(float{}) : function(__nv_bfloat16{});
+}
+
 // Arithmetic is in float whatever the storage.
 __device__ inline float widen(float x) {
   return x;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which elements Dropout drops: the same in its forward and its backward kernels, on CPUs and GPUs.
+// Dropout and operators like it. What is dropped is the same in forward and backward kernels, on CPUs and GPUs.
 
 #include <cstdint>
 #include <vector>

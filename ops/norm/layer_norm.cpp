@@ -181,19 +181,12 @@ void row_gradient(const RowOperands<T>& row, int64_t length, double epsilon, T* 
   for (int64_t i = 0; i < length; ++i) sums[i] += widen(dy[i]);
 }
 
-// Rows of which one thread sums up gradients of parameters, so that results do not depend on the number of threads.
-constexpr int64_t kRowsOfPart = 64;
-
-int64_t parts_of(const RowExtents& extents) {
-  return (extents.rows + kRowsOfPart - 1) / kRowsOfPart;
-}
-
-// to[i] = Σ over parts of partial[part, i]; `stride`: from part to part.
+// to[i] = Σ over parts of partial[part, i] for 0 ≤ i < length; `stride`: from part to part.
 template <typename W>
-void add_parts(const RowExtents& extents, const W* partial, int64_t stride, W* to) {
-  for (int64_t i = 0; i < extents.length; ++i) {
+void add_parts(int64_t parts, const W* partial, int64_t stride, int64_t length, W* to) {
+  for (int64_t i = 0; i < length; ++i) {
     double sum = 0;
-    for (int64_t part = 0; part < parts_of(extents); ++part) sum += double(partial[part * stride + i]);
+    for (int64_t part = 0; part < parts; ++part) sum += double(partial[part * stride + i]);
     to[i] = W(sum);
   }
 }
@@ -209,6 +202,9 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
              wants_bias = request.has_output(Out::dBias);
   const bool has_more = request.has_input(In::Summand);
   const bool wants_parameters = wants_scale || wants_bias;
+  // Rows of which one thread sums up gradients of parameters, so that results do not depend on the number of threads.
+  constexpr int64_t kRowsOfPart = 64;
+  const int64_t each = wants_parameters ? kRowsOfPart : 1, parts = (extents.rows + each - 1) / each;
   const int64_t length = extents.length, stride = 2 * length;  // of a part's sums: of products, and of dY
   const auto run = [=](const KernelContext& context) {
     const T *dy = input<T>(context, In::dY), *x = input<T>(context, In::X),
@@ -216,23 +212,23 @@ std::unique_ptr<Kernel> layer_norm_grad_cpu(const KernelRequest& request, auto e
     const W* scale = has_scale ? input<W>(context, In::Scale) : nullptr;
     T* dx = output<T>(context, Out::dX);
     auto* partial = static_cast<W*>(context.workspace);
-    parallel_for(parts_of(extents), 16 * kRowsOfPart * length, [=](int64_t begin, int64_t end) {
+    parallel_for(parts, 16 * each * length, [=](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
         W* products = wants_parameters ? partial + part * stride : nullptr;
         W* sums = wants_parameters ? products + length : nullptr;
         if (wants_parameters) std::fill(products, products + stride, W(0));
-        const int64_t last = std::min(extents.rows, (part + 1) * kRowsOfPart);
-        for (int64_t row = part * kRowsOfPart; row < last; ++row) {
+        const int64_t last = std::min(extents.rows, (part + 1) * each);
+        for (int64_t row = part * each; row < last; ++row) {
           const int64_t at = row * length;
           row_gradient<T>({dy + at, x + at, scale, more ? more + at : nullptr}, length, epsilon, dx + at, products,
                           sums);
         }
       }
     });
-    if (wants_scale) add_parts(extents, partial, stride, output<W>(context, Out::dScale));
-    if (wants_bias) add_parts(extents, partial + length, stride, output<W>(context, Out::dBias));
+    if (wants_scale) add_parts(parts, partial, stride, length, output<W>(context, Out::dScale));
+    if (wants_bias) add_parts(parts, partial + length, stride, length, output<W>(context, Out::dBias));
   };
-  return make_kernel(run, wants_parameters ? parts_of(extents) * stride * int64_t(sizeof(W)) : 0);
+  return make_kernel(run, wants_parameters ? parts * stride * int64_t(sizeof(W)) : 0);
 }
 
 struct LayerNormCase {

@@ -89,7 +89,7 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
 }
 
 // The kernel that tests hold those of GPUs against: one step after the other, over whole tensors in the workspace.
-// These are the inputs, as the space lies, and the results of the steps.
+// The workspace holds the inputs, spread over the space, and the results of the steps.
 template <typename W>
 class RegionKernel final : public Kernel {
  public:

@@ -61,15 +61,6 @@ bool reads(const StrategySpec& spec, const std::string& attribute) {
   return std::find(spec.reads.begin(), spec.reads.end(), attribute) != spec.reads.end();
 }
 
-// An attribute that only other strategies read has no effect.
-void check_read(const Node& node, const StrategySpec& spec) {
-  for (const AttributeSpec& attribute : node.op->attributes) {
-    const std::vector<std::string> readers =
-        specs().names([&](const StrategySpec& each) { return reads(each, attribute.name); });
-    refuse_unread(node, attribute, "strategy", spec.name, readers);
-  }
-}
-
 // The node of the same operator whose token this one takes, if there is one.
 const Node* node_before(const Graph& graph, const Node& node) {
   const NodeId producer = graph.values[size_t(node.inputs[0])].producer;
@@ -182,8 +173,16 @@ StrategyOptions strategy_options(const Node& node) {
     fail(node, fmt::format("attribute 'bucket_mib' is {}; expected more than 0 and at most 1e6", bucket));
   }
   options.bucket_bytes = int64_t(bucket * kMiB);
-  check_read(node, spec);
   return options;
+}
+
+void check_read(const Node& node) {
+  const StrategySpec& spec = strategy_spec(string_attribute(node, "strategy"));
+  for (const AttributeSpec& attribute : node.op->attributes) {
+    const std::vector<std::string> readers =
+        specs().names([&](const StrategySpec& each) { return reads(each, attribute.name); });
+    refuse_unread(node, attribute, "strategy", spec.name, readers);
+  }
 }
 
 std::vector<const Node*> synchronize_nodes(const Graph& graph) {

@@ -65,6 +65,8 @@ const StrategySpec& strategy_spec(std::string_view name);
 // The strategy that an arbalest.Synchronize node states. Throws GraphError as strategy_spec() does, or where a number
 // is out of range.
 StrategyOptions strategy_options(const Node& synchronize);
+// Throws GraphError for an attribute of the node that only other strategies than its own read: it has no effect.
+void check_read(const Node& synchronize);
 
 // The nodes of a graph that state strategies, in the order in which these follow each other.
 std::vector<const Node*> synchronize_nodes(const Graph& graph);

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/csv_field.h"
 #include "base/error.h"
-#include "base/shell_word.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/label_counts.h"
 

@@ -11,7 +11,7 @@
 #include "executor/session/monitor.h"
 #include "executor/session/observer.h"
 #include "executor/session/state.h"
-#include "executor/training/notes.h"
+#include "executor/training/run_beginning.h"
 #include "executor/weights/weights_file.h"
 
 namespace arbalest {

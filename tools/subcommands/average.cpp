@@ -52,9 +52,10 @@ std::string held_out_by(const std::string& source) {
     at += option.size() + 1;
     folds = folds || name == "fold";
     for (const std::string_view each : {"folds", "fold", "by", "group", "limit"}) {
-      if (name == each) found.push_back(option);
+      if (name == each) found.push_back((name == "by" ? "group" : name) + option.substr(name.size()));
     }
   }
+  std::sort(found.begin(), found.end());  // in whichever order and under whichever name they are stated
   return folds ? fmt::format("{}", fmt::join(found, ", ")) : "";
 }
 

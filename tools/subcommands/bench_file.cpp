@@ -340,6 +340,7 @@ class Bench {
     check_kind_kept("--results", results_path_, OutputKind::Log);
     ResultsFile written(results_path_);
     take(written.trials());
+    if (add_missing(written)) take(written.trials());
     std::vector<const Trial*> waiting = pending();
     for (const Trial* trial : waiting) hold_too_large(*trial);
     std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
@@ -367,12 +368,27 @@ class Bench {
     written.add(result);
     for (const Trial& trial : trials_) {
       if (trial.key != result.key || trial.cell->id == result.cell) continue;
-      TrialResult same = result;
-      same.cell = trial.cell->id;
-      same.name = trial.cell->name;
-      same.settings = trial.cell->settings;
-      written.add(std::move(same));
+      written.add(for_cell(result, trial));
     }
+  }
+
+  // The same for cells that were not measured then, as with --cell. Returns whether there are any.
+  bool add_missing(ResultsFile& written) const {
+    std::vector<TrialResult> missing;
+    for (const Trial& trial : trials_) {
+      const TrialResult* known = result_of(trial);
+      if (!known || known->cell == trial.cell->id || known->too_large) continue;
+      missing.push_back(for_cell(*known, trial));
+    }
+    for (TrialResult& each : missing) written.add(std::move(each));
+    return !missing.empty();
+  }
+
+  static TrialResult for_cell(TrialResult result, const Trial& trial) {
+    result.cell = trial.cell->id;
+    result.name = trial.cell->name;
+    result.settings = trial.cell->settings;
+    return result;
   }
 
   // Takes it for a result of this process alone that a trial does not fit: other devices may have more memory.

@@ -124,15 +124,16 @@ void check_names(const SweepPlan& plan, const SweepOptions& options) {
 
 // Refuses two names of one attribute, of which one would have no effect.
 void check_attributes(const SweepPlan& plan, const SweepOptions& options, const Graph& graph) {
-  std::vector<NamedAssignment> all;
+  std::vector<NamedAssignment> all, kept;  // `kept`: what --set may not state as well
   for (const auto& [name, value] : plan.trials.front()) {
-    if (name.find('.') != name.npos) all.push_back({"--vary " + name, fmt::format("{}={}", name, value)});
+    if (name.find('.') == name.npos) continue;
+    all.push_back({"--vary " + name, fmt::format("{}={}", name, value)});
+    if (!options.find_rate || !is_rate(name)) kept.push_back(all.back());  // --find-lr tries others than a stated rate
   }
   for (const std::string& stated : options.set) {
-    if (options.find_rate) break;  // which tries other rates than the one that is stated
-    all.push_back({"--set " + stated, stated});
-    refuse_two_names(graph, all, "--vary");
-    all.pop_back();
+    kept.push_back({"--set " + stated, stated});
+    refuse_two_names(graph, kept, "--vary");
+    kept.pop_back();
   }
   if (!plan.fold.empty()) all.push_back({"--folds", plan.fold});
   refuse_two_names(graph, all, "--vary");

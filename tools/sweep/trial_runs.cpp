@@ -134,7 +134,7 @@ RunOptions options_of_run(const std::vector<std::string>& words) {
     throw GraphError(exit->text.starts_with(prefix) ? exit->text.substr(prefix.size()) : exit->text);
   }
   RunOptions options = *options_if<RunOptions>(command);
-  options.tells_of_set = false;           // the sweep has told of its own; trials replace them
+  options.tells_of_set = false;           // the sweep has told of its own
   options.session.files.rescues = false;  // the sweep's folder has checkpoints to go on from
   return options;
 }

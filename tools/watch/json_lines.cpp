@@ -47,8 +47,11 @@ JsonLines read_json_lines(const std::string& path, const std::function<void(cons
   for (size_t at = 0, end = 0; (end = text.find('\n', at)) != text.npos; at = end + 1) {
     ++number;
     const std::string fault = fault_of(text.substr(at, end - at), read);
-    if (fault.empty()) ++lines.read;
-    if (!fault.empty()) lines.faults.push_back(fmt::format("{}:{}: {}", path, number, fault));
+    if (fault.empty()) {
+      ++lines.read;
+    } else {
+      lines.faults.push_back(fmt::format("{}:{}: {}", path, number, fault));
+    }
     lines.whole = int64_t(end) + 1;
   }
   return lines;

@@ -33,12 +33,6 @@ __global__ void __launch_bounds__(kThreads) part_filter_kernel(JoinedGroups g, c
   }
 }
 
-// function(T{}) with the element type.
-template <typename Function>
-void with_group_element(DataType type, Function function) {
-  type == DataType::Float32 ? function(float{}) : function(__nv_bfloat16{});
-}
-
 int64_t filter_elements(const JoinedGroups& g) {
   return int64_t(g.all_filters) * g.taps * g.channels;
 }
@@ -72,7 +66,7 @@ JoinedGroups join_groups(ConvolutionProblem& problem, int by) {
 
 void join_filter(cudaStream_t stream, int multiprocessors, const JoinedGroups& joined, DataType type, const void* from,
                  void* to) {
-  with_group_element(type, [&](auto element) {
+  with_stored(type, [&](auto element) {
     using T = decltype(element);
     join_filter_kernel<<<blocks_for(filter_elements(joined) * joined.by, multiprocessors), kThreads, 0, stream>>>(
         joined, static_cast<const T*>(from), static_cast<T*>(to));
@@ -82,8 +76,8 @@ void join_filter(cudaStream_t stream, int multiprocessors, const JoinedGroups& j
 
 void part_filter(cudaStream_t stream, int multiprocessors, const JoinedGroups& joined, DataType from_type,
                  const void* from, DataType to_type, void* to) {
-  with_group_element(from_type, [&](auto source) {
-    with_group_element(to_type, [&](auto target) {
+  with_stored(from_type, [&](auto source) {
+    with_stored(to_type, [&](auto target) {
       part_filter_kernel<<<blocks_for(filter_elements(joined), multiprocessors), kThreads, 0, stream>>>(
           joined, static_cast<const decltype(source)*>(from), static_cast<decltype(target)*>(to));
     });

@@ -152,7 +152,7 @@ TEST_CASE("sources without samples, with fields, a time or class names that are 
   check_parts(message_of([] {
                 check_source(Odd("points", 1, 0, {"B\xe4r", "cat", "B\xf6r"}));
               }),
-              {"odd: classes 0 and 2 are called 'B\\xe4r' and 'B\\xf6r', which is the same without the bytes"});
+              {"odd: classes 0 and 2 are called 'B\\xe4r' and 'B\\xf6r', which is the same with bytes"});
   CHECK(message_of([] { check_source(Odd("points", 1, 0, {"B\xe4r", "B\xc3\xa4r"})); }) == "");
 }
 

@@ -577,6 +577,9 @@ TEST_CASE("synchronisation that cannot be is refused") {
   }
   CHECK(contains(refused_with("diloco", "synchronize.alpha=0.5"),
                  "attribute 'alpha' belongs to strategy \"sma\" or \"papa\""));
+  SessionOptions replaced = options;  // the graph's strategy, sma, reads no bucket_mib
+  replaced.learners.strategy = "ssgd";
+  CHECK(refusal("synchronize.bucket_mib=16", replaced) == "");
   CHECK(contains(refused_with("sma", "synchronize.follows_rate=2"), "attribute 'follows_rate' is 2; expected 0 or 1"));
 
   SessionOptions mixed = options;

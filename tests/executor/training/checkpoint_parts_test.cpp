@@ -288,45 +288,29 @@ TEST_CASE("if rank 0 cannot write, the parts of others go") {
   CHECK(newest_checkpoint(folder / "c")->checkpoint.position.iteration == 10);
 }
 
-TEST_CASE("values of any rank that are not finite are found where rank 0 asks, and nothing is written") {
-  for (const int bad : {0, 2}) {
+TEST_CASE(
+    "values that are not finite are found where rank 0 asks, though a rank cannot write, and nothing is written") {
+  for (const auto& [bad, full] : {std::pair{0, -1}, {2, -1}, {2, 0}, {2, 1}}) {  // `full`: a rank that cannot write
     CAPTURE(bad);
-    const TestFolder folder;
-    put(folder / "c", 10, kOther);
-    Writing writing{.change =
-                        [&](int rank, CheckpointWriter::Job& job) {
-                          if (rank != bad) return;
-                          auto& weights = job.checkpoint.segment.state.learners[size_t(rank)].weights;
-                          const float infinite = std::numeric_limits<float>::infinity();
-                          std::memcpy(weights.data(), &infinite, sizeof infinite);
-                        },
-                    .folder = [&](int) { return folder / "c"; }};
-    writing.write();
-    REQUIRE(writing.not_finite);
-    CHECK(writing.not_finite->array == fmt::format("learner {}/weights", bad));
-    CHECK(writing.not_finite->iteration == 20);
-    CHECK(names_in(folder / "c").size() == kRanks);
-    CHECK(newest_checkpoint(folder / "c")->checkpoint.position.iteration == 10);
-  }
-}
-
-TEST_CASE("values that are not finite are told of though another rank, or rank 0, cannot write") {
-  for (const int full : {0, 1}) {
     CAPTURE(full);
     const TestFolder folder;
     put(folder / "c", 10, kOther);
     if (full == 0) fs::create_directories(fs::path(folder / "c") / "checkpoint-000000000020.safetensors");
-    Writing writing{.change =
-                        [](int rank, CheckpointWriter::Job& job) {
-                          if (rank != 2) return;
-                          auto& weights = job.checkpoint.segment.state.learners[2].weights;
-                          const float infinite = std::numeric_limits<float>::infinity();
-                          std::memcpy(weights.data(), &infinite, sizeof infinite);
-                        },
-                    .folder = [&](int rank) { return folder / (rank == 1 && full == 1 ? "nowhere" : "c"); }};
+    Writing writing{
+        .change =
+            [bad = bad](int rank, CheckpointWriter::Job& job) {
+              if (rank != bad) return;
+              auto& weights = job.checkpoint.segment.state.learners[size_t(rank)].weights;
+              const float infinite = std::numeric_limits<float>::infinity();
+              std::memcpy(weights.data(), &infinite, sizeof infinite);
+            },
+        .folder = [&, full = full](int rank) { return folder / (rank == 1 && full == 1 ? "nowhere" : "c"); }};
     writing.write();
     REQUIRE(writing.not_finite);
-    CHECK(writing.not_finite->array == "learner 2/weights");
+    CHECK(writing.not_finite->array == fmt::format("learner {}/weights", bad));
+    CHECK(writing.not_finite->iteration == 20);
+    CHECK(names_in(folder / "c").size() == size_t(kRanks) + (full == 0 ? 1 : 0));
+    CHECK(newest_checkpoint(folder / "c")->checkpoint.position.iteration == 10);
   }
 }
 

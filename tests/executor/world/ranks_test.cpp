@@ -190,6 +190,16 @@ TEST_CASE("a rank that ends before the others is lost, and one that fails says w
   for (const size_t rank : {size_t{0}, size_t{1}}) has(failed[rank], "rank 2 on " + host_name() + " failed: no disk");
 }
 
+TEST_CASE("what all have exchanged is heard by all, also if a rank ends because of it") {
+  for (int round = 0; round < 30; ++round) {
+    const auto found = world(3, [&](Ranks& ranks) {
+      CHECK(first_of(&ranks, ranks.rank() == 2 ? "no" : "") == "no");
+      ranks.fail("no");
+    });
+    CHECK(found == std::vector<std::string>(3));
+  }
+}
+
 TEST_CASE("ranks that do not come are named, with the variable that counts them") {
   const int port = free_port();
   const auto found = faults({[&] {

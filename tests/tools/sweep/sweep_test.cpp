@@ -184,8 +184,8 @@ TEST_CASE("sweep: the model that is kept is that of the epoch which ranks it") {
   CHECK(place.run(words) == 0);
   words.emplace_back("--greedy");
   CHECK(place.run(words) == 2);
-  CHECK_MESSAGE(place.fault.find("folds=2, fold=1 and") != place.fault.npos, place.fault);
-  CHECK_MESSAGE(place.fault.find("fold=2: models") != place.fault.npos, place.fault);
+  CHECK_MESSAGE(place.fault.find("fold=1, folds=2 and") != place.fault.npos, place.fault);
+  CHECK_MESSAGE(place.fault.find("folds=2: models") != place.fault.npos, place.fault);
   words[3] = trial_model(place.out, 2);  // of the same fold
   CHECK(place.run(words) == 0);
 }
@@ -512,6 +512,8 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "train.lr=0.001,0.5", "--vary", "trained.lr=0.1"},
           "--vary train.lr and --vary trained.lr both change the attribute 'lr' of node 'trained'");
   refused({"--vary", "train.lr=1", "--set", "trained.lr=2"}, "--vary train.lr and --set trained.lr=2 both change");
+  refused({"--find-lr", "--vary", "hidden.units=8,16", "--set", "hidden.units=4"},
+          "--vary hidden.units and --set hidden.units=4 both change");
   refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/csv_field.h"
 #include "base/error.h"
-#include "base/shell_word.h"
 #include "tools/experiment/cells/expression.h"
 
 namespace arbalest {

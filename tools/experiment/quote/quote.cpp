@@ -89,7 +89,7 @@ struct Prediction {
   std::string limit;
 };
 
-// So many that all that the profile recorded is replayed, as far as that goes.
+// Iterations that replay all that the profile recorded, between the two limits.
 int64_t iterations_for(const Costs& costs) {
   int64_t recorded = 0;
   for (const TaskCosts& task : costs.tasks) recorded = std::max(recorded, task.duration.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/training/notes.h"
+#include "executor/training/run_beginning.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -146,10 +146,6 @@ void check_schedule(const Prepared& prepared) {
 }
 
 }  // namespace
-
-bool saves_by_metric(const FileOptions& files) {
-  return !files.save_best.empty() && !saves_best_or_last(files);
-}
 
 void check_rules(const Prepared& prepared, const SessionOptions& options, const Plan& plan) {
   check_schedule(prepared);

@@ -11,9 +11,6 @@ namespace arbalest {
 
 struct Plan;
 
-// Whether the run saves a best model by a metric: one that has to be validated.
-bool saves_by_metric(const FileOptions& files);
-
 // Throws GraphError for rules that act on validations if a run under `plan` makes none, and if the learning rate's
 // schedule brings it to 0 an epoch or more before the run ends.
 void check_rules(const Prepared& prepared, const SessionOptions& options, const Plan& plan);

@@ -128,7 +128,8 @@ ValueId ExpandContext::parameter(std::string_view label, Shape shape, Initialize
 }
 
 ValueId ExpandContext::state(std::string_view label, Shape shape, Initializer initializer) {
-  const std::string& owner = graph_.values[size_t(node_.outputs[0])].name;
+  const ValueId first = *std::find_if(node_.outputs.begin(), node_.outputs.end(), [](ValueId v) { return v != kNone; });
+  const std::string& owner = graph_.values[size_t(first)].name;
   check_size(node_, fmt::format("parameter '{}'", label), {DataType::Float32, shape});
   const ValueId id =
       graph_.add_value(fmt::format("{}.{}", owner, label), {DataType::Float32, std::move(shape)}, Role::State);

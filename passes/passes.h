@@ -68,6 +68,10 @@ void fuse_concats(Graph& graph);
 // is a BatchNormPartsGrad's gradient of a part, that node adds it to the other gradient, in the other's memory.
 void fuse_gradient_sums(Graph& graph);
 
+// The gradient of a matrix that many Gemms read is one product of all their rows, if that moves fewer bytes than the
+// sum of their gradients does.
+void fuse_weight_gradients(Graph& graph);
+
 // A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads
 // these instead of the images before and after the pool. The gradient of a Relu before the pool is applied first,
 // window by window, so that the image before the pool can be freed.

@@ -114,6 +114,8 @@ const std::vector<Pass> kPasses = {
      "after add_update: weights lie as in training"},
     {"fuse_gradient_sums", On::Training, kOptional, always, on_graph<fuse_gradient_sums>,
      "after add_update, which adds gradients up"},
+    {"fuse_weight_gradients", On::Training, kOptional, always, on_graph<fuse_weight_gradients>,
+     "after add_update, which adds gradients up, and before fuse_moves, which takes in what rows are copied from"},
     {"keep_maxima", On::Training, kOptional, always, on_graph<keep_maxima>,
      "after add_update, which makes the gradients of pools, and before casts come between these and Relu's"},
     {"fuse_moves", On::Loops, kOptional, always, but_for_asked<fuse_moves>,

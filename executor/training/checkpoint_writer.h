@@ -28,7 +28,7 @@ class CheckpointWriter {
     std::shared_ptr<Ranks> ranks;
     int rank = 0;
     std::string name = {};  // of this rank, then too: ranks may be counted anew before the job is done
-    // How long rank 0 waits until it sees a part that was told of, and until it warns of parts that were not.
+    // How long rank 0 waits until it sees a part that a rank has named, and until it warns of the others.
     std::chrono::seconds patience = std::chrono::seconds(60);
   };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -103,7 +104,11 @@ OneThread::OneThread() : before_(1) {}
 OneThread::~OneThread() = default;
 #endif
 
-OnednnKernel::OnednnKernel() : stream_(cpu_engine()) {}
+bool is_small(double operations) {
+  return operations < 4e6;  // some 50 µs of one core
+}
+
+OnednnKernel::OnednnKernel(bool alone) : alone_(alone), stream_(cpu_engine()) {}
 
 Operand OnednnKernel::reserve(const Desc& desc) {
   constexpr int64_t kAlignment = 256;
@@ -162,6 +167,8 @@ void OnednnKernel::run(const KernelContext& context) const {
     const AddressSpace room(size_t{32} << 20);
     has_run_.store(true, std::memory_order_relaxed);
   }
+  std::optional<OneThread> one;
+  if (alone_) one.emplace();
   for (const Step& step : steps_) {
     if (!step.divided) {
       run(step.pieces.front(), context);

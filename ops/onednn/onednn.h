@@ -64,9 +64,13 @@ class OneThread {
   int before_;
 };
 
+// Whether so many additions and multiplications take longer on several threads, which have to wake up first.
+bool is_small(double operations);
+
 class OnednnKernel final : public Kernel {
  public:
-  OnednnKernel();
+  // `alone`: all of it runs on the thread that calls run(). Its primitives are made under OneThread.
+  explicit OnednnKernel(bool alone);
   Operand input(int64_t index, const Desc& desc) const { return {Operand::Place::Input, index, desc}; }
   Operand output(int64_t index, const Desc& desc) const { return {Operand::Place::Output, index, desc}; }
   Operand reserve(const Desc& desc);  // in the workspace
@@ -120,6 +124,7 @@ class OnednnKernel final : public Kernel {
   void run(const Piece& piece, const KernelContext& context) const;
   void reorder(const Operand& from, const Operand& to);
 
+  const bool alone_;
   dnnl::stream stream_;
   std::vector<Step> steps_;
   int64_t workspace_ = 0;

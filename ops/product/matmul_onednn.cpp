@@ -2,6 +2,8 @@
 
 // Matrix products through oneDNN.
 
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include "ops/onednn/onednn.h"
@@ -19,12 +21,16 @@ struct OnednnProduct {
   Operand a, b, bias, y;  // bias: one row, or nothing
 };
 
-onednn::Dims dims_of(const Operand& operand) {
+onednn::Dims dims_of(const onednn::Desc& desc) {
 #if DNNL_VERSION_MAJOR >= 3
-  return operand.desc.get_dims();
+  return desc.get_dims();
 #else
-  return operand.desc.dims();
+  return desc.dims();
 #endif
+}
+
+double operations_of(int64_t depth, const onednn::Dims& extents) {
+  return std::accumulate(extents.begin(), extents.end(), 2.0 * double(depth), std::multiplies<double>());
 }
 
 // Each of the products as those of parts of an axis of y; the axis is also one of a, b or both.
@@ -33,7 +39,7 @@ std::vector<OnednnProduct> divide(const std::vector<OnednnProduct>& products, si
   if (parts.size() < 2) return products;
   std::vector<OnednnProduct> divided;
   for (const OnednnProduct& whole : products) {
-    const size_t rank = dims_of(whole.y).size();
+    const size_t rank = dims_of(whole.y.desc).size();
     for (const auto& [first, count] : parts) {
       OnednnProduct& part = divided.emplace_back(whole);
       if (axis + 1 != rank) part.a = whole.a.part(axis, first, count);
@@ -49,7 +55,7 @@ std::vector<OnednnProduct> divide(const std::vector<OnednnProduct>& products, si
 std::vector<OnednnProduct> pieces_of(const OnednnProduct& whole) {
   constexpr int64_t kMostPieces = 16;
   constexpr int64_t kBlock = 128;  // smaller ones take longer to fetch than to multiply
-  const onednn::Dims extents = dims_of(whole.y);
+  const onednn::Dims extents = dims_of(whole.y.desc);
   const size_t rows = extents.size() - 2, columns = extents.size() - 1;
   std::vector<OnednnProduct> pieces = {whole};
   const auto divide_axis = [&](size_t axis, int64_t block) {
@@ -68,23 +74,24 @@ std::vector<OnednnProduct> pieces_of(const OnednnProduct& whole) {
 std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
                                       int64_t a_input, int64_t b_input, int64_t bias_columns, bool deterministic) try {
   using Primitive = dnnl::matmul;
-  auto kernel = std::make_unique<OnednnKernel>();
+  const bool small = onednn::is_small(operations_of(dims_of(a).back(), dims_of(y)));
+  std::optional<onednn::OneThread> one;
+  if (small || deterministic) one.emplace();
+  const bool divides = deterministic && !small;
+  auto kernel = std::make_unique<OnednnKernel>(small);
   const onednn::Desc bias =
       bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
   const OnednnProduct whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(2, bias),
                                kernel->output(0, y)};
-  std::optional<onednn::OneThread> one;
-  if (deterministic) one.emplace();
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
-  for (const OnednnProduct& piece : deterministic ? pieces_of(whole) : std::vector{whole}) {
+  for (const OnednnProduct& piece : divides ? pieces_of(whole) : std::vector{whole}) {
     const auto desc = onednn::make_matmul(piece.a.desc, piece.b.desc, piece.bias.desc, piece.y.desc);
     if (onednn::is_reference(desc)) return nullptr;
     Arguments arguments = {{DNNL_ARG_SRC, piece.a}, {DNNL_ARG_WEIGHTS, piece.b}, {DNNL_ARG_DST, piece.y}};
     if (bias_columns) arguments.emplace_back(DNNL_ARG_BIAS, piece.bias);
     pieces.emplace_back(desc, std::move(arguments));
   }
-  one.reset();
-  if (deterministic) {
+  if (divides) {
     kernel->add_pieces<Primitive>(std::move(pieces));
   } else {
     kernel->add<Primitive>(pieces.front().first, std::move(pieces.front().second));

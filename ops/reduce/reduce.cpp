@@ -255,6 +255,7 @@ std::vector<ReduceCase> reduce_cases() {
           {plain({3, 5}), {}, true, true},
           {plain({3, 1, 5}), {1}, false},
           {plain({33, 70}), {-1}},
+          {plain({70, 3}), {-1}, false},
           {plain({70, 33}), {0}, false},
           {plain({2, 3, 4, 5}), {2, 3}},
           {plain({2, 3, 4, 5}), {1, -1}, false},

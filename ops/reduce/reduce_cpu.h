@@ -23,19 +23,39 @@ T rounded(A value) {
   }
 }
 
-// Neighbouring outputs that one thread computes side by side, if the innermost axis is kept.
+// Neighbouring outputs that one thread computes side by side, if the innermost axis is kept or has few elements.
 constexpr int64_t kColumns = 64;
 
-// `columns` neighbouring outputs from x + offset(kept axes); c: what each is centred on.
+// The walk with columns along the innermost axis that is kept, and their step in x.
+struct ColumnWalk {
+  SumAxes axes;
+  int64_t step = 1;
+
+  explicit ColumnWalk(const SumAxes& walk) : axes(walk) {
+    constexpr int64_t kFew = 64;  // more are added up faster in lanes
+    if (axes.inner > 1 || axes.reduced.count > kFew || axes.kept.rank == 0) return;
+    const int last = --axes.kept.rank;
+    axes.inner = axes.kept.extent[last];
+    axes.kept.count = 1;  // no quotient: an extent may be 0
+    for (int axis = 0; axis < last; ++axis) axes.kept.count *= axes.kept.extent[axis];
+    step = axes.kept.stride[0][last];
+    axes.inner_stride = axes.kept.stride[1][last];
+  }
+};
+
+// `columns` outputs from x + offset(kept axes), `step` elements of x apart; c: what each is centred on.
 template <typename Reduction, typename T, typename A = Accumulator<T>>
-void reduce_columns(const SumAxes& axes, int64_t columns, const T* x, const A* c, A* totals) {
+void reduce_columns(const SumAxes& axes, int64_t columns, int64_t step, const T* x, const A* c, A* totals) {
   using Combination = typename Reduction::Combination;
   std::fill(totals, totals + columns, Combination::template empty<T, A>());
+  const auto add = [&](const T* from, int64_t apart) {
+    for (int64_t i = 0; i < columns; ++i) {
+      totals[i] = Combination::combine(totals[i], Reduction::term(static_cast<A>(from[i * apart]), c[i]));
+    }
+  };
   for (int64_t r = 0; r < axes.reduced.count; ++r) {
     const T* from = x + axes.reduced.offset(r, 0);
-    for (int64_t i = 0; i < columns; ++i) {
-      totals[i] = Combination::combine(totals[i], Reduction::term(static_cast<A>(from[i]), c[i]));
-    }
+    step == 1 ? add(from, 1) : add(from, step);
   }
 }
 
@@ -67,16 +87,18 @@ A reduce_vector(const SumAxes& axes, const T* x, A c) {
 // y[kept axes] = the reduction of x over the reduced ones. `centre`: as y; read if the reduction is centred, and may
 // be y itself.
 template <typename Reduction, typename T, typename Out>
-void reduce(const SumAxes& axes, const T* x, const Out* centre, Out* y) {
+void reduce(const SumAxes& walk, const T* x, const Out* centre, Out* y) {
   using A = Accumulator<T>;
+  const ColumnWalk columns_of(walk);
+  const SumAxes& axes = columns_of.axes;
   const A count = static_cast<A>(axes.reduced.count);
   const int64_t blocks = (axes.inner + kColumns - 1) / kColumns;
   parallel_for(axes.kept.count * blocks, axes.reduced.count * std::min(axes.inner, kColumns),
-               [=, &axes](int64_t begin, int64_t end) {
+               [=, &axes, step = columns_of.step](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    const int64_t kept = i / blocks, first = i % blocks * kColumns;
                    const int64_t columns = std::min(kColumns, axes.inner - first);
-                   const T* from = x + axes.kept.offset(kept, 0) + first;
+                   const T* from = x + axes.kept.offset(kept, 0) + first * step;
                    const int64_t to = axes.kept.offset(kept, 1) + first * axes.inner_stride;
                    A totals[kColumns], c[kColumns] = {};
                    if constexpr (Reduction::kCentred) {
@@ -87,7 +109,7 @@ void reduce(const SumAxes& axes, const T* x, const Out* centre, Out* y) {
                    if (axes.inner == 1) {
                      totals[0] = reduce_vector<Reduction>(axes, from, c[0]);
                    } else {
-                     reduce_columns<Reduction>(axes, columns, from, c, totals);
+                     reduce_columns<Reduction>(axes, columns, step, from, c, totals);
                    }
                    for (int64_t k = 0; k < columns; ++k) {
                      y[to + k * axes.inner_stride] = rounded<Out>(Reduction::value(totals[k], count, c[k]));

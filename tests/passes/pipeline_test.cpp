@@ -75,6 +75,10 @@ const std::vector<std::string>& nets() {
       "a = Slice <starts = [0], ends = [4], axes = [1]> (g)\nb = Slice <starts = [4], ends = [8], axes = [1]> (g)\n"
       "m = MatMul (b, w)\nn = Add (m, bias)\nh = Mul (a, n)\n" +
           kHead + "#initial float[4, 4] w = {" + numbers(16) + "}, float[4] bias = {" + numbers(4) + "}",
+      // Six steps of a recurrent layer.
+      "rows = Transpose <perm = [2, 0, 1, 3]> (x)\nsteps = Reshape <shape = [6, 0, 12]> (rows)\n"
+      "y, last = LSTM (steps, w, r)\nh = Squeeze <axes = [0]> (last)\n" +
+          kHead + "#initial float[1, 8, 12] w = {" + numbers(96) + "}, float[1, 8, 2] r = {" + numbers(16) + "}",
       kShared,
   };
   return nets;
@@ -130,8 +134,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_attention, fuse_concats, "
-      "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, keep_maxima, fuse_moves, "
-      "fuse_statistics, fuse_batch_norm_pairs, fuse_residuals, "
+      "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, fuse_weight_gradients, "
+      "keep_maxima, fuse_moves, fuse_statistics, fuse_batch_norm_pairs, fuse_residuals, "
       "open_batch_norms, fuse_regions, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");

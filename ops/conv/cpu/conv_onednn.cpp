@@ -51,21 +51,27 @@ bool possible(const Convolution& conv) {
   return flat && onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
 }
 
+// Whether a second thread would cost more than it saves.
+bool is_small(const Convolution& conv) {
+  const double taps = double(conv.group_channels() * conv.window.kernel[1] * conv.window.kernel[2]);
+  return onednn::is_small(2 * double(conv.batch * conv.filters * pixel_count(conv.out)) * taps);
+}
+
 // The most pieces of a batch. Gradients of filters are memory for each piece, and a sum of them all.
 constexpr int64_t kMostPieces = 16, kMostSummed = 8;
 
 // The samples that primitives are made for: all, or pieces that the batch alone decides on.
-std::vector<Part> convolution_parts(const Convolution& conv, bool deterministic, int64_t most = kMostPieces) {
-  return onednn::divided(conv.batch, deterministic ? 1 : conv.batch, most);
+std::vector<Part> convolution_parts(const Convolution& conv, bool divides, int64_t most = kMostPieces) {
+  return onednn::divided(conv.batch, divides ? 1 : conv.batch, most);
 }
 
 // One for each part: make(descriptions) of its samples, with filters in the layout that the first part likes best.
 // Throws dnnl::error if oneDNN has no such primitive.
 template <typename Make, typename FiltersOf>
-auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, bool deterministic,
-                    const onednn::Desc& bias, const Make& make, const FiltersOf& filters_of) {
+auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, bool divides, const onednn::Desc& bias,
+                    const Make& make, const FiltersOf& filters_of) {
   std::optional<onednn::OneThread> one;
-  if (deterministic) one.emplace();
+  if (divides) one.emplace();
   std::vector<decltype(make(onednn::ConvDescs()))> primitives;
   for (const Part& part : parts) {
     Convolution of_part = conv;
@@ -79,9 +85,9 @@ auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, boo
 }
 
 template <typename Primitive>
-void add_convolution(OnednnKernel& kernel, bool deterministic,
+void add_convolution(OnednnKernel& kernel, bool divides,
                      std::vector<std::pair<typename Primitive::primitive_desc, Arguments>> pieces) {
-  if (deterministic) return kernel.add_pieces<Primitive>(std::move(pieces));
+  if (divides) return kernel.add_pieces<Primitive>(std::move(pieces));
   kernel.add<Primitive>(pieces.front().first, std::move(pieces.front().second));
 }
 
@@ -89,13 +95,16 @@ void add_convolution(OnednnKernel& kernel, bool deterministic,
 
 std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
   if (!possible(conv)) return nullptr;
+  const bool small = is_small(conv), divides = deterministic && !small;
+  std::optional<onednn::OneThread> one;
+  if (small) one.emplace();
   using Primitive = dnnl::convolution_forward;
-  const std::vector<Part> parts = convolution_parts(conv, deterministic);
+  const std::vector<Part> parts = convolution_parts(conv, divides);
   const onednn::Desc bias_desc = bias ? onednn::vector_desc(conv.filters, DataType::Float32) : onednn::Desc();
-  const auto descs = primitives_for(conv, parts, deterministic, bias_desc, onednn::make_convolution,
+  const auto descs = primitives_for(conv, parts, divides, bias_desc, onednn::make_convolution,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>();
+  auto kernel = std::make_unique<OnednnKernel>(small);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand x = kernel->input(0, whole.src), y = kernel->output(0, whole.dst);
   const Operand filters =
@@ -108,7 +117,7 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
     if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias_desc));
     pieces.emplace_back(descs[i], std::move(arguments));
   }
-  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -116,12 +125,15 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
 
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
+  const bool small = is_small(conv), divides = deterministic && !small;
+  std::optional<onednn::OneThread> one;
+  if (small) one.emplace();
   using Primitive = dnnl::convolution_backward_data;
-  const std::vector<Part> parts = convolution_parts(conv, deterministic);
-  const auto descs = primitives_for(conv, parts, deterministic, {}, onednn::make_convolution_backward_data,
+  const std::vector<Part> parts = convolution_parts(conv, divides);
+  const auto descs = primitives_for(conv, parts, divides, {}, onednn::make_convolution_backward_data,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>();
+  auto kernel = std::make_unique<OnednnKernel>(small);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand dy = kernel->input(0, whole.dst), dx = kernel->output(0, whole.src);
   const Operand filters =
@@ -133,7 +145,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
                                             {DNNL_ARG_WEIGHTS, filters},
                                             {DNNL_ARG_DIFF_SRC, dx.part(0, first, count)}});
   }
-  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -142,16 +154,19 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
 // The gradients that pieces give are added in their order.
 std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
+  const bool small = is_small(conv), divides = deterministic && !small;
+  std::optional<onednn::OneThread> one;
+  if (small) one.emplace();
   using Primitive = dnnl::convolution_backward_weights;
   const onednn::Desc forward_weights = onednn::any_layout(filter_dims(conv), conv.x_type);
   const auto make = [&](const onednn::ConvDescs& descs) {
     return onednn::make_convolution_backward_weights(descs, forward_weights);
   };
-  const std::vector<Part> parts = convolution_parts(conv, deterministic, kMostSummed);
-  const auto descs = primitives_for(conv, parts, deterministic, {}, make,
+  const std::vector<Part> parts = convolution_parts(conv, divides, kMostSummed);
+  const auto descs = primitives_for(conv, parts, divides, {}, make,
                                     [](const Primitive::primitive_desc& desc) { return desc.diff_weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>();
+  auto kernel = std::make_unique<OnednnKernel>(small);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand x = kernel->input(0, whole.src), dy = kernel->input(1, whole.dst);
   const Operand gradient = kernel->output(0, our_filters(conv, conv.w_type));
@@ -165,7 +180,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool de
                                             {DNNL_ARG_DIFF_DST, dy.part(0, first, count)},
                                             {DNNL_ARG_DIFF_WEIGHTS, gradients.back()}});
   }
-  add_convolution<Primitive>(*kernel, deterministic, std::move(pieces));
+  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
   if (parts.size() > 1) kernel->sum(gradients, written);
   kernel->finish(written, gradient);
   return kernel;

@@ -605,10 +605,87 @@ def add_matrix_updates():
         updates.append(entry)
 
 
+def add_recurrent():
+    sigmoid = lambda x: 1 / (1 + jnp.exp(-x))
+
+    def rnn_step(x, state, w, r, bias, peephole, activations, options):
+        return (activations[0](x @ w.T + state[0] @ r.T + bias[0] + bias[1]),)
+
+    def gru_step(x, state, w, r, bias, peephole, activations, options):
+        (f, g), h = activations, state[0]
+        wz, wr, wh, rz, rr, rh = *jnp.split(w, 3), *jnp.split(r, 3)
+        (bz, br, bh), (cz, cr, ch) = jnp.split(bias[0], 3), jnp.split(bias[1], 3)
+        z, reset = f(x @ wz.T + h @ rz.T + bz + cz), f(x @ wr.T + h @ rr.T + br + cr)
+        later = reset * (h @ rh.T + ch) if options.get("linear_before_reset") else (reset * h) @ rh.T + ch
+        return ((1 - z) * g(x @ wh.T + later + bh) + z * h,)
+
+    def lstm_step(x, state, w, r, bias, peephole, activations, options):
+        (f, g, out), (h, c) = activations, state
+        i, o, keep, fresh = jnp.split(x @ w.T + h @ r.T + bias[0] + bias[1], 4, axis=1)
+        pi, po, pf = jnp.split(peephole, 3)
+        i = f(i + pi * c)
+        c = ((1 - i) if options.get("input_forget") else f(keep + pf * c)) * c + i * g(fresh)
+        return f(o + po * c) * out(c), c
+
+    def layer(step, activations, options):
+        def run(x, w, r, b=None, lengths=None, initial_h=None, initial_c=None, p=None):
+            samples_first = options.get("layout", 0)
+            x = x.swapaxes(0, 1) if samples_first else x
+            steps, samples = x.shape[:2]
+            directions, hidden = r.shape[0], r.shape[2]
+            lengths = jnp.full(samples, steps) if lengths is None else lengths
+            ys, lasts = [], []
+            for d in range(directions):
+                zeros = jnp.zeros((samples, hidden))
+                initial = [zeros if s is None else (s[:, d] if samples_first else s[d]) for s in (initial_h, initial_c)]
+                state = tuple(initial[:2 if step is lstm_step else 1])
+                bias = jnp.zeros((2, w.shape[1])) if b is None else b[d].reshape(2, -1)
+                backwards = d == 1 or options.get("direction") == "reverse"
+                y = [None] * steps
+                for t in reversed(range(steps)) if backwards else range(steps):
+                    peephole = jnp.zeros(3 * hidden) if p is None else p[d]
+                    own = activations[d * len(activations) // directions:]
+                    own = own[:len(activations) // directions]
+                    found = step(x[t], state, w[d], r[d], bias, peephole, own, options)
+                    goes_on = (t < lengths)[:, None]
+                    y[t] = jnp.where(goes_on, found[0], 0)
+                    state = tuple(jnp.where(goes_on, after, before) for after, before in zip(found, state))
+                ys.append(jnp.stack(y))
+                lasts.append(state)
+            y = jnp.stack(ys, 1)
+            ends = [jnp.stack([last[i] for last in lasts]) for i in range(len(lasts[0]))]
+            if samples_first:
+                y, ends = y.transpose(2, 0, 1, 3), [end.swapaxes(0, 1) for end in ends]
+            return y, *ends
+        return run
+
+    lengths = np.array([4, 2, 3])
+    steps, samples, features, hidden = 4, 3, 2, 5
+    for name, op, step, gates, activations, options, inputs in [
+            ("RNN, two directions", "RNN", rnn_step, 1, [jax.nn.relu, jnp.tanh],
+             {"direction": "bidirectional", "activations": ["Relu", "Tanh"]}, 4),
+            ("GRU, backwards", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"direction": "reverse"}, 4),
+            ("GRU, reset after the product", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"linear_before_reset": 1}, 6),
+            ("GRU, reset after the product, no state before", "GRU", gru_step, 3, [sigmoid, jnp.tanh],
+             {"linear_before_reset": 1, "hidden_size": hidden}, 4),
+            ("LSTM", "LSTM", lstm_step, 4, [sigmoid, jnp.tanh, jnp.tanh], {}, 3),
+            ("LSTM, coupled gates, backwards", "LSTM", lstm_step, 4, [sigmoid, jax.nn.softplus, jax.nn.soft_sign],
+             {"direction": "reverse", "input_forget": 1, "activations": ["Sigmoid", "Softplus", "Softsign"]}, 5),
+            ("LSTM, all operands, samples first, two directions", "LSTM", lstm_step, 4,
+             [sigmoid, jnp.tanh, jnp.tanh] * 2, {"direction": "bidirectional", "layout": 1}, 8)]:
+        directions = 2 if options.get("direction") == "bidirectional" else 1
+        state = (samples, directions, hidden) if options.get("layout") else (directions, samples, hidden)
+        shapes = [(samples, steps, features) if options.get("layout") else (steps, samples, features),
+                  (directions, gates * hidden, features), (directions, gates * hidden, hidden),
+                  (directions, 2 * gates * hidden), None, state, state, (directions, 3 * hidden)]
+        operands = [draw(*shape, low=-1, high=1) if shape else lengths for shape in shapes[:inputs]]
+        case(name, op, layer(step, activations, options), operands, options, labels=[4])
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
             add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed, add_triangles_and_sums,
-            add_response_normalisation, add_matrix_updates]:
+            add_response_normalisation, add_matrix_updates, add_recurrent]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// RNN, GRU and LSTM, ONNX's recurrent layers: each becomes the operators of all its steps. What the inputs of a
+// direction are multiplied with is one product for all steps. Equations and orders of gates are those of
+// https://onnx.ai/onnx/operators/.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+namespace Operand {
+enum : size_t { X, W, R, B, Lengths, InitialH, InitialC, P };
+}
+
+// An activation that an attribute may name, with the value of alpha that ONNX states for it.
+constexpr std::array<const char*, 5> kActivations = {"Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"};
+
+// An operator's step: the number of its gates, and its activations in ONNX's order.
+struct Recurrence {
+  const char* name;
+  int64_t gates;
+  std::vector<std::string> activations;
+};
+
+const Recurrence& recurrence_of(const Node& node) {
+  static const std::array<Recurrence, 3> all = {Recurrence{"RNN", 1, {"Tanh"}},
+                                                Recurrence{"GRU", 3, {"Sigmoid", "Tanh"}},
+                                                Recurrence{"LSTM", 4, {"Sigmoid", "Tanh", "Tanh"}}};
+  return *std::find_if(all.begin(), all.end(), [&](const Recurrence& each) { return node.op->name == each.name; });
+}
+
+int64_t directions_of(const Node& node) {
+  return string_attribute(node, "direction") == "bidirectional" ? 2 : 1;
+}
+
+// The activations of all directions, checked.
+std::vector<std::string> activations_of(const Node& node) {
+  const Recurrence& recurrence = recurrence_of(node);
+  std::vector<std::string> all, given = strings_attribute(node, "activations");
+  for (int64_t i = 0; i < directions_of(node); ++i) {
+    all.insert(all.end(), recurrence.activations.begin(), recurrence.activations.end());
+  }
+  if (given.empty()) return all;
+  if (given.size() != all.size()) {
+    fail(node, fmt::format("attribute 'activations' names {} functions; expected {}", given.size(), all.size()));
+  }
+  for (const std::string& name : given) {
+    const bool known = std::find(kActivations.begin(), kActivations.end(), name) != kActivations.end();
+    if (!known)
+      fail(node, fmt::format("attribute 'activations' names '{}'; expected {}", name, fmt::join(kActivations, ", ")));
+  }
+  return given;
+}
+
+void refuse_attributes(const Node& node) {
+  for (const char* name : {"activation_alpha", "activation_beta", "clip"}) {
+    if (is_given(node, *node.op->attribute_spec(name)))
+      fail(node, fmt::format("attribute '{}' is not supported", name));
+  }
+  activations_of(node);
+}
+
+// X is [steps, samples, features], or [samples, steps, features] with `layout` 1.
+void infer_recurrent(InferContext& context) {
+  const Node& node = context.node();
+  refuse_attributes(node);
+  const TensorType& x = floating_input(context, Operand::X, {3});
+  const bool samples_first = flag_attribute(node, "layout");
+  const int64_t steps = x.shape[samples_first ? 1 : 0], samples = x.shape[samples_first ? 0 : 1];
+  const int64_t directions = directions_of(node), gates = recurrence_of(node).gates;
+  const int64_t stated = int_attribute_from(node, "hidden_size", 0);
+  const Shape& r = floating_input(context, Operand::R, {3}).shape;
+  const int64_t hidden = stated ? stated : r[2];
+  if (steps < 1) context.fail("input 'X' has no step");
+  const auto expect = [&](size_t i, DataType type, const Shape& shape, std::string_view why) {
+    if (context.has_input(i)) expect_input(context, i, {type, shape}, why);
+  };
+  const std::string why =
+      fmt::format("as {} says: {} gates, and states of {} elements", stated ? "'hidden_size'" : "'R'", gates, hidden);
+  expect(Operand::R, x.dtype, {directions, gates * hidden, hidden}, why);
+  expect(Operand::W, x.dtype, {directions, gates * hidden, x.shape[2]}, why);
+  expect(Operand::B, x.dtype, {directions, 2 * gates * hidden}, why);
+  expect(Operand::Lengths, DataType::Int32, {samples}, "a number of steps for each sample");
+  const Shape state = samples_first ? Shape{samples, directions, hidden} : Shape{directions, samples, hidden};
+  expect(Operand::InitialH, x.dtype, state, "as a state of the layer");
+  expect(Operand::InitialC, x.dtype, state, "as a state of the layer");
+  expect(Operand::P, x.dtype, {directions, 3 * hidden}, why);
+  context.set_output(0, {x.dtype, samples_first ? Shape{samples, steps, directions, hidden}
+                                                : Shape{steps, directions, samples, hidden}});
+  for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {x.dtype, state});
+}
+
+class Expansion {
+ public:
+  explicit Expansion(ExpandContext& context)
+      : context_(context),
+        node_(context.node()),
+        recurrence_(recurrence_of(node_)),
+        activations_(activations_of(node_)),
+        type_(context.type(context.input(Operand::X)).dtype),
+        directions_(directions_of(node_)),
+        samples_first_(flag_attribute(node_, "layout")) {}
+
+  void run() {
+    const ValueId x = samples_first_ ? transposed(context_.input(Operand::X), {1, 0, 2}) : context_.input(Operand::X);
+    const bool reverse = string_attribute(node_, "direction") == "reverse";
+    std::vector<ValueId> all, last_h, last_c;
+    for (direction_ = 0; direction_ < directions_; ++direction_) {
+      const std::vector<ValueId> hidden = steps_of(x, reverse || direction_ == 1);
+      if (wants(0)) all.push_back(one("Concat", hidden, {{"axis", int64_t{samples_first_}}}));
+      const std::vector<int64_t> axis = {int64_t{samples_first_}};
+      if (wants(1)) last_h.push_back(one("Unsqueeze", {state_.h}, {{"axes", axis}}));
+      if (wants(2)) last_c.push_back(one("Unsqueeze", {state_.c}, {{"axes", axis}}));
+    }
+    if (wants(0)) context_.replace_output(0, together(all, samples_first_ ? 2 : 1));
+    if (wants(1)) context_.replace_output(1, together(last_h, samples_first_));
+    if (wants(2)) context_.replace_output(2, together(last_c, samples_first_));
+  }
+
+ private:
+  struct State {
+    ValueId h = kNone, c = kNone;  // kNone: zeros
+  };
+
+  // The outputs of each step of the direction, with axes for step and direction; leaves the last state.
+  std::vector<ValueId> steps_of(ValueId x, bool reverse) {
+    r_ = part(Operand::R, 0);
+    peepholes_ = has(Operand::P) ? split(part(Operand::P, 0), 3, 0) : std::vector<ValueId>();
+    state_ = {part(Operand::InitialH, samples_first_), part(Operand::InitialC, samples_first_)};
+    ValueId inputs = one("MatMul", {x, transposed(part(Operand::W, 0), {1, 0})});
+    r_bias_ = kNone;
+    if (has(Operand::B)) {
+      const std::vector<ValueId> biases = split(part(Operand::B, 0), 2, 0);
+      if (resets_after()) r_bias_ = biases[1];
+      inputs = add(inputs, resets_after() ? biases[0] : add(biases[0], biases[1]));
+    }
+    const int64_t count = context_.type(x).shape[0];
+    const std::vector<ValueId> of_steps = split(inputs, count, 0);
+    std::vector<ValueId> hidden(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t step = reverse ? count - 1 - i : i;
+      const State before = state_;
+      const ValueId gates = one("Squeeze", {of_steps[size_t(step)]}, {{"axes", std::vector<int64_t>{0}}});
+      state_ = after(before, gates);
+      ValueId told = state_.h;
+      if (has(Operand::Lengths)) told = mask(step, before);
+      const std::vector<int64_t> axes = samples_first_ ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{0, 1};
+      if (wants(0)) hidden[size_t(step)] = one("Unsqueeze", {told}, {{"axes", axes}});
+    }
+    return hidden;
+  }
+
+  // Samples that have ended keep the state `before`. Returns the output of the step, zeros for these samples.
+  ValueId mask(int64_t step, const State& before) {
+    const ValueId number = context_.constant("step", DataType::Int32, double(step));
+    const ValueId goes_on = one("Unsqueeze", {one("Less", {number, context_.input(Operand::Lengths)})},
+                                {{"axes", std::vector<int64_t>{1}}});
+    const ValueId zero = context_.constant("zero", type_, 0);
+    const auto chosen = [&](ValueId next, ValueId otherwise) {
+      return next == kNone ? kNone : one("Where", {goes_on, next, otherwise == kNone ? zero : otherwise});
+    };
+    const ValueId told = chosen(state_.h, kNone);
+    state_ = {before.h == kNone ? told : chosen(state_.h, before.h), chosen(state_.c, before.c)};
+    return told;
+  }
+
+  // The state after a step. `gates`: what its inputs add to all gates.
+  State after(const State& before, ValueId gates) {
+    if (recurrence_.gates == 1) return {activation(0, add(gates, recurrent(before.h, r_, r_bias_)))};
+    if (recurrence_.gates == 4) return after_lstm(before, split(add(gates, recurrent(before.h, r_, r_bias_)), 4, 1));
+    return {after_gru(before.h, gates)};
+  }
+
+  State after_lstm(const State& before, const std::vector<ValueId>& gates) {
+    const auto peep = [&](ValueId gate, ValueId cell, size_t which) {
+      return peepholes_.empty() || cell == kNone ? gate : add(gate, one("Mul", {peepholes_[which], cell}));
+    };
+    const ValueId in = activation(0, peep(gates[0], before.c, 0)), fresh = activation(1, gates[3]);
+    ValueId cell = one("Mul", {in, fresh});
+    if (before.c != kNone) {
+      const bool coupled = flag_attribute(node_, "input_forget");
+      const ValueId keep = coupled ? complement(in) : activation(0, peep(gates[2], before.c, 2));
+      cell = add(one("Mul", {keep, before.c}), cell);
+    }
+    const ValueId out = activation(0, peep(gates[1], cell, 1));
+    return {one("Mul", {out, activation(2, cell)}), cell};
+  }
+
+  ValueId after_gru(ValueId before, ValueId gates) {
+    const int64_t hidden = context_.type(r_).shape[1];
+    const std::vector<ValueId> own = split(gates, {2 * hidden, hidden}, 1);
+    ValueId for_both, fresh;
+    if (resets_after()) {
+      const ValueId all = recurrent(before, r_, r_bias_);
+      const std::vector<ValueId> parts =
+          all == kNone ? std::vector<ValueId>{kNone, kNone} : split(all, {2 * hidden, hidden}, -1);
+      for_both = activation(0, add(own[0], parts[0]));
+      const ValueId reset = split(for_both, 2, 1)[1];
+      fresh = parts[1] == kNone ? own[1] : add(own[1], one("Mul", {reset, parts[1]}));
+    } else {
+      const std::vector<ValueId> r =
+          before == kNone ? std::vector<ValueId>{kNone, kNone} : split(r_, {2 * hidden, hidden}, 0);
+      for_both = activation(0, add(own[0], recurrent(before, r[0], kNone)));
+      const ValueId reset = before == kNone ? kNone : one("Mul", {split(for_both, 2, 1)[1], before});
+      fresh = add(own[1], recurrent(reset, r[1], kNone));
+    }
+    const ValueId update = split(for_both, 2, 1)[0];
+    const ValueId next = one("Mul", {complement(update), activation(1, fresh)});
+    return before == kNone ? next : add(next, one("Mul", {update, before}));
+  }
+
+  // The hidden state's part of gates; kNone: there is none.
+  ValueId recurrent(ValueId h, ValueId r, ValueId bias) {
+    if (h == kNone) return bias;
+    std::vector<ValueId> inputs = {h, r};
+    if (bias != kNone) inputs.push_back(bias);
+    return one("Gemm", std::move(inputs), {{"transB", int64_t{1}}});
+  }
+
+  bool resets_after() const { return recurrence_.gates == 3 && flag_attribute(node_, "linear_before_reset"); }
+  bool has(size_t input) const { return context_.input(input) != kNone; }
+  bool wants(size_t output) const { return output < node_.outputs.size() && node_.outputs[output] != kNone; }
+
+  ValueId one(const char* op, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return context_.add(op, "step", std::move(inputs), 1, std::move(attributes))[0];
+  }
+  ValueId add(ValueId a, ValueId b) { return b == kNone ? a : one("Add", {a, b}); }
+  ValueId complement(ValueId x) { return one("Sub", {context_.constant("one", type_, 1), x}); }
+  ValueId transposed(ValueId x, std::vector<int64_t> perm) {
+    return one("Transpose", {x}, {{"perm", std::move(perm)}});
+  }
+  ValueId activation(size_t which, ValueId x) {
+    const size_t each = recurrence_.activations.size();
+    return one(activations_[size_t(direction_) * each + which].c_str(), {x});
+  }
+
+  std::vector<ValueId> split(ValueId x, const std::vector<int64_t>& extents, int64_t axis) {
+    return context_.add("Split", "parts", {x}, int(extents.size()), {{"axis", axis}, {"split", extents}});
+  }
+  std::vector<ValueId> split(ValueId x, int64_t count, int64_t axis) {
+    const Shape& shape = context_.type(x).shape;
+    return split(x, std::vector<int64_t>(size_t(count), shape[size_t(axis)] / count), axis);
+  }
+
+  // An operand's part of this direction, which lies along `axis`.
+  ValueId part(size_t input, int64_t axis) {
+    if (!has(input)) return kNone;
+    ValueId whole = context_.input(input);
+    if (directions_ == 2) whole = split(whole, 2, axis)[size_t(direction_)];
+    return one("Squeeze", {whole}, {{"axes", std::vector<int64_t>{axis}}});
+  }
+
+  ValueId together(const std::vector<ValueId>& parts, int64_t axis) {
+    return parts.size() == 1 ? parts[0] : one("Concat", parts, {{"axis", axis}});
+  }
+
+  ExpandContext& context_;
+  const Node node_;
+  const Recurrence& recurrence_;
+  const std::vector<std::string> activations_;
+  const DataType type_;
+  const int64_t directions_;
+  const bool samples_first_;
+  int64_t direction_ = 0;
+  ValueId r_ = kNone, r_bias_ = kNone;
+  std::vector<ValueId> peepholes_;  // for input, output and forget gate
+  State state_;
+};
+
+}  // namespace
+
+void register_nn_recurrent(OpRegistry& registry) {
+  const auto add = [&](const char* name, const char* doc, bool cells, std::vector<AttributeSpec> own) {
+    AttributeSpec direction = string_spec("direction", "forward", "in which steps follow each other");
+    direction.choices = {"forward", "reverse", "bidirectional"};
+    Op op{.domain = "",
+          .name = name,
+          .doc = doc,
+          .inputs = {plain("X"), plain("W"), plain("R"), plain("B", OperandSpec::Optional),
+                     plain("sequence_lens", OperandSpec::Optional), plain("initial_h", OperandSpec::Optional)},
+          .outputs = {plain("Y", OperandSpec::Optional), plain("Y_h", OperandSpec::Optional)},
+          .attributes = {direction, int_spec("hidden_size", 0, "elements of a state; 0: as R has them"),
+                         strings_spec("activations", {}, "Relu, Sigmoid, Softplus, Softsign or Tanh for each gate"),
+                         int_spec("layout", 0, "1: samples before steps, and before directions"),
+                         floats_spec("activation_alpha", {}, "not supported"),
+                         floats_spec("activation_beta", {}, "not supported"), float_spec("clip", 0, "not supported")},
+          .infer = infer_recurrent,
+          .expand = [](ExpandContext& context) { Expansion(context).run(); }};
+    if (cells) {
+      op.inputs.push_back(plain("initial_c", OperandSpec::Optional));
+      op.inputs.push_back(plain("P", OperandSpec::Optional));
+      op.outputs.push_back(plain("Y_c", OperandSpec::Optional));
+    }
+    op.attributes.insert(op.attributes.end(), own.begin(), own.end());
+    registry.add(std::move(op));
+  };
+  add("RNN", "a recurrent layer with one gate, step by step", false, {});
+  add("GRU", "a recurrent layer of gated units, step by step", false,
+      {int_spec("linear_before_reset", 0, "1: the reset gate scales the product with R, not what is multiplied")});
+  add("LSTM", "a recurrent layer with cells of long short-term memory, step by step", true,
+      {int_spec("input_forget", 0, "1: the forget gate is 1 less the input gate")});
+}
+
+}  // namespace arbalest

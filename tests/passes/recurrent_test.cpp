@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// RNN, GRU and LSTM become the operators of their steps, in training and with validation's batches. What they compute
+// the vectors of tests/ops/vectors judge.
+
+#include <doctest/doctest.h>
+
+#include "passes/program.h"
+#include "tests/graph/file_fixture.h"
+#include "tests/passes/net.h"
+#include "tests/passes/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace recurrent_test {
+namespace {
+
+// Six steps of twelve features, the samples first or second, and a layer of four elements, whose states h has.
+std::string layer(const std::string& op, int gates, const std::string& attributes, int directions = 1,
+                  bool samples_first = false) {
+  std::string body = "rows = Transpose <perm = [0, 2, 1, 3]> (x)\nsteps = Reshape <shape = [0, 6, 12]> (rows)\n";
+  if (!samples_first) body += "turned = Transpose <perm = [1, 0, 2]> (steps)\n";
+  const std::string x = samples_first ? "steps" : "turned";
+  body += fmt::format("y = {} <{}> ({}, w, r)\n", op, attributes, x);
+  body += fmt::format("s = Transpose <perm = [{}]> (y)\n", samples_first ? "0, 1, 2, 3" : "2, 0, 1, 3");
+  body += fmt::format("h = Reshape <shape = [0, {}]> (s)\n", 6 * directions * 4);
+  return body + "logits = arbalest.Linear <units = 3> (h)\n" + kLoss +
+         fmt::format("#initial float[{0}, {1}, 12] w = {{{2}}}, float[{0}, {1}, 4] r = {{{3}}}", directions, 4 * gates,
+                     numbers(directions * 4 * gates * 12), numbers(directions * 4 * gates * 4));
+}
+
+}  // namespace
+
+TEST_CASE("recurrent layers are the operators of their steps, whatever the batch") {
+  struct Case {
+    std::string op;
+    int gates;
+    std::string attributes;
+    int directions;
+    bool samples_first;
+  };
+  for (const Case& c :
+       {Case{"RNN", 1, "hidden_size = 4", 1, false}, Case{"GRU", 3, "layout = 1, hidden_size = 4", 1, true},
+        Case{"GRU", 3, "direction = \"bidirectional\"", 2, false}, Case{"LSTM", 4, "direction = \"reverse\"", 1, false},
+        Case{"LSTM", 4, "layout = 1, direction = \"bidirectional\"", 2, true}}) {
+    INFO(c.op, " ", c.attributes);
+    const Program program = make_program(net(layer(c.op, c.gates, c.attributes, c.directions, c.samples_first)), {});
+    for (const Loop& loop : program.loops) {
+      const Graph& graph = loop.graph;
+      check_sound(graph);
+      CHECK(count_ops(graph, c.op) == 0);
+      const Shape expected =
+          c.samples_first ? Shape{loop.batch, 6, c.directions, 4} : Shape{6, c.directions, loop.batch, 4};
+      CHECK(graph.values[size_t(graph.find_value("y"))].type.shape == expected);
+    }
+  }
+}
+
+TEST_CASE("the gradient of a matrix that all steps read is one product") {
+  const auto products = [](std::set<std::string> without) {
+    const Program program =
+        make_program(net(layer("LSTM", 4, "")), {.fused_kernels = true, .without = std::move(without)});
+    return count_ops(program.training().graph, "arbalest.GemmGradB");
+  };
+  const int64_t others = 2;                                  // w and the classes
+  CHECK(products({"fuse_weight_gradients"}) == 5 + others);  // the first step has no state
+  CHECK(products({}) == 1 + others);
+}
+
+TEST_CASE("a recurrent layer that cannot be is refused") {
+  const auto refusal = [](const std::string& op, int gates, const std::string& attributes) {
+    return error_of([&] { net(layer(op, gates, attributes)); });
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    CHECK_MESSAGE(text.find(part) != text.npos, text, "\nhas no: ", part);
+  };
+  has(refusal("LSTM", 3, ""),
+      "input 'R' is float[1,12,4]; expected float[1,16,4], as 'R' says: 4 gates, and states of 4 elements");
+  has(refusal("GRU", 3, "hidden_size = 5"),
+      "expected float[1,15,5], as 'hidden_size' says: 3 gates, and states of 5 elements");
+  has(refusal("GRU", 3, "direction = \"bidirectional\""), "expected float[2,12,4]");
+  has(refusal("RNN", 1, "direction = \"backward\""),
+      "attribute 'direction' is \"backward\"; expected one of forward, reverse");
+  has(refusal("RNN", 1, "activations = [\"Tanh\", \"Tanh\"]"), "'activations' names 2 functions; expected 1");
+  has(refusal("RNN", 1, "activations = [\"Elu\"]"), "'activations' names 'Elu'; expected Relu, Sigmoid");
+  has(refusal("RNN", 1, "clip = 2.0"), "attribute 'clip' is not supported");
+  has(refusal("RNN", 1, "layout = 2"), "attribute 'layout' is 2");
+}
+
+}  // namespace recurrent_test

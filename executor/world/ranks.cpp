@@ -238,19 +238,20 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
   finish(key, std::move(done));
 }
 
-// A loss is heard and passed on after what all have exchanged before. A rank that ends because of a value which all
-// have is thereby not the reason why others end.
+// A loss is heard and passed on after what threads wait for has reached all. A rank that ends because of a value which
+// all have is thereby not the reason why others end.
 void Ranks::finish(const std::string& key, Waiting waiting) {
   if (key == kEnd) ended_ = true;
-  std::unique_lock listening(listening_);
+  std::unique_lock listening(listening_, std::defer_lock);
   if (waiting.whole) {
+    listening.lock();
     const std::string bytes = packed(waiting.parts);
     for (const auto& connection : connections()) {
       if (connection) send(*connection, Frame::Kind::Whole, key, bytes);
     }
   }
   if (waiting.awaited) return waiting.then(waiting.parts);
-  listening.unlock();
+  if (listening) listening.unlock();
   const std::scoped_lock calling(calls_.under_way);
   if (waiting.then && waiting.forgotten == calls_.forgotten) waiting.then(waiting.parts);
 }

@@ -14,11 +14,18 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kMeanInput = 3, kVarianceInput = 4;  // of BatchNormalization
+constexpr size_t kMeanInput = 3, kVarianceInput = 4;            // of BatchNormalization
+constexpr size_t kInitialH = 5, kInitialC = 6, kPeepholes = 7;  // of RNN, GRU and LSTM
 
 bool is_stored(const Value& value) {
   return (value.role == Role::Parameter || value.role == Role::Constant) &&
          value.initializer.kind == Initializer::Kind::Data;
+}
+
+bool is_recurrent(const Node& node) {
+  constexpr std::string_view kRecurrent[] = {"RNN", "GRU", "LSTM"};
+  return node.op->domain.empty() &&
+         std::find(std::begin(kRecurrent), std::end(kRecurrent), node.op->name) != std::end(kRecurrent);
 }
 
 // Whether the operator learns what stands there.
@@ -33,6 +40,7 @@ bool is_weight(const Node& node, size_t input) {
                                            "InstanceNormalization"};
   if (!node.op->domain.empty()) return false;
   if (node.op->name == "MatMul") return true;
+  if (is_recurrent(node)) return (input > 0 && input < 4) || input == kPeepholes;
   return input > 0 && std::find(std::begin(kLearned), std::end(kLearned), node.op->name) != std::end(kLearned);
 }
 
@@ -113,7 +121,8 @@ bool is_uniform(const Value& value) {
 std::string label_of(const Node& node, size_t input) {
   constexpr std::string_view kLabels[] = {"", "weight", "bias", "running_mean", "running_var"};
   const std::string& op = node.op->name;
-  if (is_weight(node, input)) return std::string(kLabels[std::clamp<size_t>(input, 1, std::size(kLabels) - 1)]);
+  if (is_weight(node, input) && !is_recurrent(node))
+    return std::string(kLabels[std::clamp<size_t>(input, 1, std::size(kLabels) - 1)]);
   if (op == "Mul" || op == "Div") return "scale";
   if (op == "Add" || op == "Sub") return "bias";
   const OperandSpec* spec = node.op->input_spec(input);
@@ -229,6 +238,22 @@ void read_uncast(Graph& graph) {
   erase_nodes(graph, gone);
 }
 
+// Zeros that an exporter writes for the state before a recurrent layer's first step, one for each sample of a batch.
+void leave_out_zero_states(Graph& graph) {
+  const auto is_zeros = [&](ValueId id) {
+    const Value& value = graph.values[size_t(id)];
+    if (!is_stored(value) || value.type.dtype != DataType::Float32) return false;
+    const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
+    return std::all_of(numbers, numbers + value.type.elements(), [](float each) { return each == 0; });
+  };
+  for (Node& node : graph.nodes) {
+    if (!is_recurrent(node)) continue;
+    for (size_t i = kInitialH; i <= kInitialC && i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != kNone && is_zeros(node.inputs[i])) node.inputs[i] = kNone;
+    }
+  }
+}
+
 // From operands that have to be known back to the initialisers that they are computed of. What a shape is asked of need
 // not be known (Op::content).
 void keep_constants(Graph& graph) {
@@ -302,6 +327,7 @@ bool is_of_module(const GraphSource& source, const std::string& name) {
 void own_parameters(Graph& graph, const GraphSource& source) {
   copy_identities(graph);
   read_uncast(graph);
+  leave_out_zero_states(graph);
   find_weights(graph, source);
   keep_constants(graph);
   if (!source.equal_is_same) part_shared(graph);

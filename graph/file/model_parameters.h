@@ -21,8 +21,8 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 // of which shapes, axes or bounds are computed, and the ones and zeros of norms without scale and bias. Initialisers
 // that are equal by chance, which exporters store once, become as many parameters as there were. These are initialisers
 // that an Identity copies, and those with one number throughout that several nodes read, unless the nodes are known to
-// share them. If the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of the
-// node's weight, or else of the node that reads it.
+// share them. Zeros before the first step of a recurrent layer are left out. If the original name is lost, or counted
+// up by the exporter ("const_fold_opt__4859"), it is made of the node's weight, or else of the node that reads it.
 void own_parameters(Graph& graph, const GraphSource& source);
 
 // Batch norms and Dropout in training: as in training, or, if `training` is false, as in validation. A batch norm

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RNN, GRU and LSTM, ONNX's recurrent layers: each becomes the operators of all its steps. What the inputs of a
-// direction are multiplied with is one product for all steps. Equations and orders of gates are those of
-// https://onnx.ai/onnx/operators/.
+// RNN, GRU and LSTM, ONNX's recurrent layers: each becomes the operators of all its steps. The product of the inputs
+// and W is made once for all steps. Equations and orders of gates are those of https://onnx.ai/onnx/operators/.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "ops/definition.h"
 
@@ -18,7 +18,7 @@ namespace Operand {
 enum : size_t { X, W, R, B, Lengths, InitialH, InitialC, P };
 }
 
-// An activation that an attribute may name, with the value of alpha that ONNX states for it.
+// Activations without numbers of their own.
 constexpr std::array<const char*, 5> kActivations = {"Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"};
 
 // An operator's step: the number of its gates, and its activations in ONNX's order.
@@ -48,7 +48,8 @@ std::vector<std::string> activations_of(const Node& node) {
   }
   if (given.empty()) return all;
   if (given.size() != all.size()) {
-    fail(node, fmt::format("attribute 'activations' names {} functions; expected {}", given.size(), all.size()));
+    fail(node, fmt::format("attribute 'activations' names {} functions; expected {}, for {} gates of {} directions",
+                           given.size(), all.size(), recurrence.activations.size(), directions_of(node)));
   }
   for (const std::string& name : given) {
     const bool known = std::find(kActivations.begin(), kActivations.end(), name) != kActivations.end();
@@ -66,6 +67,26 @@ void refuse_attributes(const Node& node) {
   activations_of(node);
 }
 
+// Lengths that a file states, and no data set.
+void check_lengths(const InferContext& context, int64_t steps) {
+  const Value& lengths = context.graph().values[size_t(context.node().inputs[Operand::Lengths])];
+  if (lengths.initializer.kind != Initializer::Kind::Data) return;
+  const std::vector<std::byte>& bytes = *lengths.initializer.data;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(int32_t)) {
+    int32_t length = 0;
+    std::memcpy(&length, bytes.data() + at, sizeof length);
+    if (length >= 0 && length <= steps) continue;
+    context.fail(fmt::format("input 'sequence_lens', element {}: found {}, expected 0 to {}, the steps of 'X'",
+                             at / sizeof length, length, steps));
+  }
+}
+
+// The attribute may be left out here, but not everywhere.
+void state_hidden_size(Graph& graph, NodeId id) {
+  Node& node = graph.nodes[size_t(id)];
+  node.attributes.set("hidden_size", graph.values[size_t(node.inputs[Operand::R])].type.shape[2], node.where);
+}
+
 // X is [steps, samples, features], or [samples, steps, features] with `layout` 1.
 void infer_recurrent(InferContext& context) {
   const Node& node = context.node();
@@ -81,12 +102,13 @@ void infer_recurrent(InferContext& context) {
   const auto expect = [&](size_t i, DataType type, const Shape& shape, std::string_view why) {
     if (context.has_input(i)) expect_input(context, i, {type, shape}, why);
   };
-  const std::string why =
-      fmt::format("as {} says: {} gates, and states of {} elements", stated ? "'hidden_size'" : "'R'", gates, hidden);
+  const std::string why = fmt::format("for {} gates and states of {} elements, as {}", gates, hidden,
+                                      stated ? "'hidden_size' says" : "the last axis of 'R' has");
   expect(Operand::R, x.dtype, {directions, gates * hidden, hidden}, why);
   expect(Operand::W, x.dtype, {directions, gates * hidden, x.shape[2]}, why);
   expect(Operand::B, x.dtype, {directions, 2 * gates * hidden}, why);
   expect(Operand::Lengths, DataType::Int32, {samples}, "a number of steps for each sample");
+  if (context.has_input(Operand::Lengths)) check_lengths(context, steps);
   const Shape state = samples_first ? Shape{samples, directions, hidden} : Shape{directions, samples, hidden};
   expect(Operand::InitialH, x.dtype, state, "as a state of the layer");
   expect(Operand::InitialC, x.dtype, state, "as a state of the layer");
@@ -130,7 +152,9 @@ class Expansion {
 
   // The outputs of each step of the direction, with axes for step and direction; leaves the last state.
   std::vector<ValueId> steps_of(ValueId x, bool reverse) {
+    label_ = reverse ? "back" : "step";
     r_ = part(Operand::R, 0);
+    r_parts_ = recurrence_.gates == 3 && !resets_after() ? split(r_, gates_of_gru(), 0) : std::vector<ValueId>();
     peepholes_ = has(Operand::P) ? split(part(Operand::P, 0), 3, 0) : std::vector<ValueId>();
     state_ = {part(Operand::InitialH, samples_first_), part(Operand::InitialC, samples_first_)};
     ValueId inputs = one("MatMul", {x, transposed(part(Operand::W, 0), {1, 0})});
@@ -145,8 +169,11 @@ class Expansion {
     std::vector<ValueId> hidden(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t step = reverse ? count - 1 - i : i;
-      const State before = state_;
+      label_ = fmt::format("{}{}", reverse ? "back" : "step", step);
       const ValueId gates = one("Squeeze", {of_steps[size_t(step)]}, {{"axes", std::vector<int64_t>{0}}});
+      // With one step and no state before it nothing would read R, and R would have no gradient.
+      if (count == 1 && state_.h == kNone) state_.h = zeros_like(split(gates, recurrence_.gates, 1)[0]);
+      const State before = state_;
       state_ = after(before, gates);
       ValueId told = state_.h;
       if (has(Operand::Lengths)) told = mask(step, before);
@@ -193,22 +220,19 @@ class Expansion {
   }
 
   ValueId after_gru(ValueId before, ValueId gates) {
-    const int64_t hidden = context_.type(r_).shape[1];
-    const std::vector<ValueId> own = split(gates, {2 * hidden, hidden}, 1);
+    const std::vector<ValueId> own = split(gates, gates_of_gru(), 1);
     ValueId for_both, fresh;
     if (resets_after()) {
       const ValueId all = recurrent(before, r_, r_bias_);
       const std::vector<ValueId> parts =
-          all == kNone ? std::vector<ValueId>{kNone, kNone} : split(all, {2 * hidden, hidden}, -1);
+          all == kNone ? std::vector<ValueId>{kNone, kNone} : split(all, gates_of_gru(), -1);
       for_both = activation(0, add(own[0], parts[0]));
       const ValueId reset = split(for_both, 2, 1)[1];
       fresh = parts[1] == kNone ? own[1] : add(own[1], one("Mul", {reset, parts[1]}));
     } else {
-      const std::vector<ValueId> r =
-          before == kNone ? std::vector<ValueId>{kNone, kNone} : split(r_, {2 * hidden, hidden}, 0);
-      for_both = activation(0, add(own[0], recurrent(before, r[0], kNone)));
+      for_both = activation(0, add(own[0], recurrent(before, r_parts_[0], kNone)));
       const ValueId reset = before == kNone ? kNone : one("Mul", {split(for_both, 2, 1)[1], before});
-      fresh = add(own[1], recurrent(reset, r[1], kNone));
+      fresh = add(own[1], recurrent(reset, r_parts_[1], kNone));
     }
     const ValueId update = split(for_both, 2, 1)[0];
     const ValueId next = one("Mul", {complement(update), activation(1, fresh)});
@@ -223,14 +247,21 @@ class Expansion {
     return one("Gemm", std::move(inputs), {{"transB", int64_t{1}}});
   }
 
+  // The update and the reset gate, and the new state.
+  std::vector<int64_t> gates_of_gru() const {
+    const int64_t hidden = context_.type(r_).shape[1];
+    return {2 * hidden, hidden};
+  }
+
   bool resets_after() const { return recurrence_.gates == 3 && flag_attribute(node_, "linear_before_reset"); }
   bool has(size_t input) const { return context_.input(input) != kNone; }
   bool wants(size_t output) const { return output < node_.outputs.size() && node_.outputs[output] != kNone; }
 
   ValueId one(const char* op, std::vector<ValueId> inputs, Attributes attributes = {}) {
-    return context_.add(op, "step", std::move(inputs), 1, std::move(attributes))[0];
+    return context_.add(op, label_, std::move(inputs), 1, std::move(attributes))[0];
   }
   ValueId add(ValueId a, ValueId b) { return b == kNone ? a : one("Add", {a, b}); }
+  ValueId zeros_like(ValueId x) { return one("Mul", {x, context_.constant("zero", type_, 0)}); }
   ValueId complement(ValueId x) { return one("Sub", {context_.constant("one", type_, 1), x}); }
   ValueId transposed(ValueId x, std::vector<int64_t> perm) {
     return one("Transpose", {x}, {{"perm", std::move(perm)}});
@@ -241,7 +272,7 @@ class Expansion {
   }
 
   std::vector<ValueId> split(ValueId x, const std::vector<int64_t>& extents, int64_t axis) {
-    return context_.add("Split", "parts", {x}, int(extents.size()), {{"axis", axis}, {"split", extents}});
+    return context_.add("Split", label_, {x}, int(extents.size()), {{"axis", axis}, {"split", extents}});
   }
   std::vector<ValueId> split(ValueId x, int64_t count, int64_t axis) {
     const Shape& shape = context_.type(x).shape;
@@ -268,7 +299,9 @@ class Expansion {
   const int64_t directions_;
   const bool samples_first_;
   int64_t direction_ = 0;
+  std::string label_ = "all";  // of nodes: the step
   ValueId r_ = kNone, r_bias_ = kNone;
+  std::vector<ValueId> r_parts_;    // of a GRU whose reset gate comes before the product
   std::vector<ValueId> peepholes_;  // for input, output and forget gate
   State state_;
 };
@@ -291,7 +324,8 @@ void register_nn_recurrent(OpRegistry& registry) {
                          floats_spec("activation_alpha", {}, "not supported"),
                          floats_spec("activation_beta", {}, "not supported"), float_spec("clip", 0, "not supported")},
           .infer = infer_recurrent,
-          .expand = [](ExpandContext& context) { Expansion(context).run(); }};
+          .expand = [](ExpandContext& context) { Expansion(context).run(); },
+          .for_inference = state_hidden_size};
     if (cells) {
       op.inputs.push_back(plain("initial_c", OperandSpec::Optional));
       op.inputs.push_back(plain("P", OperandSpec::Optional));

@@ -33,7 +33,7 @@ struct ColumnWalk {
 
   explicit ColumnWalk(const SumAxes& walk) : axes(walk) {
     constexpr int64_t kFew = 64;  // more are added up faster in lanes
-    if (axes.inner > 1 || axes.reduced.count > kFew || axes.kept.rank == 0) return;
+    if (axes.inner != 1 || axes.reduced.count > kFew || axes.kept.rank == 0) return;
     const int last = --axes.kept.rank;
     axes.inner = axes.kept.extent[last];
     axes.kept.count = 1;  // no quotient: an extent may be 0

@@ -85,31 +85,51 @@ class WeightGradientFusion {
     return rewriter_.add_before(sum, "Concat", name, std::move(parts), {{"axis", int64_t{0}}});
   }
 
-  void join(NodeId sum) {
-    std::vector<ValueId> terms, others;
-    std::vector<NodeId> sums, products;
-    find_terms(sum, terms, sums);
+  // The products among the terms, those together that one product replaces. Other terms are left in `others`.
+  std::vector<std::vector<NodeId>> groups_of(const std::vector<ValueId>& terms, std::vector<ValueId>& others) const {
+    std::vector<std::vector<NodeId>> groups;
     for (const ValueId term : terms) {
       const NodeId product = product_of(term);
-      const bool alike = product != kNone && (products.empty() || are_alike(product, products[0]));
-      if (alike) products.push_back(product);
-      if (!alike) others.push_back(term);
+      const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<NodeId>& each) {
+        return product != kNone && are_alike(product, each[0]);
+      });
+      if (product == kNone) {
+        others.push_back(term);
+      } else if (group == groups.end()) {
+        groups.push_back({product});
+      } else {
+        group->push_back(product);
+      }
     }
-    if (products.size() < 2 || !pays(products)) return;
-    const std::vector<ValueId> inputs = {rows(sum, products, 0), rows(sum, products, 1)};
-    const Node first = rewriter_.node(products[0]), node = rewriter_.node(sum);
-    const std::string name = rewriter_.value(node.outputs[0]).name;
-    for (const NodeId n : products) rewriter_.remove(n);
+    std::erase_if(groups, [&](const std::vector<NodeId>& group) {
+      if (group.size() > 1 && pays(group)) return false;
+      for (const NodeId n : group) others.push_back(rewriter_.node(n).outputs[0]);
+      return true;
+    });
+    return groups;
+  }
+
+  void join(NodeId sum) {
+    std::vector<ValueId> terms, left;
+    std::vector<NodeId> sums;
+    find_terms(sum, terms, sums);
+    const std::vector<std::vector<NodeId>> groups = groups_of(terms, left);
+    if (groups.empty()) return;
+    const bool whole = groups.size() == 1 && left.empty();
+    const std::vector<ValueId> result = rewriter_.node(sum).outputs;
+    const std::string name = rewriter_.value(result[0]).name;
     for (const NodeId n : sums) rewriter_.remove(n);
-    if (others.empty()) {
-      rewriter_.become(sum, first.op->qualified_name(), inputs, node.outputs, first.attributes);
-      return;
+    for (const std::vector<NodeId>& group : groups) {
+      std::vector<ValueId> inputs = {rows(sum, group, 0), rows(sum, group, 1)};
+      const Node first = rewriter_.node(group[0]);
+      for (const NodeId n : group) rewriter_.remove(n);
+      if (whole) return rewriter_.become(sum, "arbalest.GemmGradB", std::move(inputs), result, first.attributes);
+      left.push_back(
+          rewriter_.add_before(sum, "arbalest.GemmGradB", name + ".joined", std::move(inputs), first.attributes));
     }
-    ValueId all = rewriter_.add_before(sum, first.op->qualified_name(), name + ".joined", inputs, first.attributes);
-    for (size_t i = 0; i + 1 < others.size(); ++i) {
-      all = rewriter_.add_before(sum, "Add", name + ".sum", {all, others[i]});
-    }
-    rewriter_.become(sum, "Add", {all, others.back()}, node.outputs, {});
+    ValueId all = left[0];
+    for (size_t i = 1; i + 1 < left.size(); ++i) all = rewriter_.add_before(sum, "Add", name + ".sum", {all, left[i]});
+    rewriter_.become(sum, "Add", {all, left.back()}, result, {});
   }
 
   Rewriter rewriter_;

@@ -383,6 +383,24 @@ TEST_CASE("model: what exporters make of parameters") {
   CHECK(statistics.size() == 4);  // of two batch norms
 }
 
+TEST_CASE("model: what recurrent layers learn, and zeros before their first step") {
+  const Files files;
+  const std::string path = files.file("recurrent.onnxtxt");
+  Files::write(path, R"(e (float[3, N, 2] x) => (float[3, 1, N, 1] y)
+<float[1, 4, 1] r = {1, 2, 3, 4}, float[1, 5, 1] zeros = {0, 0, 0, 0, 0}>
+{
+  w = Constant <value = float[1, 4, 2] {1, 2, 3, 4, 5, 6, 7, 8}> ()
+  p = Constant <value = float[1, 3] {1, 2, 3}> ()
+  y = LSTM (x, w, r, , , zeros, zeros, p)
+})");
+  Graph graph = files.read("y = model.recurrent (x)", {{"", path}}, "float[3, 6, 2] x");  // of another batch than zeros
+  verify(graph);
+  for (const char* name : {"w", "r", "p"}) CHECK(value(graph, name).role == Role::Parameter);
+  const Node& node = *graph.find_op("LSTM");
+  CHECK(node.inputs[5] == kNone);
+  CHECK(node.inputs[6] == kNone);
+}
+
 TEST_CASE("model: what PyTorch's files state once is one parameter, and what modules have is trained") {
   const Files files;
   const std::string path = files.file("shared.onnxtxt");

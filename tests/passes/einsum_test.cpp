@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Einsum becomes products of matrices, in training and with validation's batches. What it computes ONNX's own vectors
-// judge.
+// Einsum becomes products of matrices, in training and with validation's batches. ONNX's own vectors judge the numbers.
 
 #include <doctest/doctest.h>
 

@@ -80,6 +80,11 @@ const std::vector<std::string>& nets() {
       "y, last = LSTM (steps, w, r)\nh = Squeeze <axes = [0]> (last)\n" +
           kHead + "#initial float[1, 8, 12] w = {" + numbers(96) + "}, float[1, 8, 2] r = {" + numbers(16) + "}",
       kShared,
+      // Products of two kinds, and another reader of the matrix.
+      "flat = Flatten (x)\npositive = Relu (flat)\na = Gemm (flat, w)\nb = Gemm <alpha = 0.5> (flat, w)\n"
+      "c = Gemm (positive, w)\nd = Gemm <alpha = 0.5> (positive, w)\nt = Mul (w, w)\ne = MatMul (positive, t)\n"
+      "f = Sum (a, b, c, d, e)\nlogits = Tanh (f)\n" +
+          std::string(kLoss) + "#initial float[72, 3] w = {" + numbers(72 * 3) + "}",
   };
   return nets;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// RNN, GRU and LSTM become the operators of their steps, in training and with validation's batches. What they compute
-// the vectors of tests/ops/vectors judge.
+// RNN, GRU and LSTM become the operators of their steps, in training and with validation's batches. The vectors of
+// tests/ops/vectors judge the numbers.
 
 #include <doctest/doctest.h>
 
@@ -58,14 +58,17 @@ TEST_CASE("recurrent layers are the operators of their steps, whatever the batch
 }
 
 TEST_CASE("the gradient of a matrix that all steps read is one product") {
-  const auto products = [](std::set<std::string> without) {
-    const Program program =
-        make_program(net(layer("LSTM", 4, "")), {.fused_kernels = true, .without = std::move(without)});
+  const auto products = [](const std::string& body, std::set<std::string> without) {
+    const Program program = make_program(net(body), {.fused_kernels = true, .without = std::move(without)});
     return count_ops(program.training().graph, "arbalest.GemmGradB");
   };
-  const int64_t others = 2;                                  // w and the classes
-  CHECK(products({"fuse_weight_gradients"}) == 5 + others);  // the first step has no state
-  CHECK(products({}) == 1 + others);
+  const int64_t others = 2;  // w and the classes
+  const std::string lstm = layer("LSTM", 4, "");
+  CHECK(products(lstm, {"fuse_weight_gradients"}) == 5 + others);  // the first step has no state
+  CHECK(products(lstm, {}) == 1 + others);
+  const std::string gru = layer("GRU", 3, "");  // the gates and the new state apart
+  CHECK(products(gru, {"fuse_weight_gradients"}) == 2 * 5 + others);
+  CHECK(products(gru, {}) == 2 + others);
 }
 
 TEST_CASE("a recurrent layer that cannot be is refused") {
@@ -76,9 +79,9 @@ TEST_CASE("a recurrent layer that cannot be is refused") {
     CHECK_MESSAGE(text.find(part) != text.npos, text, "\nhas no: ", part);
   };
   has(refusal("LSTM", 3, ""),
-      "input 'R' is float[1,12,4]; expected float[1,16,4], as 'R' says: 4 gates, and states of 4 elements");
+      "input 'R' is float[1,12,4]; expected float[1,16,4], for 4 gates and states of 4 elements, as the last axis of 'R' has");
   has(refusal("GRU", 3, "hidden_size = 5"),
-      "expected float[1,15,5], as 'hidden_size' says: 3 gates, and states of 5 elements");
+      "expected float[1,15,5], for 3 gates and states of 5 elements, as 'hidden_size' says");
   has(refusal("GRU", 3, "direction = \"bidirectional\""), "expected float[2,12,4]");
   has(refusal("RNN", 1, "direction = \"backward\""),
       "attribute 'direction' is \"backward\"; expected one of forward, reverse");

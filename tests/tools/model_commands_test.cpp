@@ -196,7 +196,7 @@ TEST_CASE("a model that was exported for one sample and mixes those of a batch i
                         tensor("label", DataType::Int32, {5}, labels.data(), labels.size() * sizeof(int32_t))},
                        {}});
   }
-  const std::string graph = folder / "g.onnxtxt", model = folder / "m.onnxtxt", exported = folder / "out.onnxtxt";
+  const std::string graph = folder / "g.onnxtxt", model = folder / "m.onnxtxt", exported = folder / "out.onnx";
   std::ofstream(model) << R"(<ir_version: 8, opset_import: ["" : 17]>
 m (float[1, 4] x) => (float[1, 4] y) <int64[3] tokens = {1, -1, 2}, int64[2] rows = {-1, 4}>
 {
@@ -226,6 +226,7 @@ g () => (float loss)
     if (const auto* check = options_if<CheckOptions>(command)) command_check(*check);
     if (const auto* predict = options_if<PredictOptions>(command)) command_predict(*predict);
     if (const auto* evaluate = options_if<EvaluateOptions>(command)) command_evaluate(*evaluate);
+    if (const auto* written = options_if<ExportCommandOptions>(command)) command_export(*written);
     return output.lines();
   };
   const auto refused = [&](std::vector<const char*> words) {
@@ -248,6 +249,12 @@ g () => (float loss)
     for (size_t i = 0; i < 4; ++i) CHECK(found.at(i).get<double>() == doctest::Approx(right[i]).epsilon(1e-5));
   }
   CHECK(lines({"check", graph.c_str(), "--set", "prefetch.batch=1", "--set", "report.batch=1"}).size() > 3);
+#ifdef ARBALEST_ONNX
+  const std::vector<std::string> told =
+      lines({"export", graph.c_str(), exported.c_str(), "--set", "prefetch.batch=1", "--set", "report.batch=1"});
+  REQUIRE(told.size() == 1);
+  CHECK_MESSAGE(contains(told[0], "out.onnx: x float[1,4] to logits float[1,4], "), told[0]);
+#endif
 }
 
 #ifdef ARBALEST_ONNX

@@ -265,6 +265,37 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   }
 }
 
+TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
+  std::string w = "0.1", r = "0.3";
+  for (int i = 1; i < 8 * 16; ++i) w += fmt::format(", {}", 0.1 * (i % 7 - 3));
+  for (int i = 1; i < 8 * 2; ++i) r += fmt::format(", {}", 0.1 * (i % 5 - 2));
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nown () => (float loss)\n<float[1, 8, 16] w = {" +
+          w + "}, float[1, 8, 2] r = {" + r +
+          "}>\n{\n"
+          "image, label = arbalest.Prefetch <source = \"glyphs:?train=32&test=32&size=16\", batch = 8> ()\n"
+          "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+          "rows = Reshape <shape = [0, 16, 16]> (x)\n"
+          "steps = Transpose <perm = [1, 0, 2]> (rows)\n"
+          "y, last = LSTM (steps, w, r)\n"
+          "h = Squeeze <axes = [0]> (last)\n"
+          "logits = arbalest.Linear <units = 10> (h)\n"
+          "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+          "trained = arbalest.Train <lr = 0.1> (loss)\n"
+          "report = arbalest.Validate (trained, loss)\n}\n",
+      "own.onnxtxt", builtin_ops());
+  const Graph model = export_model(graph, on_cpus(), {});
+  REQUIRE(count_ops(model, "LSTM") == 1);
+  CHECK(int_attribute(*model.find_op("LSTM"), "hidden_size") == 2);
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  CHECK(largest(expected.values) > 0.01);
+  for (size_t i = 0; i < found.size(); ++i) {
+    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
+  }
+}
+
 TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs") {
   TinyNet net;
   net.layers =

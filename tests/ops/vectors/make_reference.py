@@ -38,8 +38,8 @@ def plain(array):
     return stated | ({"type": "bool"} if np.asarray(array).dtype == bool else {})
 
 
-def case(name, op, function, inputs, attributes=None, labels=(), gradients=True, differentiable=None):
-    """`function` maps the inputs to one output or a tuple of them; gradients flow back from the first."""
+def case(name, op, function, inputs, attributes=None, labels=(), gradients=True, differentiable=None, gradient_of=0):
+    """`function` maps the inputs to one output or a tuple of them; gradients flow back from output `gradient_of`."""
     arrays = [jnp.asarray(x) for x in inputs]
     outputs = function(*arrays)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -54,11 +54,12 @@ def case(name, op, function, inputs, attributes=None, labels=(), gradients=True,
             for i, value in zip(chosen, wrt):
                 full[i] = value
             found = function(*full)
-            return found[0] if isinstance(found, tuple) else found
+            return found[gradient_of] if isinstance(found, tuple) else found
 
-        back = jnp.asarray(draw(*outputs[0].shape, low=-1, high=1))
+        back = jnp.asarray(draw(*outputs[gradient_of].shape, low=-1, high=1))
         _, pull = jax.vjp(first, *[arrays[i] for i in chosen])
         entry["output_gradient"] = plain(back)
+        entry |= {"gradient_of": gradient_of} if gradient_of else {}
         entry["input_gradients"] = {str(i): plain(g) for i, g in zip(chosen, pull(back))}
     cases.append(entry)
 
@@ -661,25 +662,26 @@ def add_recurrent():
 
     lengths = np.array([4, 2, 3])
     steps, samples, features, hidden = 4, 3, 2, 5
-    for name, op, step, gates, activations, options, inputs in [
+    for name, op, step, gates, activations, options, inputs, gradient_of in [
             ("RNN, two directions", "RNN", rnn_step, 1, [jax.nn.relu, jnp.tanh],
-             {"direction": "bidirectional", "activations": ["Relu", "Tanh"]}, 4),
-            ("GRU, backwards", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"direction": "reverse"}, 4),
-            ("GRU, reset after the product", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"linear_before_reset": 1}, 6),
+             {"direction": "bidirectional", "activations": ["Relu", "Tanh"]}, 4, 0),
+            ("GRU, backwards", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"direction": "reverse"}, 4, 1),
+            ("GRU, reset after the product", "GRU", gru_step, 3, [sigmoid, jnp.tanh], {"linear_before_reset": 1}, 6, 0),
             ("GRU, reset after the product, no state before", "GRU", gru_step, 3, [sigmoid, jnp.tanh],
-             {"linear_before_reset": 1, "hidden_size": hidden}, 4),
-            ("LSTM", "LSTM", lstm_step, 4, [sigmoid, jnp.tanh, jnp.tanh], {}, 3),
+             {"linear_before_reset": 1, "hidden_size": hidden}, 4, 0),
+            ("LSTM", "LSTM", lstm_step, 4, [sigmoid, jnp.tanh, jnp.tanh], {}, 3, 2),
             ("LSTM, coupled gates, backwards", "LSTM", lstm_step, 4, [sigmoid, jax.nn.softplus, jax.nn.soft_sign],
-             {"direction": "reverse", "input_forget": 1, "activations": ["Sigmoid", "Softplus", "Softsign"]}, 5),
+             {"direction": "reverse", "input_forget": 1, "activations": ["Sigmoid", "Softplus", "Softsign"]}, 5, 1),
             ("LSTM, all operands, samples first, two directions", "LSTM", lstm_step, 4,
-             [sigmoid, jnp.tanh, jnp.tanh] * 2, {"direction": "bidirectional", "layout": 1}, 8)]:
+             [sigmoid, jnp.tanh, jnp.tanh] * 2, {"direction": "bidirectional", "layout": 1}, 8, 0)]:
         directions = 2 if options.get("direction") == "bidirectional" else 1
         state = (samples, directions, hidden) if options.get("layout") else (directions, samples, hidden)
         shapes = [(samples, steps, features) if options.get("layout") else (steps, samples, features),
                   (directions, gates * hidden, features), (directions, gates * hidden, hidden),
                   (directions, 2 * gates * hidden), None, state, state, (directions, 3 * hidden)]
         operands = [draw(*shape, low=-1, high=1) if shape else lengths for shape in shapes[:inputs]]
-        case(name, op, layer(step, activations, options), operands, options, labels=[4])
+        case(name, op, layer(step, activations, options), operands, options, labels=[4],
+             gradient_of=gradient_of)
 
 
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,

@@ -111,7 +111,7 @@ void check_case(TestDevice& device, const Json& json, DataType floating) {
   if (json.contains("output_gradient")) {
     std::vector<ValueId> wanted;
     for (const auto& [input, gradient] : given.items()) wanted.push_back(operands[std::stoul(input)]);
-    gradients = add_gradients_for(graph, graph.outputs[0], wanted);
+    gradients = add_gradients_for(graph, graph.outputs[json.value("gradient_of", size_t{0})], wanted);
     inputs.emplace("output_gradient", tensor_of(json.at("output_gradient"), floating));
   }
   make_runnable(graph);

@@ -10,6 +10,7 @@
 
 #include "graph/constants.h"
 #include "ops/shape/cut.h"
+#include "passes/fuse/index_box.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -72,6 +73,10 @@ class MoveSimplification {
       : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
 
   void run() {
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (rewriter_.is(n, "GatherND")) cut_box(n);
+      if (rewriter_.is(n, "ScatterND")) replace_box(n);
+    }
     for (NodeId n = rewriter_.count(); n-- > 0;) drop_unread(n);
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
       if (rewriter_.node(n).inputs.empty()) continue;
@@ -97,6 +102,52 @@ class MoveSimplification {
       return input != kNone && rewriter_.value(input).role == Role::Parameter;
     });
     if (unread && !parameter && !node.op->side_effect) rewriter_.remove(id);
+  }
+
+  // GatherND of a box is a Slice.
+  void cut_box(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    if (int_attribute(node, "batch_dims") != 0) return;
+    const ValueId x = node.inputs[0], y = node.outputs[0];
+    const auto box = box_of(graph_, node.inputs[1], rewriter_.shape(x));
+    if (!box) return;
+    Ints ends = box->first;
+    for (size_t axis = 0; axis < ends.size(); ++axis) ends[axis] += box->count[axis];
+    rewriter_.become(id, "Slice", {x}, {y}, {{"starts", box->first}, {"ends", ends}});
+  }
+
+  // ScatterND into a box is the updates with what lies around them, axis by axis from the last one on.
+  void replace_box(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    if (string_attribute(node, "reduction") != "none") return;
+    const ValueId x = node.inputs[0], y = node.outputs[0];
+    const Shape shape = rewriter_.shape(x);
+    const auto box = box_of(graph_, node.inputs[1], shape);
+    if (!box) return;
+    ValueId inside = node.inputs[2];
+    size_t first_partial = 0;
+    while (first_partial < shape.size() && box->whole(shape, first_partial)) ++first_partial;
+    if (first_partial == shape.size()) return rewriter_.become(id, "Identity", {inside}, {y}, {});
+    const std::string name = rewriter_.value(y).name;
+    for (size_t axis = shape.size(); axis-- > first_partial;) {
+      if (box->whole(shape, axis)) continue;
+      const auto around = [&](int64_t begin, int64_t end) {  // along this axis, within the box along those before it
+        Ints starts(box->first.begin(), box->first.begin() + int64_t(axis)), ends = starts, axes;
+        for (size_t i = 0; i < axis; ++i) ends[i] += box->count[i];
+        starts.push_back(begin);
+        ends.push_back(end);
+        for (size_t i = 0; i <= axis; ++i) axes.push_back(int64_t(i));
+        return rewriter_.add_before(id, "Slice", name + ".around", {x},
+                                    {{"starts", starts}, {"ends", ends}, {"axes", axes}});
+      };
+      const int64_t begin = box->first[axis], end = begin + box->count[axis];
+      std::vector<ValueId> parts;
+      if (begin > 0) parts.push_back(around(0, begin));
+      parts.push_back(inside);
+      if (end < shape[axis]) parts.push_back(around(end, shape[axis]));
+      if (axis == first_partial) return rewriter_.become(id, "Concat", parts, {y}, {{"axis", int64_t(axis)}});
+      inside = rewriter_.add_before(id, "Concat", name + ".inside", parts, {{"axis", int64_t(axis)}});
+    }
   }
 
   // Gather of a constant index, or of several that are equally far from each other.

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <tuple>
+
 #include "tests/passes/in_double.h"
 #include "tests/passes/passes_fixture.h"
 
@@ -82,6 +84,70 @@ TEST_CASE("Gather of other indices stays") {
                                       "y = Gather <axis = 2> (wide, most)\n" +
                                       kFlat);
   CHECK(gathers(graph) == 2);
+}
+
+// Indices i of the box of `wide`, of all samples, as exporters write them for wide[:, row:row+rows, column:].
+std::string box(int row, int rows, int column, int columns) {
+  std::string text = "batch = Shape <start = 0, end = 1> (wide)\ncount = Squeeze <axes = [0]> (batch)\n" +
+                     constant("zero", "value_int = 0") + constant("one", "value_int = 1") +
+                     "r = Range (zero, count, one)\nr3 = Reshape <shape = [-1, 1, 1]> (r)\n" +
+                     constant("rest", fmt::format("value_ints = [{}, {}]", rows, columns)) +
+                     "extents = Concat <axis = 0> (batch, rest)\n";
+  for (const auto& [name, first, end, shape] :
+       {std::tuple("s", row, row + rows, "[-1, 1]"), std::tuple("t", column, column + columns, "[-1]")}) {
+    text += constant(fmt::format("{}first", name), fmt::format("value_int = {}", first)) +
+            constant(fmt::format("{}end", name), fmt::format("value_int = {}", end)) +
+            fmt::format("{0} = Range ({0}first, {0}end, one)\n{0}3 = Reshape <shape = {1}> ({0})\n", name, shape);
+  }
+  for (const char* name : {"r", "s", "t"}) {
+    text += fmt::format("{0}e = Expand ({0}3, extents)\n{0}u = Unsqueeze <axes = [-1]> ({0}e)\n", name);
+  }
+  return text + "i = Concat <axis = -1> (ru, su, tu)\n";
+}
+
+TEST_CASE("GatherND and ScatterND of a box, as exporters write slices, move elements without indices") {
+  const auto counted = [](const Graph& graph) {
+    return count_all(graph, {"GatherND", "arbalest.GatherNDGrad", "ScatterND", "arbalest.ScatterNDGrad"});
+  };
+  const std::string replaced = "half = Mul (part, part)\ny = ScatterND (wide, i, half)\n";
+  const auto part = [](int row, int rows, int column, int columns) {
+    return box(row, rows, column, columns) +
+           fmt::format("part = Slice <starts = [{}, {}], ends = [{}, {}], axes = [1, 2]> (wide)\n", row, column,
+                       row + rows, column + columns);
+  };
+  for (const auto& [row, rows, column, columns] :
+       {std::tuple(0, 9, 0, 12), std::tuple(1, 8, 2, 10), std::tuple(0, 9, 3, 4), std::tuple(2, 3, 0, 12),
+        std::tuple(2, 5, 1, 10)}) {
+    INFO(fmt::format("{} {} {} {}", row, rows, column, columns));
+    const Graph scattered = same_as_without(kWide + part(row, rows, column, columns) + replaced + kFlat);
+    CHECK(counted(scattered) == 0);
+    const Graph gathered =
+        same_as_without(kWide + box(row, rows, column, columns) + "y = GatherND (wide, i)\n" + kFlat);
+    CHECK(counted(gathered) == 0);
+  }
+  // More indices than are computed when the graph is read: 18 MB.
+  const std::string large = kTokens +
+                            "many = Tile <repeats = [1, 90, 1]> (tokens)\n"
+                            "wide = arbalest.Linear <units = 240, axis = -1> (many)\n" +
+                            part(1, 809, 3, 237) + replaced +
+                            "m = ReduceMean <axes = [1], keepdims = 0> (y)\nh = Flatten (m)\n" + kHead;
+  CHECK(counted(program_of(large).training().graph) == 0);
+  // Other places than a box, and a box in which updates are added.
+  const std::string rows = kWide + "turned = Transpose <perm = [1, 0, 2]> (wide)\n";
+  const auto at = [](const char* numbers) {
+    return constant("j", fmt::format("value_ints = {}", numbers)) + "i = Reshape <shape = [-1, 1]> (j)\n";
+  };
+  const std::string two = "part = Slice <starts = [0], ends = [2], axes = [0]> (turned)\n";
+  const std::string end = "y = Transpose <perm = [1, 0, 2]> (z)\n" + kFlat;
+  const std::string put = two + "z = ScatterND (turned, i, part)\n" + end;
+  for (const char* apart : {"[0, 2]", "[4, 3]", "[3, 3]"}) {
+    CHECK(counted(program_of(rows + at(apart) + put).training().graph) > 0);
+  }
+  for (const char* together : {"[3, 4]", "[-2, -1]", "[-9, -8]"}) {
+    CHECK(counted(same_as_without(rows + at(together) + put)) == 0);
+  }
+  const std::string added = two + "z = ScatterND <reduction = \"add\"> (turned, i, part)\n" + end;
+  CHECK(counted(program_of(rows + at("[3, 4]") + added).training().graph) > 0);
 }
 
 TEST_CASE("parts that are taken out of one tensor give it their gradients in one copy") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -85,20 +86,26 @@ void parallel_for(int64_t count, int64_t work, const F& f) {
   run_parts(count, work, part, &f);
 }
 
-// Σ term(i) over 0 … count − 1. Sums in lanes, which a compiler keeps in vector registers, are added up at the end: the
-// order depends on `count` alone.
-template <typename Sum, typename Term>
-Sum sum_in_lanes(int64_t count, const Term& term) {
-  constexpr int64_t kLanes = 64 / int64_t(sizeof(Sum));
-  Sum lane[kLanes] = {};
+// term(i) over 0 … count − 1, combined from `start` on. Results in lanes, which a compiler keeps in vector registers,
+// are combined at the end: the order depends on `count` alone.
+template <typename Value, typename Combine, typename Term>
+Value combine_in_lanes(int64_t count, Value start, const Combine& combine, const Term& term) {
+  constexpr int64_t kLanes = 64 / int64_t(sizeof(Value));
+  Value lane[kLanes];
+  std::fill(lane, lane + kLanes, start);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) lane[l] += term(i + l);
+    for (int64_t l = 0; l < kLanes; ++l) lane[l] = combine(lane[l], term(i + l));
   }
-  for (int64_t l = 0; i < count; ++i, ++l) lane[l] += term(i);
-  Sum sum = 0;
-  for (const Sum part : lane) sum += part;
-  return sum;
+  for (int64_t l = 0; i < count; ++i, ++l) lane[l] = combine(lane[l], term(i));
+  for (const Value part : lane) start = combine(start, part);
+  return start;
+}
+
+// Σ term(i) over 0 … count − 1.
+template <typename Sum, typename Term>
+Sum sum_in_lanes(int64_t count, const Term& term) {
+  return combine_in_lanes(count, Sum(0), std::plus<Sum>(), term);
 }
 
 // Elements of input i; nullptr if it is left out.

@@ -10,7 +10,7 @@
 
 #include "graph/constants.h"
 #include "ops/shape/cut.h"
-#include "passes/fuse/index_box.h"
+#include "ops/indexing/index_box.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 

@@ -73,19 +73,26 @@ std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) 
     T* y = output<T>(context, 0);
     with_step(v.step, [=](auto step) {
       for_each_vector(v, [=](int64_t first) {
-        W largest = widen(x[first]);
-        for (int64_t k = 1; k < v.length; ++k) largest = std::max(largest, widen(x[first + k * step]));
+        const W largest = combine_in_lanes(
+            v.length, widen(x[first]), [](W a, W b) { return a < b ? b : a; },
+            [=](int64_t k) { return widen(x[first + k * step]); });
+        constexpr bool kKeeps = !kLogarithm && std::is_same_v<T, W>;  // exponentials, in y
         W part[kPart], sum = 0;
         for (int64_t begin = 0; begin < v.length; begin += kPart) {
           const int64_t count = std::min(kPart, v.length - begin), at = first + begin * step;
           for (int64_t k = 0; k < count; ++k) part[k] = elementwise::exp(widen(x[at + k * step]) - largest);
           sum += sum_in_lanes<W>(count, [&part](int64_t k) { return part[k]; });
+          if constexpr (kKeeps) {
+            for (int64_t k = 0; k < count; ++k) y[at + k * step] = part[k];
+          }
         }
         const W log_of_sum = std::log(sum);
         ARBALEST_INDEPENDENT
         for (int64_t k = 0; k < v.length; ++k) {
-          const W shifted = widen(x[first + k * step]) - largest;
-          y[first + k * step] = narrow<T>(kLogarithm ? shifted - log_of_sum : elementwise::exp(shifted) / sum);
+          const int64_t i = first + k * step;
+          const W shifted = kKeeps ? W(0) : widen(x[i]) - largest;
+          const W exponential = kKeeps ? widen(y[i]) : elementwise::exp(shifted);
+          y[i] = narrow<T>(kLogarithm ? shifted - log_of_sum : exponential / sum);
         }
       });
     });

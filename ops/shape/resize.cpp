@@ -126,10 +126,42 @@ struct ResizeTerms {
   }
 };
 
+// Source rows are added up first, and then elements of the sum along the innermost axis, whose elements are neighbours.
+// `width`: of a source row.
+template <typename T>
+void resample_rows(const Resampling& r, int64_t width, const T* x, T* y) {
+  using W = Wide<T>;
+  const int axes = r.rank - 1;
+  const AxisTerms& last = r.lists[size_t(r.terms[axes])];
+  const int64_t inner = r.extent[axes];
+  parallel_for(r.count / inner, inner * 8, [=, &r, &last](int64_t begin, int64_t end) {
+    std::vector<W> row(static_cast<size_t>(width));
+    for (int64_t place = begin; place < end; ++place) {
+      const ResizeTerms terms(r, place, axes);
+      std::fill(row.begin(), row.end(), W(0));
+      terms.for_each(axes, [&](int64_t offset, double weight) {
+        for (int64_t i = 0; i < width; ++i) row[size_t(i)] += W(weight) * widen(x[offset + i]);
+      });
+      for (int64_t i = 0; i < inner; ++i) {
+        const auto first = size_t(last.start[size_t(i)]), past = size_t(last.start[size_t(i) + 1]);
+        W sum = terms.total == 0 || first == past ? W(r.outside) : W(0);
+        for (size_t t = first; t < past && terms.total > 0; ++t) sum += W(last.weight[t]) * row[size_t(last.index[t])];
+        y[place * inner + i] = narrow<T>(sum);
+      }
+    }
+  });
+}
+
 // Elements along the innermost axis share their terms if that axis stays as it is.
 template <typename T>
 void resample(const Resampling& r, const T* x, T* y) {
   using W = Wide<T>;
+  if (r.rank > 0 && r.terms[r.rank - 1] >= 0 && r.stride[r.rank - 1] == 1) {
+    constexpr int64_t kWider = 4;  // source rows than this many result's have mostly elements that nothing reads
+    const Ints& places = r.lists[size_t(r.terms[r.rank - 1])].index;
+    const int64_t width = places.empty() ? 0 : *std::max_element(places.begin(), places.end()) + 1;
+    if (width <= kWider * r.extent[r.rank - 1]) return resample_rows(r, width, x, y);
+  }
   constexpr int64_t kRun = 64;
   const bool shared = r.rank > 0 && r.terms[r.rank - 1] < 0;
   const int axes = shared ? r.rank - 1 : r.rank;

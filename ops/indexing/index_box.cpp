@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/fuse/index_box.h"
+#include "ops/indexing/index_box.h"
 
 #include <algorithm>
 #include <cstring>

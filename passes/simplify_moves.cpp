@@ -9,8 +9,8 @@
 #include <set>
 
 #include "graph/constants.h"
-#include "ops/shape/cut.h"
 #include "ops/indexing/index_box.h"
+#include "ops/shape/cut.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -127,7 +127,12 @@ class MoveSimplification {
     ValueId inside = node.inputs[2];
     size_t first_partial = 0;
     while (first_partial < shape.size() && box->whole(shape, first_partial)) ++first_partial;
-    if (first_partial == shape.size()) return rewriter_.become(id, "Identity", {inside}, {y}, {});
+    if (first_partial == shape.size()) {
+      // A parameter that nothing else reads would influence nothing any more.
+      const bool spare = rewriter_.readers(x).size() > 1 || rewriter_.value(x).role == Role::Constant;
+      if (spare) rewriter_.become(id, "Identity", {inside}, {y}, {});
+      return;
+    }
     const std::string name = rewriter_.value(y).name;
     for (size_t axis = shape.size(); axis-- > first_partial;) {
       if (box->whole(shape, axis)) continue;

@@ -56,12 +56,15 @@ bool is_norm(const Node& node) {
   return node.op->domain.empty() && node.op->name.ends_with("Normalization");
 }
 
+// Whether PyTorch's exporters have made up the name.
+bool is_made_up(const std::string& name) {
+  return name.find('/') != name.npos || name.starts_with("onnx::") || name.starts_with("val_");
+}
+
 // Ones and zeros that PyTorch's exporters give to a norm whose module has no scale and bias, or applies them itself,
 // under names of their own: "/norm/Constant_1_output_0", "val_26".
 bool is_neutral(const GraphSource& source, const Value& value) {
-  const bool made_up =
-      value.name.find('/') != value.name.npos || value.name.starts_with("onnx::") || value.name.starts_with("val_");
-  if (source.producer != "pytorch" || !made_up || value.type.dtype != DataType::Float32) return false;
+  if (source.producer != "pytorch" || !is_made_up(value.name) || value.type.dtype != DataType::Float32) return false;
   const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
   return std::all_of(numbers, numbers + value.type.elements(),
                      [&](float each) { return each == numbers[0] && (each == 0 || each == 1); });
@@ -238,18 +241,21 @@ void read_uncast(Graph& graph) {
   erase_nodes(graph, gone);
 }
 
-// Zeros that an exporter writes for the state before a recurrent layer's first step, one for each sample of a batch.
+// Zeros that an exporter writes for the state before a recurrent layer's first step, one for each sample of a batch. A
+// state that is learned is one for all samples.
 void leave_out_zero_states(Graph& graph) {
-  const auto is_zeros = [&](ValueId id) {
+  const auto is_zeros = [&](ValueId id, size_t samples) {
     const Value& value = graph.values[size_t(id)];
-    if (!is_stored(value) || value.type.dtype != DataType::Float32) return false;
+    if (!is_stored(value) || value.type.dtype != DataType::Float32 || value.type.shape.size() != 3) return false;
+    if (value.type.shape[samples] == 1 && !is_made_up(value.name)) return false;
     const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
     return std::all_of(numbers, numbers + value.type.elements(), [](float each) { return each == 0; });
   };
   for (Node& node : graph.nodes) {
     if (!is_recurrent(node)) continue;
     for (size_t i = kInitialH; i <= kInitialC && i < node.inputs.size(); ++i) {
-      if (node.inputs[i] != kNone && is_zeros(node.inputs[i])) node.inputs[i] = kNone;
+      const size_t samples = int_attribute(node, "layout") == 1 ? 0 : 1;
+      if (node.inputs[i] != kNone && is_zeros(node.inputs[i], samples)) node.inputs[i] = kNone;
     }
   }
 }

@@ -57,18 +57,21 @@ std::optional<Along> part_of(const Graph& graph, ValueId indices, size_t axis) {
   Shape column = graph.values[size_t(part)].type.shape;
   if (column.back() != 1) return std::nullopt;
   const Node* node = producer_of(graph, part);
-  if (is(node, "Unsqueeze")) {
+  const bool unsqueezed = is(node, "Unsqueeze");
+  if (unsqueezed) {
     const Shape& before = graph.values[size_t(node->inputs[0])].type.shape;
     if (before != Shape(column.begin(), column.end() - 1)) return std::nullopt;
+    column = before;
     part = node->inputs[0], node = producer_of(graph, part);
   }
-  column.pop_back();
   if (is(node, "Expand")) {
     part = node->inputs[0];
     const Shape& before = graph.values[size_t(part)].type.shape;
-    column.assign(column.size() - std::min(column.size(), before.size()), 1);
+    if (before.size() > column.size()) return std::nullopt;
+    column.assign(column.size() - before.size(), 1);
     column.insert(column.end(), before.begin(), before.end());
   }
+  if (!unsqueezed) column.pop_back();
   const std::optional<Ints> numbers = numbers_of(graph, part);
   return numbers ? std::optional<Along>({*numbers, column}) : std::nullopt;
 }
@@ -79,11 +82,12 @@ std::optional<int64_t> first_of(const Along& along, size_t axis, int64_t count, 
   int64_t inner = 1;
   for (size_t i = axis + 1; i < along.shape.size(); ++i) inner *= along.shape[i];
   const int64_t first = along.indices[0] + (along.indices[0] < 0 ? extent : 0);
+  if (first < 0 || first > extent - count) return std::nullopt;
   for (size_t i = 0; i < along.indices.size(); ++i) {
     const int64_t index = along.indices[i] + (along.indices[i] < 0 ? extent : 0);
     if (index != first + int64_t(i) / inner % count) return std::nullopt;
   }
-  return first >= 0 && first + count <= extent ? std::optional(first) : std::nullopt;
+  return first;
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ std::vector<std::string> activations_of(const Node& node) {
   }
   if (given.empty()) return all;
   if (given.size() != all.size()) {
-    fail(node, fmt::format("attribute 'activations' names {} functions; expected {}, for {} gates of {} directions",
-                           given.size(), all.size(), recurrence.activations.size(), directions_of(node)));
+    fail(node, fmt::format("attribute 'activations' has {} names; expected {}, as of {} in each direction",
+                           given.size(), all.size(), fmt::join(recurrence.activations, ", ")));
   }
   for (const std::string& name : given) {
     const bool known = std::find(kActivations.begin(), kActivations.end(), name) != kActivations.end();

@@ -156,7 +156,7 @@ void resample_rows(const Resampling& r, int64_t width, const T* x, T* y) {
 template <typename T>
 void resample(const Resampling& r, const T* x, T* y) {
   using W = Wide<T>;
-  if (r.rank > 0 && r.terms[r.rank - 1] >= 0 && r.stride[r.rank - 1] == 1) {
+  if (r.rank > 1 && r.terms[r.rank - 1] >= 0 && r.stride[r.rank - 1] == 1) {
     constexpr int64_t kWider = 4;  // source rows than this many result's have mostly elements that nothing reads
     const Ints& places = r.lists[size_t(r.terms[r.rank - 1])].index;
     const int64_t width = places.empty() ? 0 : *std::max_element(places.begin(), places.end()) + 1;
@@ -246,6 +246,7 @@ std::vector<ResizeCase> resize_cases(bool resize) {
        {1, 3, 9, 8},
        {{"scales", Floats{1, 1, 0.4, 0.5}}, {"mode", "linear"}, {"antialias", int64_t{1}}}},
       {"cubic", {1, 2, 4, 5}, {{"scales", Floats{1, 1, 1.7, 2}}, {"mode", "cubic"}, {"exclude_outside", int64_t{1}}}},
+      {"rows of which little is left", {1, 2, 3, 40}, {{"scales", Floats{1, 1, 1, 0.1}}, {"mode", "linear"}}},
       {"vectors", {6}, {{"scales", Floats{2.5}}, {"mode", "linear"}, {"coordinate_transformation_mode", "asymmetric"}}},
       {"a region",
        {1, 1, 4, 4},

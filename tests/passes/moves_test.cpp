@@ -132,11 +132,32 @@ TEST_CASE("GatherND and ScatterND of a box, as exporters write slices, move elem
                             part(1, 809, 3, 237) + replaced +
                             "m = ReduceMean <axes = [1], keepdims = 0> (y)\nh = Flatten (m)\n" + kHead;
   CHECK(counted(program_of(large).training().graph) == 0);
-  // Other places than a box, and a box in which updates are added.
-  const std::string rows = kWide + "turned = Transpose <perm = [1, 0, 2]> (wide)\n";
   const auto at = [](const char* numbers) {
     return constant("j", fmt::format("value_ints = {}", numbers)) + "i = Reshape <shape = [-1, 1]> (j)\n";
   };
+  // As many, of other places: the indices of both axes are those of the last one.
+  const std::string square =
+      kTokens +
+      "many = Tile <repeats = [1, 160, 1]> (tokens)\nwide = arbalest.Linear <units = 1440, axis = -1> (many)\n"
+      "turned = Transpose <perm = [1, 2, 0]> (wide)\n" +
+      constant("zero", "value_int = 0") + constant("one", "value_int = 1") + constant("end", "value_int = 1440") +
+      constant("all", "value_ints = [1440, 1440, 1]") + "r = Range (zero, end, one)\n";
+  const std::string picked =
+      "first = Expand (a, all)\nsecond = Expand (b, all)\ni = Concat <axis = -1> (first, second)\n"
+      "z = GatherND (turned, i)\nm = ReduceMean <axes = [0], keepdims = 0> (z)\nh = Transpose <perm = [1, 0]> (m)\n" +
+      kHead;
+  const std::string column = "Reshape <shape = [-1, 1]> (r)\n", row = "Reshape <shape = [1, -1, 1]> (r)\n";
+  CHECK(counted(program_of(square + "a = Reshape <shape = [-1, 1, 1]> (r)\nb = " + row + picked).training().graph) ==
+        0);
+  CHECK(counted(program_of(square + "a = " + column + "b = " + row + picked).training().graph) > 0);
+  // A parameter of which nothing is left.
+  const std::string lost =
+      "flat = Flatten (x)\nu = Slice <starts = [0], ends = [4], axes = [0]> (flat)\n" + at("[0, 1, 2, 3]") +
+      "p = ScatterND (w, i, u)\ns = ReduceMean <axes = [0], keepdims = 0> (p)\nh = Add (flat, s)\n" + kHead +
+      "#initial float[4, 72] w = {" + numbers(288) + "}";
+  CHECK(counted(same_as_without(lost)) > 0);
+  // Other places than a box, and a box in which updates are added.
+  const std::string rows = kWide + "turned = Transpose <perm = [1, 0, 2]> (wide)\n";
   const std::string two = "part = Slice <starts = [0], ends = [2], axes = [0]> (turned)\n";
   const std::string end = "y = Transpose <perm = [1, 0, 2]> (z)\n" + kFlat;
   const std::string put = two + "z = ScatterND (turned, i, part)\n" + end;

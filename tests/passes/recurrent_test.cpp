@@ -79,13 +79,15 @@ TEST_CASE("a recurrent layer that cannot be is refused") {
     CHECK_MESSAGE(text.find(part) != text.npos, text, "\nhas no: ", part);
   };
   has(refusal("LSTM", 3, ""),
-      "input 'R' is float[1,12,4]; expected float[1,16,4], for 4 gates and states of 4 elements, as the last axis of 'R' has");
+      "input 'R' is float[1,12,4]; expected float[1,16,4], for 4 gates and states of 4 elements, as the last axis of "
+      "'R' has");
   has(refusal("GRU", 3, "hidden_size = 5"),
       "expected float[1,15,5], for 3 gates and states of 5 elements, as 'hidden_size' says");
   has(refusal("GRU", 3, "direction = \"bidirectional\""), "expected float[2,12,4]");
   has(refusal("RNN", 1, "direction = \"backward\""),
       "attribute 'direction' is \"backward\"; expected one of forward, reverse");
-  has(refusal("RNN", 1, "activations = [\"Tanh\", \"Tanh\"]"), "'activations' names 2 functions; expected 1");
+  has(refusal("RNN", 1, "activations = [\"Tanh\", \"Tanh\"]"),
+      "'activations' has 2 names; expected 1, as of Tanh in each direction");
   has(refusal("RNN", 1, "activations = [\"Elu\"]"), "'activations' names 'Elu'; expected Relu, Sigmoid");
   has(refusal("RNN", 1, "clip = 2.0"), "attribute 'clip' is not supported");
   has(refusal("RNN", 1, "layout = 2"), "attribute 'layout' is 2");

@@ -83,7 +83,8 @@ int command_export(const ExportCommandOptions& options) {
     std::string text;
     for (const ValueId id : values) {
       const Value& value = model.values[size_t(id)];
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", printable(value.name), to_string(value.declared.value_or(value.type)));
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", printable(value.name),
+                          to_string(value.declared.value_or(value.type)));
     }
     return text;
   };

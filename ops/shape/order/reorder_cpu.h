@@ -16,14 +16,14 @@ void reorder(const Reordering& order, const T* x, T* y) {
     if (count > 0 && y != x) std::memcpy(y, x, size_t(count) * sizeof(T));
     return;
   }
-  constexpr int64_t kTile = 64;
+  constexpr int64_t kRows = 8;
   parallel_for(order.batch, matrix * 2, [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const T* from = x + n * matrix;
       T* to = y + n * matrix;
-      // Tiles whose elements stay in the first cache from one of their columns to the next.
-      for (int64_t first_row = 0; first_row < rows; first_row += kTile) {
-        const int64_t past_row = std::min(rows, first_row + kTile);
+      // Few rows at a time: if they are a multiple of 4096 bytes apart, all of them share one set of the first cache.
+      for (int64_t first_row = 0; first_row < rows; first_row += kRows) {
+        const int64_t past_row = std::min(rows, first_row + kRows);
         for (int64_t column = 0; column < columns; ++column) {
           for (int64_t row = first_row; row < past_row; ++row) to[column * rows + row] = from[row * columns + column];
         }

@@ -27,7 +27,7 @@ const TensorType& check_norm_operands(InferContext& context, size_t x, size_t fi
   return type;
 }
 
-void check_momentum(InferContext& context) {
+void check_norm_momentum(InferContext& context) {
   const double momentum = float_attribute(context.node(), "momentum");
   if (!(momentum >= 0 && momentum <= 1)) {
     context.fail(fmt::format("attribute 'momentum' is {}; expected 0 to 1", momentum));
@@ -37,7 +37,7 @@ void check_momentum(InferContext& context) {
 void infer_onnx_norm(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
   positive_float(context.node(), "epsilon");
-  check_momentum(context);
+  check_norm_momentum(context);
   flag_attribute(context.node(), "correction");
   if (int_attribute(context.node(), "spatial") != 1) {
     context.fail("attribute 'spatial' is not 1; expected statistics of a channel, as opset 9 and later have them");
@@ -92,7 +92,7 @@ void check_norm_partials(InferContext& context, size_t index, const TensorType& 
 void infer_norm_training(InferContext& context) {
   const TensorType x = check_norm_operands(context, 0, 1, 4);
   positive_float(context.node(), "epsilon");
-  check_momentum(context);
+  check_norm_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
   check_norm_partials(context, BatchNormInput::Partials, x);
@@ -104,7 +104,7 @@ void infer_norm_statistics(InferContext& context) {
   using In = BatchNormStatisticsInput;
   const TensorType x = check_norm_operands(context, In::X, In::Mean, In::Variance);
   positive_float(context.node(), "epsilon");
-  check_momentum(context);
+  check_norm_momentum(context);
   flag_attribute(context.node(), "correction");
   check_norm_partials(context, In::Partials, x);
   for (size_t i = 0; i < 4; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});

@@ -104,8 +104,9 @@ OneThread::OneThread() : before_(1) {}
 OneThread::~OneThread() = default;
 #endif
 
-bool is_small(double operations) {
-  return operations < 4e6;  // some 50 µs of one core
+ThreadChoice::ThreadChoice(double operations, bool deterministic)
+    : alone(operations < 4e6), divides(deterministic && !alone) {  // 4e6: some 50 µs of one core
+  if (alone) one_.emplace();
 }
 
 OnednnKernel::OnednnKernel(bool alone) : alone_(alone), stream_(cpu_engine()) {}

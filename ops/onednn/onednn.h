@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <dnnl.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -64,8 +65,16 @@ class OneThread {
   int before_;
 };
 
-// Whether so many additions and multiplications take longer on several threads, which have to wake up first.
-bool is_small(double operations);
+// The threads of a kernel with so many additions and multiplications, stated before its primitives are made. Few
+// operations take longer on several threads, which have to wake up first.
+struct ThreadChoice {
+  ThreadChoice(double operations, bool deterministic);
+  const bool alone;    // all on the thread that calls run(): primitives are made for one while this lives
+  const bool divides;  // in pieces that do not depend on the number of threads
+
+ private:
+  std::optional<OneThread> one_;
+};
 
 class OnednnKernel final : public Kernel {
  public:

@@ -74,24 +74,23 @@ std::vector<OnednnProduct> pieces_of(const OnednnProduct& whole) {
 std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
                                       int64_t a_input, int64_t b_input, int64_t bias_columns, bool deterministic) try {
   using Primitive = dnnl::matmul;
-  const bool small = onednn::is_small(operations_of(dims_of(a).back(), dims_of(y)));
+  const onednn::ThreadChoice threads(operations_of(dims_of(a).back(), dims_of(y)), deterministic);
   std::optional<onednn::OneThread> one;
-  if (small || deterministic) one.emplace();
-  const bool divides = deterministic && !small;
-  auto kernel = std::make_unique<OnednnKernel>(small);
+  if (threads.divides) one.emplace();
+  auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::Desc bias =
       bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
   const OnednnProduct whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(2, bias),
                                kernel->output(0, y)};
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
-  for (const OnednnProduct& piece : divides ? pieces_of(whole) : std::vector{whole}) {
+  for (const OnednnProduct& piece : threads.divides ? pieces_of(whole) : std::vector{whole}) {
     const auto desc = onednn::make_matmul(piece.a.desc, piece.b.desc, piece.bias.desc, piece.y.desc);
     if (onednn::is_reference(desc)) return nullptr;
     Arguments arguments = {{DNNL_ARG_SRC, piece.a}, {DNNL_ARG_WEIGHTS, piece.b}, {DNNL_ARG_DST, piece.y}};
     if (bias_columns) arguments.emplace_back(DNNL_ARG_BIAS, piece.bias);
     pieces.emplace_back(desc, std::move(arguments));
   }
-  if (divides) {
+  if (threads.divides) {
     kernel->add_pieces<Primitive>(std::move(pieces));
   } else {
     kernel->add<Primitive>(pieces.front().first, std::move(pieces.front().second));

@@ -31,7 +31,7 @@ struct ColumnWalk {
   SumAxes axes;
   int64_t step = 1;
 
-  explicit ColumnWalk(const SumAxes& walk) : axes(walk) {
+  explicit ColumnWalk(const SumAxes& sums) : axes(sums) {
     constexpr int64_t kFew = 64;  // more are added up faster in lanes
     if (axes.inner != 1 || axes.reduced.count > kFew || axes.kept.rank == 0) return;
     const int last = --axes.kept.rank;
@@ -87,14 +87,14 @@ A reduce_vector(const SumAxes& axes, const T* x, A c) {
 // y[kept axes] = the reduction of x over the reduced ones. `centre`: as y; read if the reduction is centred, and may
 // be y itself.
 template <typename Reduction, typename T, typename Out>
-void reduce(const SumAxes& walk, const T* x, const Out* centre, Out* y) {
+void reduce(const SumAxes& sums, const T* x, const Out* centre, Out* y) {
   using A = Accumulator<T>;
-  const ColumnWalk columns_of(walk);
-  const SumAxes& axes = columns_of.axes;
+  const ColumnWalk walk(sums);
+  const SumAxes& axes = walk.axes;
   const A count = static_cast<A>(axes.reduced.count);
   const int64_t blocks = (axes.inner + kColumns - 1) / kColumns;
   parallel_for(axes.kept.count * blocks, axes.reduced.count * std::min(axes.inner, kColumns),
-               [=, &axes, step = columns_of.step](int64_t begin, int64_t end) {
+               [=, &axes, step = walk.step](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    const int64_t kept = i / blocks, first = i % blocks * kColumns;
                    const int64_t columns = std::min(kColumns, axes.inner - first);

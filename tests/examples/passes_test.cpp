@@ -109,9 +109,11 @@ TEST_CASE("small examples train alike in double without each optional pass, thos
 }
 
 TEST_CASE("small examples train alike without each optional pass") {
-  // DenseNet's loss of the fourth step differed by 0.007 without fuse_concats, that of the third by 2e-5. Validation's
-  // differs by 0.031 on some processors.
-  for (const Small& model : small_models()) check_alike(model, on_cpus(), {1e-4, 0.02, 0.05});
+  for (const Small& model : small_models()) {
+    // DenseNet's loss of the fourth step differed by 0.007 without fuse_concats, that of the third by 2e-5.
+    const double later = model.name == std::string_view("densenet121") ? 0.02 : 2e-3;
+    check_alike(model, on_cpus(), {1e-4, later, 0.05});  // some processors differ by 0.031
+  }
 }
 
 TEST_CASE("small examples train alike without each optional pass on GPUs") {

@@ -51,10 +51,10 @@ bool possible(const Convolution& conv) {
   return flat && onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
 }
 
-// Whether a second thread would cost more than it saves.
-bool is_small(const Convolution& conv) {
+// Additions and multiplications.
+double operations_of(const Convolution& conv) {
   const double taps = double(conv.group_channels() * conv.window.kernel[1] * conv.window.kernel[2]);
-  return onednn::is_small(2 * double(conv.batch * conv.filters * pixel_count(conv.out)) * taps);
+  return 2 * double(conv.batch * conv.filters * pixel_count(conv.out)) * taps;
 }
 
 // The most pieces of a batch. Gradients of filters are memory for each piece, and a sum of them all.
@@ -95,16 +95,14 @@ void add_convolution(OnednnKernel& kernel, bool divides,
 
 std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const bool small = is_small(conv), divides = deterministic && !small;
-  std::optional<onednn::OneThread> one;
-  if (small) one.emplace();
+  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
   using Primitive = dnnl::convolution_forward;
-  const std::vector<Part> parts = convolution_parts(conv, divides);
+  const std::vector<Part> parts = convolution_parts(conv, threads.divides);
   const onednn::Desc bias_desc = bias ? onednn::vector_desc(conv.filters, DataType::Float32) : onednn::Desc();
-  const auto descs = primitives_for(conv, parts, divides, bias_desc, onednn::make_convolution,
+  const auto descs = primitives_for(conv, parts, threads.divides, bias_desc, onednn::make_convolution,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>(small);
+  auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand x = kernel->input(0, whole.src), y = kernel->output(0, whole.dst);
   const Operand filters =
@@ -117,7 +115,7 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
     if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias_desc));
     pieces.emplace_back(descs[i], std::move(arguments));
   }
-  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
+  add_convolution<Primitive>(*kernel, threads.divides, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -125,15 +123,13 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
 
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const bool small = is_small(conv), divides = deterministic && !small;
-  std::optional<onednn::OneThread> one;
-  if (small) one.emplace();
+  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
   using Primitive = dnnl::convolution_backward_data;
-  const std::vector<Part> parts = convolution_parts(conv, divides);
-  const auto descs = primitives_for(conv, parts, divides, {}, onednn::make_convolution_backward_data,
+  const std::vector<Part> parts = convolution_parts(conv, threads.divides);
+  const auto descs = primitives_for(conv, parts, threads.divides, {}, onednn::make_convolution_backward_data,
                                     [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>(small);
+  auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand dy = kernel->input(0, whole.dst), dx = kernel->output(0, whole.src);
   const Operand filters =
@@ -145,7 +141,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
                                             {DNNL_ARG_WEIGHTS, filters},
                                             {DNNL_ARG_DIFF_SRC, dx.part(0, first, count)}});
   }
-  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
+  add_convolution<Primitive>(*kernel, threads.divides, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
@@ -154,19 +150,17 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
 // The gradients that pieces give are added in their order.
 std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const bool small = is_small(conv), divides = deterministic && !small;
-  std::optional<onednn::OneThread> one;
-  if (small) one.emplace();
+  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
   using Primitive = dnnl::convolution_backward_weights;
   const onednn::Desc forward_weights = onednn::any_layout(filter_dims(conv), conv.x_type);
   const auto make = [&](const onednn::ConvDescs& descs) {
     return onednn::make_convolution_backward_weights(descs, forward_weights);
   };
-  const std::vector<Part> parts = convolution_parts(conv, divides, kMostSummed);
-  const auto descs = primitives_for(conv, parts, divides, {}, make,
+  const std::vector<Part> parts = convolution_parts(conv, threads.divides, kMostSummed);
+  const auto descs = primitives_for(conv, parts, threads.divides, {}, make,
                                     [](const Primitive::primitive_desc& desc) { return desc.diff_weights_desc(); });
   if (onednn::is_reference(descs.front())) return nullptr;
-  auto kernel = std::make_unique<OnednnKernel>(small);
+  auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
   const Operand x = kernel->input(0, whole.src), dy = kernel->input(1, whole.dst);
   const Operand gradient = kernel->output(0, our_filters(conv, conv.w_type));
@@ -180,7 +174,7 @@ std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool de
                                             {DNNL_ARG_DIFF_DST, dy.part(0, first, count)},
                                             {DNNL_ARG_DIFF_WEIGHTS, gradients.back()}});
   }
-  add_convolution<Primitive>(*kernel, divides, std::move(pieces));
+  add_convolution<Primitive>(*kernel, threads.divides, std::move(pieces));
   if (parts.size() > 1) kernel->sum(gradients, written);
   kernel->finish(written, gradient);
   return kernel;

@@ -56,6 +56,17 @@ std::vector<double> exported_values(const Graph& model, const Logical& input, co
   return run_graph(*device, graph, {{graph.values[size_t(graph.inputs[0])].name, input}}).at(output).values;
 }
 
+// The model computes of `x` what the graph does.
+void check_same_logits(const Graph& graph, const Graph& model) {
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  CHECK(largest(expected.values) > 0.01);
+  for (size_t i = 0; i < found.size(); ++i) {
+    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
+  }
+}
+
 TinyNet normalised() {
   TinyNet net = convolutional(160);
   net.layers =
@@ -256,13 +267,7 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
     if (node.op->name == "BatchNormalization")
       CHECK(node.attributes.find("correction") == nullptr);  // ONNX has no such attribute
   }
-  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
-  const std::vector<double> found = exported_values(model, x, "logits");
-  REQUIRE(found.size() == expected.values.size());
-  CHECK(largest(expected.values) > 0.01);
-  for (size_t i = 0; i < found.size(); ++i) {
-    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
-  }
+  check_same_logits(graph, model);
 }
 
 TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
@@ -287,13 +292,7 @@ TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
   const Graph model = export_model(graph, on_cpus(), {});
   REQUIRE(count_ops(model, "LSTM") == 1);
   CHECK(int_attribute(*model.find_op("LSTM"), "hidden_size") == 2);
-  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
-  const std::vector<double> found = exported_values(model, x, "logits");
-  REQUIRE(found.size() == expected.values.size());
-  CHECK(largest(expected.values) > 0.01);
-  for (size_t i = 0; i < found.size(); ++i) {
-    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
-  }
+  check_same_logits(graph, model);
 }
 
 TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs") {

@@ -110,9 +110,9 @@ TEST_CASE("small examples train alike in double without each optional pass, thos
 
 TEST_CASE("small examples train alike without each optional pass") {
   for (const Small& model : small_models()) {
-    // DenseNet's loss of the fourth step differed by 0.007 without fuse_concats, that of the third by 2e-5.
-    const double later = model.name == std::string_view("densenet121") ? 0.02 : 2e-3;
-    check_alike(model, on_cpus(), {1e-4, later, 0.05});  // some processors differ by 0.031
+    // DenseNet without fuse_concats: 0.007 in the fourth step, and 9e-4 in the second by plain loops.
+    const bool deep = model.name == std::string_view("densenet121");
+    check_alike(model, on_cpus(), {deep ? 3e-4 : 1e-4, deep ? 0.02 : 2e-3, 0.05});  // some processors differ by 0.031
   }
 }
 

@@ -228,6 +228,10 @@ void lower_precision(Graph& graph, ArenaValues& arenas);
 // the backward pass reads are computed again there where that moves fewer bytes.
 void fuse_regions(Graph& graph);
 
+// Regions, and elementwise operators that become regions, read what slices, splits and transpositions make where these
+// would copy it from, and write what a concatenation joins where it would copy it to.
+void fuse_region_moves(Graph& graph);
+
 // Whether the node, which updates the parameters, works element by element: parts of the arenas can then be updated as
 // soon as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need
 // all of them.

@@ -137,6 +137,8 @@ const std::vector<Pass> kPasses = {
     {"fuse_regions", On::Loops, kOptional, [](const ProgramOptions& options) { return options.generated_kernels; },
      on_graph<fuse_regions>,
      "after all that looks for single elementwise operators, and after lower_precision, whose casts it takes in"},
+    {"fuse_region_moves", On::Loops, kOptional, [](const ProgramOptions& options) { return options.generated_kernels; },
+     on_graph<fuse_region_moves>, "after fuse_regions, whose regions it changes, and all that looks for slices"},
     {"delay_gradients", On::Training, kOptional, [](const ProgramOptions& options) { return options.alone; },
      [](const Passage&, Loop& loop) { delay_gradients(loop.graph, loop.arenas); },
      "after all that moves nodes or changes the bytes of their values"},

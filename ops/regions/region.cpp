@@ -44,7 +44,7 @@ RegionStep read_step(const Node& node, const OpRegistry& registry, const std::st
   return step;
 }
 
-DataType result_type(const Node& node, const std::string& name) {
+DataType stated_element(const Node& node, const std::string& name) {
   for (const DataType type : {DataType::Float32, DataType::Bfloat16}) {
     if (name_of(type) == name) return type;
   }
@@ -58,6 +58,22 @@ bool has_rows_of_samples(const TensorType& space) {
   return space.elements() > space.shape[0] * space.shape[innermost_axis(space)];
 }
 
+// Throws if the view reaches over an end of the input's memory.
+void check_view(InferContext& c, const RegionView& view, const TensorType& space) {
+  const int64_t elements = c.input(view.input).elements();
+  int64_t last = view.first;
+  bool inside = view.first >= 0;
+  for (size_t axis = 0; axis < view.strides.size() && inside; ++axis) {
+    const int64_t stride = view.strides[axis], steps = std::max<int64_t>(space.shape[axis] - 1, 0);
+    inside = stride >= 0 && (stride == 0 || steps <= elements / stride);
+    last += inside ? steps * stride : 0;
+  }
+  if (inside && (last < elements || space.elements() == 0)) return;
+  c.fail(
+      fmt::format("attribute 'views' has input {} from element {} by strides [{}]; expected one within its {} elements",
+                  view.input, view.first, fmt::join(view.strides, ", "), elements));
+}
+
 void infer_region(InferContext& c, const OpRegistry& registry) {
   const RegionProgram program = region_program(c.node(), registry);
   TensorType space = stated_type(c.node(), DataType::Float32);
@@ -66,6 +82,12 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
     const TensorType& type = c.input(i);
     if (!is_floating(type.dtype) && type.dtype != DataType::Bool) floating_input(c, i);
     doubles = doubles || type.dtype == DataType::Float64;
+    const auto view = std::find_if(program.views.begin(), program.views.end(),
+                                   [&](const RegionView& each) { return each.input == i; });
+    if (view != program.views.end()) {
+      check_view(c, *view, space);
+      continue;
+    }
     bool fits = type.shape.size() <= space.shape.size();
     for (size_t back = 1; fits && back <= type.shape.size(); ++back) {
       const int64_t own = type.shape[type.shape.size() - back];
@@ -81,11 +103,26 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
     c.fail(fmt::format("{}; sums by sample need two samples, and two rows of each", to_string(space)));
   }
   const std::vector<std::string> types = strings_attribute(c.node(), "types");
+  const size_t before_sums = program.result_outputs();
   for (size_t i = 0; i < c.output_count(); ++i) {
-    TensorType type = i < program.results.size() ? space : sum_type(space, program.sums[i - program.results.size()]);
-    type.dtype = doubles ? DataType::Float64 : result_type(c.node(), types[i]);
+    TensorType type = i < before_sums ? result_type(space, program, i) : sum_type(space, program.sums[i - before_sums]);
+    type.dtype = doubles ? DataType::Float64 : stated_element(c.node(), types[i]);
     c.set_output(i, type);
   }
+}
+
+// Bytes of inputs that their views leave out.
+double bytes_not_viewed(const Graph& graph, const Node& node) {
+  const Shape shape = ints_attribute(node, "shape");
+  const std::vector<int64_t> views = ints_attribute(node, "views");
+  double bytes = 0;
+  for (size_t at = 0; at < views.size(); at += 2 + shape.size()) {
+    const TensorType& type = graph.values[size_t(node.inputs[size_t(views[at])])].type;
+    int64_t viewed = 1;
+    for (size_t axis = 0; axis < shape.size(); ++axis) viewed *= views[at + 2 + axis] == 0 ? 1 : shape[axis];
+    bytes += double(type.elements() - viewed) * double(size_of(type.dtype));
+  }
+  return bytes;
 }
 
 // The kernel that tests hold those of GPUs against: one step after the other, over whole tensors in the workspace.
@@ -95,9 +132,14 @@ class RegionKernel final : public Kernel {
  public:
   RegionKernel(const KernelRequest& request, RegionProgram program)
       : program_(std::move(program)), space_(stated_type(request.node, DataType::Float32)) {
-    for (const TensorType& type : request.inputs) {
-      walks_.push_back(Strided(std::vector<TensorType>{space_, type}));
-      inputs_.push_back(type.dtype);
+    const RegionWalk walk(space_, request.inputs, program_);
+    first_ = walk.first;
+    for (size_t i = 0; i < request.inputs.size(); ++i) {
+      walks_.emplace_back(walk.extents, std::vector{dense(walk.extents), walk.strides[i]});
+      inputs_.push_back(request.inputs[i].dtype);
+    }
+    for (size_t r = 0; r < program_.results.size(); ++r) {
+      goes_.emplace_back(walk.extents, std::vector{dense(walk.extents), walk.strides[program_.inputs + r]});
     }
     for (const TensorType& type : request.outputs) outputs_.push_back(type.dtype);
   }
@@ -111,7 +153,7 @@ class RegionKernel final : public Kernel {
     for (size_t i = 0; i < program_.inputs; ++i) {
       dispatch_element(inputs_[i], [&](auto element) {
         const auto wide = [](auto value) { return W(value); };
-        map_strided(walks_[i], count, wide, values(i), input<decltype(element)>(c, i));
+        map_strided(walks_[i], count, wide, values(i), input<decltype(element)>(c, i) + first_[i]);
       });
     }
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -121,8 +163,12 @@ class RegionKernel final : public Kernel {
       const auto row = std::is_same_v<W, double> ? step.op->element->doubles : step.op->element->floats;
       row(step.numbers.data(), count, values(program_.inputs + s), in, -1);
     }
-    const size_t results = program_.results.size();
-    for (size_t k = 0; k < results; ++k) hand_out(c, k, values(program_.inputs + program_.results[k]), count);
+    const std::vector<RegionProgram::Target> targets = program_.targets();
+    for (size_t r = 0; r < targets.size(); ++r) {
+      hand_out(c, targets[r].output, values(program_.inputs + program_.results[r]), goes_[r],
+               first_[program_.inputs + r], count);
+    }
+    const size_t results = program_.result_outputs();
     for (size_t k = 0; k < program_.sums.size(); ++k) {
       const RegionSum& sum = program_.sums[k];
       const int64_t channels = space_.shape[innermost_axis(space_)], places = sum.by_sample() ? space_.shape[0] : 1;
@@ -131,24 +177,95 @@ class RegionKernel final : public Kernel {
         totals[size_t(i / (count / places) * channels + i % channels)] += double(values(sum.of)[i]);
       }
       for (double& total : totals) total *= sum.scale;
-      hand_out(c, results + k, totals.data(), places * channels);
+      hand_out(c, results + k, totals.data(), Strided({places * channels}, {{1}, {1}}), 0, places * channels);
     }
   }
 
  private:
+  static std::vector<int64_t> dense(const std::vector<int64_t>& extents) {
+    return memory_strides({DataType::Float32, extents});
+  }
+  // Tensor 1 of the walk is where the elements go.
   template <typename From>
-  void hand_out(const KernelContext& c, size_t k, const From* from, int64_t count) const {
+  void hand_out(const KernelContext& c, size_t k, const From* from, const Strided& walk, int64_t first,
+                int64_t count) const {
     dispatch_floating(outputs_[k], [&](auto element) {
       using T = decltype(element);
-      for (int64_t i = 0; i < count; ++i) output<T>(c, k)[i] = narrow<T>(Wide<T>(from[i]));
+      T* to = output<T>(c, k) + first;
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t rest = i, at = 0;
+        for (int axis = walk.rank; axis-- > 0; rest /= walk.extent[axis]) {
+          at += rest % walk.extent[axis] * walk.stride[1][axis];
+        }
+        to[at] = narrow<T>(Wide<T>(from[i]));
+      }
     });
   }
 
   RegionProgram program_;
   TensorType space_;
-  std::vector<Strided> walks_;
+  std::vector<Strided> walks_, goes_;  // by input, and by result
+  std::vector<int64_t> first_;         // as RegionWalk::first
   std::vector<DataType> inputs_, outputs_;
 };
+
+// The gates of a recurrent layer out of one tensor and their gradients into one; halves of channels; a transposition; a
+// row of every second element; concatenations along each axis, between other results, and with sums.
+void add_moved_samples(std::vector<Sample>& samples, const OpRegistry& registry) {
+  using enum DataType;
+  const auto add = [&](std::string name, const TensorType& space, const std::vector<TensorType>& inputs,
+                       RegionProgram program, size_t sums = 0) {
+    program.inputs = inputs.size();
+    const std::vector<DataType> types(program.result_outputs() + sums, Float32);
+    Sample sample{.name = std::move(name), .output_count = int(types.size()), .tolerance = sums == 0 ? 2e-6 : 1e-5};
+    for (const TensorType& input : inputs) sample.inputs.push_back({input, 0.5, 2});
+    sample.attributes = region_attributes(program, space, types);
+    samples.push_back(std::move(sample));
+  };
+  const RegionStep sigmoid{&registry.get("Sigmoid"), {0}}, tanh{&registry.get("Tanh"), {1}};
+  const auto mul = [&](size_t a, size_t b) { return RegionStep{&registry.get("Mul"), {a, b}}; };
+  for (const int64_t width : {5, 8, 64}) {
+    const TensorType space{Float32, {6, width}}, gates{Float32, {6, 4 * width}};
+    const auto gate = [&](size_t input, int64_t place) { return RegionView{input, place * width, {4 * width, 1}}; };
+    add(fmt::format("gates of {}", width), space, {gates, gates, space, gates},
+        {.steps = {sigmoid, tanh, mul(4, 5), mul(2, 3)},
+         .results = {2, 3},
+         .views = {gate(0, 0), gate(1, 2), gate(3, 3)}});
+    add(fmt::format("gradients of gates of {}", width), space, {space, gates, space},
+        {.steps = {{sigmoid.op, {0}}, {tanh.op, {2}}, mul(3, 4), mul(5, 1)},
+         .results = {0, 3, 1, 2, 0},
+         .views = {gate(1, 1)},
+         .concats = {{1, 1, 3}}});
+    add(fmt::format("gradients of gates of {}, and their sums", width), space, {space, gates},
+        {.steps = {{sigmoid.op, {0}}, mul(2, 1)},
+         .results = {0, 1},
+         .sums = {{3, 1}, {2, 1}},
+         .views = {gate(1, 3)},
+         .concats = {{0, 1, 2}}},
+        2);
+  }
+  for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
+    const TensorType space = TensorType{Float32, {2, 8, 3, 5}}.in(layout),
+                     whole = TensorType{Float32, {2, 24, 3, 5}}.in(layout);
+    RegionView view{0, 8 * memory_strides(whole)[1], memory_strides(whole)};
+    for (const size_t axis : {0, 1, 2, 3}) {
+      add(fmt::format("{} channels, joined along axis {}", name_of(layout), axis), space, {whole, space},
+          {.steps = {sigmoid, mul(2, 1)}, .results = {0, 1}, .views = {view}, .concats = {{0, axis, 2}}});
+    }
+    add(fmt::format("{} channels, sums of samples", name_of(layout)), space, {whole, space},
+        {.steps = {sigmoid, mul(2, 1)},
+         .results = {0, 1},
+         .sums = {{3, 0.5, 2}},
+         .views = {view},
+         .concats = {{0, 1, 2}}},
+        1);
+  }
+  const TensorType space{Float32, {4, 6, 16}};
+  add("transposed", space, {{Float32, {6, 4, 16}}, {Float32, {16, 6}}},
+      {.steps = {sigmoid, mul(2, 1)}, .results = {1}, .views = {{0, 0, {16, 64, 1}}, {1, 0, {0, 1, 6}}}});
+  add("every second element", space, {{Float32, {4, 6, 32}}},
+      {.steps = {sigmoid}, .results = {0, 0}, .views = {{0, 1, {192, 32, 2}}}, .concats = {{0, 0, 2}}});
+}
 
 // GELU as PyTorch exports it, with a bias before and both ways out; the gradients of a product with a broadcast factor;
 // a choice; what stands still along inner axes; an odd innermost axis.
@@ -228,13 +345,54 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
     add(name + ": operands of samples, without sums", space, {shape, row, row, scale},
         {.steps = {step("Mul", {0, 1}), step("Add", {4, 2}), step("Mul", {5, 3})}, .results = {2}}, {Float32});
   }
+  add_moved_samples(samples, registry);
   return samples;
 }
 
 }  // namespace
 
+bool is_region_step(const Graph& graph, const Node& node) {
+  const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
+  if (count == 0 || node.inputs.size() < count) return false;
+  const auto is_number = [](DataType type) { return type == DataType::Float32 || type == DataType::Bfloat16; };
+  const bool numbers =
+      std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
+        if (input == kNone) return false;
+        const DataType type = graph.values[size_t(input)].type.dtype;
+        return is_number(type) || type == DataType::Bool;
+      });
+  return numbers && is_number(graph.values[size_t(node.outputs[0])].type.dtype);
+}
+
 bool RegionProgram::sums_by_sample() const {
   return std::any_of(sums.begin(), sums.end(), [](const RegionSum& sum) { return sum.by_sample(); });
+}
+
+std::vector<RegionProgram::Target> RegionProgram::targets() const {
+  std::vector<Target> found;
+  auto concat = concats.begin();
+  for (size_t output = 0; found.size() < results.size(); ++output) {
+    const bool whole = concat == concats.end() || concat->output != output;
+    for (size_t part = 0; part < (whole ? 1 : concat->parts); ++part) {
+      found.push_back({output, part, whole ? nullptr : &*concat});
+    }
+    if (!whole) ++concat;
+  }
+  return found;
+}
+
+size_t RegionProgram::result_outputs() const {
+  size_t count = results.size();
+  for (const RegionConcat& concat : concats) count -= concat.parts - 1;
+  return count;
+}
+
+TensorType result_type(const TensorType& space, const RegionProgram& program, size_t index) {
+  TensorType type = space;
+  for (const RegionConcat& concat : program.concats) {
+    if (concat.output == index) type.shape[concat.axis] *= int64_t(concat.parts);
+  }
+  return type;
 }
 
 TensorType sum_type(const TensorType& space, const RegionSum& sum) {
@@ -273,9 +431,60 @@ Attributes region_attributes(const RegionProgram& program, const TensorType& spa
     attributes.set("scales", std::move(scales));
     if (program.sums_by_sample()) attributes.set("ranks", std::move(ranks));
   }
+  std::vector<int64_t> views, concats;
+  for (const RegionView& view : program.views) {
+    views.insert(views.end(), {int64_t(view.input), view.first});
+    views.insert(views.end(), view.strides.begin(), view.strides.end());
+  }
+  for (const auto& [output, axis, parts] : program.concats) {
+    concats.insert(concats.end(), {int64_t(output), int64_t(axis), int64_t(parts)});
+  }
+  if (!views.empty()) attributes.set("views", std::move(views));
+  if (!concats.empty()) attributes.set("concats", std::move(concats));
   set_type(attributes, space);
   return attributes;
 }
+
+namespace {
+
+// Reads the attribute 'views': for each its input, its first element and its strides.
+void read_views(const Node& node, size_t rank, RegionProgram& program) {
+  const std::vector<int64_t> views = ints_attribute(node, "views");
+  const size_t length = 2 + rank;
+  for (size_t at = 0; at < views.size(); at += length) {
+    const bool known = views[at] >= 0 && size_t(views[at]) < program.inputs;
+    if (at + length > views.size() || !known) {
+      fail(node,
+           fmt::format("attribute 'views' has [{}]; expected for each an input, below {}, where it begins, and {} "
+                       "strides",
+                       fmt::join(views, ", "), program.inputs, rank));
+    }
+    const auto strides = views.begin() + std::ptrdiff_t(at + 2);
+    program.views.push_back({size_t(views[at]), views[at + 1], {strides, strides + std::ptrdiff_t(rank)}});
+  }
+}
+
+// Reads the attribute 'concats': for each its output, its axis and the number of its parts.
+void read_concats(const Node& node, size_t rank, RegionProgram& program) {
+  const std::vector<int64_t> concats = ints_attribute(node, "concats");
+  size_t left = program.results.size();  // results that are not known to be parts of an earlier one's output
+  for (size_t at = 0; at < concats.size(); at += 3) {
+    bool right = at + 3 <= concats.size();
+    right = right && concats[at] >= (at == 0 ? 0 : concats[at - 3] + 1) && concats[at + 1] >= 0;
+    right = right && size_t(concats[at + 1]) < rank && concats[at + 2] >= 2;
+    right = right && size_t(concats[at + 2] - 1) < left && size_t(concats[at]) <= left - size_t(concats[at + 2]);
+    if (!right) {
+      fail(node,
+           fmt::format("attribute 'concats' has [{}]; expected for each an output, in order, an axis below {} and "
+                       "2 parts or more, {} in all",
+                       fmt::join(concats, ", "), rank, program.results.size()));
+    }
+    left -= size_t(concats[at + 2] - 1);
+    program.concats.push_back({size_t(concats[at]), size_t(concats[at + 1]), size_t(concats[at + 2])});
+  }
+}
+
+}  // namespace
 
 RegionProgram region_program(const Node& node, const OpRegistry& registry) {
   RegionProgram program{.inputs = node.inputs.size()};
@@ -314,8 +523,10 @@ RegionProgram region_program(const Node& node, const OpRegistry& registry) {
     }
     program.sums.push_back({size_t(sums[i]), scales[i], size_t(ranks[i])});
   }
+  read_views(node, size_t(own), program);
+  read_concats(node, size_t(own), program);
   const size_t types = strings_attribute(node, "types").size();
-  if (program.results.size() + sums.size() != node.outputs.size() || types != node.outputs.size()) {
+  if (program.result_outputs() + sums.size() != node.outputs.size() || types != node.outputs.size()) {
     fail(node, fmt::format("attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type, and a result "
                            "or a sum, for each of {} outputs",
                            program.results.size(), types, sums.size(), node.outputs.size()));
@@ -334,6 +545,8 @@ void register_regions_region(OpRegistry& registry) {
       ints_spec("sums", {}, "what is summed over all axes but the innermost, for each further output"));
   attributes.push_back(floats_spec("scales", {}, "the factor of each sum"));
   attributes.push_back(ints_spec("ranks", {}, "of each sum; more than 1: the first axis stays, too; none: all are 1"));
+  attributes.push_back(ints_spec("views", {}, "an input, its first element, and strides; for each that has strides"));
+  attributes.push_back(ints_spec("concats", {}, "an output, an axis, and how many results it has along that"));
   registry.add(
       {.domain = "arbalest",
        .name = "Region",
@@ -348,7 +561,7 @@ void register_regions_region(OpRegistry& registry) {
            [](const Graph& graph, const Node& node) {
              const double steps = double(strings_attribute(node, "steps").size());
              const double elements = double(stated_type(node, DataType::Float32).elements());
-             return Cost{steps * elements, operand_bytes(graph, node)};
+             return Cost{steps * elements, operand_bytes(graph, node) - bytes_not_viewed(graph, node)};
            },
        .samples = [&registry] { return region_samples(registry); },
        .cpu = [&registry](const KernelRequest& request) -> std::unique_ptr<Kernel> {

@@ -73,18 +73,26 @@ __global__ void __launch_bounds__(kThreads)
 class RegionKernel final : public Kernel {
  public:
   RegionKernel(const KernelRequest& request, const RegionProgram& program)
-      : walk_(stated_type(request.node, DataType::Float32), request.inputs, RegionWalk::for_sums(program)),
+      : walk_(stated_type(request.node, DataType::Float32), request.inputs, program),
         inputs_(request.inputs.size()),
-        results_(program.results.size()) {
-    std::vector<DataType> inputs, outputs;
+        outputs_(program.result_outputs()) {
+    std::vector<DataType> inputs, results;
     for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
-    for (size_t k = 0; k < results_; ++k) outputs.push_back(request.outputs[k].dtype);
-    source_ = region_source(program, walk_, inputs, outputs);
+    for (const RegionProgram::Target& target : program.targets()) {
+      goes_.push_back(target.output);
+      results.push_back(request.outputs[target.output].dtype);
+    }
+    source_ = region_source(program, walk_, inputs, results);
+    for (size_t i = 0; i < inputs.size() + results.size(); ++i) {
+      const DataType type = i < inputs.size() ? inputs[i] : results[i - inputs.size()];
+      begins_.push_back(walk_.first[i] * int64_t(size_of(type)));
+      alignments_.push_back(walk_.alignment(i, source_.width, type));
+    }
     sums_.count = int(program.sums.size());
     for (size_t k = 0; k < program.sums.size(); ++k) {
       const auto& [of, scale, rank] = program.sums[k];
       sums_.by_sample[k] = rank > 1;
-      sums_.lowered[k] = request.outputs[results_ + k].dtype == DataType::Bfloat16;
+      sums_.lowered[k] = request.outputs[outputs_ + k].dtype == DataType::Bfloat16;
       sums_.scale[k] = float(scale);
       sums_.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), of) - source_.summed.begin());
     }
@@ -95,7 +103,7 @@ class RegionKernel final : public Kernel {
       blocks_ = unsigned(columns_->samples * columns_->chunks * columns_->slices);
     }
     // Rounding to bfloat16 hides what is rough; the source says which types there are.
-    const bool rough = std::count(outputs.begin(), outputs.end(), DataType::Float32) == 0;
+    const bool rough = std::count(results.begin(), results.end(), DataType::Float32) == 0;
     compiled_ = context.compiled.find(
         source_.text, [&] { return std::make_shared<const CompiledKernel>(source_.text, "region", rough); });
     source_.text.clear();
@@ -115,7 +123,7 @@ class RegionKernel final : public Kernel {
     if (walk_.count == 0) {  // with sums by sample it is not
       for (int k = 0; k < sums_.count && columns_->channels > 0; ++k) {
         const size_t bytes = size_t(columns_->channels) * (sums_.lowered[k] ? 2 : 4);
-        CUDA_CHECK(cudaMemsetAsync(c.outputs[results_ + size_t(k)], 0, bytes, stream_of(c)));
+        CUDA_CHECK(cudaMemsetAsync(c.outputs[outputs_ + size_t(k)], 0, bytes, stream_of(c)));
       }
       return;
     }
@@ -134,9 +142,10 @@ class RegionKernel final : public Kernel {
     }
     arguments[next++] = &count;
     if (!places_.empty()) arguments[next++] = const_cast<int64_t*>(places_.data());
-    for (size_t i = 0; i < inputs_ + results_; ++i) {
-      pointers[i] = i < inputs_ ? c.inputs[i] : c.outputs[i - inputs_];
-      packs = packs && aligned(pointers[i]);
+    for (size_t i = 0; i < begins_.size(); ++i) {
+      const void* whole = i < inputs_ ? c.inputs[i] : c.outputs[goes_[i - inputs_]];
+      pointers[i] = static_cast<const char*>(whole) + begins_[i];
+      packs = packs && reinterpret_cast<uintptr_t>(pointers[i]) % uintptr_t(alignments_[i]) == 0;
       arguments[next++] = &pointers[i];
     }
     static_assert(RegionSource::kThreads == kThreads);
@@ -148,7 +157,7 @@ class RegionKernel final : public Kernel {
  private:
   void finish_sums(const KernelContext& c) const {
     SumTargets targets = sums_;
-    for (int k = 0; k < sums_.count; ++k) targets.to[k] = c.outputs[results_ + size_t(k)];
+    for (int k = 0; k < sums_.count; ++k) targets.to[k] = c.outputs[outputs_ + size_t(k)];
     const bool by_sample = std::count(sums_.by_sample, sums_.by_sample + sums_.count, true) > 0;
     const int64_t slices = (columns_->channels + kSumColumns - 1) / kSumColumns;
     const dim3 grid(unsigned(by_sample ? slices * (columns_->samples + 1) : slices), unsigned(source_.summed.size()));
@@ -158,9 +167,12 @@ class RegionKernel final : public Kernel {
   }
 
   RegionWalk walk_;
-  size_t inputs_, results_;
-  SumTargets sums_ = {};  // but for where each goes
-  RegionSource source_;   // without its text
+  size_t inputs_, outputs_;          // these without sums
+  std::vector<size_t> goes_;         // the output that each result is in
+  std::vector<int64_t> begins_;      // bytes, by operand of the walk
+  std::vector<int64_t> alignments_;  // of the addresses
+  SumTargets sums_ = {};             // but for where each goes
+  RegionSource source_;              // without its text
   std::optional<RegionColumns> columns_;
   unsigned blocks_ = 1;
   std::vector<int64_t> places_;  // as the kernel's parameter `walk` has them

@@ -71,7 +71,7 @@ std::string literal(double number) {
   return fmt::format("{:a}f", value);
 }
 
-// How an input's elements are found for a pack of neighbours.
+// How an operand's elements are found for a pack of neighbours.
 enum class Way { Whole, Along, Still, Strided };
 
 // Registers of 32 bits that a pack takes.
@@ -79,23 +79,22 @@ int registers_of(DataType type, int width) {
   return (int(size_of(type)) * width + 3) / 4;
 }
 
-Way way_of(const RegionWalk& walk, size_t input) {
-  if (walk.is_whole(input)) return Way::Whole;
-  const int64_t inner = walk.strides[input].back();
+Way way_of(const RegionWalk& walk, size_t operand) {
+  if (walk.is_whole(operand)) return Way::Whole;
+  const int64_t inner = walk.strides[operand].back();
   return inner == 0 ? Way::Still : inner == 1 ? Way::Along : Way::Strided;
 }
 
 // The most elements that one access of 16 bytes of the narrowest type holds, and that every run along the innermost
 // axis is a multiple of.
-int width_of(const RegionWalk& walk, const std::vector<DataType>& inputs, const std::vector<DataType>& outputs) {
-  int64_t width = 4;
-  for (const std::vector<DataType>* types : {&inputs, &outputs}) {
-    for (const DataType type : *types) width = type == DataType::Bfloat16 ? 8 : width;
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
+int width_of(const RegionWalk& walk, const std::vector<DataType>& types) {
+  int64_t width = std::count(types.begin(), types.end(), DataType::Bfloat16) > 0 ? 8 : 4;
+  for (size_t i = 0; i < types.size(); ++i) {
     const Way way = way_of(walk, i);
     const bool one = std::all_of(walk.strides[i].begin(), walk.strides[i].end(), [](int64_t s) { return s == 0; });
-    if (way == Way::Whole || one) continue;
+    if (one) continue;
+    while ((way == Way::Whole || way == Way::Along) && walk.first[i] % width != 0) width /= 2;
+    if (way == Way::Whole) continue;
     while (walk.extents.back() % width != 0) width /= 2;
     if (way != Way::Along) continue;
     for (size_t axis = 0; axis + 1 < walk.extents.size(); ++axis) {
@@ -108,11 +107,11 @@ int width_of(const RegionWalk& walk, const std::vector<DataType>& inputs, const 
 class Writer {
  public:
   Writer(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,
-         const std::vector<DataType>& outputs)
-      : program_(program), walk_(walk), inputs_(inputs), outputs_(outputs) {}
+         const std::vector<DataType>& results)
+      : program_(program), walk_(walk), inputs_(inputs), results_(results) {}
 
   RegionSource write() {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
+    for (size_t i = 0; i < inputs_.size() + results_.size(); ++i) {
       if (way_of(walk_, i) != Way::Whole) source_.placed.push_back(i);
     }
     add(fmt::format(kPrelude, fmt::arg("functions", kFormulaText)));
@@ -141,8 +140,8 @@ class Writer {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       text += fmt::format(", const {}* __restrict__ x{}", element_type(inputs_[i]), i);
     }
-    for (size_t k = 0; k < outputs_.size(); ++k) {
-      text += fmt::format(", {}* __restrict__ y{}", element_type(outputs_[k]), k);
+    for (size_t k = 0; k < results_.size(); ++k) {
+      text += fmt::format(", {}* __restrict__ y{}", element_type(results_[k]), k);
     }
     return text;
   }
@@ -150,7 +149,7 @@ class Writer {
     std::string text = "count";
     if (!source_.placed.empty()) text += ", walk";
     for (size_t i = 0; i < inputs_.size(); ++i) text += fmt::format(", x{}", i);
-    for (size_t k = 0; k < outputs_.size(); ++k) text += fmt::format(", y{}", k);
+    for (size_t k = 0; k < results_.size(); ++k) text += fmt::format(", y{}", k);
     return text;
   }
 
@@ -174,11 +173,16 @@ class Writer {
       add(fmt::format("  {} in{};\n", element_of(i, "N"), i));
       write_load(i, "");
     }
-    for (size_t k = 0; k < outputs_.size(); ++k)
-      add(fmt::format("  Pack<N, {}> out{};\n", element_type(outputs_[k]), k));
+    write_packs();
     write_elements();
-    for (size_t k = 0; k < outputs_.size(); ++k) add(fmt::format("  store(y{0} + at, out{0});\n", k));
+    for (size_t k = 0; k < results_.size(); ++k) write_store(k);
     add("}\n");
+  }
+
+  void write_packs() {
+    for (size_t k = 0; k < results_.size(); ++k) {
+      add(fmt::format("  Pack<N, {}> out{};\n", element_type(results_[k]), k));
+    }
   }
 
   // The type of what is loaded of an input.
@@ -197,7 +201,7 @@ class Writer {
                       one ? fmt::format("in{}{}", i, own) : fmt::format("widen(in{}{}.element[j])", i, own)));
     }
     for (size_t s = 0; s < program_.steps.size(); ++s) write_step(s);
-    for (size_t k = 0; k < outputs_.size(); ++k) {
+    for (size_t k = 0; k < results_.size(); ++k) {
       add(fmt::format("    narrow(v{}, out{}.element[j]);\n", program_.inputs + program_.results[k], k));
     }
     for (size_t a = 0; a < source_.summed.size(); ++a) {
@@ -206,31 +210,40 @@ class Writer {
     add("  }\n");
   }
 
-  // By columns: the last coordinate is the thread's own, `channel`.
-  void write_load(size_t i, std::string_view suffix) {
-    const Way way = way_of(walk_, i);
-    if (way == Way::Whole) {
-      const char* at = source_.by_columns ? "at * channels + channel" : "at";
-      return add(fmt::format("  in{0}{1} = load<N>(x{0} + {2});\n", i, suffix, at));
-    }
-    const size_t place = size_t(std::find(source_.placed.begin(), source_.placed.end(), i) - source_.placed.begin());
+  // The place of a pack in an operand. By columns, the last coordinate is the thread's own, `channel`.
+  std::string offset_of(size_t operand) const {
+    if (way_of(walk_, operand) == Way::Whole) return source_.by_columns ? "at * channels + channel" : "at";
     std::string offset;
     for (size_t axis = 0; axis < rank(); ++axis) {
-      if (walk_.strides[i][axis] == 0) continue;
+      if (walk_.strides[operand][axis] == 0) continue;
       const bool own = source_.by_columns && axis + 1 == rank();
-      offset += fmt::format("{}{} * walk.stride[{}][{}]", offset.empty() ? "" : " + ",
-                            own ? "channel" : fmt::format("c{}", axis), place, axis);
+      offset += fmt::format("{}{} * {}", offset.empty() ? "" : " + ", own ? "channel" : fmt::format("c{}", axis),
+                            stride_of(operand, axis));
     }
-    if (offset.empty()) offset = "0";
-    switch (way) {
-      case Way::Along: return add(fmt::format("  in{0}{2} = load<N>(x{0} + ({1}));\n", i, offset, suffix));
+    return offset.empty() ? "0" : offset;
+  }
+  std::string stride_of(size_t operand, size_t axis) const {
+    const auto found = std::find(source_.placed.begin(), source_.placed.end(), operand);
+    return fmt::format("walk.stride[{}][{}]", found - source_.placed.begin(), axis);
+  }
+
+  void write_load(size_t i, std::string_view suffix) {
+    const std::string offset = offset_of(i);
+    switch (way_of(walk_, i)) {
       case Way::Still: return add(fmt::format("  in{0}{2} = widen(x{0}[{1}]);\n", i, offset, suffix));
-      default:
+      case Way::Strided:
         return add(
-            fmt::format("#pragma unroll\n  for (int j = 0; j < N; ++j) in{0}{4}.element[j] = "
-                        "x{0}[{1} + j * walk.stride[{2}][{3}]];\n",
-                        i, offset, place, rank() - 1, suffix));
+            fmt::format("#pragma unroll\n  for (int j = 0; j < N; ++j) in{0}{3}.element[j] = x{0}[{1} + j * {2}];\n", i,
+                        offset, stride_of(i, rank() - 1), suffix));
+      default: return add(fmt::format("  in{0}{2} = load<N>(x{0} + ({1}));\n", i, offset, suffix));
     }
+  }
+  void write_store(size_t k) {
+    const size_t operand = inputs_.size() + k;
+    const std::string offset = offset_of(operand);
+    if (way_of(walk_, operand) != Way::Strided) return add(fmt::format("  store(y{0} + ({1}), out{0});\n", k, offset));
+    add(fmt::format("#pragma unroll\n  for (int j = 0; j < N; ++j) y{0}[{1} + j * {2}] = out{0}.element[j];\n", k,
+                    offset, stride_of(operand, rank() - 1)));
   }
 
   // By columns: whether the input is the same for all rows, or for all of a sample.
@@ -260,7 +273,9 @@ class Writer {
     source_.by_columns = !program_.sums.empty() || rows > 1;
     source_.by_sample = program_.sums_by_sample();
     for (size_t i = 0; source_.by_columns && i < inputs_.size(); ++i) source_.by_sample |= is_of_samples(i);
-    source_.width = width_of(walk_, inputs_, outputs_);
+    std::vector<DataType> types = inputs_;
+    types.insert(types.end(), results_.begin(), results_.end());
+    source_.width = width_of(walk_, types);
     if (!source_.by_columns) return;
     while (walk_.extents.back() % source_.width != 0) source_.width /= 2;
     int kept = int(source_.summed.size()) * source_.width, read = 1;  // registers for all rows, and for each
@@ -297,20 +312,18 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
       if (!is_kept(i)) add(fmt::format("  {} in{}[U];\n", element_of(i, "N"), i));
     }
     add("#pragma unroll\n  for (int u = 0; u < U; ++u) {\n  const long long at = from + u * depth;\n");
-    const bool placed =
-        std::any_of(source_.placed.begin(), source_.placed.end(), [&](size_t i) { return !is_kept(i); });
+    const auto is_input = [&](size_t operand) { return operand < inputs_.size(); };
+    const auto after_inputs = std::find_if_not(source_.placed.begin(), source_.placed.end(), is_input);
+    const bool placed = std::any_of(source_.placed.begin(), after_inputs, [&](size_t i) { return !is_kept(i); });
     if (placed && rank() > 1) write_coordinates(rank() - 1);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!is_kept(i)) write_load(i, "[u]");
     }
     add("  }\n#pragma unroll\n  for (int u = 0; u < U; ++u) {\n  const long long at = from + u * depth;\n");
-    for (size_t k = 0; k < outputs_.size(); ++k) {
-      add(fmt::format("  Pack<N, {}> out{};\n", element_type(outputs_[k]), k));
-    }
+    if (after_inputs != source_.placed.end() && rank() > 1) write_coordinates(rank() - 1);
+    write_packs();
     write_elements();
-    for (size_t k = 0; k < outputs_.size(); ++k) {
-      add(fmt::format("  store(y{0} + at * channels + channel, out{0});\n", k));
-    }
+    for (size_t k = 0; k < results_.size(); ++k) write_store(k);
     add(fmt::format(R"(  }}
   }};
   const long long part = chunk - c0 * chunks, last = (part + 1) * per < rows ? (part + 1) * per : rows;
@@ -386,40 +399,52 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
 
   const RegionProgram& program_;
   const RegionWalk& walk_;
-  const std::vector<DataType>&inputs_, &outputs_;
+  const std::vector<DataType>&inputs_, &results_;  // their types
   RegionSource source_;
 };
 
 }  // namespace
 
-RegionWalk::Apart RegionWalk::for_sums(const RegionProgram& program) {
-  return program.sums.empty() ? Apart::None : program.sums_by_sample() ? Apart::FirstAndInnermost : Apart::Innermost;
-}
-
-RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, Apart apart)
-    : count(space.elements()) {
+RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, const RegionProgram& program)
+    : first(inputs.size() + program.results.size(), 0), count(space.elements()) {
   std::vector<std::vector<int64_t>> all = {memory_strides(space)};
-  for (const TensorType& input : inputs) all.push_back(broadcast_strides(input, space.shape.size()));
-  if (apart != Apart::None) {  // one more tensor, with a stride along these axes alone
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto view = std::find_if(program.views.begin(), program.views.end(),
+                                   [&](const RegionView& each) { return each.input == i; });
+    const bool viewed = view != program.views.end();
+    all.push_back(viewed ? view->strides : broadcast_strides(inputs[i], space.shape.size()));
+    if (viewed) first[i] = view->first;
+  }
+  for (const auto& [output, part, concat] : program.targets()) {
+    all.push_back(memory_strides(result_type(space, program, output)));
+    if (!concat) continue;
+    first[all.size() - 2] = int64_t(part) * space.shape[concat->axis] * all.back()[concat->axis];
+  }
+  if (!program.sums.empty()) {  // one more tensor, with a stride along axes that are merged with no other
     all.emplace_back(space.shape.size(), 0);
     all.back()[innermost_axis(space)] = 1;
-    if (apart == Apart::FirstAndInnermost) all.back()[0] = 1;
+    if (program.sums_by_sample()) all.back()[0] = 1;
   }
   const MergedAxes merged = merge_axes(space.shape, all);
   extents = merged.extents;
-  strides.assign(merged.strides.begin() + 1, merged.strides.begin() + 1 + std::ptrdiff_t(inputs.size()));
+  strides.assign(merged.strides.begin() + 1, merged.strides.begin() + 1 + std::ptrdiff_t(first.size()));
 }
 
-bool RegionWalk::is_row(size_t input) const {
-  const std::vector<int64_t>& own = strides[input];
+int64_t RegionWalk::alignment(size_t operand, int width, DataType type) const {
+  const bool packed = is_whole(operand) || strides[operand].back() == 1;
+  return std::min<int64_t>(16, int64_t(size_of(type)) * (packed ? width : 1));
+}
+
+bool RegionWalk::is_row(size_t operand) const {
+  const std::vector<int64_t>& own = strides[operand];
   const bool still = std::all_of(own.begin(), own.end() - 1, [](int64_t stride) { return stride == 0; });
   return still && own.size() > 1 && own.back() == 1;
 }
 
-bool RegionWalk::is_whole(size_t input) const {
+bool RegionWalk::is_whole(size_t operand) const {
   int64_t elements = 1;
   for (size_t axis = extents.size(); axis-- > 0;) {
-    if (extents[axis] != 1 && strides[input][axis] != elements) return false;
+    if (extents[axis] != 1 && strides[operand][axis] != elements) return false;
     elements *= extents[axis];
   }
   return true;
@@ -448,8 +473,8 @@ RegionColumns::RegionColumns(const RegionWalk& walk, const RegionSource& source,
 }
 
 RegionSource region_source(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,
-                           const std::vector<DataType>& outputs) {
-  return Writer(program, walk, inputs, outputs).write();
+                           const std::vector<DataType>& results) {
+  return Writer(program, walk, inputs, results).write();
 }
 
 }  // namespace arbalest

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA kernels of the operators that put elements elsewhere: a kernel a box, in words of up to 16 bytes.
+// CUDA kernels of the operators that put elements elsewhere: many boxes a launch, in words of up to 16 bytes.
 
 #include "ops/shape/copy.h"
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace arbalest {
 
@@ -12,16 +13,48 @@ using namespace cuda;
 
 namespace {
 
+// Boxes that one launch copies, a row of blocks each. What a kernel takes is at most 4 KiB.
+constexpr int kMostBoxes = 24, kMostAxes = 4;
+template <typename Word>
+struct Boxes {
+  struct Box {
+    const Word* from;
+    Word* to;
+    int64_t count, from_stride[kMostAxes], to_stride[kMostAxes];
+    int64_t extent[kMostAxes];
+    int rank;
+  } box[kMostBoxes];
+};
+
 // Divisions are of 32 bits if the box has fewer than 2³¹ words.
 template <typename Word>
-__global__ void __launch_bounds__(kThreads)
-    copy_box_kernel(Strided walk, int64_t count, bool small, const Word* from, Word* to) {
+__global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_constant__ Boxes<Word> boxes) {
+  const auto& box = boxes.box[blockIdx.y];
+  const bool small = box.count < (int64_t{1} << 31);
+  wait_for_dependencies();
+  for (int64_t i = thread_index(); i < box.count; i += thread_count()) {
+    int64_t index = i, target = 0, source = 0;
+#pragma unroll
+    for (int axis = kMostAxes - 1; axis > 0; --axis) {
+      if (axis >= box.rank) continue;
+      const int64_t extent = box.extent[axis];
+      const int64_t rest = small ? int64_t(uint32_t(index) / uint32_t(extent)) : index / extent;
+      const int64_t place = index - rest * extent;
+      index = rest;
+      target += place * box.to_stride[axis];
+      source += place * box.from_stride[axis];
+    }
+    box.to[target + index * box.to_stride[0]] = box.from[source + index * box.from_stride[0]];
+  }
+}
+
+// One box of more axes.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads) copy_box_kernel(Strided walk, int64_t count, const Word* from, Word* to) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     int64_t index = i, target = 0, source = 0;
     for (int axis = walk.rank - 1; axis > 0; --axis) {
-      const int64_t extent = walk.extent[axis];
-      const int64_t rest = small ? int64_t(uint32_t(index) / uint32_t(extent)) : index / extent;
-      const int64_t place = index - rest * extent;
+      const int64_t rest = index / walk.extent[axis], place = index - rest * walk.extent[axis];
       index = rest;
       target += place * walk.stride[0][axis];
       source += place * walk.stride[1][axis];
@@ -35,27 +68,50 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(int64_t count, Word valu
   for (int64_t i = thread_index(); i < count; i += thread_count()) to[i] = value;
 }
 
-template <typename Word>
-void copy_box(const KernelContext& c, const BoxCopy& box, int64_t width, int multiprocessors) {
-  const BoxCopy words = width == 1 ? box : box.in_words(width);
-  const bool small = words.count < (int64_t{1} << 31);
-  copy_box_kernel<<<blocks_for(words.count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-      words.walk, words.count, small, input<Word>(c, box.input) + words.from, output<Word>(c, box.output) + words.to);
-  check_launch("copy");
-}
-
-// Copies the box in the widest words that it and its tensors allow. `bytes`: the size of an element.
-void copy_box(const KernelContext& c, const BoxCopy& box, int64_t bytes, int multiprocessors, bool wide) {
+// The widest words that the box and its tensors allow. `bytes`: the size of an element.
+int64_t word_of(const KernelContext& c, const BoxCopy& box, int64_t bytes) {
+  const bool wide = aligned(c.inputs[box.input]) && aligned(c.outputs[box.output]);
   int64_t word = 16;
   while (word > bytes && !(wide && box.fits(word / bytes))) word /= 2;
-  const int64_t width = word / bytes;
-  switch (word) {
-    case 1: return copy_box<uint8_t>(c, box, width, multiprocessors);
-    case 2: return copy_box<uint16_t>(c, box, width, multiprocessors);
-    case 4: return copy_box<uint32_t>(c, box, width, multiprocessors);
-    case 8: return copy_box<uint64_t>(c, box, width, multiprocessors);
-    default: return copy_box<uint4>(c, box, width, multiprocessors);
+  return word;
+}
+
+// Copies those boxes whose words these are, as many at a time as one launch takes. `early`: launches may be.
+template <typename Word>
+void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64_t bytes, int multiprocessors,
+                bool early) {
+  Boxes<Word> some;
+  int count = 0;
+  int64_t most = 0;  // words of a box
+  const auto launch = [&] {
+    const dim3 grid(blocks_for(most, multiprocessors), unsigned(count));
+    if (count > 0) launch_dependent(copy_boxes_kernel<Word>, {grid, kThreads, 0, stream_of(c), early}, some);
+    check_launch("copies");
+    count = 0, most = 0;
+  };
+  for (const BoxCopy& box : boxes) {
+    if (box.count == 0 || !c.outputs[box.output] || word_of(c, box, bytes) != int64_t(sizeof(Word))) continue;
+    const int64_t width = int64_t(sizeof(Word)) / bytes;
+    const BoxCopy words = width == 1 ? box : box.in_words(width);
+    const Word* from = input<Word>(c, box.input) + words.from;
+    Word* to = output<Word>(c, box.output) + words.to;
+    if (words.walk.rank > kMostAxes) {
+      copy_box_kernel<<<blocks_for(words.count, multiprocessors), kThreads, 0, stream_of(c)>>>(words.walk, words.count,
+                                                                                               from, to);
+      check_launch("copy");
+      continue;
+    }
+    auto& own = some.box[count++];
+    own = {.from = from, .to = to, .count = words.count, .rank = words.walk.rank};
+    for (int axis = 0; axis < own.rank; ++axis) {
+      own.extent[axis] = words.walk.extent[axis];
+      own.to_stride[axis] = words.walk.stride[0][axis];
+      own.from_stride[axis] = words.walk.stride[1][axis];
+    }
+    most = std::max(most, words.count);
+    if (count == kMostBoxes) launch();
   }
+  launch();
 }
 
 void fill(const KernelContext& c, uint64_t value, int64_t bytes, int64_t count, int multiprocessors) {
@@ -81,11 +137,10 @@ std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=, copying = rule(request)](const KernelContext& c) {
     if (copying.fills && elements > 0) fill(c, copying.fill, bytes, elements, multiprocessors);
-    for (const BoxCopy& box : copying.boxes) {
-      if (box.count == 0 || !c.outputs[box.output]) continue;
-      const bool wide = aligned(c.inputs[box.input]) && aligned(c.outputs[box.output]);
-      copy_box(c, box, bytes, multiprocessors, wide);
-    }
+    const auto copy = [&](auto word) {  // what is filled first is no kernel
+      copy_boxes<decltype(word)>(c, copying.boxes, bytes, multiprocessors, !copying.fills);
+    };
+    copy(uint8_t()), copy(uint16_t()), copy(uint32_t()), copy(uint64_t()), copy(uint4());
   });
 }
 

@@ -16,6 +16,7 @@
 #include "ops/math/strided.h"
 #include "ops/reduce/reduce.h"
 #include "ops/regions/region.h"
+#include "passes/fuse/shared_memory.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -94,55 +95,39 @@ std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
   return sum;  // which a view shows as y
 }
 
-// Whether the node does nothing but show its first input otherwise.
-bool is_view(const Node& node) {
-  if (node.op->aliases != std::vector<std::pair<int, int>>{{0, 0}}) return false;
-  for (size_t i = 1; i < node.inputs.size(); ++i) {
-    const OperandSpec* spec = node.op->input_spec(i);
-    if (node.inputs[i] != kNone && !(spec && spec->constant)) return false;
-  }
-  return true;
-}
-
 // Which nodes have to run before which: readers after producers, and what writes over memory after its readers.
 class Order {
  public:
-  explicit Order(const Graph& graph) : followers_(graph.nodes.size()), memory_(graph.values.size()) {
-    for (size_t v = 0; v < memory_.size(); ++v) memory_[v] = storage_of(graph, ValueId(v)).base;
-    std::vector<std::vector<NodeId>> readers(graph.values.size());  // of the memory, so far
+  explicit Order(const Graph& graph) : followers_(graph.nodes.size()), memory_(graph) {
+    std::map<ValueId, std::vector<NodeId>> readers;  // of memory, so far
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
       for (const auto& [output, input] : node.op->aliases) {
-        if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
-        const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
-        if (to == kNone || from == kNone) continue;
-        const auto memory = size_t(memory_[size_t(to)] = memory_[size_t(from)]);
-        if (is_view(node)) continue;
-        for (const NodeId reader : readers[memory]) followers_[size_t(reader)].push_back(NodeId(n));
-        writers_[ValueId(memory)].push_back(NodeId(n));
+        const bool has = size_t(output) < node.outputs.size() && size_t(input) < node.inputs.size();
+        if (!has || node.outputs[size_t(output)] == kNone || node.inputs[size_t(input)] == kNone || is_view(node)) {
+          continue;
+        }
+        for (const NodeId reader : readers[memory_.home(node.inputs[size_t(input)])]) {
+          followers_[size_t(reader)].push_back(NodeId(n));
+        }
       }
       for (ValueId input : node.inputs) {
         if (input == kNone) continue;
         if (const auto sum = row_sum(graph, node); sum && !sum->by_sample()) {
           input = behind_views(graph, input);  // which is what its region reads
         }
-        readers[size_t(memory_[size_t(input)])].push_back(NodeId(n));
+        readers[memory_.home(input)].push_back(NodeId(n));
         const NodeId producer = graph.values[size_t(input)].producer;
         if (producer != kNone) followers_[size_t(producer)].push_back(NodeId(n));
       }
     }
   }
   const std::vector<NodeId>& followers(NodeId node) const { return followers_[size_t(node)]; }
-  // The nodes that write over the value's memory, in order.
-  std::vector<NodeId> writers(ValueId value) const {
-    const auto found = writers_.find(memory_[size_t(value)]);
-    return found == writers_.end() ? std::vector<NodeId>() : found->second;
-  }
+  const std::vector<NodeId>& writers(ValueId value) const { return memory_.writers(value); }
 
  private:
-  std::vector<std::vector<NodeId>> followers_;      // by node
-  std::vector<ValueId> memory_;                     // by value: the one whose memory it has
-  std::map<ValueId, std::vector<NodeId>> writers_;  // by memory
+  std::vector<std::vector<NodeId>> followers_;  // by node
+  SharedMemory memory_;
 };
 
 class Regions {
@@ -206,18 +191,7 @@ class Regions {
 
   // Whether a region may have the node: as a step, or as a sum.
   bool is_member(NodeId n) const { return may_join(n) || row_sum(graph_, rewriter_.node(n)); }
-  bool may_join(NodeId n) const {
-    const Node& node = rewriter_.node(n);
-    const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
-    if (count == 0 || node.inputs.size() < count) return false;
-    const bool numbers =
-        std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
-          if (input == kNone) return false;
-          const DataType type = rewriter_.value(input).type.dtype;
-          return is_number(type) || type == DataType::Bool;
-        });
-    return numbers && is_number(rewriter_.value(result(n)).type.dtype);
-  }
+  bool may_join(NodeId n) const { return is_region_step(graph_, rewriter_.node(n)); }
 
   bool one_space(NodeId a, NodeId b) const {
     return space(a).shape == space(b).shape && space(a).layout == space(b).layout &&
@@ -396,7 +370,7 @@ class Regions {
   // Whether nothing writes over the value before `last` has run.
   bool is_whole_until(ValueId value, NodeId last) const {
     const NodeId producer = rewriter_.value(value).producer;
-    const std::vector<NodeId> writers = order_.writers(value);
+    const std::vector<NodeId>& writers = order_.writers(value);
     return std::none_of(writers.begin(), writers.end(), [&](NodeId n) { return n > producer && n <= last; });
   }
   // Whether memory holds the value whatever is computed again.

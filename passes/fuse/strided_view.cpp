@@ -19,20 +19,13 @@ struct Step {
   ValueId made;  // of its outputs, the one that the view comes from
 };
 
-bool moves(const Graph& graph, const Node& node) {
-  static const std::set<std::string_view> names = {"Flatten", "Gather",  "Identity",  "Reshape",  "Slice",
-                                                   "Split",   "Squeeze", "Transpose", "Unsqueeze"};
-  if (node.op->qualified_name() != "Gather") return node.op->domain.empty() && names.contains(node.op->name);
-  const ValueId index = node.inputs[1];
-  return graph.values[size_t(index)].type.elements() == 1 && content_of(graph, index) != nullptr;
-}
-
-// The nodes from the nearest value of the shape `whole` to `value`, the last one first; none: there is no such value.
-std::optional<std::vector<Step>> way_back(const Graph& graph, ValueId value, const Shape& whole) {
+// The nodes from the nearest value that is wanted to `value`, the last one first; none: there is no such value.
+template <typename IsWanted>
+std::optional<std::vector<Step>> way_back(const Graph& graph, ValueId value, const IsWanted& is_wanted) {
   std::vector<Step> steps;
-  while (graph.values[size_t(value)].type.shape != whole) {
+  while (!is_wanted(value)) {
     const NodeId producer = graph.values[size_t(value)].producer;
-    if (producer == kNone || !moves(graph, graph.nodes[size_t(producer)])) return std::nullopt;
+    if (producer == kNone || !leads_through(graph, graph.nodes[size_t(producer)])) return std::nullopt;
     steps.push_back({&graph.nodes[size_t(producer)], value});
     value = steps.back().node->inputs[0];
   }
@@ -187,17 +180,34 @@ class Follower {
   std::vector<Factors> axes_;
 };
 
-}  // namespace
-
-std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole) {
+template <typename IsWanted>
+std::optional<StridedView> view_back(const Graph& graph, ValueId value, const IsWanted& is_wanted) {
   if (graph.values[size_t(value)].type.elements() == 0) return std::nullopt;
-  const auto steps = way_back(graph, value, whole);
+  const auto steps = way_back(graph, value, is_wanted);
   if (!steps) return std::nullopt;
   Follower follower(graph, steps->empty() ? value : steps->back().node->inputs[0]);
   for (size_t i = steps->size(); i-- > 0;) {
     if (!follower.follow((*steps)[i])) return std::nullopt;
   }
   return follower.view();
+}
+
+}  // namespace
+
+bool leads_through(const Graph& graph, const Node& node) {
+  static const std::set<std::string_view> names = {"Flatten", "Gather",  "Identity",  "Reshape",  "Slice",
+                                                   "Split",   "Squeeze", "Transpose", "Unsqueeze"};
+  if (node.op->qualified_name() != "Gather") return node.op->domain.empty() && names.contains(node.op->name);
+  const ValueId index = node.inputs[1];
+  return graph.values[size_t(index)].type.elements() == 1 && content_of(graph, index) != nullptr;
+}
+
+std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole) {
+  return view_back(graph, value, [&](ValueId found) { return graph.values[size_t(found)].type.shape == whole; });
+}
+
+std::optional<StridedView> view_in(const Graph& graph, ValueId value, ValueId base) {
+  return view_back(graph, value, [&](ValueId found) { return found == base; });
 }
 
 std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes) {

@@ -20,6 +20,11 @@ struct StridedView {
 // lie.
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole);
 
+// The same in `base`, which may lie in any layout.
+std::optional<StridedView> view_in(const Graph& graph, ValueId value, ValueId base);
+// Whether the node is one that such a view leads through.
+bool leads_through(const Graph& graph, const Node& node);
+
 // All elements of a value in another order.
 struct Rearrangement {
   Shape extents;               // of axes that the memory of the one is cut into, row-major

@@ -32,7 +32,7 @@ void check_compiles(const RegionProgram& program, const TensorType& space, const
                     DataType output) {
   std::vector<DataType> types;
   for (const TensorType& input : inputs) types.push_back(input.dtype);
-  const RegionWalk walk(space, inputs, RegionWalk::for_sums(program));
+  const RegionWalk walk(space, inputs, program);
   const std::vector<DataType> outputs(program.results.size(), output);
   const RegionSource source = region_source(program, walk, types, outputs);
   for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
@@ -105,7 +105,7 @@ TEST_CASE("regions: rows of samples are shared out among blocks that have one sa
        {Shape{64, 112, 112, 32}, Shape{64, 7, 7, 1152}, Shape{300, 14, 14, 40}, Shape{2, 1, 2, 6}}) {
     const TensorType space{Bfloat16, shape};
     const RegionProgram program{1, {}, {}, {{0, 1, 2}}};
-    const RegionWalk walk(space, {space}, RegionWalk::for_sums(program));
+    const RegionWalk walk(space, {space}, program);
     const RegionSource source = region_source(program, walk, {Bfloat16}, {});
     REQUIRE(source.by_sample);
     const RegionColumns columns(walk, source, 132);
@@ -123,8 +123,9 @@ TEST_CASE("regions: rows are shared out among blocks without rest") {
   for (const int64_t channels : {2, 3, 8, 40, 96, 144, 384, 2048, 3072, 4097}) {
     for (const int64_t rows : {1, 31, 1000, 802816}) {
       const TensorType space{Bfloat16, {rows, channels}};
-      const RegionWalk walk(space, {space}, RegionWalk::Apart::Innermost);
-      const RegionSource source = region_source({1, {}, {}, {{0, 1}}}, walk, {Bfloat16}, {});
+      const RegionProgram program{1, {}, {}, {{0, 1}}};
+      const RegionWalk walk(space, {space}, program);
+      const RegionSource source = region_source(program, walk, {Bfloat16}, {});
       REQUIRE(source.by_columns);
       const RegionColumns columns(walk, source, 132);
       INFO(channels, " × ", rows, ": ", columns.slices, " slices of ", columns.across);

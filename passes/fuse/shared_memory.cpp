@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/fuse/shared_memory.h"
+
+namespace arbalest {
+
+bool is_view(const Node& node) {
+  if (node.op->aliases != std::vector<std::pair<int, int>>{{0, 0}}) return false;
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    const OperandSpec* spec = node.op->input_spec(i);
+    if (node.inputs[i] != kNone && !(spec && spec->constant)) return false;
+  }
+  return true;
+}
+
+SharedMemory::SharedMemory(const Graph& graph) : home_(graph.values.size()) {
+  for (size_t v = 0; v < home_.size(); ++v) home_[v] = storage_of(graph, ValueId(v)).base;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    for (const auto& [output, input] : node.op->aliases) {
+      if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
+      const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
+      if (to == kNone || from == kNone) continue;
+      home_[size_t(to)] = home_[size_t(from)];
+      if (!is_view(node)) writers_[home_[size_t(to)]].push_back(NodeId(n));
+    }
+  }
+}
+
+const std::vector<NodeId>& SharedMemory::writers(ValueId value) const {
+  static const std::vector<NodeId> none;
+  const auto found = writers_.find(home(value));
+  return found == writers_.end() ? none : found->second;
+}
+
+}  // namespace arbalest

@@ -102,7 +102,7 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
       continue;
     }
     auto& own = some.box[count++];
-    own = {.from = from, .to = to, .count = words.count, .rank = words.walk.rank};
+    own.from = from, own.to = to, own.count = words.count, own.rank = words.walk.rank;
     for (int axis = 0; axis < own.rank; ++axis) {
       own.extent[axis] = words.walk.extent[axis];
       own.to_stride[axis] = words.walk.stride[0][axis];

@@ -1,19 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "graph/constants.h"
+#include "ops/norm/batch_norms.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
 namespace arbalest {
 namespace {
 
+// What a node computes is no state, even if a batch norm takes it for its running statistics.
+void drop_computed_states(Graph& graph) {
+  std::erase_if(graph.carries,
+                [&](const Carry& carry) { return graph.values[size_t(carry.current)].producer != kNone; });
+}
+
+// Whether each value is computed from weights and constants alone, whatever the batch is.
+std::vector<bool> made_of_weights(const Graph& graph) {
+  std::vector<bool> found(graph.values.size());
+  for (size_t v = 0; v < found.size(); ++v) found[v] = graph.values[v].role != Role::Activation;
+  for (const Node& node : graph.nodes) {
+    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input == kNone || found[size_t(input)];
+    });
+    for (const ValueId output : node.outputs) {
+      if (output != kNone) found[size_t(output)] = all;
+    }
+  }
+  return found;
+}
+
 class SampleFusion {
  public:
-  explicit SampleFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
+  explicit SampleFusion(Graph& graph) : graph_(graph), rewriter_(graph), of_weights_(made_of_weights(graph)) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
       if (rewriter_.is(n, "arbalest.NormalizeSamples")) keep_shape(n);
+      if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_weights(n);
     }
     rewriter_.finish();
     for (NodeId n = 0; changed_ && n < NodeId(graph_.nodes.size()); ++n) infer(graph_, n);  // layouts
@@ -28,6 +52,36 @@ class SampleFusion {
              const TensorType& other = rewriter_.value(input).type;
              return other.elements() == 1 && other.shape.size() <= rank;
            });
+  }
+
+  // A batch norm of weights (1, C, …) by their own statistics normalises rows, which lie as the weights do.
+  void open_weights(NodeId id) {
+    using In = BatchNormInput;
+    const Node node = rewriter_.node(id);
+    const ValueId x = node.inputs[In::X], y = node.outputs[0];
+    const Shape shape = rewriter_.shape(x);
+    const bool computed = rewriter_.value(node.inputs[In::Mean]).producer != kNone &&
+                          rewriter_.value(node.inputs[In::Variance]).producer != kNone;
+    const bool plain = node.inputs.size() == In::Residual && int_attribute(node, "relu") == 0;
+    if (!computed || !plain || !of_weights_[size_t(x)] || shape.size() < 3 || shape[0] != 1) return;
+    for (size_t i = 1; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != kNone && !rewriter_.readers(node.outputs[i]).empty()) return;
+    }
+    const std::string name = rewriter_.value(y).name;
+    const auto add = [&](const char* op, const char* label, std::vector<ValueId> inputs, Attributes attributes = {}) {
+      return rewriter_.add_before(id, op, name + label, std::move(inputs), std::move(attributes));
+    };
+    const auto row = [&](size_t input, const char* label) {
+      return add("Reshape", label, {node.inputs[input]}, {{"shape", Shape{shape[1], 1}}});
+    };
+    ValueId rows = add("Reshape", ".rows", {x}, {{"shape", Shape{shape[1], -1}}});
+    rows = add("arbalest.Normalize", ".normalized", {rows},
+               {{"axis", int64_t{1}}, {"epsilon", float_attribute(node, "epsilon")}});
+    rows = add("Mul", ".scaled", {rows, row(In::Scale, ".scale")});
+    const auto bias = content_of(graph_, node.inputs[In::Bias]);
+    const bool shifts = !bias || std::any_of(bias->begin(), bias->end(), [](std::byte b) { return b != std::byte{0}; });
+    if (shifts) rows = add("Add", ".shifted", {rows, row(In::Bias, ".bias")});
+    rewriter_.become(id, "Reshape", {rows}, {y}, {{"shape", shape}});
   }
 
   void keep_shape(NodeId id) {
@@ -58,12 +112,14 @@ class SampleFusion {
 
   Graph& graph_;
   Rewriter rewriter_;
+  const std::vector<bool> of_weights_;  // by value
   bool changed_ = false;
 };
 
 }  // namespace
 
 void fuse_samples(Graph& graph) {
+  drop_computed_states(graph);
   SampleFusion(graph).run();
 }
 

@@ -220,21 +220,22 @@ class Expansion {
   }
 
   ValueId after_gru(ValueId before, ValueId gates) {
-    const std::vector<ValueId> own = split(gates, gates_of_gru(), 1);
-    ValueId for_both, fresh;
+    const std::vector<ValueId> own = split(gates, 3, 1);  // of the update gate, the reset gate and the new state
+    std::vector<ValueId> recurring(3, kNone);             // what the state before adds
     if (resets_after()) {
       const ValueId all = recurrent(before, r_, r_bias_);
-      const std::vector<ValueId> parts =
-          all == kNone ? std::vector<ValueId>{kNone, kNone} : split(all, gates_of_gru(), -1);
-      for_both = activation(0, add(own[0], parts[0]));
-      const ValueId reset = split(for_both, 2, 1)[1];
-      fresh = parts[1] == kNone ? own[1] : add(own[1], one("Mul", {reset, parts[1]}));
-    } else {
-      for_both = activation(0, add(own[0], recurrent(before, r_parts_[0], kNone)));
-      const ValueId reset = before == kNone ? kNone : one("Mul", {split(for_both, 2, 1)[1], before});
-      fresh = add(own[1], recurrent(reset, r_parts_[1], kNone));
+      if (all != kNone) recurring = split(all, std::vector<int64_t>(3, context_.type(r_).shape[1]), -1);
+    } else if (before != kNone) {
+      recurring = split(recurrent(before, r_parts_[0], kNone), 2, 1);
     }
-    const ValueId update = split(for_both, 2, 1)[0];
+    const auto gate = [&](size_t which) { return activation(0, add(own[which], recurring[which])); };
+    ValueId fresh = own[2];
+    if (!resets_after() && before != kNone) {
+      fresh = add(fresh, recurrent(one("Mul", {gate(1), before}), r_parts_[1], kNone));
+    } else if (resets_after() && recurring[2] != kNone) {
+      fresh = add(fresh, one("Mul", {gate(1), recurring[2]}));
+    }
+    const ValueId update = gate(0);
     const ValueId next = one("Mul", {complement(update), activation(1, fresh)});
     return before == kNone ? next : add(next, one("Mul", {update, before}));
   }
@@ -247,7 +248,7 @@ class Expansion {
     return one("Gemm", std::move(inputs), {{"transB", int64_t{1}}});
   }
 
-  // The update and the reset gate, and the new state.
+  // Rows of R: for the update and the reset gate, and for the new state.
   std::vector<int64_t> gates_of_gru() const {
     const int64_t hidden = context_.type(r_).shape[1];
     return {2 * hidden, hidden};

@@ -50,6 +50,7 @@ struct ReductionCut {
   int64_t chunk = 0;  // elements of each, at most
   int chunks = 1;     // 1: no second kernel
   bool columns;       // a block takes neighbouring outputs, else a group of lanes each
+  bool few = false;   // with columns: so few elements are reduced that a thread makes outputs alone
   int lanes = 32;     // of a group, or along the outputs of a block: a power of two
   int width;          // neighbours that a thread takes at once
   unsigned blocks;
@@ -61,6 +62,13 @@ struct ReductionCut {
     width = has_packs(pack) ? pack : 1;
     const int64_t count = axes.reduced.count, enough = int64_t(multiprocessors) * 8;
     const int64_t packs = ((columns ? axes.inner : count) + width - 1) / width;
+    const bool many = axes.kept.count * packs >= int64_t(multiprocessors) * kThreads / 2;  // threads
+    few = columns && count <= (many ? 32 : 8);
+    if (few) {
+      chunk = count;
+      blocks = blocks_for(axes.kept.count * packs, multiprocessors);
+      return;
+    }
     while (lanes > 1 && lanes / 2 >= packs) lanes /= 2;
     const int64_t tiles = axes.kept.count * ((packs + lanes - 1) / lanes);
     const int64_t needed = columns ? tiles : (outputs * lanes + kThreads - 1) / kThreads;
@@ -199,6 +207,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same where few elements are reduced: a thread makes W neighbouring outputs.
+template <typename Reduction, int W, typename T, typename U>
+__global__ void __launch_bounds__(kThreads)
+    reduce_few_kernel(ReductionCut cut, Ends<Accumulator<U>> ends, const T* x, const U* centre, U* y) {
+  wait_for_dependencies();
+  using A = Accumulator<U>;
+  const SumAxes& axes = cut.axes;
+  const int64_t packs = (axes.inner + W - 1) / W;
+  for (int64_t i = thread_index(); i < axes.kept.count * packs; i += thread_count()) {
+    const int64_t kept = i / packs, first = i % packs * W;
+    const T* from = x + axes.kept.offset(kept, 0) + first;
+    const int64_t to = axes.kept.offset(kept, 1) + first * axes.inner_stride;
+    A a[W], c[W];
+#pragma unroll
+    for (int w = 0; w < W; ++w) a[w] = ends.empty, c[w] = centre_at<Reduction>(centre, to + w * axes.inner_stride);
+#pragma unroll 4
+    for (int64_t r = 0; r < axes.reduced.count; ++r) {
+      const Pack<T, W> pack = load<W>(from + axes.reduced.offset(r, 0));
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        a[w] = Reduction::Combination::combine(a[w], A(Reduction::term(A(accumulated(pack.element[w])), c[w])));
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int64_t output = kept * axes.inner + first + w;
+      finish<Reduction>(cut, ends, output, to + w * axes.inner_stride, a[w], c[w], y);
+    }
+  }
+}
+
 // Combines the results of the chunks; one warp makes an output.
 template <typename Reduction, typename U>
 __global__ void __launch_bounds__(kThreads)
@@ -257,7 +296,10 @@ class ReductionLaunch {
     bool columns = false;
     if constexpr (!std::is_integral_v<T>) {
       columns = cut.columns;
-      if (columns) {
+      if (cut.few) {
+        launch_dependent(reduce_few_kernel<Reduction, W, T, U>, grid, kThreads, 0, stream_of(c), cut, ends, x, centre,
+                         y);
+      } else if (columns) {
         launch_dependent(reduce_columns_kernel<Reduction, W, T, U>, grid, kThreads, 0, stream_of(c), cut, ends, x,
                          centre, y);
       }

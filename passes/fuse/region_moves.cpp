@@ -147,16 +147,15 @@ class RegionMoves {
     const Node& node = rewriter_.node(n);
     const ValueId base = node.inputs[0];
     std::vector<Use> uses;
-    int64_t copied = 0;  // bytes
     for (const ValueId output : node.outputs) {
-      if (output == kNone) continue;
-      if (!find_uses(output, uses)) return;
-      copied += rewriter_.readers(output).empty() ? 0 : type(output).bytes();
+      if (output != kNone && !find_uses(output, uses)) return;
     }
     if (uses.empty()) return;
     NodeId last = n;
     for (const Use& use : uses) last = std::max(last, use.region);
-    if (!is_whole_until(base, last) || (2 * copied < type(base).bytes() && !is_kept_until(base, n, last))) return;
+    if (!is_whole_until(base, last) || (2 * bytes_moved(base) < type(base).bytes() && !is_kept_until(base, n, last))) {
+      return;
+    }
     std::map<NodeId, Region> changed;
     for (const Use& use : uses) {
       Region& region = changed.try_emplace(use.region, *region_of(use.region)).first->second;
@@ -174,6 +173,21 @@ class RegionMoves {
       regions_[id] = std::move(region);
     }
   }
+  // The bytes that nodes which move elements make of the value, those that regions read through among them.
+  int64_t bytes_moved(ValueId base) const {
+    int64_t bytes = 0;
+    const std::set<NodeId> readers(rewriter_.readers(base).begin(), rewriter_.readers(base).end());
+    for (const NodeId reader : readers) {
+      if (const auto region = regions_.find(reader); region != regions_.end()) {
+        const std::vector<ValueId>& inputs = rewriter_.node(reader).inputs;
+        for (size_t i = 0; i < inputs.size(); ++i)
+          bytes += inputs[i] == base ? type(region->second.read[i]).bytes() : 0;
+      } else if (reader != kNone && moves(reader)) {
+        for (const ValueId output : rewriter_.node(reader).outputs) bytes += output == kNone ? 0 : type(output).bytes();
+      }
+    }
+    return bytes;
+  }
   // Whether nothing writes over the value before `last` has run.
   bool is_whole_until(ValueId value, NodeId last) const {
     const NodeId producer = rewriter_.value(value).producer;
@@ -188,7 +202,7 @@ class RegionMoves {
                        [&](NodeId reader) { return reader == kNone || (reader != mover && reader >= last); });
   }
 
-  // The region that makes all inputs of the concatenation, which alone reads them, writes them to their places there.
+  // The region that makes all inputs of the concatenation writes them to their places there.
   void write_through(NodeId n) {
     const Node& concat = rewriter_.node(n);
     const NodeId producer = rewriter_.value(concat.inputs[0]).producer;
@@ -203,11 +217,11 @@ class RegionMoves {
     std::vector<size_t> results;  // the results that the concatenation has
     for (const ValueId input : concat.inputs) {
       const auto output = std::find(outputs.begin(), outputs.end(), input);
-      if (output == outputs.end() || rewriter_.only_reader(input) != n) return;
+      if (output == outputs.end()) return;
       const auto place = size_t(output - outputs.begin());
       const auto target =
           std::find_if(targets.begin(), targets.end(), [&](auto& each) { return each.output == place; });
-      if (target == targets.end() || target->concat || rewriter_.value(input).view.base != kNone) return;
+      if (target == targets.end() || target->concat) return;
       if (type(input).dtype != type(whole).dtype) return;
       results.push_back(size_t(target - targets.begin()));
     }
@@ -222,15 +236,22 @@ class RegionMoves {
                   const std::vector<size_t>& results, size_t axis, ValueId whole) {
     RegionProgram& program = region.program;
     const std::vector<RegionProgram::Target> targets = program.targets();
-    const auto joins = [&](size_t r) { return std::find(results.begin(), results.end(), r) != results.end(); };
-    // The concatenation comes first, then the other results as they were.
+    // The concatenation comes first, then the results that others read as well, as they were.
+    const NodeId concat = rewriter_.value(whole).producer;
+    const auto is_left_out = [&](size_t r) {
+      const ValueId value = outputs[targets[r].output];
+      const std::vector<NodeId>& readers = rewriter_.readers(value);
+      return std::find(results.begin(), results.end(), r) != results.end() &&
+             rewriter_.value(value).view.base == kNone &&
+             std::all_of(readers.begin(), readers.end(), [&](NodeId reader) { return reader == concat; });
+    };
     std::vector<size_t> steps;
     std::vector<ValueId> made = {whole};
     std::vector<DataType> types = {type(whole).dtype};
     std::vector<RegionConcat> concats = {{0, axis, results.size()}};
     for (const size_t r : results) steps.push_back(program.results[r]);
     for (size_t r = 0; r < targets.size(); ++r) {
-      if (joins(r)) continue;
+      if (is_left_out(r)) continue;
       steps.push_back(program.results[r]);
       if (targets[r].part > 0) continue;
       if (targets[r].concat) concats.push_back({made.size(), targets[r].concat->axis, targets[r].concat->parts});
@@ -241,10 +262,11 @@ class RegionMoves {
       made.push_back(outputs[k]);
       types.push_back(region.types[k]);
     }
+    if (steps.size() > RegionProgram::kMostOutputs) return;
     program.results = std::move(steps);
     program.concats = std::move(concats);
     region.types = std::move(types);
-    rewriter_.remove(rewriter_.value(whole).producer);
+    rewriter_.remove(concat);
     rewriter_.set_outputs(producer, std::move(made));
     regions_[producer] = std::move(region);
   }

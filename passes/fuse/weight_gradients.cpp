@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The gradient of a matrix that many products read, as the steps of a recurrent layer do: one product of all their rows
-// in place of a sum of products.
+// in place of a sum of products. And the gradient of a bias that they read: one sum of all their rows.
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "passes/passes.h"
@@ -24,13 +25,14 @@ class WeightGradientFusion {
   }
 
  private:
-  // Whether the node adds two matrices of its result's type.
+  // Whether the node adds two matrices, or two vectors, of its result's type.
   bool is_sum(NodeId n) const {
     if (!rewriter_.is(n, "Add")) return false;
     const auto type = [&](ValueId v) { return rewriter_.value(v).type; };
     const std::vector<ValueId>& terms = rewriter_.node(n).inputs;
     const TensorType sum = type(rewriter_.node(n).outputs[0]);
-    return sum.shape.size() == 2 && type(terms[0]) == sum && type(terms[1]) == sum;
+    const bool is_known = sum.shape.size() == 1 || sum.shape.size() == 2;
+    return is_known && type(terms[0]) == sum && type(terms[1]) == sum;
   }
 
   // Whether the value is made for nothing but a sum.
@@ -54,15 +56,19 @@ class WeightGradientFusion {
     }
   }
 
-  // The product of rows that makes the term; kNone: another node does.
-  NodeId product_of(ValueId term) const {
+  // The product of rows, or the sum over rows, that makes the term; kNone: another node does.
+  NodeId maker_of(ValueId term) const {
+    if (!is_term(term)) return kNone;
     const NodeId product = rewriter_.producer(term, "arbalest.GemmGradB");
-    const bool joins = product != kNone && is_term(term) && int_attribute(rewriter_.node(product), "transA") == 0;
-    return joins ? product : kNone;
+    if (product != kNone) return int_attribute(rewriter_.node(product), "transA") == 0 ? product : kNone;
+    const NodeId sum = rewriter_.producer(term, "arbalest.ChannelSum");
+    return sum != kNone && rewriter_.shape(rewriter_.input(sum, 0)).size() == 2 ? sum : kNone;
   }
 
   bool are_alike(NodeId a, NodeId b) const {
     const Node &one = rewriter_.node(a), &other = rewriter_.node(b);
+    if (one.op != other.op) return false;
+    if (one.op->name == "ChannelSum") return float_attribute(one, "scale") == float_attribute(other, "scale");
     return int_attribute(one, "transB") == int_attribute(other, "transB") &&
            float_attribute(one, "alpha") == float_attribute(other, "alpha");
   }
@@ -78,18 +84,21 @@ class WeightGradientFusion {
     return copied <= int64_t(products.size() - 1) * (4 * sum + kNode);
   }
 
+  // All rows of an operand of the products, or sums, one after the other.
   ValueId rows(NodeId sum, const std::vector<NodeId>& products, size_t input) {
     std::vector<ValueId> parts;
     for (const NodeId n : products) parts.push_back(rewriter_.node(n).inputs[input]);
+    const auto known = rows_.find(parts);
+    if (known != rows_.end()) return known->second;
     const std::string name = rewriter_.value(parts[0]).name + ".rows";
-    return rewriter_.add_before(sum, "Concat", name, std::move(parts), {{"axis", int64_t{0}}});
+    return rows_[parts] = rewriter_.add_before(sum, "Concat", name, parts, {{"axis", int64_t{0}}});
   }
 
-  // The products among the terms, those together that one product replaces. Other terms are left in `others`.
+  // The products and sums among the terms, those together that one replaces. Other terms are left in `others`.
   std::vector<std::vector<NodeId>> groups_of(const std::vector<ValueId>& terms, std::vector<ValueId>& others) const {
     std::vector<std::vector<NodeId>> groups;
     for (const ValueId term : terms) {
-      const NodeId product = product_of(term);
+      const NodeId product = maker_of(term);
       const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<NodeId>& each) {
         return product != kNone && are_alike(product, each[0]);
       });
@@ -120,12 +129,13 @@ class WeightGradientFusion {
     const std::string name = rewriter_.value(result[0]).name;
     for (const NodeId n : sums) rewriter_.remove(n);
     for (const std::vector<NodeId>& group : groups) {
-      std::vector<ValueId> inputs = {rows(sum, group, 0), rows(sum, group, 1)};
       const Node first = rewriter_.node(group[0]);
+      const std::string op = first.op->qualified_name();
+      std::vector<ValueId> inputs;
+      for (size_t i = 0; i < first.inputs.size(); ++i) inputs.push_back(rows(sum, group, i));
       for (const NodeId n : group) rewriter_.remove(n);
-      if (whole) return rewriter_.become(sum, "arbalest.GemmGradB", std::move(inputs), result, first.attributes);
-      left.push_back(
-          rewriter_.add_before(sum, "arbalest.GemmGradB", name + ".joined", std::move(inputs), first.attributes));
+      if (whole) return rewriter_.become(sum, op, std::move(inputs), result, first.attributes);
+      left.push_back(rewriter_.add_before(sum, op, name + ".joined", std::move(inputs), first.attributes));
     }
     ValueId all = left[0];
     for (size_t i = 1; i + 1 < left.size(); ++i) all = rewriter_.add_before(sum, "Add", name + ".sum", {all, left[i]});
@@ -133,6 +143,7 @@ class WeightGradientFusion {
   }
 
   Rewriter rewriter_;
+  std::map<std::vector<ValueId>, ValueId> rows_;  // of operands, which products and sums share
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -43,25 +44,97 @@ void share_unmoved(Rewriter& rewriter, NodeId id) {
   }
 }
 
+// Which values are wanted channels-last: by one reader that takes no other layout, or by all, where those count that
+// hand on what they read element by element, or in parts.
+class Wishes {
+ public:
+  explicit Wishes(const Graph& graph) : by_one_(graph.values.size()), by_all_(graph.values.size()) {
+    std::vector<std::vector<NodeId>> readers = graph.consumers();
+    for (const ValueId output : graph.outputs) readers[size_t(output)].push_back(kNone);
+    for (const Carry& carry : graph.carries) readers[size_t(carry.next)].push_back(kNone);
+    for (size_t v = graph.values.size(); v-- > 0;) by_all_[v] = !readers[v].empty();
+    for (NodeId n = NodeId(graph.nodes.size()); n-- > 0;) {
+      const Node& node = graph.nodes[size_t(n)];
+      const bool wants = node.op->layout == Layout::ChannelsLast || (hands_on(graph, node) && all_wanted(node));
+      for (const ValueId input : node.inputs) {
+        if (input == kNone) continue;
+        by_one_[size_t(input)] = by_one_[size_t(input)] || node.op->layout == Layout::ChannelsLast;
+        by_all_[size_t(input)] = by_all_[size_t(input)] && wants;
+      }
+    }
+    for (size_t v = 0; v < readers.size(); ++v) {
+      if (std::count(readers[v].begin(), readers[v].end(), kNone) > 0) by_all_[v] = false;
+    }
+  }
+
+  bool by_one(ValueId value) const { return size_t(value) < by_one_.size() && by_one_[size_t(value)]; }
+  // Whether the node may as well read its first input channels-last, and all that it makes is wanted so.
+  bool moves_ahead_of(const Graph& graph, const Node& node) const {
+    if (!hands_on(graph, node) || !all_wanted(node)) return false;
+    const TensorType& from = graph.values[size_t(node.inputs[0])].type;
+    int64_t bytes = 0;
+    for (const ValueId output : node.outputs) bytes += graph.values[size_t(output)].type.bytes();
+    return from.shape.size() > 2 && 2 * bytes >= from.bytes();
+  }
+
+ private:
+  static bool hands_on(const Graph& graph, const Node& node) {
+    if (node.inputs.empty() || node.inputs[0] == kNone) return false;
+    if (node.op->domain.empty() && (node.op->name == "Split" || node.op->name == "Slice")) return true;
+    return node.op->element && !node.op->layout &&
+           std::all_of(node.inputs.begin() + 1, node.inputs.end(),
+                       [&](ValueId v) { return v == kNone || graph.values[size_t(v)].type.elements() == 1; });
+  }
+  bool all_wanted(const Node& node) const {
+    return std::all_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId output) { return output != kNone && by_all_[size_t(output)]; });
+  }
+
+  std::vector<bool> by_one_, by_all_;  // by value
+};
+
+// Operands of an elementwise operator that lie in another order than one of its shape which is channels-last.
+std::vector<size_t> operands_to_turn(const Graph& graph, const Node& node, const Wishes& wishes) {
+  std::vector<size_t> found;
+  if (!node.op->element || node.op->layout) return found;
+  const Shape& shape = graph.values[size_t(node.outputs[0])].type.shape;
+  bool turns = false;
+  for (size_t i = 0; i < node.inputs.size() && shape.size() > 2; ++i) {
+    if (node.inputs[i] == kNone) continue;
+    const TensorType& type = graph.values[size_t(node.inputs[i])].type;
+    if (type.shape != shape) continue;
+    if (type.lies_as(Layout::ChannelsLast)) {
+      turns = turns || type.layout == Layout::ChannelsLast;
+    } else if (wishes.by_one(node.inputs[i])) {
+      found.push_back(i);
+    }
+  }
+  return turns ? found : std::vector<size_t>();
+}
+
 }  // namespace
 
 void place_layouts(Graph& graph) {
   lay_out_stored_values(graph);
+  const Wishes wishes(graph);
   Rewriter rewriter(graph);
   std::map<std::pair<ValueId, Layout>, ValueId> converted;  // once for all readers, right before the first
   for (NodeId n = 0; n < rewriter.count(); ++n) {
-    const std::optional<Layout> wanted = rewriter.node(n).op->layout;
-    for (size_t i = 0; wanted && i < rewriter.node(n).inputs.size(); ++i) {
+    const auto turn = [&](size_t i, Layout wanted) {
       const ValueId input = rewriter.input(n, i);
-      if (input == kNone || rewriter.value(input).type.lies_as(*wanted)) continue;
-      ValueId& fitting = converted.try_emplace({input, *wanted}, kNone).first->second;
+      if (input == kNone || rewriter.value(input).type.lies_as(wanted)) return;
+      ValueId& fitting = converted.try_emplace({input, wanted}, kNone).first->second;
       if (fitting == kNone) {
-        const std::string to(name_of(*wanted));
+        const std::string to(name_of(wanted));
         fitting = rewriter.add_before(n, "arbalest.ChangeLayout", fmt::format("{}.{}", rewriter.value(input).name, to),
                                       {input}, {{"to", to}});
       }
       rewriter.set_input(n, i, fitting);
-    }
+    };
+    const std::optional<Layout> wanted = rewriter.node(n).op->layout;
+    for (size_t i = 0; wanted && i < rewriter.node(n).inputs.size(); ++i) turn(i, *wanted);
+    if (wishes.moves_ahead_of(graph, rewriter.node(n))) turn(0, Layout::ChannelsLast);
+    for (const size_t i : operands_to_turn(graph, rewriter.node(n), wishes)) turn(i, Layout::ChannelsLast);
     rewriter.infer(n);  // what an operator makes may be laid out as what it reads
     share_unmoved(rewriter, n);
   }

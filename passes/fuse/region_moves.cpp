@@ -11,7 +11,7 @@
 #include "ops/math/strided.h"
 #include "ops/regions/region.h"
 #include "ops/shape/copy.h"
-#include "passes/fuse/shared_memory.h"
+#include "passes/fuse/memory_homes.h"
 #include "passes/fuse/strided_view.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -273,7 +273,7 @@ class RegionMoves {
 
   Graph& graph_;
   Rewriter rewriter_;
-  SharedMemory memory_;
+  MemoryHomes memory_;
   std::map<NodeId, Region> regions_;  // those that have changed
 };
 

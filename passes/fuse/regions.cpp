@@ -16,7 +16,7 @@
 #include "ops/math/strided.h"
 #include "ops/reduce/reduce.h"
 #include "ops/regions/region.h"
-#include "passes/fuse/shared_memory.h"
+#include "passes/fuse/memory_homes.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -127,7 +127,7 @@ class Order {
 
  private:
   std::vector<std::vector<NodeId>> followers_;  // by node
-  SharedMemory memory_;
+  MemoryHomes memory_;
 };
 
 class Regions {

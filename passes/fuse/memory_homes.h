@@ -12,9 +12,9 @@ namespace arbalest {
 // Whether the node does nothing but show its first input otherwise.
 bool is_view(const Node& node);
 
-class SharedMemory {
+class MemoryHomes {
  public:
-  explicit SharedMemory(const Graph& graph);
+  explicit MemoryHomes(const Graph& graph);
 
   // The value whose memory this one has: itself, unless it is a part or a view of another, or made in its place.
   ValueId home(ValueId value) const { return home_[size_t(value)]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/fuse/shared_memory.h"
+#include "passes/fuse/memory_homes.h"
 
 namespace arbalest {
 
@@ -12,7 +12,7 @@ bool is_view(const Node& node) {
   return true;
 }
 
-SharedMemory::SharedMemory(const Graph& graph) : home_(graph.values.size()) {
+MemoryHomes::MemoryHomes(const Graph& graph) : home_(graph.values.size()) {
   for (size_t v = 0; v < home_.size(); ++v) home_[v] = storage_of(graph, ValueId(v)).base;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -26,7 +26,7 @@ SharedMemory::SharedMemory(const Graph& graph) : home_(graph.values.size()) {
   }
 }
 
-const std::vector<NodeId>& SharedMemory::writers(ValueId value) const {
+const std::vector<NodeId>& MemoryHomes::writers(ValueId value) const {
   static const std::vector<NodeId> none;
   const auto found = writers_.find(home(value));
   return found == writers_.end() ? none : found->second;

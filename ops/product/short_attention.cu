@@ -25,6 +25,8 @@ template <int kRows>
 constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
 template <int kRows>
 constexpr int kTiles = kRows / 8;  // of eight keys, side by side
+template <int kRows, int kFour>
+constexpr int kResident = kFour* kMostRows / kRows;  // blocks of a multiprocessor: so many of four warps
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 struct ShortExtents {
@@ -226,7 +228,7 @@ struct Group {
 };
 
 template <int kRows, int kDepth>
-__global__ void __launch_bounds__(kBlock<kRows>, (kDepth <= 64 ? 4 : 2) * (kMostRows / kRows))
+__global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 4 : 2>)
     short_attention_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* biases,
                            Element* y, float* statistics) {
   extern __shared__ __align__(16) unsigned char short_memory[];
@@ -317,7 +319,7 @@ __device__ inline void find_means(GradientTiles<kRows, kDepth>& tiles, const Lan
 }
 
 template <int kRows, int kDepth>
-__global__ void __launch_bounds__(kBlock<kRows>, (kDepth <= 64 ? 3 : 2) * (kMostRows / kRows))
+__global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 3 : 2>)
     short_attention_grad_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* y,
                                 const float* statistics, const Element* dy, const Element* biases, Gradients d) {
   extern __shared__ __align__(16) unsigned char short_memory[];

@@ -59,6 +59,12 @@ bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std
   return true;
 }
 
+// Values that nodes compute are no states, even if a batch norm takes them for its running statistics.
+void drop_computed_states(Graph& graph) {
+  std::erase_if(graph.carries,
+                [&](const Carry& carry) { return graph.values[size_t(carry.current)].producer != kNone; });
+}
+
 }  // namespace
 
 void expand_layers(Graph& graph, bool standard) {
@@ -90,7 +96,7 @@ void expand_layers(Graph& graph, bool standard) {
     replaced.apply(graph.outputs);
     for (Carry& carry : graph.carries) carry.next = replaced.of(carry.next);
     reorder_nodes(graph, key);
-    if (!expanded) return;
+    if (!expanded) return drop_computed_states(graph);
   }
   throw std::logic_error("layers expand without end");
 }

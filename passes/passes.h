@@ -27,7 +27,7 @@ void fuse_batch_norm(Graph& graph);
 void fuse_relu(Graph& graph);
 
 // Samples that are normalised as rows, and then have their own shape again, keep it. So images keep their layout. Batch
-// norms of weights by their own statistics (weight standardisation) normalise rows, and update no running statistics.
+// norms of weights by their own statistics (weight standardisation) normalise rows.
 void fuse_samples(Graph& graph);
 
 // softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one

@@ -2,7 +2,8 @@
 
 // Windows of an image have some fifty rows, but thousands of windows have one bias. Engines for long sequences spend
 // most of their time on the gradient of that bias. Here a block takes one head of many samples after each other. Each
-// of its warps has 16 rows of scores in registers, and the gradient of their bias with them.
+// of its warps has 16 rows of scores in registers, and the gradient of their bias with them. Blocks are of four warps,
+// or of one if there are no more than 16 rows.
 
 #include "ops/product/short_attention.h"
 
@@ -19,8 +20,13 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kRows = 64, kMostShortDepth = 128, kShortWarps = kRows / 16, kShortBlock = kShortWarps * 32;
+constexpr int kMostRows = 64, kFewRows = 16, kMostShortDepth = 128;  // a block holds one number of rows or the other
+template <int kRows>
+constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
+template <int kRows>
 constexpr int kTiles = kRows / 8;  // of eight keys, side by side
+template <int kRows, int kFour>
+constexpr int kResident = kFour* kMostRows / kRows;  // blocks of a multiprocessor: so many of four warps
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 struct ShortExtents {
@@ -38,10 +44,11 @@ struct Lane {
       : id(int(threadIdx.x) % 32), first(int(threadIdx.x) / 32 * 16), row(first + id / 4), column(id % 4 * 2) {}
 };
 
-using Scores = float[kTiles][4];
+template <int kRows>
+using Scores = float[kTiles<kRows>][4];
 
 // Rows in shared memory, 16 bytes apart from a multiple of 128, so that matrices are read without conflicts.
-template <int kDepth>
+template <int kRows, int kDepth>
 struct ShortRows {
   static constexpr int kStride = kDepth + 8;
   Element element[kRows * kStride];
@@ -50,7 +57,7 @@ struct ShortRows {
 
   // Fetches rows of global memory in the background, with zeros past their ends.
   __device__ void fetch(const Element* from, int64_t step, int rows, int depth) {
-    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kShortBlock) {
+    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kBlock<kRows>) {
       const int row = i / (kDepth / 8), column = i % (kDepth / 8) * 8;
       const bool there = row < rows && column < depth;
       copy_async(at(row, column), there ? from + row * step + column : from, there);
@@ -98,14 +105,15 @@ __device__ inline float row_max(float x) {
 }
 
 // The warp's 16 rows of a, times rows of b as columns.
-template <int kDepth>
-__device__ inline void compare(Scores& scores, const Lane& lane, ShortRows<kDepth>& a, ShortRows<kDepth>& b, int keys) {
+template <int kRows, int kDepth>
+__device__ inline void compare(Scores<kRows>& scores, const Lane& lane, ShortRows<kRows, kDepth>& a,
+                               ShortRows<kRows, kDepth>& b, int keys) {
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t left[4];
     a.left(left, lane, lane.first, k);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 2) {
+    for (int tile = 0; tile < kTiles<kRows>; tile += 2) {
       if (tile * 8 >= keys) break;
       uint32_t right[4];
       b.right_turned(right, lane, tile * 8, k);
@@ -116,11 +124,11 @@ __device__ inline void compare(Scores& scores, const Lane& lane, ShortRows<kDept
 }
 
 // out += the warp's 16 rows of weights, which lie in registers as bfloat16, times rows of b.
-template <int kDepth>
-__device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, const uint32_t (&weights)[kTiles][2],
-                               ShortRows<kDepth>& b, int keys) {
+template <int kRows, int kDepth>
+__device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, const uint32_t (&weights)[kRows / 8][2],
+                               ShortRows<kRows, kDepth>& b, int keys) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; tile += 2) {
+  for (int tile = 0; tile < kTiles<kRows>; tile += 2) {
     if (tile * 8 >= keys) break;
     const uint32_t left[4] = {weights[tile][0], weights[tile][1], weights[tile + 1][0], weights[tile + 1][1]};
 #pragma unroll
@@ -134,9 +142,9 @@ __device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, co
 }
 
 // out += 16 columns of weights, from the warp's first, as rows, times rows of b.
-template <int kDepth>
-__device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& lane, ShortRows<kRows>& weights,
-                                      ShortRows<kDepth>& b, int queries) {
+template <int kRows, int kDepth>
+__device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& lane, ShortRows<kRows, kRows>& weights,
+                                      ShortRows<kRows, kDepth>& b, int queries) {
 #pragma unroll
   for (int row = 0; row < kRows; row += 16) {
     if (row >= queries) break;
@@ -153,9 +161,9 @@ __device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& l
 }
 
 // Puts 16 rows of results in place of the warp's own rows.
-template <int kDepth>
-__device__ inline void place(ShortRows<kDepth>& to, const Lane& lane, const float (&from)[kDepth / 8][4], float factor,
-                             float factor_below) {
+template <int kRows, int kDepth>
+__device__ inline void place(ShortRows<kRows, kDepth>& to, const Lane& lane, const float (&from)[kDepth / 8][4],
+                             float factor, float factor_below) {
 #pragma unroll
   for (int tile = 0; tile < kDepth / 8; ++tile) {
     const float* each = from[tile];
@@ -166,13 +174,14 @@ __device__ inline void place(ShortRows<kDepth>& to, const Lane& lane, const floa
 }
 
 // The numbers that are added to the scores of a lane.
+template <int kRows>
 struct Bias {
-  uint32_t pair[kTiles][2];
+  uint32_t pair[kTiles<kRows>][2];
 
   __device__ Bias(const ShortExtents& e, const Element* bias, const Lane& lane) : pair() {
     if (bias == nullptr) return;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = lane.row + i / 2 * 8, key = tile * 8 + lane.column + i % 2;
@@ -188,9 +197,11 @@ struct Bias {
 };
 
 // Scores become logarithms to the base 2. Those of keys that are not there become minus infinity.
-__device__ inline void add_bias(Scores& scores, const ShortExtents& e, const Bias& bias, const Lane& lane) {
+template <int kRows>
+__device__ inline void add_bias(Scores<kRows>& scores, const ShortExtents& e, const Bias<kRows>& bias,
+                                const Lane& lane) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool there = tile * 8 + lane.column + i % 2 < e.keys;
@@ -216,16 +227,16 @@ struct Group {
   __device__ explicit Group(const ShortExtents& e) : turn(int(blockIdx.x) / e.heads), head(int(blockIdx.x) % e.heads) {}
 };
 
-template <int kDepth>
-__global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 4 : 2)
+template <int kRows, int kDepth>
+__global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 4 : 2>)
     short_attention_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* biases,
                            Element* y, float* statistics) {
   extern __shared__ __align__(16) unsigned char short_memory[];
-  auto& [queries, keys, values] = *reinterpret_cast<ShortRows<kDepth>(*)[3]>(short_memory);
+  auto& [queries, keys, values] = *reinterpret_cast<ShortRows<kRows, kDepth>(*)[3]>(short_memory);
   const Lane lane;
   const Group group(e);
   wait_for_dependencies();
-  const Bias bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
+  const Bias<kRows> bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
   for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
     const int64_t sample = round * e.period + group.turn;
     __syncthreads();  // what the round before reads is read
@@ -237,20 +248,20 @@ __global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 4 : 2)
     __syncthreads();
     if (lane.first >= e.queries) continue;
 
-    Scores scores = {};
+    Scores<kRows> scores = {};
     compare(scores, lane, queries, keys, e.keys);
     add_bias(scores, e, bias, lane);
     float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) largest[i / 2] = fmaxf(largest[i / 2], scores[tile][i]);
     }
     largest[0] = row_max(largest[0]);
     largest[1] = row_max(largest[1]);
-    uint32_t weights[kTiles][2];
+    uint32_t weights[kTiles<kRows>][2];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         scores[tile][i] = exp2f(scores[tile][i] - largest[i / 2]);
@@ -262,7 +273,7 @@ __global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 4 : 2)
     total[0] = row_sum(total[0]);
     total[1] = row_sum(total[1]);
     float sums[kDepth / 8][4] = {};
-    combine(sums, lane, weights, values, e.keys);
+    combine<kRows>(sums, lane, weights, values, e.keys);
     place(queries, lane, sums, 1 / total[0], 1 / total[1]);
     queries.flush(lane, y + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
     if (statistics == nullptr || lane.id % 4 != 0) continue;
@@ -279,16 +290,16 @@ struct Gradients {
   float* bias;  // a matrix of scores for each block; nullptr: not wanted
 };
 
-template <int kDepth>
+template <int kRows, int kDepth>
 struct GradientTiles {
-  ShortRows<kDepth> q, k, v, dy;
-  ShortRows<kRows> weights, slopes;
+  ShortRows<kRows, kDepth> q, k, v, dy;
+  ShortRows<kRows, kRows> weights, slopes;
   float means[kRows];
 };
 
 // The mean that Softmax's gradient takes off, for each of the warp's rows: the product of y and dy.
-template <int kDepth>
-__device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane, const ShortExtents& e,
+template <int kRows, int kDepth>
+__device__ inline void find_means(GradientTiles<kRows, kDepth>& tiles, const Lane& lane, const ShortExtents& e,
                                   const Element* y) {
   constexpr int kParts = kDepth / 8, kAtOnce = 32 / kParts;
 #pragma unroll
@@ -307,17 +318,17 @@ __device__ inline void find_means(GradientTiles<kDepth>& tiles, const Lane& lane
   __syncwarp();
 }
 
-template <int kDepth>
-__global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 3 : 2)
+template <int kRows, int kDepth>
+__global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 3 : 2>)
     short_attention_grad_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* y,
                                 const float* statistics, const Element* dy, const Element* biases, Gradients d) {
   extern __shared__ __align__(16) unsigned char short_memory[];
-  auto& tiles = *reinterpret_cast<GradientTiles<kDepth>*>(short_memory);
+  auto& tiles = *reinterpret_cast<GradientTiles<kRows, kDepth>*>(short_memory);
   const Lane lane;
   const Group group(e);
   wait_for_dependencies();
-  const Bias bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
-  Scores of_bias = {};
+  const Bias<kRows> bias(e, biases ? biases + first_of(e.bias, group.turn, group.head) : nullptr, lane);
+  Scores<kRows> of_bias = {};
   for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
     const int64_t sample = round * e.period + group.turn;
     __syncthreads();
@@ -340,14 +351,14 @@ __global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 3 : 2)
     float dq[kDepth / 8][4] = {};
     if (has_queries) {
       find_means(tiles, lane, e, y + first_of(e.y, sample, group.head));
-      Scores scores = {}, slopes = {};
+      Scores<kRows> scores = {}, slopes = {};
       compare(scores, lane, tiles.q, tiles.k, e.keys);
       compare(slopes, lane, tiles.dy, tiles.v, e.keys);
       add_bias(scores, e, bias, lane);
       const float mean[2] = {tiles.means[lane.row], tiles.means[lane.row + 8]};
-      uint32_t kept[kTiles][2];
+      uint32_t kept[kTiles<kRows>][2];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float weight = lane.row + i / 2 * 8 < e.queries ? weight_of(scores[tile][i] - sum[i / 2]) : 0.0f;
@@ -364,7 +375,7 @@ __global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 3 : 2)
           *reinterpret_cast<uint32_t*>(tiles.slopes.at(row, column)) = kept[tile][i];
         }
       }
-      combine(dq, lane, kept, tiles.k, e.keys);
+      combine<kRows>(dq, lane, kept, tiles.k, e.keys);
     }
     __syncthreads();
     float dk[kDepth / 8][4] = {}, dv[kDepth / 8][4] = {};
@@ -387,7 +398,7 @@ __global__ void __launch_bounds__(kShortBlock, kDepth <= 64 ? 3 : 2)
   if (d.bias == nullptr) return;
   float* own = d.bias + (int64_t(blockIdx.x) * gridDim.y + blockIdx.y) * e.queries * e.keys;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kTiles<kRows>; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = lane.row + i / 2 * 8, key = tile * 8 + lane.column + i % 2;
@@ -431,20 +442,24 @@ dim3 grid_of(const ShortExtents& e, int multiprocessors, int blocks_each) {
   return dim3(unsigned(groups), unsigned(std::clamp<int64_t>(chunks, 1, std::min<int64_t>(e.rounds, 65535))));
 }
 
-// function(std::integral_constant<int, D>), D the least depth of tiles that holds a row.
+// function(rows, depth), integral constants: the least block, and the least depth of tiles, that hold the problem.
 template <typename Function>
-auto with_depth(int64_t depth, Function function) {
-  if (depth <= 16) return function(std::integral_constant<int, 16>{});
-  if (depth <= 32) return function(std::integral_constant<int, 32>{});
-  if (depth <= 64) return function(std::integral_constant<int, 64>{});
-  return function(std::integral_constant<int, kMostShortDepth>{});
+auto with_extents(const AttentionProblem& p, Function function) {
+  const auto with_depth = [&](auto rows) {
+    if (p.depth <= 16) return function(rows, std::integral_constant<int, 16>{});
+    if (p.depth <= 32) return function(rows, std::integral_constant<int, 32>{});
+    if (p.depth <= 64) return function(rows, std::integral_constant<int, 64>{});
+    return function(rows, std::integral_constant<int, kMostShortDepth>{});
+  };
+  if (std::max(p.queries, p.keys) <= kFewRows) return with_depth(std::integral_constant<int, kFewRows>{});
+  return with_depth(std::integral_constant<int, kMostRows>{});
 }
 
 }  // namespace
 
 bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  const bool fits = p.queries <= kRows && p.keys <= kRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
+  const bool fits = p.queries <= kMostRows && p.keys <= kMostRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
   if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !fits) return false;
   const HeadSteps all[] = {p.q, p.k, p.v, p.y};
   return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
@@ -454,13 +469,13 @@ bool takes_short_attention(const KernelRequest& request, const AttentionProblem&
 
 std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
-  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32);
-  return with_depth(p.depth, [&](auto depth) {
-    const auto kernel = short_attention_kernel<depth()>;
-    constexpr int kShared = int(3 * sizeof(ShortRows<depth()>));
+  return with_extents(p, [&](auto rows, auto depth) {
+    const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostRows / rows()));
+    const auto kernel = short_attention_kernel<rows(), depth()>;
+    constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
     return make_kernel([=, at = p.at, biased = p.biased(), stored = request.has_output(1)](const KernelContext& c) {
-      launch_dependent(kernel, grid, kShortBlock, kShared, stream_of(c), e, input<Element>(c, 0),
+      launch_dependent(kernel, grid, kBlock<rows()>, kShared, stream_of(c), e, input<Element>(c, 0),
                        input<Element>(c, at.k), input<Element>(c, at.v), biased ? input<Element>(c, at.bias) : nullptr,
                        output<Element>(c, 0), stored ? output<float>(c, 1) : nullptr);
       check_launch("attention of few rows");
@@ -470,19 +485,20 @@ std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const Atte
 
 std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
-  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 8);
+  const int warps = std::max(p.queries, p.keys) <= kFewRows ? 1 : kMostRows / 16;
+  const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 / warps);
   const bool of_bias = request.has_output(p.at.dbias);
   const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);
   const int64_t partials = int64_t(grid.x) * grid.y;
-  return with_depth(p.depth, [&](auto depth) {
-    const auto kernel = short_attention_grad_kernel<depth()>;
-    constexpr int kShared = int(sizeof(GradientTiles<depth()>));
+  return with_extents(p, [&](auto rows, auto depth) {
+    const auto kernel = short_attention_grad_kernel<rows(), depth()>;
+    constexpr int kShared = int(sizeof(GradientTiles<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
     return make_kernel(
         [=, at = p.at, biased = p.biased()](const KernelContext& c) {
           float* const own = of_bias ? static_cast<float*>(c.workspace) : nullptr;
           const Gradients d{output<Element>(c, 0), output<Element>(c, at.k), output<Element>(c, at.v), own};
-          launch_dependent(kernel, grid, kShortBlock, kShared, stream_of(c), e, input<Element>(c, 0),
+          launch_dependent(kernel, grid, kBlock<rows()>, kShared, stream_of(c), e, input<Element>(c, 0),
                            input<Element>(c, at.k), input<Element>(c, at.v), input<Element>(c, at.y),
                            input<float>(c, at.statistics), input<Element>(c, at.dy),
                            biased ? input<Element>(c, at.bias) : nullptr, d);

@@ -50,7 +50,7 @@ struct ReductionCut {
   int64_t chunk = 0;  // elements of each, at most
   int chunks = 1;     // 1: no second kernel
   bool columns;       // a block takes neighbouring outputs, else a group of lanes each
-  bool few = false;   // with columns: so few elements are reduced that a thread makes outputs alone
+  bool few = false;   // so few elements are reduced that a thread makes outputs alone
   int lanes = 32;     // of a group, or along the outputs of a block: a power of two
   int width;          // neighbours that a thread takes at once
   unsigned blocks;
@@ -63,10 +63,10 @@ struct ReductionCut {
     const int64_t count = axes.reduced.count, enough = int64_t(multiprocessors) * 8;
     const int64_t packs = ((columns ? axes.inner : count) + width - 1) / width;
     const bool many = axes.kept.count * packs >= int64_t(multiprocessors) * kThreads / 2;  // threads
-    few = columns && count <= (many ? 32 : 8);
+    few = columns ? count <= (many ? 32 : 8) : !integers && width == 1 && count <= 8;
     if (few) {
       chunk = count;
-      blocks = blocks_for(axes.kept.count * packs, multiprocessors);
+      blocks = blocks_for(columns ? axes.kept.count * packs : outputs, multiprocessors);
       return;
     }
     while (lanes > 1 && lanes / 2 >= packs) lanes /= 2;

@@ -13,9 +13,10 @@ using namespace cuda;
 
 namespace {
 
-// Boxes that one launch copies, a row of blocks each. What a kernel takes is at most 4 KiB.
-constexpr int kMostBoxes = 24, kMostAxes = 4;
-template <typename Word>
+// Boxes that one launch copies, a row of blocks each: as many as what a kernel takes has room for, 32 KiB since CUDA
+// 12.1. Most copies have a few.
+constexpr int kMostBoxes = 240, kFewBoxes = 8, kMostAxes = 4;
+template <typename Word, int kCount>
 struct Boxes {
   struct Box {
     const Word* from;
@@ -23,12 +24,12 @@ struct Boxes {
     int64_t count, from_stride[kMostAxes], to_stride[kMostAxes];
     int64_t extent[kMostAxes];
     int rank;
-  } box[kMostBoxes];
+  } box[kCount];
 };
 
 // Divisions are of 32 bits if the box has fewer than 2³¹ words.
-template <typename Word>
-__global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_constant__ Boxes<Word> boxes) {
+template <typename Word, int kCount>
+__global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_constant__ Boxes<Word, kCount> boxes) {
   const auto& box = boxes.box[blockIdx.y];
   const bool small = box.count < (int64_t{1} << 31);
   wait_for_dependencies();
@@ -77,15 +78,15 @@ int64_t word_of(const KernelContext& c, const BoxCopy& box, int64_t bytes) {
 }
 
 // Copies those boxes whose words these are, as many at a time as one launch takes. `early`: launches may be.
-template <typename Word>
+template <typename Word, int kCount>
 void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64_t bytes, int multiprocessors,
                 bool early) {
-  Boxes<Word> some;
+  Boxes<Word, kCount> some;
   int count = 0;
   int64_t most = 0;  // words of a box
   const auto launch = [&] {
     const dim3 grid(blocks_for(most, multiprocessors), unsigned(count));
-    if (count > 0) launch_dependent(copy_boxes_kernel<Word>, {grid, kThreads, 0, stream_of(c), early}, some);
+    if (count > 0) launch_dependent(copy_boxes_kernel<Word, kCount>, {grid, kThreads, 0, stream_of(c), early}, some);
     check_launch("copies");
     count = 0, most = 0;
   };
@@ -109,7 +110,7 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
       own.from_stride[axis] = words.walk.stride[1][axis];
     }
     most = std::max(most, words.count);
-    if (count == kMostBoxes) launch();
+    if (count == kCount) launch();
   }
   launch();
 }
@@ -138,7 +139,10 @@ std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   return make_kernel([=, copying = rule(request)](const KernelContext& c) {
     if (copying.fills && elements > 0) fill(c, copying.fill, bytes, elements, multiprocessors);
     const auto copy = [&](auto word) {  // what is filled first is no kernel
-      copy_boxes<decltype(word)>(c, copying.boxes, bytes, multiprocessors, !copying.fills);
+      using Word = decltype(word);
+      const auto copy_some =
+          copying.boxes.size() > kFewBoxes ? copy_boxes<Word, kMostBoxes> : copy_boxes<Word, kFewBoxes>;
+      copy_some(c, copying.boxes, bytes, multiprocessors, !copying.fills);
     };
     copy(uint8_t()), copy(uint16_t()), copy(uint32_t()), copy(uint64_t()), copy(uint4());
   });

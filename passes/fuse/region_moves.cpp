@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What only moves elements becomes how regions read and write. Inputs that slices, splits and transpositions make are
-// read where these would copy from; results that a concatenation alone reads are written where it would copy them to.
+// Nodes that only move elements become how regions read and write. Inputs that slices, splits and transpositions make
+// are read where these would copy from; results that a concatenation joins are written where it would copy them to.
 
 #include <algorithm>
 #include <map>
@@ -88,7 +88,7 @@ class RegionMoves {
     return region;
   }
 
-  // Where regions read the value, by itself or otherwise shown; false if anything else reads it.
+  // Adds the places at which regions read the value, by itself or otherwise shown; false if anything else reads it.
   bool find_uses(ValueId value, std::vector<Use>& uses) const {
     const std::set<NodeId> readers(rewriter_.readers(value).begin(), rewriter_.readers(value).end());
     for (const NodeId reader : readers) {

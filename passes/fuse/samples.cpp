@@ -9,12 +9,6 @@
 namespace arbalest {
 namespace {
 
-// What a node computes is no state, even if a batch norm takes it for its running statistics.
-void drop_computed_states(Graph& graph) {
-  std::erase_if(graph.carries,
-                [&](const Carry& carry) { return graph.values[size_t(carry.current)].producer != kNone; });
-}
-
 // Whether each value is computed from weights and constants alone, whatever the batch is.
 std::vector<bool> made_of_weights(const Graph& graph) {
   std::vector<bool> found(graph.values.size());
@@ -119,7 +113,6 @@ class SampleFusion {
 }  // namespace
 
 void fuse_samples(Graph& graph) {
-  drop_computed_states(graph);
   SampleFusion(graph).run();
 }
 

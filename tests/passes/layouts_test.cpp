@@ -59,6 +59,27 @@ TEST_CASE("a value that is wanted channels-last by several changes once") {
   CHECK(count_ops(validation, "arbalest.ChangeLayout") == 1);
 }
 
+TEST_CASE("a split whose parts are wanted channels-last is turned once, and so is a sum next to a convolution") {
+  const auto validation = [](const std::string& body, int channels) {
+    const std::string filter =
+        fmt::format("#initial float[{0}, {0}, 3, 3] v = {{{1}}}", channels, numbers(9 * channels * channels));
+    const std::string turned = "t = Transpose <perm = [0, 1, 3, 2]> (x)\ns = Softmax (t)\n";
+    return program_of_net(turned + body + kHead + filter).find(LoopRole::Validate)->graph;
+  };
+  const auto changes = [&](const std::string& body) { return count_ops(validation(body, 1), "arbalest.ChangeLayout"); };
+  const std::string split = "p, q = Split <axis = 1, num_outputs = 2> ",
+                    conv = "a = Conv <pads = [1, 1, 1, 1]> (p, v)\n";
+  const std::string both = conv + "b = Conv <pads = [1, 1, 1, 1]> (q, v)\nh = Concat <axis = 1> (a, b)\n";
+  CHECK(changes(split + "(s)\n" + both) == 1);
+  CHECK(changes("r = Sigmoid (s)\n" + split + "(r)\n" + both) == 1);
+  // Both the convolution and the sum read one value; its other order is read by none.
+  const Graph sum = validation("c = Conv <pads = [1, 1, 1, 1]> (s, v)\nh = Add (c, s)\n", 2);
+  CHECK(count_ops(sum, "arbalest.ChangeLayout") == 1);
+  for (const ValueId input : only(sum, "Add").inputs) {
+    CHECK(sum.values[size_t(input)].type.layout == Layout::ChannelsLast);
+  }
+}
+
 TEST_CASE("filters that another operator wants row-major are laid out for the first") {
   Graph graph = expanded("c = Conv (x, w)\nt = Transpose (w)\nh = Conv (c, w)\n" + kHead +
                          "#initial float[2, 2, 3, 3] w = {" + numbers(36) + "}");

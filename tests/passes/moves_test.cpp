@@ -371,6 +371,28 @@ TEST_CASE("samples that are normalised as rows keep their shape only where nothi
   check_same(train(program_of(flat, {"fuse_samples"}), 3), train(program_of(flat), 3));
 }
 
+TEST_CASE("weights that are standardised are rows, without running statistics") {
+  // As PyTorch exports a batch norm of weights that keeps no statistics: its running ones are computed.
+  const auto body = [](const std::string& bias) {
+    return "r = Reshape <shape = [1, 4, 18]> (filters)\nt = Transpose <perm = [0, 2, 1]> (r)\n"
+           "mean = ReduceMean <axes = [0, 1], keepdims = 0> (t)\nc = ReduceMean <axes = [0, 1], keepdims = 1> (t)\n"
+           "d = Sub (t, c)\nq = Mul (d, d)\nvariance = ReduceMean <axes = [0, 1], keepdims = 0> (q)\n" +
+           bias + "n, unread, too = BatchNormalization <training_mode = 1> (r, gain, bias, mean, variance)\n" +
+           "s = Reshape <shape = [4, 2, 3, 3]> (n)\ny = Conv <pads = [1, 1, 1, 1]> (x, s)\n" + kFlat +
+           "#initial float[4, 2, 3, 3] filters = {" + numbers(72) + "}, float[4] gain = {" + numbers(4) + "}";
+  };
+  const std::string zeros = constant("bias", "value_floats = [0.0, 0.0, 0.0, 0.0]");
+  const std::string some = constant("bias", "value_floats = [0.5, -1.0, 0.0, 2.0]");
+  for (const std::string& bias : {zeros, some}) {
+    const Program rows = program_of(body(bias)), norms = program_of(body(bias), {"fuse_samples"});
+    CHECK(count_ops(norms.training().graph, "arbalest.BatchNormTraining") == 1);
+    CHECK(count_ops(rows.training().graph, "arbalest.BatchNormTraining") == 0);
+    CHECK(count_ops(rows.training().graph, "ReduceMean") == 0);
+    CHECK(count_ops(rows.training().graph, "Add") == (bias == some ? 1 : 0));
+    check_same(train(norms, 3), train(rows, 3));
+  }
+}
+
 TEST_CASE("products read transposed matrices as they lie, and write gradients so") {
   const std::string w = "#initial float[5, 8] w = {" + numbers(40) + "}";
   const std::string t = "t = Transpose <perm = [1, 0]> (w)\n";

@@ -18,16 +18,18 @@ namespace {
 
 // Six steps of twelve features, the samples first or second, and a layer of four elements, whose states h has.
 std::string layer(const std::string& op, int gates, const std::string& attributes, int directions = 1,
-                  bool samples_first = false) {
+                  bool samples_first = false, bool biased = false) {
   std::string body = "rows = Transpose <perm = [0, 2, 1, 3]> (x)\nsteps = Reshape <shape = [0, 6, 12]> (rows)\n";
   if (!samples_first) body += "turned = Transpose <perm = [1, 0, 2]> (steps)\n";
   const std::string x = samples_first ? "steps" : "turned";
-  body += fmt::format("y = {} <{}> ({}, w, r)\n", op, attributes, x);
+  body += fmt::format("y = {} <{}> ({}, w, r{})\n", op, attributes, x, biased ? ", b" : "");
   body += fmt::format("s = Transpose <perm = [{}]> (y)\n", samples_first ? "0, 1, 2, 3" : "2, 0, 1, 3");
   body += fmt::format("h = Reshape <shape = [0, {}]> (s)\n", 6 * directions * 4);
   return body + "logits = arbalest.Linear <units = 3> (h)\n" + kLoss +
          fmt::format("#initial float[{0}, {1}, 12] w = {{{2}}}, float[{0}, {1}, 4] r = {{{3}}}", directions, 4 * gates,
-                     numbers(directions * 4 * gates * 12), numbers(directions * 4 * gates * 4));
+                     numbers(directions * 4 * gates * 12), numbers(directions * 4 * gates * 4)) +
+         (biased ? fmt::format(", float[{}, {}] b = {{{}}}", directions, 8 * gates, numbers(directions * 8 * gates))
+                 : "");
 }
 
 }  // namespace
@@ -69,6 +71,13 @@ TEST_CASE("the gradient of a matrix that all steps read is one product") {
   const std::string gru = layer("GRU", 3, "");  // the gates and the new state apart
   CHECK(products(gru, {"fuse_weight_gradients"}) == 2 * 5 + others);
   CHECK(products(gru, {}) == 2 + others);
+  // A bias within the reset gate's product: one sum over the rows of all steps.
+  const auto sums = [](std::set<std::string> without) {
+    const Program program = make_program(net(layer("GRU", 3, "linear_before_reset = 1", 1, false, true)),
+                                         {.fused_kernels = true, .without = std::move(without)});
+    return count_ops(program.training().graph, "arbalest.ChannelSum");
+  };
+  CHECK(sums({"fuse_weight_gradients"}) - sums({}) == 4);
 }
 
 TEST_CASE("a recurrent layer that cannot be is refused") {

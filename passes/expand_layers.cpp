@@ -59,10 +59,16 @@ bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std
   return true;
 }
 
-// Values that nodes compute are no states, even if a batch norm takes them for its running statistics.
+// Values that nodes compute are no states, even if a batch norm takes them for its running statistics. It writes over
+// them, so that nothing else may read them.
 void drop_computed_states(Graph& graph) {
-  std::erase_if(graph.carries,
-                [&](const Carry& carry) { return graph.values[size_t(carry.current)].producer != kNone; });
+  const std::vector<std::vector<NodeId>> readers = graph.consumers();
+  std::erase_if(graph.carries, [&](const Carry& carry) {
+    const Value& current = graph.values[size_t(carry.current)];
+    const std::vector<NodeId>& all = readers[size_t(carry.current)];
+    return current.producer != kNone && !current.content && all.size() == 1 &&
+           all[0] == graph.values[size_t(carry.next)].producer;
+  });
 }
 
 }  // namespace

@@ -52,7 +52,9 @@ class Wishes {
     std::vector<std::vector<NodeId>> readers = graph.consumers();
     for (const ValueId output : graph.outputs) readers[size_t(output)].push_back(kNone);
     for (const Carry& carry : graph.carries) readers[size_t(carry.next)].push_back(kNone);
-    for (size_t v = graph.values.size(); v-- > 0;) by_all_[v] = !readers[v].empty();
+    for (size_t v = 0; v < readers.size(); ++v) {
+      by_all_[v] = !readers[v].empty() && std::count(readers[v].begin(), readers[v].end(), kNone) == 0;
+    }
     for (NodeId n = NodeId(graph.nodes.size()); n-- > 0;) {
       const Node& node = graph.nodes[size_t(n)];
       const bool wants = node.op->layout == Layout::ChannelsLast || (hands_on(graph, node) && all_wanted(node));
@@ -61,9 +63,6 @@ class Wishes {
         by_one_[size_t(input)] = by_one_[size_t(input)] || node.op->layout == Layout::ChannelsLast;
         by_all_[size_t(input)] = by_all_[size_t(input)] && wants;
       }
-    }
-    for (size_t v = 0; v < readers.size(); ++v) {
-      if (std::count(readers[v].begin(), readers[v].end(), kNone) > 0) by_all_[v] = false;
     }
   }
 

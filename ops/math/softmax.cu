@@ -164,8 +164,9 @@ KernelFactory softmax_factory(const Launch& launch, const Columns& columns) {
     const int multiprocessors = cuda_context(request).multiprocessors;
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       return make_kernel([=](const KernelContext& c) {
-        if (v.step > 1) {
-          const Neighbours n(v);
+        // Few neighbours of long vectors would leave most of a GPU idle.
+        const Neighbours n(v);
+        if (v.step > 1 && (n.tiles >= multiprocessors / 2 || v.length <= 1024)) {
           const auto blocks = unsigned(std::min<int64_t>(n.tiles, int64_t(multiprocessors) * 16));
           if (n.tiles > 0) columns(c, v, element, n, blocks);
           return check_launch("softmax");

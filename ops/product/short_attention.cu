@@ -20,13 +20,14 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kMostRows = 64, kFewRows = 16, kMostShortDepth = 128;  // a block holds one number of rows or the other
+constexpr int kMostShortRows = 64, kFewShortRows = 16,
+              kMostShortDepth = 128;  // a block holds one number of rows or the other
 template <int kRows>
 constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
 template <int kRows>
 constexpr int kTiles = kRows / 8;  // of eight keys, side by side
 template <int kRows, int kFour>
-constexpr int kResident = kFour* kMostRows / kRows;  // blocks of a multiprocessor: so many of four warps
+constexpr int kResident = kFour* kMostShortRows / kRows;  // blocks of a multiprocessor: so many of four warps
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 struct ShortExtents {
@@ -451,15 +452,16 @@ auto with_extents(const AttentionProblem& p, Function function) {
     if (p.depth <= 64) return function(rows, std::integral_constant<int, 64>{});
     return function(rows, std::integral_constant<int, kMostShortDepth>{});
   };
-  if (std::max(p.queries, p.keys) <= kFewRows) return with_depth(std::integral_constant<int, kFewRows>{});
-  return with_depth(std::integral_constant<int, kMostRows>{});
+  if (std::max(p.queries, p.keys) <= kFewShortRows) return with_depth(std::integral_constant<int, kFewShortRows>{});
+  return with_depth(std::integral_constant<int, kMostShortRows>{});
 }
 
 }  // namespace
 
 bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  const bool fits = p.queries <= kMostRows && p.keys <= kMostRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
+  const bool fits =
+      p.queries <= kMostShortRows && p.keys <= kMostShortRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
   if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !fits) return false;
   const HeadSteps all[] = {p.q, p.k, p.v, p.y};
   return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
@@ -470,7 +472,7 @@ bool takes_short_attention(const KernelRequest& request, const AttentionProblem&
 std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
   return with_extents(p, [&](auto rows, auto depth) {
-    const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostRows / rows()));
+    const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostShortRows / rows()));
     const auto kernel = short_attention_kernel<rows(), depth()>;
     constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
@@ -485,7 +487,7 @@ std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const Atte
 
 std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
-  const int warps = std::max(p.queries, p.keys) <= kFewRows ? 1 : kMostRows / 16;
+  const int warps = std::max(p.queries, p.keys) <= kFewShortRows ? 1 : kMostShortRows / 16;
   const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 / warps);
   const bool of_bias = request.has_output(p.at.dbias);
   const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);

@@ -304,7 +304,7 @@ class ReductionLaunch {
                          centre, y);
       }
     }
-    if (!columns) {
+    if (!columns && !cut.few) {
       launch_dependent(reduce_rows_kernel<Reduction, W, T, U>, grid, kThreads, 0, stream_of(c), cut, ends, x, centre,
                        y);
     }

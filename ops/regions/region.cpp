@@ -62,7 +62,7 @@ bool has_rows_of_samples(const TensorType& space) {
 void check_view(InferContext& c, const RegionView& view, const TensorType& space) {
   const int64_t elements = c.input(view.input).elements();
   int64_t last = view.first;
-  bool inside = view.first >= 0;
+  bool inside = view.first >= 0 && (view.first < elements || space.elements() == 0);
   for (size_t axis = 0; axis < view.strides.size() && inside; ++axis) {
     const int64_t stride = view.strides[axis], steps = std::max<int64_t>(space.shape[axis] - 1, 0);
     inside = stride >= 0 && (stride == 0 || steps <= elements / stride);
@@ -82,9 +82,7 @@ void infer_region(InferContext& c, const OpRegistry& registry) {
     const TensorType& type = c.input(i);
     if (!is_floating(type.dtype) && type.dtype != DataType::Bool) floating_input(c, i);
     doubles = doubles || type.dtype == DataType::Float64;
-    const auto view = std::find_if(program.views.begin(), program.views.end(),
-                                   [&](const RegionView& each) { return each.input == i; });
-    if (view != program.views.end()) {
+    if (const RegionView* view = program.view_of(i)) {
       check_view(c, *view, space);
       continue;
     }
@@ -381,6 +379,12 @@ std::vector<RegionProgram::Target> RegionProgram::targets() const {
   return found;
 }
 
+const RegionView* RegionProgram::view_of(size_t input) const {
+  const auto found =
+      std::find_if(views.begin(), views.end(), [&](const RegionView& each) { return each.input == input; });
+  return found == views.end() ? nullptr : &*found;
+}
+
 size_t RegionProgram::result_outputs() const {
   size_t count = results.size();
   for (const RegionConcat& concat : concats) count -= concat.parts - 1;
@@ -452,11 +456,11 @@ void read_views(const Node& node, size_t rank, RegionProgram& program) {
   const std::vector<int64_t> views = ints_attribute(node, "views");
   const size_t length = 2 + rank;
   for (size_t at = 0; at < views.size(); at += length) {
-    const bool known = views[at] >= 0 && size_t(views[at]) < program.inputs;
+    const bool known = views[at] >= 0 && size_t(views[at]) < program.inputs && !program.view_of(size_t(views[at]));
     if (at + length > views.size() || !known) {
       fail(node,
-           fmt::format("attribute 'views' has [{}]; expected for each an input, below {}, where it begins, and {} "
-                       "strides",
+           fmt::format("attribute 'views' has [{}]; expected for each another input, below {}, where it begins, and "
+                       "{} strides",
                        fmt::join(views, ", "), program.inputs, rank));
     }
     const auto strides = views.begin() + std::ptrdiff_t(at + 2);
@@ -526,10 +530,13 @@ RegionProgram region_program(const Node& node, const OpRegistry& registry) {
   read_views(node, size_t(own), program);
   read_concats(node, size_t(own), program);
   const size_t types = strings_attribute(node, "types").size();
-  if (program.result_outputs() + sums.size() != node.outputs.size() || types != node.outputs.size()) {
-    fail(node, fmt::format("attributes 'results', 'types' and 'sums' have {}, {} and {}; expected a type, and a result "
-                           "or a sum, for each of {} outputs",
-                           program.results.size(), types, sums.size(), node.outputs.size()));
+  const bool right = program.result_outputs() + sums.size() == node.outputs.size() && types == node.outputs.size();
+  if (!right || program.results.size() > RegionProgram::kMostOutputs) {
+    fail(node,
+         fmt::format("attributes 'results', 'types', 'sums' and 'concats' have {}, {}, {} and {}; expected a type, "
+                     "and a result, a concatenation or a sum, for each of {} outputs, and at most {} results",
+                     program.results.size(), types, sums.size(), program.concats.size(), node.outputs.size(),
+                     RegionProgram::kMostOutputs));
   }
   return program;
 }

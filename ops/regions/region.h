@@ -61,7 +61,8 @@ struct RegionProgram {
     const RegionConcat* concat = nullptr;  // null: the output is the result
   };
   std::vector<Target> targets() const;
-  size_t result_outputs() const;  // those before the sums
+  size_t result_outputs() const;                  // those before the sums
+  const RegionView* view_of(size_t input) const;  // nullptr: the input is read as it is
 };
 
 // Whether a region may compute what the node does. Its operands are then as many of the inputs as the operator's
@@ -101,8 +102,8 @@ struct RegionWalk {
 struct RegionSource {
   std::string text;
   int width = 1;  // elements that a thread takes at a time
-  std::vector<size_t> placed =
-      {};  // operands that are not whole: the walk's strides are passed for them, in this order
+  // Operands that are not whole: the walk's strides are passed for them, in this order.
+  std::vector<size_t> placed = {};
   // Threads keep to a pack of channels and walk down rows: for sums, and where inputs are the same for all rows.
   bool by_columns = false;
   bool by_sample = false;      // and each chunk of rows is of one place along the walk's first axis

@@ -409,11 +409,9 @@ RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& i
     : first(inputs.size() + program.results.size(), 0), count(space.elements()) {
   std::vector<std::vector<int64_t>> all = {memory_strides(space)};
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto view = std::find_if(program.views.begin(), program.views.end(),
-                                   [&](const RegionView& each) { return each.input == i; });
-    const bool viewed = view != program.views.end();
-    all.push_back(viewed ? view->strides : broadcast_strides(inputs[i], space.shape.size()));
-    if (viewed) first[i] = view->first;
+    const RegionView* view = program.view_of(i);
+    all.push_back(view ? view->strides : broadcast_strides(inputs[i], space.shape.size()));
+    if (view) first[i] = view->first;
   }
   for (const auto& [output, part, concat] : program.targets()) {
     all.push_back(memory_strides(result_type(space, program, output)));

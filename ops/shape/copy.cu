@@ -15,7 +15,7 @@ namespace {
 
 // Boxes that one launch copies, a row of blocks each: as many as what a kernel takes has room for, 32 KiB since CUDA
 // 12.1. Most copies have a few.
-constexpr int kMostBoxes = 240, kFewBoxes = 8, kMostAxes = 4;
+constexpr int kMostBoxes = 140, kFewBoxes = 8, kMostAxes = int(Strided::kMaxRank);
 template <typename Word, int kCount>
 struct Boxes {
   struct Box {
@@ -49,21 +49,6 @@ __global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_const
   }
 }
 
-// One box of more axes.
-template <typename Word>
-__global__ void __launch_bounds__(kThreads) copy_box_kernel(Strided walk, int64_t count, const Word* from, Word* to) {
-  for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    int64_t index = i, target = 0, source = 0;
-    for (int axis = walk.rank - 1; axis > 0; --axis) {
-      const int64_t rest = index / walk.extent[axis], place = index - rest * walk.extent[axis];
-      index = rest;
-      target += place * walk.stride[0][axis];
-      source += place * walk.stride[1][axis];
-    }
-    to[target + index * walk.stride[0][0]] = from[source + index * walk.stride[1][0]];
-  }
-}
-
 template <typename Word>
 __global__ void __launch_bounds__(kThreads) fill_kernel(int64_t count, Word value, Word* to) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) to[i] = value;
@@ -85,7 +70,9 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
   int count = 0;
   int64_t most = 0;  // words of a box
   const auto launch = [&] {
-    const dim3 grid(blocks_for(most, multiprocessors), unsigned(count));
+    // The threads of a row take words until none are left.
+    const int64_t enough = count == 0 ? 0 : std::max(1, multiprocessors * 16 / count);
+    const dim3 grid(unsigned(std::min<int64_t>(blocks_for(most, multiprocessors), enough)), unsigned(count));
     if (count > 0) launch_dependent(copy_boxes_kernel<Word, kCount>, {grid, kThreads, 0, stream_of(c), early}, some);
     check_launch("copies");
     count = 0, most = 0;
@@ -96,12 +83,6 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
     const BoxCopy words = width == 1 ? box : box.in_words(width);
     const Word* from = input<Word>(c, box.input) + words.from;
     Word* to = output<Word>(c, box.output) + words.to;
-    if (words.walk.rank > kMostAxes) {
-      copy_box_kernel<<<blocks_for(words.count, multiprocessors), kThreads, 0, stream_of(c)>>>(words.walk, words.count,
-                                                                                               from, to);
-      check_launch("copy");
-      continue;
-    }
     auto& own = some.box[count++];
     own.from = from, own.to = to, own.count = words.count, own.rank = words.walk.rank;
     for (int axis = 0; axis < own.rank; ++axis) {
@@ -138,7 +119,7 @@ std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=, copying = rule(request)](const KernelContext& c) {
     if (copying.fills && elements > 0) fill(c, copying.fill, bytes, elements, multiprocessors);
-    const auto copy = [&](auto word) {  // what is filled first is no kernel
+    const auto copy = [&](auto word) {  // after a memset no launch is early
       using Word = decltype(word);
       const auto copy_some =
           copying.boxes.size() > kFewBoxes ? copy_boxes<Word, kMostBoxes> : copy_boxes<Word, kFewBoxes>;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/fuse/memory_homes.h"
 
+#include <algorithm>
+
 namespace arbalest {
 
 bool is_view(const Node& node) {
@@ -24,6 +26,11 @@ MemoryHomes::MemoryHomes(const Graph& graph) : home_(graph.values.size()) {
       if (!is_view(node)) writers_[home_[size_t(to)]].push_back(NodeId(n));
     }
   }
+}
+
+bool MemoryHomes::is_whole_until(ValueId value, NodeId producer, NodeId last) const {
+  const std::vector<NodeId>& all = writers(value);
+  return std::none_of(all.begin(), all.end(), [&](NodeId n) { return n > producer && n <= last; });
 }
 
 const std::vector<NodeId>& MemoryHomes::writers(ValueId value) const {

@@ -18,6 +18,8 @@ class MemoryHomes {
 
   // The value whose memory this one has: itself, unless it is a part or a view of another, or made in its place.
   ValueId home(ValueId value) const { return home_[size_t(value)]; }
+  // Whether nothing writes over the value, which `producer` made, before the node `last` has run.
+  bool is_whole_until(ValueId value, NodeId producer, NodeId last) const;
   // The nodes that write over the value's memory, in order.
   const std::vector<NodeId>& writers(ValueId value) const;
 

@@ -93,6 +93,7 @@ class RegionMoves {
     const std::set<NodeId> readers(rewriter_.readers(value).begin(), rewriter_.readers(value).end());
     for (const NodeId reader : readers) {
       if (reader == kNone) return false;
+      if (passed_.contains(reader)) continue;
       const std::optional<Region> region = region_of(reader);
       if (!region) {
         if (!shows(reader) || !find_uses(rewriter_.node(reader).outputs[0], uses)) return false;
@@ -127,11 +128,14 @@ class RegionMoves {
   // Whether elements that are neighbours in the space lie together in long enough runs, or are the same.
   static bool is_long(const TensorType& space, const Shape& strides, DataType dtype) {
     if (space.shape.empty()) return true;
-    const size_t innermost = innermost_axis(space);
+    const std::vector<int64_t> own = memory_strides(space);
+    size_t innermost = innermost_axis(space);  // with neighbours
+    for (size_t axis = 0; axis < own.size() && space.shape[innermost] == 1; ++axis) {
+      if (space.shape[axis] != 1 && own[axis] == 1) innermost = axis;
+    }
     if (strides[innermost] == 0) return true;
     if (strides[innermost] != 1) return false;
     int64_t run = space.shape[innermost];
-    const std::vector<int64_t> own = memory_strides(space);
     for (bool grows = true; grows;) {  // axes that lie around the run on both sides
       grows = false;
       for (size_t axis = 0; axis < strides.size() && !grows; ++axis) {
@@ -153,9 +157,8 @@ class RegionMoves {
     if (uses.empty()) return;
     NodeId last = n;
     for (const Use& use : uses) last = std::max(last, use.region);
-    if (!is_whole_until(base, last) || (2 * bytes_moved(base) < type(base).bytes() && !is_kept_until(base, n, last))) {
-      return;
-    }
+    const bool keeps = 2 * bytes_moved(base) >= type(base).bytes() || is_kept_until(base, n, last);
+    if (!keeps || !memory_.is_whole_until(base, rewriter_.value(base).producer, last)) return;
     std::map<NodeId, Region> changed;
     for (const Use& use : uses) {
       Region& region = changed.try_emplace(use.region, *region_of(use.region)).first->second;
@@ -165,6 +168,7 @@ class RegionMoves {
       std::erase_if(views, [&](const RegionView& each) { return each.input == use.input; });
       views.push_back(std::move(*view));
     }
+    passed_.insert(n);
     for (const Use& use : uses) rewriter_.set_input(use.region, use.input, base);
     for (auto& [id, region] : changed) {
       std::vector<ValueId> inputs = rewriter_.node(id).inputs;
@@ -173,33 +177,32 @@ class RegionMoves {
       regions_[id] = std::move(region);
     }
   }
-  // The bytes that nodes which move elements make of the value, those that regions read through among them.
+  // The bytes of parts of the value: those that nodes copy, and those that regions read in place.
   int64_t bytes_moved(ValueId base) const {
-    int64_t bytes = 0;
+    std::set<ValueId> parts;
     const std::set<NodeId> readers(rewriter_.readers(base).begin(), rewriter_.readers(base).end());
     for (const NodeId reader : readers) {
-      if (const auto region = regions_.find(reader); region != regions_.end()) {
-        const std::vector<ValueId>& inputs = rewriter_.node(reader).inputs;
-        for (size_t i = 0; i < inputs.size(); ++i)
-          bytes += inputs[i] == base ? type(region->second.read[i]).bytes() : 0;
-      } else if (reader != kNone && moves(reader)) {
-        for (const ValueId output : rewriter_.node(reader).outputs) bytes += output == kNone ? 0 : type(output).bytes();
+      if (reader == kNone || passed_.contains(reader)) continue;
+      const std::vector<ValueId>& inputs = rewriter_.node(reader).inputs;
+      const auto region = regions_.find(reader);
+      for (size_t i = 0; region != regions_.end() && i < inputs.size(); ++i) {
+        if (inputs[i] == base && region->second.read[i] != base) parts.insert(region->second.read[i]);
+      }
+      if (region == regions_.end() && moves(reader)) {
+        for (const ValueId output : rewriter_.node(reader).outputs) parts.insert(output);
       }
     }
+    int64_t bytes = 0;
+    for (const ValueId part : parts) bytes += part == kNone ? 0 : type(part).bytes();
     return bytes;
-  }
-  // Whether nothing writes over the value before `last` has run.
-  bool is_whole_until(ValueId value, NodeId last) const {
-    const NodeId producer = rewriter_.value(value).producer;
-    const std::vector<NodeId>& writers = memory_.writers(value);
-    return std::none_of(writers.begin(), writers.end(), [&](NodeId n) { return n > producer && n <= last; });
   }
   // Whether memory holds the value until then in any case.
   bool is_kept_until(ValueId value, NodeId mover, NodeId last) const {
     if (rewriter_.value(memory_.home(value)).role != Role::Activation) return true;
     const std::vector<NodeId>& readers = rewriter_.readers(value);
-    return std::any_of(readers.begin(), readers.end(),
-                       [&](NodeId reader) { return reader == kNone || (reader != mover && reader >= last); });
+    return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      return reader == kNone || (reader != mover && reader >= last && !passed_.contains(reader));
+    });
   }
 
   // The region that makes all inputs of the concatenation writes them to their places there.
@@ -262,7 +265,10 @@ class RegionMoves {
       made.push_back(outputs[k]);
       types.push_back(region.types[k]);
     }
-    if (steps.size() > RegionProgram::kMostOutputs) return;
+    // A result that stays, too, would be in memory twice until the concatenation is read.
+    const bool stays = steps.size() > program.results.size();
+    const bool is_later = rewriter_.node(concat).stage != rewriter_.node(producer).stage;
+    if (steps.size() > RegionProgram::kMostOutputs || (stays && is_later)) return;
     program.results = std::move(steps);
     program.concats = std::move(concats);
     region.types = std::move(types);
@@ -275,6 +281,7 @@ class RegionMoves {
   Rewriter rewriter_;
   MemoryHomes memory_;
   std::map<NodeId, Region> regions_;  // those that have changed
+  std::set<NodeId> passed_;           // nodes that regions read through
 };
 
 }  // namespace

@@ -124,6 +124,7 @@ class Order {
   }
   const std::vector<NodeId>& followers(NodeId node) const { return followers_[size_t(node)]; }
   const std::vector<NodeId>& writers(ValueId value) const { return memory_.writers(value); }
+  const MemoryHomes& memory() const { return memory_; }
 
  private:
   std::vector<std::vector<NodeId>> followers_;  // by node
@@ -367,11 +368,8 @@ class Regions {
     }
     return again;
   }
-  // Whether nothing writes over the value before `last` has run.
   bool is_whole_until(ValueId value, NodeId last) const {
-    const NodeId producer = rewriter_.value(value).producer;
-    const std::vector<NodeId>& writers = order_.writers(value);
-    return std::none_of(writers.begin(), writers.end(), [&](NodeId n) { return n > producer && n <= last; });
+    return order_.memory().is_whole_until(value, rewriter_.value(value).producer, last);
   }
   // Whether memory holds the value whatever is computed again.
   bool is_stored(ValueId value) const {

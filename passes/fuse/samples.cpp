@@ -12,7 +12,10 @@ namespace {
 // Whether each value is computed from weights and constants alone, whatever the batch is.
 std::vector<bool> made_of_weights(const Graph& graph) {
   std::vector<bool> found(graph.values.size());
-  for (size_t v = 0; v < found.size(); ++v) found[v] = graph.values[v].role != Role::Activation;
+  for (size_t v = 0; v < found.size(); ++v) {
+    const Role role = graph.values[v].role;
+    found[v] = role != Role::Activation && role != Role::Input;
+  }
   for (const Node& node : graph.nodes) {
     const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
       return input == kNone || found[size_t(input)];

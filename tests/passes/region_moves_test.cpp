@@ -78,11 +78,15 @@ TEST_CASE("region moves: gates read their halves in one tensor, and write their 
 }
 
 TEST_CASE("region moves: slices through transpositions and shapes, and operators that were alone") {
-  check_same(
-      body_of("r = Reshape <shape = [0, 4, 2]> (u)\nt = Transpose <perm = [0, 2, 1]> (r)\n"
-              "a, b = Split <axis = 1, num_outputs = 2> (t)\nc = Squeeze <axes = [1]> (a)\n"
-              "d = Squeeze <axes = [1]> (b)\ne = Exp (c)\nm = Mul (e, d)\n",
-              8, 4));
+  const std::string chain = body_of(
+      "r = Reshape <shape = [0, 4, 2]> (u)\nt = Transpose <perm = [0, 2, 1]> (r)\n"
+      "a, b = Split <axis = 1, num_outputs = 2> (t)\nc = Squeeze <axes = [1]> (a)\n"
+      "d = Squeeze <axes = [1]> (b)\ne = Exp (c)\nm = Mul (e, d)\n",
+      8, 4);
+  const Program through = made(chain, true);
+  CHECK(count(through, "Split") == 0);
+  CHECK(count(through, "Transpose") < count(made(chain, false), "Transpose"));
+  check_same(chain);
   const std::string alone = body_of("a, b = Split <axis = 1, num_outputs = 2> (u)\nm = Mul (a, b)\n", 8, 4);
   CHECK(count(made(alone, true), "Split") == 0);
   CHECK(count(made(alone, true), "arbalest.Region") > 0);
@@ -92,6 +96,16 @@ TEST_CASE("region moves: slices through transpositions and shapes, and operators
       body_of("a, b = Split <axis = 1, num_outputs = 2> (u)\nn = Neg (b)\nq = Concat <axis = 1> (n, a)\n"
               "p = Mul (u, u)\no = Add (p, q)\nm = Sigmoid (o)\n",
               8, 8));
+}
+
+TEST_CASE("region moves: results go into several concatenations, and stay where others read them") {
+  const std::string body = body_of(
+      "a, b = Split <axis = 1, num_outputs = 2> (u)\ns = Sigmoid (a)\nt = Mul (s, b)\n"
+      "p = Concat <axis = 1> (s, t)\nq = Concat <axis = 1> (t, s)\nc = Softmax (s)\nd = Softmax (p)\n"
+      "e = Softmax (q)\nf = Concat <axis = 1> (c, d)\nm = Concat <axis = 1> (f, e)\n",
+      8, 20);
+  CHECK(count(made(body, true), "Concat") == count(made(body, false), "Concat") - 2);
+  check_same(body);
 }
 
 TEST_CASE("region moves: what others read as well is still copied, and a small part keeps no large tensor") {

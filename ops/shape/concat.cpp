@@ -163,7 +163,11 @@ std::vector<Sample> concat_samples() {
     for (const TensorType& type : types) made.inputs.push_back({.type = type, .low = 0, .high = 1});
     return made;
   };
+  std::vector<TensorType> many;  // in words of 4 to 16 bytes on a GPU, more than one launch takes
+  for (const int64_t width : {4, 1, 2}) many.insert(many.end(), 60, plain({3, width}));
   return {sample("vectors", 0, {plain({3}), plain({5}), plain({1})}),
+          sample("many", 1, many),
+          sample("some", 0, std::vector<TensorType>(11, plain({5, 12}))),
           sample("one", 1, {plain({2, 3})}),
           sample("rows", 0, {plain({2, 8}), plain({3, 8})}),
           sample("columns", -1, {plain({4, 8}), plain({4, 16})}),

@@ -9,6 +9,7 @@
 #include "graph/constants.h"
 #include "graph/op.h"
 #include "ops/math/strided.h"
+#include "ops/shape/copy.h"
 #include "ops/shape/cut.h"
 
 namespace arbalest {
@@ -30,11 +31,6 @@ std::optional<std::vector<Step>> way_back(const Graph& graph, ValueId value, con
     value = steps.back().node->inputs[0];
   }
   return steps;
-}
-
-size_t axis_of(const Node& node, size_t rank) {
-  const int64_t axis = int_attribute(node, "axis");
-  return size_t(axis < 0 ? axis + int64_t(rank) : axis);
 }
 
 // An axis of a view as axes that have one stride each, outermost first, without those of one element.
@@ -111,7 +107,8 @@ class Follower {
     const std::string& op = node.op->name;
     if (op == "Transpose" || op == "TransposeInPlace") return turn(node);
     if (op == "ChangeLayout") return true;
-    if (op == "Slice") return take_cut(node, from);
+    if (op == "Slice") return take_cut(slice_of(node, from), from);
+    if (op == "Assemble") return take_cut(pieces_of(node)[0].from, from);
     if (op == "Split") return take_part(node, step.made, axis_of(node, from.size()));
     if (op == "Gather") return take_one(node, axis_of(node, from.size()));
     std::optional<std::vector<Factors>> axes = reshaped(axes_, shape(step.made));
@@ -151,13 +148,16 @@ class Follower {
     return false;
   }
 
-  bool take_cut(const Node& slice, const Shape& from) {
+  Cut slice_of(const Node& slice, const Shape& from) const {
     const auto bounds = [&](std::string_view name) {
       const auto operand = constant_operand(slice, name);
       return operand ? std::get<std::vector<int64_t>>(content_as(graph_, slice, *operand, AttributeKind::Ints))
                      : ints_attribute(slice, name);
     };
-    const Cut cut(from, bounds("starts"), bounds("ends"), bounds("axes"), bounds("steps"));
+    return Cut(from, bounds("starts"), bounds("ends"), bounds("axes"), bounds("steps"));
+  }
+
+  bool take_cut(const Cut& cut, const Shape& from) {
     for (size_t axis = 0; axis < from.size(); ++axis) {
       const bool whole = cut.shape[axis] == from[axis] && cut.step[axis] == 1;
       if (!whole && !take(axis, cut.first[axis], cut.step[axis], cut.shape[axis])) return false;
@@ -195,9 +195,21 @@ std::optional<StridedView> view_back(const Graph& graph, ValueId value, const Is
 }  // namespace
 
 bool leads_through(const Graph& graph, const Node& node) {
-  static const std::set<std::string_view> names = {"Flatten", "Gather",  "Identity",  "Reshape",  "Slice",
-                                                   "Split",   "Squeeze", "Transpose", "Unsqueeze"};
-  if (node.op->qualified_name() != "Gather") return node.op->domain.empty() && names.contains(node.op->name);
+  static const std::set<std::string_view> names = {"Flatten",
+                                                   "Identity",
+                                                   "Reshape",
+                                                   "Slice",
+                                                   "Split",
+                                                   "Squeeze",
+                                                   "Transpose",
+                                                   "Unsqueeze",
+                                                   "arbalest.FlattenInPlace",
+                                                   "arbalest.TransposeInPlace",
+                                                   "arbalest.UnflattenInPlace"};
+  if (node.op->qualified_name() == "arbalest.Assemble") {  // a box of one tensor, as several slices leave it
+    return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[size_t(node.outputs[0])].type.shape;
+  }
+  if (node.op->qualified_name() != "Gather") return names.contains(node.op->qualified_name());
   const ValueId index = node.inputs[1];
   return graph.values[size_t(index)].type.elements() == 1 && content_of(graph, index) != nullptr;
 }

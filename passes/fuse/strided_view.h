@@ -16,8 +16,8 @@ struct StridedView {
 };
 
 // In the nearest value of the shape `whole` that `value` comes from through nothing but Transpose, Slice, Split, Gather
-// of one constant index, Reshape and operators like it. None: there is no such value, or no strides say where elements
-// lie.
+// of one constant index, arbalest.Assemble of one box, Reshape and operators like it. None: there is no such value, or
+// no strides say where elements lie.
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole);
 
 // The same in `base`, which may lie in any layout.

@@ -87,6 +87,14 @@ TEST_CASE("region moves: slices through transpositions and shapes, and operators
   CHECK(count(through, "Split") == 0);
   CHECK(count(through, "Transpose") < count(made(chain, false), "Transpose"));
   check_same(chain);
+  // Two slices, which are one box by then.
+  const std::string box = body_of(
+      "r = Reshape <shape = [0, 4, 4]> (u)\np = Slice <starts = [1], ends = [4], axes = [1]> (r)\n"
+      "q = Slice <starts = [0], ends = [3], axes = [2]> (p)\ns = Sigmoid (q)\nf = Mul (s, q)\nm = Flatten (f)\n",
+      16, 9);
+  CHECK(count(made(box, true), "Slice") == 0);
+  CHECK(count(made(box, true), "arbalest.Assemble") == count(made(box, false), "arbalest.Assemble") - 1);
+  check_same(box);
   const std::string alone = body_of("a, b = Split <axis = 1, num_outputs = 2> (u)\nm = Mul (a, b)\n", 8, 4);
   CHECK(count(made(alone, true), "Split") == 0);
   CHECK(count(made(alone, true), "arbalest.Region") > 0);

@@ -67,13 +67,17 @@ class Wishes {
   }
 
   bool by_one(ValueId value) const { return size_t(value) < by_one_.size() && by_one_[size_t(value)]; }
-  // Whether the node may as well read its first input channels-last, and all that it makes is wanted so.
+  // Whether the node may as well read its first input channels-last, and all that it makes is wanted so and lies
+  // otherwise.
   bool moves_ahead_of(const Graph& graph, const Node& node) const {
     if (!hands_on(graph, node) || !all_wanted(node)) return false;
     const TensorType& from = graph.values[size_t(node.inputs[0])].type;
-    int64_t bytes = 0;
-    for (const ValueId output : node.outputs) bytes += graph.values[size_t(output)].type.bytes();
-    return from.shape.size() > 2 && 2 * bytes >= from.bytes();
+    int64_t bytes = 0;  // that would be turned
+    for (const ValueId output : node.outputs) {
+      const TensorType& type = graph.values[size_t(output)].type;
+      bytes += type.lies_as(Layout::ChannelsLast) ? 0 : type.bytes();
+    }
+    return from.shape.size() > 2 && bytes > 0 && 2 * bytes >= from.bytes();
   }
 
  private:

@@ -162,13 +162,14 @@ KernelFactory softmax_factory(const Launch& launch, const Columns& columns) {
   return [launch, columns](const KernelRequest& request) {
     const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
     const int multiprocessors = cuda_context(request).multiprocessors;
+    // Few neighbours of long vectors would leave most of a GPU idle.
+    const Neighbours n(v);
+    const bool side_by_side = v.step > 1 && (n.tiles >= multiprocessors / 2 || v.length <= 1024);
+    const auto tile_blocks = unsigned(std::min<int64_t>(n.tiles, int64_t(multiprocessors) * 16));
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       return make_kernel([=](const KernelContext& c) {
-        // Few neighbours of long vectors would leave most of a GPU idle.
-        const Neighbours n(v);
-        if (v.step > 1 && (n.tiles >= multiprocessors / 2 || v.length <= 1024)) {
-          const auto blocks = unsigned(std::min<int64_t>(n.tiles, int64_t(multiprocessors) * 16));
-          if (n.tiles > 0) columns(c, v, element, n, blocks);
+        if (side_by_side) {
+          if (n.tiles > 0) columns(c, v, element, n, tile_blocks);
           return check_launch("softmax");
         }
         with_group(v, multiprocessors, [&](auto group, unsigned blocks) { launch(c, v, element, group, blocks); });

@@ -63,15 +63,19 @@ TEST_CASE("a split whose parts are wanted channels-last is turned once, and so i
   const auto validation = [](const std::string& body, int channels) {
     const std::string filter =
         fmt::format("#initial float[{0}, {0}, 3, 3] v = {{{1}}}", channels, numbers(9 * channels * channels));
-    const std::string turned = "t = Transpose <perm = [0, 1, 3, 2]> (x)\ns = Softmax (t)\n";
+    const std::string turned =
+        "t = Transpose <perm = [0, 1, 3, 2]> (x)\ns = Softmax (t)\nd = Concat <axis = 1> (s, s)\n";
     return program_of_net(turned + body + kHead + filter).find(LoopRole::Validate)->graph;
   };
-  const auto changes = [&](const std::string& body) { return count_ops(validation(body, 1), "arbalest.ChangeLayout"); };
+  const auto changes = [&](const std::string& body, int channels) {
+    return count_ops(validation(body, channels), "arbalest.ChangeLayout");
+  };
   const std::string split = "p, q = Split <axis = 1, num_outputs = 2> ",
                     conv = "a = Conv <pads = [1, 1, 1, 1]> (p, v)\n";
   const std::string both = conv + "b = Conv <pads = [1, 1, 1, 1]> (q, v)\nh = Concat <axis = 1> (a, b)\n";
-  CHECK(changes(split + "(s)\n" + both) == 1);
-  CHECK(changes("r = Sigmoid (s)\n" + split + "(r)\n" + both) == 1);
+  CHECK(changes(split + "(d)\n" + both, 2) == 1);
+  CHECK(changes("r = Sigmoid (d)\n" + split + "(r)\n" + both, 2) == 1);
+  CHECK(changes(split + "(s)\n" + both, 1) == 0);  // one channel lies alike in both orders
   // Both the convolution and the sum read one value; its other order is read by none.
   const Graph sum = validation("c = Conv <pads = [1, 1, 1, 1]> (s, v)\nh = Add (c, s)\n", 2);
   CHECK(count_ops(sum, "arbalest.ChangeLayout") == 1);

@@ -168,6 +168,8 @@ class CpuDevice final : public Device {
     signal_.notify_one();
   }
 
+  TaskId executing() const override { return executing_.load(std::memory_order_relaxed); }
+
   void stop(Deadline) override {
     if (!thread_.joinable()) return;
     stopping_.store(true);
@@ -243,6 +245,7 @@ class CpuDevice final : public Device {
       if (progress_->ended[size_t(wait.from)].load(std::memory_order_acquire) <= needed) return false;
     }
     const int64_t started = trace_ ? trace_->now() : -1;
+    executing_.store(item.task->id, std::memory_order_relaxed);
     try {
       run(*item.task, item.instance);
     } catch (...) {
@@ -251,6 +254,7 @@ class CpuDevice final : public Device {
       sink_->failed(item.task->id, item.instance, std::current_exception());
       return true;
     }
+    executing_.store(kNone, std::memory_order_relaxed);
     const int64_t ended = trace_ ? trace_->now() : -1;
     progress_->ended[size_t(item.task->id)].store(item.instance + 1, std::memory_order_release);
     queue.head.store(head + 1, std::memory_order_release);
@@ -281,6 +285,7 @@ class CpuDevice final : public Device {
   std::atomic<uint32_t> signal_{0};
   std::atomic<const std::function<void()>*> request_{nullptr};
   std::atomic<bool> stopping_{false};
+  std::atomic<TaskId> executing_{kNone};
   bool broken_ = false;  // the device thread's own
   std::thread thread_;   // last: it uses all of the above
 };

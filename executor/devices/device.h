@@ -149,6 +149,8 @@ class Queues {
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.
   virtual void wake() {}
+  // The task that a thread of the queues works at itself; kNone for GPUs, which work by themselves. Any thread asks.
+  virtual TaskId executing() const { return kNone; }
   // Called once after the first error of a run, before stop(): instances under way may then never end by themselves.
   virtual void abort() {}
   // Ends the queues' threads once everything issued has ended, or at the deadline if something never ends.

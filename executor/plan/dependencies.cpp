@@ -344,4 +344,13 @@ std::vector<Dependencies::Waiting> Dependencies::describe_waiting() const {
   return all;
 }
 
+std::vector<Dependencies::Running> Dependencies::running() const {
+  std::vector<Running> all;
+  for (TaskId task = 0; task < tasks_; ++task) {
+    const int64_t done = states_[task].counts[int(Edge::Needs::Done)].load();
+    if (done < states_[task].fired.load()) all.push_back({task, done});
+  }
+  return all;
+}
+
 }  // namespace arbalest

@@ -43,6 +43,11 @@ class Dependencies {
     std::vector<Lack> lacks;  // empty: it waits for its own running instances
   };
 
+  struct Running {
+    TaskId task = kNone;
+    int64_t instance = 0;
+  };
+
   // `plan` has been verified and outlives this object. Instances that lie before the position `from` count as done.
   explicit Dependencies(const Plan& plan, const PlanPosition& from = {});
 
@@ -98,6 +103,9 @@ class Dependencies {
   bool complete() const;               // every task has run all its ticks, or those that stop() left it
   int64_t limit(ClockId clock) const;  // ticks of the clock that are to run: the most of its tasks
   std::vector<Waiting> describe_waiting() const;
+  // The oldest running instance of each task that has one. Any thread may call it at any time; what is running may have
+  // ended meanwhile.
+  std::vector<Running> running() const;
 
  private:
   static constexpr int64_t kLine = 64;  // bytes of a cache line

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <memory>
+#include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,6 +19,7 @@
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/world/agreement.h"
+#include "executor/world/standstill.h"
 
 namespace arbalest {
 namespace {
@@ -25,6 +29,12 @@ constexpr int kIssuingThreads = 2;
 constexpr std::chrono::microseconds kPatience{100};
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
 constexpr auto kGrace = std::chrono::seconds(2);         // for what is still read when a run has ended
+
+int64_t processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 std::chrono::microseconds patience(const Plan& plan) {
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
@@ -53,6 +63,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
   if (Ranks* ranks = options_.ranks.get()) {
     phase_.stretch = largest_of(ranks, ranks->called()) + 1;
     ranks->listen([this](const std::string& message) { fail(std::make_exception_ptr(TaskError(message, -1))); });
+    ranks->watch([this] { return progress(); }, Standstill::Seconds(options_.standstill_seconds));
   }
   // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
   const struct Guard {
@@ -61,6 +72,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
       scheduler.come_to_rest();
       if (Ranks* ranks = scheduler.options_.ranks.get()) {
         ranks->listen({});
+        ranks->watch({}, Standstill::Seconds(scheduler.options_.standstill_seconds));
         ranks->forget();
       }
     }
@@ -149,6 +161,7 @@ void Scheduler::come_to_rest() {
     for (Queues* queues : binding_.all_queues()) queues->abort();
   };
   auto next_look = std::chrono::steady_clock::now() + kGrace;
+  const std::jthread last_resort = end_process_in_time();
   for (abort_once(); busy(); abort_once()) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (!options_.late_read || std::chrono::steady_clock::now() < next_look) continue;
@@ -159,6 +172,26 @@ void Scheduler::come_to_rest() {
   for (Queues* queues : binding_.all_queues()) queues->stop(until);
   for (const Queues* queues : binding_.all_queues()) {
     if (queues->under_way()) end_process("what a GPU has under way has not ended");
+  }
+}
+
+// A thread that ends the process unless it is stopped in time: the others may have lost this rank because one of its
+// threads hangs.
+std::jthread Scheduler::end_process_in_time() {
+  if (!options_.ranks || !failed_.load()) return {};
+  const auto end =
+      std::chrono::steady_clock::now() + kGrace + std::chrono::duration<double>(options_.standstill_seconds);
+  const auto watch = [this, end](const std::stop_token& rests) {
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    std::unique_lock lock(mutex);
+    changed.wait_until(lock, rests, end, [] { return false; });
+    if (!rests.stop_requested()) end_process("a thread has not ended");
+  };
+  try {
+    return std::jthread(watch);
+  } catch (const std::system_error&) {  // without a thread nobody watches
+    return {};
   }
 }
 
@@ -296,6 +329,30 @@ std::string Scheduler::describe_waiting() const {
   return text;
 }
 
+// The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
+// it in their lanes wait.
+RankProgress Scheduler::progress() const {
+  using UnderWay = RankProgress::UnderWay;
+  RankProgress found;
+  found.completed = completions_.load(std::memory_order_relaxed);
+  const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
+  // Threads that wait for a GPU look whether it is done, and so take time.
+  if (std::none_of(plan_.devices.begin(), plan_.devices.end(), gpu)) found.worked = processor_time();
+  std::set<TaskId> executing;
+  for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
+  int first = 0;
+  for (const auto& [task, instance] : dependencies_.running()) {
+    const bool together = plan_.tasks[size_t(task)].kind == Task::Kind::Collective;
+    const bool host = on_host_[size_t(task)] != 0;
+    const int rank = together ? 3 : executing.contains(task) ? 4 : host ? 2 : 1;
+    if (rank <= first) continue;
+    first = rank;
+    found.under_way = together ? UnderWay::Others : host ? UnderWay::Host : UnderWay::Device;
+    found.at = error_place(task, instance);
+  }
+  return found;
+}
+
 // Once the count is zero at the end of a run, the scheduler may be gone. What comes after belongs under the mutex,
 // which the waiting thread holds when it looks. If the last one to leave took the short way, that thread finds out at
 // its next look.
@@ -408,7 +465,8 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
       reported = false;
     } else if (!reported && std::chrono::duration<double>(now - since).count() > options_.stall_seconds) {
       reported = true;
-      if (options_.stalled) options_.stalled(describe_waiting());
+      const bool knows_all = options_.ranks && options_.ranks->first();
+      if (options_.stalled) options_.stalled(describe_waiting() + (knows_all ? options_.ranks->places() : ""));
     }
     lock.lock();
   }

@@ -11,17 +11,19 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"
-#include "executor/threads/executor_threads.h"
 #include "executor/run/task_error.h"
+#include "executor/threads/executor_threads.h"
 
 namespace arbalest {
 
-class Ranks;  // executor/world/ranks.h
+class Ranks;          // executor/world/ranks.h
+struct RankProgress;  // executor/world/standstill.h
 class TraceRecorder;
 
 struct SchedulerOptions {
@@ -52,6 +54,7 @@ struct SchedulerOptions {
   // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
   // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.
   std::shared_ptr<Ranks> ranks;
+  double standstill_seconds = 20;  // after which a rank that stands still is lost: see Standstill
 };
 
 class Scheduler final : private CompletionSink, private Issuer {
@@ -107,6 +110,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   void issue(TaskId task, int64_t instance) override;
   void run_host(TaskId task, int64_t instance);
   void come_to_rest();
+  std::jthread end_process_in_time();
   // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
   // released by enter(), and a function that was enqueued after it begins with taken_over().
   void enter() { active_.fetch_add(1, std::memory_order_release); }
@@ -140,6 +144,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   void look_for_late_read();
   [[noreturn]] void end_process(std::string message);
   std::string describe_waiting() const;
+  RankProgress progress() const;
   std::string error_place(TaskId task, int64_t instance) const;
 
   static constexpr size_t kTimes = 64;  // instances of a task under way at once, at most

@@ -138,6 +138,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, Se
   scheduling.late_read = [this] { return prepared_.watch->late(); };
   scheduling.process_ends = options_.on_process_ends;
   scheduling.ranks = session_.ranks;
+  scheduling.standstill_seconds = session_.execution.device_timeout;
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   reports_.go_on_with(*scheduler_);
   scheduler_->run(interrupted);

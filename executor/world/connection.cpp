@@ -136,7 +136,7 @@ Frame Connection::receive(uint64_t most) {
   std::memcpy(&number, header.data() + 2, sizeof number);
   std::memcpy(&key_bytes, header.data() + 4, sizeof key_bytes);
   std::memcpy(&size, header.data() + 8, sizeof size);
-  if (mark != kMark || number > uint16_t(Frame::Kind::Bye) || key_bytes > kLongestKey || size > most) {
+  if (mark != kMark || number > uint16_t(Frame::Kind::Progress) || key_bytes > kLongestKey || size > most) {
     throw RunError("it sent bytes that are no frame of ours");
   }
   Frame frame{Frame::Kind(number), std::string(key_bytes, 0), {}};

@@ -26,7 +26,8 @@ struct Frame {
     Clock,
     GoesOn,
     Failed,
-    Bye
+    Bye,
+    Progress
   };
   Kind kind = Kind::Alive;
   std::string key, bytes;

@@ -120,23 +120,83 @@ void Ranks::send(Connection& connection, Frame::Kind kind, std::string_view key,
   }
 }
 
+void Ranks::show_life(Connection& connection, const std::optional<RankProgress>& progress) {
+  try {
+    if (first() || !progress) return connection.show_life();
+    PartWriter told;
+    told.number(int64_t(progress->under_way));
+    told.number(progress->completed);
+    told.number(progress->worked);
+    connection.send(Frame::Kind::Progress, progress->at, told.bytes);
+  } catch (const RunError&) {
+    connection.shut_down();
+  }
+}
+
 void Ranks::stay_alive() {
   std::unique_lock lock(mutex_);
   while (!closing_.load()) {
     Connections all = connections_;
     for (const auto& [number, visit] : back_.visits) all.push_back(visit.connection);
     lock.unlock();
-    for (const auto& connection : all) {
-      if (!connection) continue;
-      try {
-        connection->show_life();
-      } catch (const RunError&) {
-        connection->shut_down();
-      }
+    std::optional<RankProgress> own;
+    {
+      const std::scoped_lock calling(watched_.mutex);
+      if (watched_.progress) own = watched_.progress();
     }
+    for (const auto& connection : all) {
+      if (connection) show_life(*connection, own);
+    }
+    if (first()) look_for_standstill(std::move(own));
     lock.lock();
     changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
   }
+}
+
+void Ranks::watch(std::function<RankProgress()> progress, Standstill::Seconds limit) {
+  {
+    const std::scoped_lock calling(watched_.mutex);
+    watched_.progress = std::move(progress);
+  }
+  const std::scoped_lock lock(mutex_);
+  watched_.standstill = Standstill(limit);
+}
+
+void Ranks::look_for_standstill(std::optional<RankProgress> own) {
+  std::optional<Standstill::Found> found;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!own) return watched_.standstill.forget(0);
+    if (lost_) return;
+    watched_.standstill.hear(0, std::move(*own), std::chrono::steady_clock::now());
+    found = watched_.standstill.find(int(there_.numbers.size()));
+  }
+  if (!found) return;
+  constexpr const char* kAdvice = "; where it may take so long, raise --device-timeout";
+  if (!found->rank) return lose(found->why + kAdvice, 0, Outcome::Over);
+  const int rank = *found->rank;
+  const std::string message = fmt::format("{} is lost: {}{}", name_of(rank), found->why, kAdvice);
+  if (rank > 0) send(*connection(rank), Frame::Kind::Failed, {}, message);
+  lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
+  if (rank > 0) connection(rank)->shut_down();
+}
+
+std::string Ranks::places() const {
+  const std::scoped_lock lock(mutex_);
+  std::string text;
+  for (const int number : there_.numbers) {
+    const std::string place = watched_.standstill.place(number);
+    text += fmt::format("  {}: {}\n", name_of(number), place.empty() ? "at nothing that is known" : place);
+  }
+  return text;
+}
+
+// What rank 0 waits for, to be told with a loss: "; rank 0 waits at all-reduce gradients 0, step 7, for 0.2 s".
+std::string Ranks::waiting_for() const {
+  if (!first()) return "";
+  const std::scoped_lock lock(mutex_);
+  const std::string place = watched_.standstill.place(0);
+  return place.empty() ? "" : "; rank 0 is at " + place;
 }
 
 void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
@@ -153,10 +213,12 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   } catch (const std::exception& error) {
     if (closing_.load() || ended_.load()) return;
     const bool left = leaves(from, error.what());
-    if (left) send(*connection, Frame::Kind::Failed, {}, error.what());
+    const std::string message = fmt::format("{} is lost: {}{}", name_of(from), error.what(), waiting_for());
+    // For a rank that was stopped, and goes on.
+    if (first()) send(*connection, Frame::Kind::Failed, {}, left ? error.what() : message);
     connection->shut_down();  // what is still sent there fails at once
     if (left) return;
-    lose(fmt::format("{} is lost: {}", name_of(from), error.what()), from, first() ? Outcome::Left : Outcome::Over);
+    lose(message, from, first() ? Outcome::Left : Outcome::Over);
   }
 }
 
@@ -202,10 +264,27 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
       losses_.ready[size_t(from)] = true;
       return changed_.notify_all();
     }
+    case Frame::Kind::Progress: {
+      PartReader told(frame.bytes);
+      RankProgress progress;
+      const int64_t under_way = told.number<int64_t>();
+      constexpr int64_t kMost = int64_t(RankProgress::UnderWay::Device);
+      if (under_way < 0 || under_way > kMost) throw RunError("it says of its progress what is not known");
+      progress.under_way = RankProgress::UnderWay(under_way);
+      progress.completed = told.number<int64_t>();
+      progress.worked = told.number<int64_t>();
+      progress.at = printable(frame.key);
+      const std::scoped_lock lock(mutex_);
+      return watched_.standstill.hear(from, std::move(progress), std::chrono::steady_clock::now());
+    }
+    case Frame::Kind::Alive: {
+      const std::scoped_lock lock(mutex_);
+      return watched_.standstill.forget(from);
+    }
     case Frame::Kind::Begin: return begin_again(PartReader(frame.bytes).array<int>());
     case Frame::Kind::Failed:
       return lose(printable(frame.bytes, true), from, frame.key == kLeft ? Outcome::Left : Outcome::Over);
-    default: return;  // a sign of life
+    default: return;
   }
 }
 
@@ -423,6 +502,7 @@ void Ranks::begin_again(std::vector<int> numbers) {
   there_.numbers = std::move(numbers);
   waiting_.clear();
   lost_.reset();
+  watched_.standstill.forget_all();
   back_.returns = false;
   losses_.begun = true;
   changed_.notify_all();

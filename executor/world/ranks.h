@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "executor/world/rendezvous.h"
+#include "executor/world/standstill.h"
 
 namespace arbalest {
 
@@ -65,6 +66,10 @@ class Ranks {
   // `lost` is called once, on any thread, when a rank is lost or has failed; at once if that is known already. {}: no
   // more; waits for a call under way.
   void listen(std::function<void(const std::string& message)> lost);
+  // Until {}: each sign of life tells how far this rank is. Rank 0 takes one for lost that stands still for longer than
+  // the limit. `progress` is called on a thread of its own.
+  void watch(std::function<RankProgress()> progress, Standstill::Seconds limit);
+  std::string places() const;  // at rank 0, a line for each rank: where it is, and since when
   std::optional<std::string> lost() const;
   bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
@@ -110,6 +115,9 @@ class Ranks {
   void lose(const std::string& message, int from, Outcome outcome);
   void begin_again(std::vector<int> numbers);
   void stay_alive();
+  void show_life(Connection& connection, const std::optional<RankProgress>& progress);
+  void look_for_standstill(std::optional<RankProgress> own);
+  std::string waiting_for() const;
   // Those that come back, at rank 0.
   void keep_door();
   void let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection);
@@ -158,6 +166,12 @@ class Ranks {
     int64_t forgotten = 0;  // calls of forget(); changed under both mutexes
   } calls_;
   std::mutex listening_;
+  struct Watched {
+    std::mutex mutex;  // of the function, while it is called
+    std::function<RankProgress()> progress;
+    Standstill standstill;  // at rank 0, by number; under mutex_
+  };
+  mutable Watched watched_;
   std::atomic<int64_t> called_{0};
   std::atomic<bool> ended_{false}, closing_{false};
   std::vector<std::thread> threads_;

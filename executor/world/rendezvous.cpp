@@ -16,7 +16,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <future>
+#include <list>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/process.h"
@@ -108,7 +111,12 @@ class RankZero {
         warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, named(missing()),
                          settings_.told_by));
       }
-      if (auto connection = listener_->accept(std::chrono::milliseconds(200))) receive(std::move(connection));
+      take_greeted();
+      if (greetings_.size() >= kMostGreetings) {
+        std::this_thread::sleep_for(kLook);
+      } else if (auto connection = listener_->accept(greetings_.empty() ? kPause : kLook)) {
+        hear(std::move(connection));
+      }
     }
     met_.own_address = address();
     for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
@@ -162,8 +170,30 @@ class RankZero {
                     settings_.told_by, strangers_));
   }
 
-  void receive(std::unique_ptr<Connection> connection) {
-    if (const auto visitor = greet(settings_, *connection, strangers_)) take(*visitor, std::move(connection));
+  // One that says nothing keeps nobody waiting.
+  void hear(std::unique_ptr<Connection> connection) {
+    greetings_.push_back(std::async(std::launch::async, [this, connection = std::move(connection)]() mutable {
+      Greeting greeting;
+      greeting.visitor = greet(settings_, *connection, greeting.stranger);
+      greeting.connection = std::move(connection);
+      return greeting;
+    }));
+  }
+
+  void take_greeted() {
+    const auto over = [](const std::future<Greeting>& each) {
+      return each.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    };
+    for (auto each = greetings_.begin(); each != greetings_.end();) {
+      if (!over(*each)) {
+        ++each;
+        continue;
+      }
+      Greeting greeting = each->get();
+      each = greetings_.erase(each);
+      if (!greeting.stranger.empty()) strangers_ = greeting.stranger;
+      if (greeting.visitor) take(*greeting.visitor, std::move(greeting.connection));
+    }
   }
 
   // A rank that is gone already is missing again, and may be started anew.
@@ -198,12 +228,21 @@ class RankZero {
     processes_[size_t(hello.rank)] = printable(hello.process);
   }
 
+  struct Greeting {
+    std::unique_ptr<Connection> connection;
+    std::optional<Visitor> visitor;
+    std::string stranger;
+  };
+  static constexpr size_t kMostGreetings = 64;  // at a time; others wait to be accepted
+  static constexpr std::chrono::milliseconds kPause{200}, kLook{5};
+
   const WorldSettings& settings_;
   std::unique_ptr<Listener> listener_;
   const SteadyTime began_;
   Met met_;
   std::vector<std::string> processes_;  // by rank: their numbers
   std::string strangers_;               // for the error
+  std::list<std::future<Greeting>> greetings_;
 };
 
 // Throws the message that rank 0 sent instead of what was expected.
@@ -246,7 +285,7 @@ Met visit(const WorldSettings& settings) {
     met.hosts = lines_of(begin.bytes);
   } catch (const RunError& error) {
     const std::string what = error.what();
-    if (!what.starts_with("it")) throw;
+    if (what.starts_with("rank 0")) throw;
     throw RunError(fmt::format("rank 0 at {}:{}: {}", settings.host, settings.port, what));
   }
   if (int(met.hosts.size()) != settings.size + 1) throw RunError("rank 0 names other hosts than there are ranks");

@@ -137,6 +137,9 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
 // Whether the process is one of this launcher's; throws if half of what that takes is set.
 bool started_by(const Launcher& launcher, const Variables& variables) {
   if (launcher.step && !variables.find(launcher.step)) return false;  // of a job, and not of a step of it
+  // srun sets those of the library that a site's MPI needs, without how many ranks are on a host.
+  const bool in_step = variables.find("SLURM_STEP_ID") && !variables.find("MPI_LOCALNRANKS");
+  if (in_step && std::string(launcher.rank) == "PMI_RANK") return false;
   const bool rank = variables.find(launcher.rank) != nullptr, size = variables.find(launcher.size) != nullptr;
   if (std::string(launcher.rank) == "PMIX_RANK" && !size) return false;  // PMIx itself has no such variable
   // WORLD_SIZE by itself is a name that scripts use as they like.

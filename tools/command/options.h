@@ -61,7 +61,7 @@ struct SweepOptions : RunOptions {
   int64_t samples = 0;            // combinations to draw; 0: all
   int64_t folds = 0;              // of the training data; 0: none
   std::string fold_by;            // a field: samples with the same value stay together
-  enum class Search : uint8_t { All, Asha };
+  enum class Search : uint8_t { All, Grid, Random, Asha };
   Search search = Search::All;
   int64_t first_rung = 1;  // epochs
   int reduction = 3;
@@ -80,6 +80,7 @@ struct ResumeOptions {
   std::string folder;
   std::vector<std::string> changes;  // CheckpointOptions::changes
   bool retry = false;                // of a sweep: SweepOptions::retry
+  WorldOptions world;                // of this process; what is not given is as the run had it
 };
 
 struct CheckOptions : GraphOptions {
@@ -158,6 +159,7 @@ struct BenchOptions {
 struct BenchCompareOptions {
   std::vector<std::string> files;  // old, new
   double threshold = 0;            // a share by which what is worse may be worse
+  std::vector<double> targets;     // of the metric
 };
 
 // arbalest bench tracing: the throughput that a trace costs.

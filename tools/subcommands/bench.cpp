@@ -249,6 +249,9 @@ void declare_compare(Subcommands& commands, CLI::App& bench) {
       ->type_name("X")
       ->capture_default_str()
       ->check(real(0, 1));
+  app.add_option("--target", options.targets, "the time until the metric met it is compared too; may be repeated")
+      ->type_name("X")
+      ->allow_extra_args(false);
   app.footer("Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results.");
   command.check = [&options] {
     if (options.files.size() == 2) return;

@@ -77,7 +77,7 @@ class Bench {
     const auto held = hold_outputs({{"--output", options_.output}, {"--bundle", options_.bundle}});
     if (!options_.output.empty()) check_kind_kept("--output", options_.output, OutputKind::Page);
     if (!options_.bundle.empty()) check_kind_kept("--bundle", options_.bundle, OutputKind::Bundle);
-    if (!options_.slurm.empty()) return write_script();
+    if (!options_.slurm.empty()) return write_scripts();
     if (!options_.collect.empty()) collect();
     trials_ =
         trials_of(file_, cells_, [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); });
@@ -100,21 +100,25 @@ class Bench {
   }
 
  private:
-  // Writes a script for a queue of batch jobs, and the folders that it needs.
-  int write_script() {
+  // Writes scripts for a queue of batch jobs, and the folders that they need.
+  int write_scripts() {
     namespace fs = std::filesystem;
     const fs::path folder = fs::absolute(options_.slurm).lexically_normal();
-    const std::string script = (folder / (name_without(options_.file, {".toml"}) + ".sbatch")).string();
     const std::string program = options_.program.empty() ? own_program() : options_.program;
     BenchFile file = file_;
     file.path = fs::absolute(file.path).lexically_normal().string();
-    const std::string text = slurm_script(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
+    const auto scripts = slurm_scripts(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
     for (const char* inner : {"output", "results"}) fs::create_directories(folder / inner);
-    AtomicFile written(script);
-    written.write(text);
-    written.commit();
-    fmt::print("{}: {} elements; sbatch {}, then arbalest bench {} --collect {}\n", printable(script),
-               cells_.cells.size(), shell_word(script), shell_word(options_.file), shell_word(options_.slurm));
+    const std::string name = name_without(options_.file, {".toml"});
+    for (const QueueScript& script : scripts) {
+      const std::string need = scripts.size() == 1 ? "" : fmt::format("-{}x{}", script.hosts, script.gpus);
+      const std::string path = (folder / (name + need + ".sbatch")).string();
+      AtomicFile written(path);
+      written.write(script.text);
+      written.commit();
+      fmt::print("{}: {} elements; sbatch {}\n", printable(path), script.elements, shell_word(path));
+    }
+    fmt::print("then arbalest bench {} --collect {}\n", shell_word(options_.file), shell_word(options_.slurm));
     return kDone;
   }
 
@@ -626,7 +630,7 @@ int command_bench_compare(const BenchCompareOptions& options) {
     }
     if (sides.back().empty()) throw GraphError(fmt::format("{}: has no results of a bench", file));
   }
-  const ResultComparison found = compare(sides[0], sides[1], options.threshold);
+  const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
   std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
   return found.worse + found.missing == 0 ? kDone : kFailed;
 }

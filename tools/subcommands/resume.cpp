@@ -44,12 +44,28 @@ void refuse_changes(const CLI::App& resume, const std::vector<std::string>& rest
   const CLI::App* run = resume.get_parent()->get_subcommand("run");
   for (const std::string& word : rest) {
     const std::string name = word.substr(0, word.find('='));
-    if (!name.starts_with("--") || run->get_option_no_throw(name) == nullptr) continue;
+    const bool own = resume.get_option_no_throw(name) != nullptr;
+    if (!name.starts_with("--") || own || run->get_option_no_throw(name) == nullptr) continue;
     const bool of_folder = name == "--checkpoint" || name == "--resume";
     throw GraphError(
         fmt::format("resume takes no {}: it repeats the run's own command line{}", name,
                     of_folder ? "" : "; to change that, give 'arbalest run' the whole of it, with --resume"));
   }
+}
+
+// The run's place among several processes, with what this process says of its own.
+WorldOptions world_of(const WorldOptions& run, const WorldOptions& own) {
+  WorldOptions world = run;
+  if (own.rank) world.rank = own.rank;
+  if (own.size) world.size = own.size;
+  if (!own.rendezvous.empty()) world.rendezvous = own.rendezvous;
+  if (!own.secret_file.empty()) world.secret_file = own.secret_file;
+  if (own.patience != WorldOptions().patience) world.patience = own.patience;
+  if (run.rank && !own.rank && world.size.value_or(1) > 1) {
+    throw GraphError(
+        fmt::format("the run was started by hand, as {} processes; expected --rank, which is this one's", *world.size));
+  }
+  return world;
 }
 
 // A sweep goes on as its own command with --resume does.
@@ -110,6 +126,7 @@ int command_resume(const ResumeOptions& options) {
   const RunOptions* run = options_if<RunOptions>(command);
   if (!run) throw RunError(fmt::format("{}: its command line is none of a run", file->path));
   RunOptions again = *run;
+  again.world = world_of(run->world, options.world);
   again.session.checkpoints.folder = folder;
   again.session.checkpoints.resume = true;
   again.session.checkpoints.changes = options.changes;  // those of its own are in the checkpoint
@@ -124,6 +141,7 @@ void declare_resume(Subcommands& commands) {
   app.add_option("DIR", options.folder, "the run's --checkpoint")->type_name("")->check(not_empty());
   bind_changes(app, options.changes);
   app.add_flag("--retry", options.retry, "of a sweep: run trials that failed once more");
+  bind_world(app, options.world);
   app.footer(
       "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
       "What\n"

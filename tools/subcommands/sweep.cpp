@@ -465,6 +465,15 @@ void print_answer(const SweepOptions& options, const SweepRecord& record) {
   if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
 }
 
+SweepOptions::Search read_search(const std::string& word) {
+  using Search = SweepOptions::Search;
+  const std::map<std::string, Search> words = {
+      {"all", Search::All}, {"grid", Search::Grid}, {"random", Search::Random}, {"asha", Search::Asha}};
+  const auto found = words.find(word);
+  if (found != words.end()) return found->second;
+  throw GraphError(fmt::format("--search: found '{}', expected all, grid, random or asha", printable(word)));
+}
+
 // Refuses options that exclude each other, or that are missing.
 void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
@@ -476,6 +485,12 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
   }
   if (options.retry && !options.session.checkpoints.resume) throw GraphError("--retry needs --resume");
   if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
+  if (options.search == SweepOptions::Search::Grid && options.samples > 0) {
+    throw GraphError("--search grid tries all combinations; --samples excludes it");
+  }
+  if (options.search == SweepOptions::Search::Random && options.samples == 0) {
+    throw GraphError("--search random needs --samples N");
+  }
   if (options.search != SweepOptions::Search::Asha) {
     for (const char* option : {"--first-rung", "--reduction"}) {
       if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --search asha", option));
@@ -552,10 +567,10 @@ void declare_sweep(Subcommands& commands) {
   app.add_option_function<std::string>(
          "--search",
          [&options](const std::string& word) {
-           if (word != "all" && word != "asha") throw GraphError("--search: expected all or asha, found " + word);
-           options.search = word == "asha" ? SweepOptions::Search::Asha : SweepOptions::Search::All;
+           options.search = read_search(word);
          },
-         "all: every trial trains to its end; asha: the best of each rung train on")
+         "all: every trial trains to its end, drawn or not; grid: of all combinations; random: of those that --samples "
+         "draws; asha: the best of each rung train on")
       ->default_str("all")
       ->type_name("HOW");
   app.add_option("--first-rung", options.first_rung, "epochs after which asha judges a trial first")

@@ -20,6 +20,7 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kIterations = 200;
+constexpr double kTop = 1.5;  // of the loss of rates at which nothing is learned
 
 // Rates in ascending order, and the mean loss of the trials at each. A rate has none if one of its trials failed.
 struct RateLosses {
@@ -60,14 +61,22 @@ std::vector<RateLosses> losses_of(const SweepRecord& record) {
   return all;
 }
 
+// The loss of rates at which nothing is learned: the lowest rate's, or the median where that one is the best. The
+// greatest would be that of a rate at which the training is about to fail.
+double untrained_loss(const RateLosses& group, double best) {
+  if (group.losses.front().second > best) return group.losses.front().second;
+  std::vector<double> losses;
+  for (const auto& [rate, loss] : group.losses) losses.push_back(loss);
+  std::nth_element(losses.begin(), losses.begin() + std::ptrdiff_t(losses.size() / 2), losses.end());
+  return losses[losses.size() / 2];
+}
+
 std::string advice(const RateLosses& group) {
   const auto& losses = group.losses;
   const auto best = std::min_element(losses.begin(), losses.end(),
                                      [](const auto& one, const auto& two) { return one.second < two.second; });
-  const auto worst = std::max_element(losses.begin(), losses.end(),
-                                      [](const auto& one, const auto& two) { return one.second < two.second; });
   // Rates around the best whose losses are within a tenth of what there is to gain.
-  const double near = best->second + 0.1 * (worst->second - best->second);
+  const double near = best->second + 0.1 * (untrained_loss(group, best->second) - best->second);
   auto from = best, to = best;
   while (from != losses.begin() && (from - 1)->second <= near) --from;
   while (to + 1 != losses.end() && (to + 1)->second <= near) ++to;
@@ -111,15 +120,21 @@ std::string rate_advice(const SweepRecord& record) {
 
 std::string rate_plot(const SweepRecord& record) {
   LinePlot plot;
-  for (const RateLosses& group : losses_of(record)) {
+  const std::vector<RateLosses> groups = losses_of(record);
+  double top = 0;  // greater losses would flatten all others
+  for (const RateLosses& group : groups) top = std::max(top, kTop * untrained_loss(group, 0));
+  for (const RateLosses& group : groups) {
     PlotLine& line = plot.lines.emplace_back();
     line.name = group.others;
-    for (const auto& [rate, loss] : group.losses) line.points.push_back({std::log10(rate), loss, loss, loss});
+    for (const auto& [rate, loss] : group.losses) {
+      const double drawn = std::min(loss, top);
+      line.points.push_back({std::log10(rate), drawn, drawn, drawn});
+    }
   }
   if (plot.lines.empty()) return "";
   plot.title = fmt::format("{}: loss after short trainings", record.plan.title);
   plot.x_label = "log10 of the learning rate";
-  plot.y_label = "loss";
+  plot.y_label = fmt::format("loss, at most {:.3g}", top);
   return svg_of(plot);
 }
 

@@ -49,7 +49,11 @@ class VaryReader {
     if (!read_function(values) && !read_range(values)) read_list(values);
     std::set<std::vector<std::string>> seen;
     for (const std::vector<std::string>& each : varied_.values) {
-      if (!seen.insert(each).second) fail(fmt::format("different values, found {} twice", fmt::join(each, "+")));
+      std::vector<std::string> plain = each;  // 0.10 is 0.1
+      for (std::string& value : plain) {
+        if (const auto number = finite_number(value)) value = fmt::format("{:.17g}", *number);
+      }
+      if (!seen.insert(plain).second) fail(fmt::format("different values, found {} twice", fmt::join(each, "+")));
     }
     return varied_;
   }

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "executor/inference/inference.h"
+#include "io/formats/safetensors.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -258,6 +258,47 @@ TEST_CASE("a rank with another secret is sent away, and named where a rank is mi
   has(found[1], "rank 0, on " + host_name() + ", has another secret (ARBALEST_SECRET or --secret-file)");
 }
 
+TEST_CASE("many that connect and say nothing keep nobody from meeting") {
+  const int port = free_port();
+  std::vector<int> silent;
+  WorldSettings first = settings(0, 2, port), second = settings(1, 2, port);
+  first.patience = second.patience = 10;
+  auto rank_zero = std::async(std::launch::async, [&] {
+    return faults({[&] {
+      Ranks ranks(first);
+      ranks.end();
+    }});
+  });
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(uint16_t(port));
+  while (silent.size() < 20) {
+    const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+      silent.push_back(descriptor);
+    } else {
+      close(descriptor);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  CHECK(faults({[&] {
+          Ranks ranks(second);
+          ranks.end();
+        }}) == std::vector<std::string>(1));
+  CHECK(rank_zero.get() == std::vector<std::string>(1));
+  for (const int descriptor : silent) close(descriptor);
+}
+
+TEST_CASE("something else at rank 0's port is named with the place") {
+  const int port = free_port();
+  Listener mute("127.0.0.1", port);
+  WorldSettings lone = settings(1, 2, port);
+  lone.patience = 0.2;
+  const auto found = faults({[&] { Ranks ranks(lone); }});
+  has(found.at(0), "rank 0 at 127.0.0.1:" + std::to_string(port) + ": nothing was heard of it for ");
+}
+
 TEST_CASE("strangers that say nothing, or anything, keep nobody from meeting") {
   const int port = free_port();
   std::promise<void> visited;
@@ -385,6 +426,27 @@ TEST_CASE("a rank that waits to be taken in is told when the run ends") {
                              }});
   CHECK(found[0].empty());
   has(found[1], "the run has ended");
+}
+
+TEST_CASE("a rank that stands still while others wait for it is lost, and hears of it") {
+  using UnderWay = RankProgress::UnderWay;
+  const auto found = world(3, [](Ranks& ranks) {
+    std::promise<std::string> lost;
+    ranks.listen([&](const std::string& message) { lost.set_value(message); });
+    const bool frozen = ranks.rank() == 1;
+    ranks.watch(
+        [frozen] {
+          return RankProgress{frozen ? UnderWay::Device : UnderWay::Others, 7, 0, frozen ? "forward, step 7" : "sum"};
+        },
+        Standstill::Seconds(1));
+    const std::string message = lost.get_future().get();
+    has(message, "rank 1 on ");
+    has(message, " is lost: it stands still at forward, step 7, for ");
+    if (ranks.first()) has(ranks.places(), ": sum, for ");
+    ranks.listen({});
+    ranks.watch({}, Standstill::Seconds(1));
+  });
+  CHECK(found == std::vector<std::string>(3));
 }
 
 TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {

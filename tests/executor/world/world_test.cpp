@@ -95,6 +95,9 @@ TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variable
   mpi["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
   CHECK(detect_world({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}, {}).size == 3);
+  Environment step = slurm();  // of a site whose steps get variables for PMI
+  step.insert({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
+  CHECK(has(detect_world(step, {}).told_by, "srun (SLURM_PROCID=3"));
 }
 
 TEST_CASE("by hand all three are needed, and go before what a launcher says") {

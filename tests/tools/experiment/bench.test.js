@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { pointsOf, rangeOf } from "../../../tools/experiment/answer/page/bench.js";
+import { pointsOf, pricesOf, rangeOf, targetsOf, timesOf } from "../../../tools/experiment/answer/page/bench.js";
 
 const rows = [
   [{ text: "one" }, { text: "5 (4–7)", number: 5, low: 4, high: 7 }],
@@ -25,4 +25,20 @@ test("a plot begins at 0 and ends beyond the greatest bound", () => {
   assert.equal(from, 0);
   assert.ok(to > 9 && to < 10);
   assert.deepEqual(rangeOf([{ high: 0 }]), [0, 1]);
+});
+
+const columns = [{ name: "cell" }, { name: "s to 0.8" }, { name: "s to 0.9" }, { name: "final" }];
+
+test("times over targets are lines of the cells that met two targets", () => {
+  const targets = targetsOf(columns);
+  assert.deepEqual(targets, [{ at: 1, target: 0.8 }, { at: 2, target: 0.9 }]);
+  const times = [[{ text: "one" }, { number: 3 }, { number: 5 }, {}], [{ text: "two" }, { number: 2 }, { text: "not reached" }, {}]];
+  assert.deepEqual(timesOf(times, targets), [{ name: "one", points: [[0.8, 3], [0.9, 5]] }]);
+});
+
+test("prices against times say which cells no other is better than in both", () => {
+  const row = (text, seconds, money) => [{ text }, { number: seconds }, { number: money }];
+  const cost = { columns: [{ name: "cell" }, { name: "s to 0.9" }, { name: "EUR to 0.9" }], rows: [row("fast", 1, 9), row("cheap", 5, 2), row("neither", 6, 3), [{ text: "none" }, { text: "-" }, { text: "-" }]] };
+  assert.deepEqual(pricesOf(cost).map((point) => [point.name, point.front]), [["fast", true], ["cheap", true], ["neither", false]]);
+  assert.deepEqual(pricesOf({ columns, rows: [] }), []);
 });

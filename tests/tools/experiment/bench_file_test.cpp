@@ -205,6 +205,13 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(many, "the lists up to here make 27000 combinations, and 10000 are the most");
 }
 
+TEST_CASE("hosts and images of a step that cannot be are refused before anything runs") {
+  check_fault(kGraph + "hosts = [1, -2]\n", "hosts -2: hosts: found '-2', expected a whole number from 1 to");
+  check_fault(kGraph + "hosts = \"two\"\n", "hosts: found 'two', expected a whole number from 1 to");
+  check_fault(kGraph + "batch_total = 16\nlearners = [2, 3]\n",
+              "learners 3: batch_total: found 16, expected a multiple of the 3 learners");
+}
+
 TEST_CASE("expressions have the usual order, and say where they are wrong") {
   const auto value_of = [](const std::string& name) -> ExpressionValue {
     if (name == "a.b") return 3.0;
@@ -271,6 +278,9 @@ TEST_CASE("settings become words of run and of bench scaling") {
   Settings hosts = settings;
   hosts["hosts"] = "3";
   CHECK(words_of(hosts, false).back() == "6");  // all devices of all hosts
+  hosts["batch_total"] = "48";
+  const Texts words = words_of(hosts, false);
+  CHECK(words.at(words.size() - 3) == "prefetch.batch=4");  // of twelve learners
 }
 
 }  // namespace bench_file_test

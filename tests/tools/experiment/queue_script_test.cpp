@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "tests/io/test_folder.h"
@@ -17,13 +18,20 @@ using namespace arbalest;
 namespace queue_script_test {
 namespace {
 
-std::string script(const std::string& more, const TestFolder& folder) {
+std::vector<QueueScript> scripts(const std::string& more, const TestFolder& folder) {
   const BenchFile file = read_bench_file(folder.write("my bench.toml", "[settings]\ngraph = \"g\"\n" + more).string());
-  const std::string text =
-      slurm_script(file, expand(file), {"data=folder:it's"}, {"/opt/arbalest", "/scratch/x y", "/scratch/me"});
-  const std::string path = folder.write("s.sbatch", text).string();
-  CHECK(std::system(("bash -n '" + path + "'").c_str()) == 0);
-  return text;
+  std::vector<QueueScript> all =
+      slurm_scripts(file, expand(file), {"data=folder:it's"}, {"/opt/arbalest", "/scratch/x y", "/scratch/me"});
+  for (const QueueScript& each : all) {
+    const std::string path = folder.write("s.sbatch", each.text).string();
+    CHECK(std::system(("bash -n '" + path + "'").c_str()) == 0);
+  }
+  return all;
+}
+
+// The last of the scripts: that of the cells that take most.
+std::string script(const std::string& more, const TestFolder& folder) {
+  return scripts(more, folder).back().text;
 }
 
 void check_lines(const std::string& text, std::initializer_list<const char*> lines) {
@@ -35,7 +43,7 @@ void check_lines(const std::string& text, std::initializer_list<const char*> lin
 TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no more") {
   const TestFolder folder;
   const std::string text = script(
-      "devices = [\"cuda:0\", \"cuda:0-3\"]\nlearners = [1, 2]\n[slurm]\naccount = \"lab\"\npartition = \"gpu\"\n"
+      "devices = [\"cuda:0-3\", \"cuda:4-7\"]\nlearners = [1, 2]\n[slurm]\naccount = \"lab\"\npartition = \"gpu\"\n"
       "time = \"02:00:00\"\nat_once = 3\nmodules = [\"cuda/13\"]\nsetup = [\"export X=1\"]\ncpus_per_task = 8\n",
       folder);
   check_lines(text,
@@ -50,6 +58,19 @@ TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no 
   CHECK(text.find("--set 'data=folder:it'\\''s' --cell \"$cell\" --results '/scratch/x y/results'/\"$cell\".jsonl") !=
         text.npos);
   CHECK(text.find("ARBALEST_SECRET") == text.npos);
+}
+
+TEST_CASE("cells that take different numbers of hosts or GPUs have scripts of their own") {
+  const TestFolder folder;
+  const std::string file =
+      "learners = [1, 2]\n[[together]]\nhosts = [1, 1, 16]\n"
+      "devices = [\"cuda:0\", \"cuda:0-7\", \"cuda:0-7\"]\n";
+  const std::vector<QueueScript> all = scripts(file, folder);
+  REQUIRE(all.size() == 3);
+  check_lines(all[0].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"1\"", "#SBATCH --gpus-per-task=\"1\""});
+  check_lines(all[1].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"1\"", "#SBATCH --gpus-per-task=\"8\""});
+  check_lines(all[2].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"16\"", "#SBATCH --gpus-per-task=\"8\""});
+  CHECK(scripts(file + "[slurm]\ngpus_per_task = 4\n", folder).size() == 2);
 }
 
 TEST_CASE("cells of several hosts are started by the bench, and containers stand before it") {

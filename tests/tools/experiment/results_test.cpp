@@ -323,6 +323,42 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   CHECK(tables[0].rows[1][2].number == doctest::Approx(182.0 / 102));
 }
 
+TEST_CASE("efficiency says whether the images of a step stay the same, or those of a learner") {
+  const auto column = [](const std::string& settings) {
+    const BenchFile file = file_of("[settings]\ngraph = \"g\"\ndevices = [\"cpu:0\", \"cpu:0-1\"]\n" + settings +
+                                   "[throughput]\n[compare]\nby = \"devices\"\nagainst = \"cpu:0\"\n");
+    const BenchCells cells = expand(file);
+    std::vector<TrialResult> results;
+    for (const BenchCell& cell : cells.cells) results.push_back(throughput(cell.id, 0, 100));
+    return tables_of(file, summarize(file, cells, results)).at(0).columns.at(3).name;
+  };
+  CHECK(column("batch = 8\n") == "weak efficiency");
+  CHECK(column("") == "weak efficiency");
+  CHECK(column("batch_total = 8\n") == "strong efficiency");
+  CHECK(column("[derived]\nbatch = \"64 / device_count\"\n") == "strong efficiency");
+  CHECK(column("[derived]\nbatch = \"24 - 8 * device_count\"\nlearners = \"device_count\"\n") == "efficiency");
+}
+
+TEST_CASE("costs say of each cell why it has none, and price the last target that a cell meets") {
+  const BenchFile file = file_of(
+      "[settings]\ngraph = \"g\"\nbatch = [8, 16, 32, 64]\n[accuracy]\ntargets = [0.5, 0.99]\nseeds = [1, 2, 3, 4, 5]\n"
+      "[price]\ncurrency = \"EUR\"\nsource = \"s\"\ndate = 2026-01-01\nper_hour = \"3600\"\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (int seed = 1; seed <= 5; ++seed) results.push_back(training(cells.cells[0].id, seed, 10 + seed, 0.6));
+  results.push_back(training(cells.cells[1].id, 1, 10, 0.4));
+  results.push_back(training(cells.cells[2].id, 1, 10, 0.4));
+  results.back().error = "the loss is not finite";
+  const ResultTable costs = tables_of(file, summarize(file, cells, results)).back();
+  REQUIRE(costs.columns.at(3).name == "EUR to 0.5");
+  CHECK(costs.rows.at(0).at(3).interval.has_value());
+  CHECK(costs.rows.at(0).back().text == "no other is both faster and cheaper");
+  CHECK(costs.rows.at(1).back().text == "not reached");
+  CHECK(costs.rows.at(2).back().text == "not reached");  // a run that fails never gets there
+  CHECK(costs.rows.at(3).back().text == "not measured yet");
+  CHECK(costs.notes.at(0) == "no cell gets to 0.99");
+}
+
 TEST_CASE("cells are compared with another program's side of the same cell") {
   const BenchFile file = file_of(
       "[settings]\ngraph = \"g\"\nbatch = [8, 16]\n[throughput]\n[peer.other]\ncommand = \"o {batch}\"\n[compare]\n"
@@ -351,6 +387,10 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   CHECK(compare(after, before, 0).worse == 0);
   CHECK(compare(before, {after[0], after[1]}, 0).worse == 0);  // two are too few to be sure
   CHECK(compare(before, five("b", 100), 0).missing == 1);
+  const std::vector<TrialResult> reached = {training("a", 1, 10, 0.9)}, lost = {training("a", 1, 10, 0.6)};
+  CHECK(compare(reached, lost, 0).worse == 0);  // one run tells nothing of times
+  CHECK(compare(reached, lost, 0, {0.8}).worse == 1);
+  CHECK(compare(lost, reached, 0, {0.8}).worse == 0);
   std::vector<TrialResult> rebuilt = before;  // a file with the results of two builds: the last line's count
   for (TrialResult trial : after) {
     trial.identity.build = "another";

@@ -476,6 +476,21 @@ TEST_CASE("sweep: --find-lr tries rates and says which") {
   CHECK(board.groups[0].settings[0].second == "0.05");
 }
 
+TEST_CASE("sweep: a rate at which the loss explodes does not make all others look alike") {
+  SweepRecord record;
+  const std::vector<std::pair<const char*, double>> tried = {{"1e-5", 2.3057}, {"1e-4", 2.30}, {"1e-3", 2.25},
+                                                             {"0.01", 1.2},    {"0.1", 0.4},   {"0.4642", 756.63}};
+  for (const auto& [rate, loss] : tried) {
+    SweepResult result;
+    result.job.trial = int(record.plan.trials.size());
+    result.loss = loss;
+    record.plan.trials.push_back({{"train.lr", rate}});
+    record.results.push_back(result);
+  }
+  CHECK(rate_advice(record) == "the loss is lowest at a rate of 0.1: 0.4\n");
+  CHECK(rate_plot(record).find("loss, at most 3.46") != std::string::npos);
+}
+
 TEST_CASE("sweep: --find-lr advises on each combination of other settings, over seeds") {
   Place place;
   CHECK(place.sweep({"--find-lr", "--iterations", "3", "--vary", "hidden.units=8,16", "--vary", "seed=1,2"}) == 0);
@@ -517,6 +532,8 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
+  refused({"--vary", "seed=1,2", "--search", "grid", "--samples", "1"}, "--samples excludes it");
+  refused({"--vary", "seed=1,2", "--search", "random"}, "needs --samples N");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);

@@ -96,6 +96,7 @@ TEST_CASE("vary: faults say what was found and expected") {
   says("lr=log(1,2,2.5)", "a whole number");
   says("lr=linear(1,2)", "linear(FROM,TO,COUNT)");
   says("lr=0.1,0.2,0.1", "different values, found 0.1 twice");
+  says("seed=1,01", "different values, found 01 twice");
   says("a+b=1+2,1+2", "different values, found 1+2 twice");
   says("lr=uniform(1,2)", "expected --samples N, or a count, as in lr=linear(1,2,5)");
   CHECK(fault({"lr=1,2", "lr=3"}).find("'lr' is given twice") != std::string::npos);

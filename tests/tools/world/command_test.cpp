@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/ptrace.h>
+
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -21,6 +24,37 @@ using namespace arbalest;
 using namespace arbalest::test;
 
 namespace world_command_test {
+namespace {
+
+int64_t ticks_of(pid_t process, const std::string& thread) {
+  std::ifstream file(fmt::format("/proc/{}/task/{}/stat", process, thread));
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 2, text.size())));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  int64_t user = 0, system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+// Stops the thread of the process that has taken most time, as one that waits for a disk for ever would stand. 0: the
+// system does not let this process do so. It stays so until the process ends.
+pid_t freeze_busiest_thread(pid_t process) {
+  pid_t busiest = 0;
+  int64_t most = -1;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+    const std::string name = entry.path().filename().string();
+    const int64_t ticks = ticks_of(process, name);
+    if (ticks <= most || name == std::to_string(process)) continue;
+    most = ticks;
+    busiest = pid_t(std::stol(name));
+  }
+  const bool frozen =
+      ptrace(PTRACE_SEIZE, busiest, nullptr, nullptr) == 0 && ptrace(PTRACE_INTERRUPT, busiest, nullptr, nullptr) == 0;
+  return frozen ? busiest : 0;
+}
+
+}  // namespace
 
 // Not a test by itself.
 TEST_CASE("one rank of a world") {
@@ -113,7 +147,57 @@ TEST_CASE("a rank that stands still is lost after a while, and ends by itself wh
   CHECK(WallTime::now() - began < std::chrono::seconds(30));
   ranks[1]->send(SIGCONT);
   CHECK(ranks[1]->wait() == kFailed);
-  has(ranks[1]->errors(), fmt::format("rank 0 on {} is lost", host_name()));
+  has(ranks[1]->errors(), fmt::format("rank 1 on {} is lost: nothing was heard of it for 15 s", host_name()));
+}
+
+TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
+  for (const char* strategy : {"ssgd", "sma"}) {
+    CAPTURE(strategy);
+    const Place place;
+    auto ranks =
+        place.start(3, {"--strategy", strategy, "--set", "train.epochs=4000", "--devices", "cpu:0", "--device-timeout",
+                        "3", "--checkpoint", place.path("c"), "--checkpoint-every", "20it"});
+    await_checkpoints(place.path("c"), 1);
+    const pid_t frozen = freeze_busiest_thread(ranks[1]->process());
+    if (frozen == 0) {
+      MESSAGE("skipped: threads of other processes cannot be stopped here");
+      return;
+    }
+    const auto began = WallTime::now();
+    for (const size_t rank : {size_t{0}, size_t{2}}) {
+      CHECK(ranks[rank]->wait() == kFailed);
+      const std::string why = ranks[rank]->errors();
+      CHECK_MESSAGE((why.find("stands still at ") != why.npos || why.find("all ranks wait") != why.npos), why);
+      has(why, "raise --device-timeout");
+    }
+    CHECK(WallTime::now() - began < std::chrono::seconds(30));
+    int status = 0;
+    while (waitpid(frozen, &status, __WALL) == frozen && !WIFEXITED(status) && !WIFSIGNALED(status)) {
+    }
+    CHECK(ranks[1]->wait() == kFailed);
+  }
+}
+
+TEST_CASE("a run that was started by hand is resumed rank by rank") {
+  const Words more = {"--set", "train.epochs=40", "--devices", "cpu:0"};
+  const Place whole, place;
+  auto ranks = whole.start(2, more);
+  expect(kDone, ranks);
+  Words words = more;
+  words.insert(words.end(), {"--checkpoint", place.path("c"), "--checkpoint-every", "7it"});
+  ranks = place.start(2, words);
+  await_checkpoints(place.path("c"), 1);
+  ranks[1]->send(SIGKILL);
+  for (const auto& rank : ranks) rank->wait();
+  Rank unknown({"resume", place.path("c")}, place.path("errors"));
+  CHECK(unknown.wait() == kWrong);
+  has(unknown.errors(), "the run was started by hand, as 2 processes; expected --rank, which is this one's");
+  std::vector<std::unique_ptr<Rank>> again;
+  for (const char* rank : {"0", "1"}) {
+    again.push_back(std::make_unique<Rank>(Words{"resume", place.path("c"), "--rank", rank}, place.path("errors")));
+  }
+  expect(kDone, again);
+  CHECK(place.weights() == whole.weights());
 }
 
 TEST_CASE("a process that says it is one of several and is alone does not wait for ever") {

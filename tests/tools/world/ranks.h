@@ -80,6 +80,7 @@ class Rank {
   }
 
   void send(int signal) const { kill(process_, signal); }
+  pid_t process() const { return process_; }
   // The exit status, or minus the signal that ended it. Kills a rank that hangs.
   int wait() {
     int status = 0;

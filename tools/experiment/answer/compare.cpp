@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -25,13 +26,13 @@ struct Quantities {
   std::vector<Key> order;
 };
 
-Quantities quantities_of(const std::vector<TrialResult>& trials) {
+Quantities quantities_of(const std::vector<TrialResult>& trials, const std::vector<double>& targets) {
   Quantities found;
   std::map<std::pair<std::string, Measure>, const Identity*> latest;
   for (const TrialResult& trial : trials) latest[{trial.cell, trial.measure}] = &trial.identity;
   for (const TrialResult& trial : trials) {
     if (!trial.error.empty() || !(trial.identity == *latest.at({trial.cell, trial.measure}))) continue;
-    const auto add = [&](const char* what, double value, bool lower) {
+    const auto add = [&](const std::string& what, double value, bool lower) {
       const auto [place, fresh] = found.all.try_emplace({trial.cell, what});
       if (fresh) found.order.push_back(place->first);
       Quantity& quantity = place->second;
@@ -43,6 +44,8 @@ Quantities quantities_of(const std::vector<TrialResult>& trials) {
       add("images/s", trial.images_per_second, false);
     } else {
       add("training, s", trial.seconds, true);
+      for (const double target : targets)
+        add(fmt::format("s to {:g}", target), time_to(trial, target, trial.lower), true);
       add("final", trial.curve.back().value, trial.lower);
     }
   }
@@ -52,7 +55,7 @@ Quantities quantities_of(const std::vector<TrialResult>& trials) {
 }  // namespace
 
 ResultComparison compare(const std::vector<TrialResult>& before, const std::vector<TrialResult>& after,
-                         double threshold) {
+                         double threshold, const std::vector<double>& targets) {
   ResultComparison found;
   found.table = {"Before and after",
                  {{"cell", false},
@@ -63,7 +66,7 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
                   {"", false}},
                  {},
                  {}};
-  const Quantities old = quantities_of(before), now = quantities_of(after);
+  const Quantities old = quantities_of(before, targets), now = quantities_of(after, targets);
   for (const Quantities::Key& which : old.order) {
     const Quantity& quantity = old.all.at(which);
     const Estimate was = estimate(quantity.values);
@@ -81,7 +84,8 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
     row.push_back({shown(is), is.median, is.interval});
     row.push_back(change ? TableValue{shown(*change), change->median, change->interval} : TableValue{"-"});
     const Difference clear = change ? difference(*change) : Difference::Unclear;
-    const bool worse = clear == Difference::Below && change->median < 1 - threshold;
+    const bool lost = std::isfinite(was.median) && !std::isfinite(is.median);  // a target is no longer met
+    const bool worse = lost || (clear == Difference::Below && change->median < 1 - threshold);
     found.worse += worse ? 1 : 0;
     row.push_back({worse                          ? "worse"
                    : clear == Difference::Above   ? "better"

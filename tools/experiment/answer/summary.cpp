@@ -74,6 +74,11 @@ TableValue value_of(const Estimate& estimate, const std::string& more = "") {
   return {shown(estimate) + more, estimate.median, estimate.interval};
 }
 
+std::vector<double> scaled(std::vector<double> values, double factor) {
+  for (double& value : values) value *= factor;
+  return values;
+}
+
 // The ratio with what it means: "1.23 (1.18–1.29) faster".
 TableValue comparison(const std::vector<double>& over, const std::vector<double>& under, const char* above,
                       const char* below) {
@@ -105,11 +110,23 @@ double times_devices(const CellSummary& summary) {
   return double(count(*summary.cell)) / count(*summary.baseline->cell);
 }
 
+// What stays the same where devices are added: the images of a step (strong scaling) or those of a learner (weak).
+std::string kind_of_scaling(const std::vector<CellSummary>& all) {
+  bool strong = true, weak = true;
+  for (const CellSummary& each : all) {
+    if (!each.baseline) continue;
+    const Settings &own = each.cell->settings, &base = each.baseline->cell->settings;
+    const int64_t images = images_per_step(own), images_before = images_per_step(base);
+    strong = strong && images > 0 && images == images_before;
+    weak = weak && images * learner_count(base) == images_before * learner_count(own);
+  }
+  return strong == weak ? "efficiency" : strong ? "strong efficiency" : "weak efficiency";
+}
+
 TableValue efficiency(const CellSummary& summary) {
   if (!summary.baseline || summary.rates.empty() || summary.baseline->rates.empty()) return {"-"};
-  std::vector<double> share = summary.rates;
-  for (double& rate : share) rate *= 100 / times_devices(summary);
-  const std::optional<Estimate> found = ratio(share, summary.baseline->rates);
+  const std::optional<Estimate> found =
+      ratio(scaled(summary.rates, 100 / times_devices(summary)), summary.baseline->rates);
   return found ? value_of(*found, " %") : TableValue{"-"};
 }
 
@@ -146,13 +163,14 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   ResultTable table{"Throughput", {{"cell", false}, {"images/s", true, true}}, {}, {}};
   const bool compared = is_compared(all), counted = counts_devices(file);
   if (compared) table.columns.push_back({"against " + against(file, all), true, true});
-  if (counted) {
-    table.columns.push_back({"weak efficiency", true, true});  // each device has the whole batch
-  }
+  if (counted) table.columns.push_back({kind_of_scaling(all), true, true});
   const bool energy =
       std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules_per_image.empty(); });
   if (energy) table.columns.push_back({"J an image", true, true});
-  table.columns.insert(table.columns.end(), {{"planned memory"}, {"repetitions"}, {"note", false}});
+  table.columns.push_back({"planned memory"});
+  const bool taken = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.taken_bytes >= 0; });
+  if (taken) table.columns.push_back({"taken of the GPU"});
+  table.columns.insert(table.columns.end(), {{"repetitions"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.rates.empty()) {
       table.rows.push_back(faulty_row(table, summary));
@@ -168,8 +186,11 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
     if (energy) {
       row.push_back(summary.joules_per_image.empty() ? TableValue{"-"} : value_of(estimate(summary.joules_per_image)));
     }
-    row.push_back(summary.peak_bytes > 0 ? TableValue{size_text(summary.peak_bytes), double(summary.peak_bytes)}
-                                         : TableValue{"-"});
+    const auto size = [](int64_t bytes) {
+      return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
+    };
+    row.push_back(size(summary.peak_bytes));
+    if (taken) row.push_back(size(summary.taken_bytes));
     row.push_back({std::to_string(rate.count), double(rate.count)});
     row.push_back({summary.fault.empty() ? outliers(rate) : summary.fault});
     table.rows.push_back(std::move(row));
@@ -182,7 +203,7 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   size_t unsettled = 0;
   for (const CellSummary& summary : all) unsettled += summary.unsettled;
   if (unsettled > 0) {
-    table.notes.push_back(fmt::format("{} repetitions had not settled when they were measured", unsettled));
+    table.notes.push_back(fmt::format("repetitions that had not settled when they were measured: {}", unsettled));
   }
   return table;
 }
@@ -198,10 +219,8 @@ TableValue time_value(const std::vector<double>& times) {
   return value_of(found, more + share);
 }
 
-TableValue energy_value(std::vector<double> joules) {
-  if (joules.empty()) return {"-"};
-  for (double& each : joules) each /= 3600;
-  return value_of(estimate(joules));
+TableValue energy_value(const std::vector<double>& joules) {
+  return joules.empty() ? TableValue{"-"} : value_of(estimate(scaled(joules, 1.0 / 3600)));
 }
 
 ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>& all) {
@@ -257,8 +276,18 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
 
 struct CellCost {
   const CellSummary* summary = nullptr;
-  double per_hour = 0, seconds = 0, money = 0;  // to the last target
+  double per_hour = 0, seconds = 0, money = 0;  // to the target
 };
+
+// The last of the file's targets that a cell met in half of its runs; none if no cell met any.
+std::optional<size_t> target_to_price(const BenchFile& file, const std::vector<CellSummary>& all) {
+  for (size_t t = file.accuracy ? file.accuracy->targets.size() : 0; t-- > 0;) {
+    for (const CellSummary& each : all) {
+      if (!each.times[t].empty() && std::isfinite(median_of(each.times[t]))) return t;
+    }
+  }
+  return std::nullopt;
+}
 
 // The cells that no other is both faster and cheaper than.
 bool on_front(const CellCost& cost, const std::vector<CellCost>& all) {
@@ -275,12 +304,12 @@ std::optional<double> spot_per_hour(const BenchPrice& price, const BenchCell& ce
   return number_of(price.spot_per_hour, cell.settings, price.where) * (1 + again);
 }
 
-std::vector<CellCost> costs_of(const BenchFile& file, const std::vector<CellSummary>& all) {
+std::vector<CellCost> costs_of(const BenchFile& file, const std::vector<CellSummary>& all, size_t target) {
   std::vector<CellCost> costs;
   for (const CellSummary& summary : all) {
-    if (summary.times.empty() || summary.times.back().empty()) continue;
+    if (summary.times[target].empty()) continue;
     CellCost cost{&summary, number_of(file.price->per_hour, summary.cell->settings, file.price->where),
-                  median_of(summary.times.back()), 0};
+                  median_of(summary.times[target]), 0};
     cost.money = cost.per_hour * cost.seconds / 3600;
     if (std::isfinite(cost.seconds)) costs.push_back(cost);
   }
@@ -292,13 +321,14 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
   const std::string& money = price.currency;
   ResultTable table{"Cost", {{"cell", false}, {money + " an hour"}}, {}, {}};
   const bool spot = !price.spot_per_hour.empty();
-  const std::vector<CellCost> costs = costs_of(file, all);
+  const std::optional<size_t> priced = target_to_price(file, all);
+  const std::vector<CellCost> costs = priced ? costs_of(file, all, *priced) : std::vector<CellCost>();
   if (spot) table.columns.push_back({"spot, with what is lost"});
   if (file.throughput) table.columns.push_back({"images per " + money});
   if (!costs.empty()) {
-    const double target = file.accuracy->targets.back();
+    const double target = file.accuracy->targets[*priced];
     table.columns.push_back({fmt::format("s to {:g}", target)});
-    table.columns.push_back({fmt::format("{} to {:g}", money, target)});
+    table.columns.push_back({fmt::format("{} to {:g}", money, target), true, true});
     if (spot) table.columns.push_back({"on spot"});
     table.columns.push_back({"note", false});
   }
@@ -316,14 +346,22 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
           std::find_if(costs.begin(), costs.end(), [&](const CellCost& each) { return each.summary == &summary; });
       const bool known = cost != costs.end();
       row.push_back(known ? TableValue{shown(cost->seconds), cost->seconds} : TableValue{"-"});
-      row.push_back(known ? TableValue{shown(cost->money), cost->money} : TableValue{"-"});
+      row.push_back(known ? value_of(estimate(scaled(summary.times[*priced], per_hour / 3600))) : TableValue{"-"});
       const double spot_money = known && spot ? *on_spot * cost->seconds / 3600 : 0;
       if (spot) row.push_back(known ? TableValue{shown(spot_money), spot_money} : TableValue{"-"});
-      row.push_back({!known ? "not reached" : on_front(*cost, costs) ? "no other is both faster and cheaper" : ""});
+      row.push_back({known ? on_front(*cost, costs) ? "no other is both faster and cheaper" : ""
+                     : !summary.times[*priced].empty() ? "not reached"
+                     : summary.fault.empty()           ? "not measured yet"
+                                                       : summary.fault});
     }
     table.rows.push_back(std::move(row));
   }
-  if (price.by_seconds > 0 && file.accuracy && !file.accuracy->targets.empty()) {
+  const bool has_targets = file.accuracy && !file.accuracy->targets.empty();
+  if (has_targets && (!priced || *priced + 1 < file.accuracy->targets.size())) {
+    table.notes.push_back(fmt::format("no cell gets to {:g}", file.accuracy->targets[priced ? *priced + 1 : 0]));
+  }
+  if (!costs.empty()) table.notes.push_back("times and prices to a target are medians of the runs");
+  if (price.by_seconds > 0 && has_targets) {
     const CellCost* cheapest = nullptr;
     for (const CellCost& cost : costs) {
       if (cost.seconds <= price.by_seconds && (!cheapest || cost.money < cheapest->money)) cheapest = &cost;

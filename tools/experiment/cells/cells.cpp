@@ -93,15 +93,16 @@ std::string name_of(const std::vector<std::string>& varied, const Settings& sett
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// The names of an axis that tell its places apart. Of lists that go together the longest texts are left out first, and
-// graphs last; words for other programs count where nothing else tells.
+// The names of an axis that tell its places apart. Of lists that go together, attributes of nodes are left out first,
+// then the longest texts, and graphs last; words for other programs count where nothing else tells.
 std::vector<std::string> telling_names(const SettingAxis& axis) {
   std::vector<size_t> columns, words;
   for (size_t n = 0; n < axis.names.size(); ++n) {
     (axis.names[n].starts_with("peer.") ? words : columns).push_back(n);
   }
   const auto length = [&](size_t n) {
-    size_t most = 0;
+    constexpr size_t kLonger = 1 << 20;  // than any text
+    size_t most = axis.names[n].find('.') == std::string::npos ? 0 : kLonger;
     for (const auto& place : axis.values) most = std::max(most, place[n].size());
     return axis.names[n] == "graph" ? 0 : most;
   };
@@ -146,6 +147,12 @@ void check_cell(const BenchFile& file, const BenchCell& cell) {
   const auto fail = [&](const Position& where, const std::string& what) {
     throw GraphError(where, fmt::format("{}: {}", cell.name, what));
   };
+  try {
+    hosts_in(cell.settings);
+    if (cell.settings.contains("batch_total")) images_per_step(cell.settings);
+  } catch (const GraphError& error) {
+    fail(Position{file.path, 0, 0}, error.what());
+  }
   if (!file.price) return;
   for (const std::string& price : {file.price->per_hour, file.price->spot_per_hour}) {
     const double money = price.empty() ? 1 : number_of(price, cell.settings, file.price->where);

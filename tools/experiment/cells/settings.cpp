@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
+
+#include "base/error.h"
+#include "base/number.h"
 
 #include "executor/plan/device_list.h"
 
@@ -47,6 +49,16 @@ const Rule* rule_of(const std::string& name) {
   return found == kRules.end() ? nullptr : &*found;
 }
 
+int64_t count_in(const Settings& settings, const char* name) {
+  const std::string text = setting_of(settings, name);
+  constexpr int64_t kMost = 1 << 30;
+  const auto count = read_number<int64_t>(text);
+  if (!count || *count < 1 || *count > kMost) {
+    throw GraphError(fmt::format("{}: found '{}', expected a whole number from 1 to {}", name, printable(text), kMost));
+  }
+  return *count;
+}
+
 }  // namespace
 
 const std::vector<std::string>& setting_names() {
@@ -84,6 +96,10 @@ std::vector<std::string> words_of(const Settings& settings, bool training) {
       default: words.insert(words.end(), {std::string(rule->word), value});
     }
   }
+  if (!training && settings.contains("batch_total")) {
+    const int64_t each = images_per_step(settings) / learner_count(settings);
+    words.insert(words.end(), {"--set", fmt::format("prefetch.batch={}", each)});
+  }
   if (!training && settings.contains("devices")) {  // all of the devices, not also some of them
     words.insert(words.end(), {"--device-counts", std::to_string(device_count(settings) * hosts_in(settings))});
   }
@@ -96,16 +112,29 @@ std::string setting_of(const Settings& settings, const std::string& name) {
 }
 
 int hosts_in(const Settings& settings) {
-  const std::string text = setting_of(settings, "hosts");
-  int hosts = 1;
-  std::from_chars(text.data(), text.data() + text.size(), hosts);
-  return std::max(hosts, 1);
+  return settings.contains("hosts") ? int(count_in(settings, "hosts")) : 1;
 }
 
 int device_count(const Settings& settings) {
   const std::string devices = setting_of(settings, "devices");
   if (devices.empty() || devices == "auto") return 1;
   return int(parse_devices(devices, [] { return std::vector<PlanDevice>(1); }).size());
+}
+
+int64_t learner_count(const Settings& settings) {
+  const int64_t each = settings.contains("learners") ? count_in(settings, "learners") : 1;
+  return each * device_count(settings) * hosts_in(settings);
+}
+
+int64_t images_per_step(const Settings& settings) {
+  if (!settings.contains("batch_total")) {
+    return settings.contains("batch") ? count_in(settings, "batch") * learner_count(settings) : 0;
+  }
+  const int64_t total = count_in(settings, "batch_total"), learners = learner_count(settings);
+  if (total % learners != 0) {
+    throw GraphError(fmt::format("batch_total: found {}, expected a multiple of the {} learners", total, learners));
+  }
+  return total;
 }
 
 }  // namespace arbalest

@@ -24,8 +24,14 @@ std::string attribute_of(const std::string& setting);
 // "" if a setting has no value.
 std::string setting_of(const Settings& settings, const std::string& name);
 
-// On how many hosts a cell runs; 1 if it does not say.
+// On how many hosts a cell runs; 1 if it does not say. Throws GraphError.
 int hosts_in(const Settings& settings);
+
+// Learners of all devices. Throws GraphError where their number is not stated: "auto".
+int64_t learner_count(const Settings& settings);
+
+// Images that all learners take in a step; 0 if the settings do not say. Throws GraphError.
+int64_t images_per_step(const Settings& settings);
 
 // How many devices a setting names: 3 of "cuda:0,2-3". Throws GraphError.
 int device_count(const Settings& settings);

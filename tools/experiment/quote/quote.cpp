@@ -116,8 +116,8 @@ Prediction predict(const PlannedCell& planned, const Profile& profile, const Wor
   return {images * 1e9 / simulation.steady.iteration_ns, std::move(limit)};
 }
 
-// Bytes that a device needs beyond its plan: workspaces of each learner, and of a GPU what libraries, their code and
-// recorded steps have taken.
+// Bytes that a GPU needs beyond its plan: workspaces of each learner, and what libraries, their code and recorded steps
+// have taken.
 int64_t beyond_plan(const Profile& profile, int64_t learners) {
   const TracedRun& run = profile.trace.run;
   const int64_t bound = planned_bytes(profile.trace.plan, 0);
@@ -247,8 +247,9 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
     const Profile profile = profile_of(cell, planned.learners);
     const TracedRun& profiled = profile.trace.run;
     const std::vector<PlanDevice>& devices = planned.plan.devices;
-    quote.memory_bytes += beyond_plan(profile, planned.learners);
-    if (devices.size() > 1 && devices.front().kind == PlanDevice::Kind::Cuda) quote.memory_bytes += kConnectionBytes;
+    if (devices.front().kind == PlanDevice::Kind::Cuda) {
+      quote.memory_bytes += beyond_plan(profile, planned.learners) + (devices.size() > 1 ? kConnectionBytes : 0);
+    }
     quote.device = profiled.models.empty() ? "" : profiled.models.front();
     if (int64_t(devices.size()) > hosts) quote.links = "within hosts " + to_string(links.within);
     if (hosts > 1) quote.links += (quote.links.empty() ? "" : "; ") + ("between hosts " + to_string(links.between));

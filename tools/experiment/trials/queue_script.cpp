@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/shell_word.h"
@@ -12,22 +14,20 @@
 namespace arbalest {
 namespace {
 
-int most_gpus(const BenchCells& cells) {
-  int most = 0;
+// Each number of hosts, and of GPUs on each, with the cells that take so many.
+using CellsByNeed = std::map<std::pair<int, int64_t>, std::vector<const BenchCell*>>;
+
+CellsByNeed cells_by_need(const BenchFile& file, const BenchCells& cells) {
+  CellsByNeed found;
   for (const BenchCell& cell : cells.cells) {
     const std::string devices = setting_of(cell.settings, "devices");
-    if (devices == "auto" || devices.find("cuda") != devices.npos) {
-      most = std::max(most, device_count(cell.settings));
-    }
+    const bool on_gpus = devices == "auto" || devices.find("cuda") != devices.npos;
+    const int64_t gpus = file.queue.gpus_per_task >= 0 ? file.queue.gpus_per_task
+                         : on_gpus                     ? device_count(cell.settings)
+                                                       : 0;
+    found[{hosts_in(cell.settings), gpus}].push_back(&cell);
   }
-  return most;
-}
-
-// The most hosts that a cell takes.
-int hosts_of(const BenchCells& cells) {
-  int most = 1;
-  for (const BenchCell& cell : cells.cells) most = std::max(most, hosts_in(cell.settings));
-  return most;
+  return found;
 }
 
 // A line of options, left out without a value.
@@ -40,53 +40,49 @@ std::string option(const char* name, const std::string& value) {
   return value.empty() ? "" : fmt::format("#SBATCH --{}=\"{}\"\n", name, value);
 }
 
-std::string header(const BenchFile& file, const BenchCells& cells, const QueuePaths& paths) {
+std::string header(const BenchFile& file, const QueueScript& script, const QueuePaths& paths) {
   const QueueSettings& queue = file.queue;
-  const int hosts = hosts_of(cells);
-  const int64_t gpus = queue.gpus_per_task >= 0 ? queue.gpus_per_task : most_gpus(cells);
   const std::string outputs = (std::filesystem::path(paths.folder) / "output").string();
   std::string text = "#!/usr/bin/env bash\n";
   text += option("job-name", std::filesystem::path(file.path).stem().string());
-  text += option("array", fmt::format("0-{}%{}", cells.cells.size() - 1, queue.at_once));
+  text += option("array", fmt::format("0-{}%{}", script.elements - 1, queue.at_once));
   text += option("account", queue.account) + option("partition", queue.partition) + option("qos", queue.qos);
   text += option("constraint", queue.constraint);
-  text += option("nodes", std::to_string(hosts)) + option("ntasks-per-node", "1");
-  text +=
-      queue.gres.empty() ? option("gpus-per-task", gpus > 0 ? std::to_string(gpus) : "") : option("gres", queue.gres);
+  text += option("nodes", std::to_string(script.hosts)) + option("ntasks-per-node", "1");
+  text += queue.gres.empty() ? option("gpus-per-task", script.gpus > 0 ? std::to_string(script.gpus) : "")
+                             : option("gres", queue.gres);
   text += option("cpus-per-task", queue.cpus_per_task > 0 ? std::to_string(queue.cpus_per_task) : "");
   text += option("time", queue.time) + option("signal", fmt::format("B:USR1@{}", queue.signal_seconds));
   text += "#SBATCH --requeue\n" + option("open-mode", "append");
   return text + option("output", outputs + "/%A_%a.out") + option("chdir", paths.working_folder);
 }
 
-}  // namespace
-
-std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
-                         const QueuePaths& paths) {
+std::string script_text(const BenchFile& file, const QueueScript& script, const std::vector<const BenchCell*>& cells,
+                        const std::vector<std::string>& changes, const QueuePaths& paths) {
   const QueueSettings& queue = file.queue;
-  if (hosts_of(cells) > 1 && !(queue.apptainer.empty() && queue.pyxis.empty())) {
+  if (script.hosts > 1 && !(queue.apptainer.empty() && queue.pyxis.empty())) {
     throw GraphError(
         fmt::format("[slurm]: {}: the bench starts cells of several hosts by srun, which an image does not have; "
                     "expected hosts = 1 or no image",
                     queue.apptainer.empty() ? "pyxis" : "apptainer"));
   }
-  std::string text = header(file, cells, paths);
+  std::string text = header(file, script, paths);
   text += "set -euo pipefail\n\n";
   for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
   for (const std::string& line : queue.setup) text += line + "\n";
-  if (hosts_of(cells) > 1) {
+  if (script.hosts > 1) {
     text +=
         "# Ranks prove to each other that they know it; srun hands the variable on.\n"
         "ARBALEST_SECRET=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')\nexport ARBALEST_SECRET\n";
   }
   text += "\ncells=(\n";
-  for (const BenchCell& cell : cells.cells) text += fmt::format("  {}  # {}\n", cell.id, printable(cell.name));
+  for (const BenchCell* cell : cells) text += fmt::format("  {}  # {}\n", cell->id, printable(cell->name));
   text += ")\ncell=${cells[$SLURM_ARRAY_TASK_ID]}\n\n";
   std::string command = shell_word(paths.program);
   if (!queue.apptainer.empty())
     command = fmt::format("apptainer exec --nv {} {}", shell_word(queue.apptainer), command);
   // The bench itself starts the ranks of several hosts.
-  if (hosts_of(cells) == 1) {
+  if (script.hosts == 1) {
     const std::string image = queue.pyxis.empty() ? "" : " --container-image=" + shell_word(queue.pyxis);
     command = fmt::format("srun --mpi=none{} {}", image, command);
   }
@@ -111,6 +107,18 @@ std::string slurm_script(const BenchFile& file, const BenchCells& cells, const s
       "exit \"$status\"\n",
       command, results);
   return text;
+}
+
+}  // namespace
+
+std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
+                                       const std::vector<std::string>& changes, const QueuePaths& paths) {
+  std::vector<QueueScript> scripts;
+  for (const auto& [need, own] : cells_by_need(file, cells)) {
+    QueueScript& script = scripts.emplace_back(QueueScript{need.first, need.second, own.size(), ""});
+    script.text = script_text(file, script, own, changes, paths);
+  }
+  return scripts;
 }
 
 }  // namespace arbalest

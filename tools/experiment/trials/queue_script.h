@@ -17,11 +17,19 @@ struct QueuePaths {
   std::string working_folder;  // that relative paths in the file are taken from
 };
 
-// Makes the script. Each element keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be
-// ended at any time and goes on when it is queued again. `changes`: --set of the command line. Cells of several hosts
-// are started by srun on each. Throws GraphError for a value that cannot stand in a line of options, and for an image
-// with cells of several hosts.
-std::string slurm_script(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
-                         const QueuePaths& paths);
+// A script for the cells that take as many hosts and GPUs.
+struct QueueScript {
+  int hosts = 1;
+  int64_t gpus = 0;  // of each host
+  size_t elements = 0;
+  std::string text;
+};
+
+// Makes the scripts, one for each number of hosts and GPUs, so that no cell reserves what another needs. Each element
+// keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be ended at any time and goes on
+// when it is queued again. `changes`: --set of the command line. Cells of several hosts are started by srun on each.
+// Throws GraphError for a value that cannot stand in a line of options, and for an image with cells of several hosts.
+std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
+                                       const std::vector<std::string>& changes, const QueuePaths& paths);
 
 }  // namespace arbalest

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/world/standstill.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace arbalest {
+
+void Standstill::hear(int rank, RankProgress progress, Time now) {
+  // Between two signs of life no more counts: if a process itself stood still, nothing was watched.
+  constexpr Seconds kLongestStep{5};
+  constexpr double kLeastWork = 0.01;  // of the time: threads that look around take less
+  const auto [place, fresh] = ranks_.try_emplace(rank);
+  Heard& heard = place->second;
+  const Seconds step = fresh ? Seconds{0} : std::min<Seconds>(now - heard.last, kLongestStep);
+  const bool same = progress.completed == heard.progress.completed;
+  const double worked = double(progress.worked - heard.progress.worked) * 1e-9;
+  heard.same = same ? heard.same + step : Seconds{0};
+  heard.still = same && worked <= kLeastWork * step.count() ? heard.still + step : Seconds{0};
+  heard.progress = std::move(progress);
+  heard.last = now;
+}
+
+std::optional<Standstill::Found> Standstill::find(int size) const {
+  using UnderWay = RankProgress::UnderWay;
+  int waiting = 0;
+  for (const auto& [rank, heard] : ranks_) {
+    const UnderWay under_way = heard.progress.under_way;
+    const Seconds limit = under_way == UnderWay::Host ? kHostPatience * limit_ : limit_;
+    if (under_way == UnderWay::Nothing || heard.still <= limit) continue;
+    if (under_way != UnderWay::Others) return Found{rank, "it stands still at " + place(rank)};
+    ++waiting;
+  }
+  if (waiting < size) return std::nullopt;
+  return Found{std::nullopt, "all ranks wait for each other; rank 0 is at " + place(0)};
+}
+
+std::string Standstill::place(int rank) const {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.progress.at.empty()) return "";
+  return fmt::format("{}, for {:.1f} s", found->second.progress.at, found->second.same.count());
+}
+
+}  // namespace arbalest

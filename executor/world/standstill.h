@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Decides which rank stands still while others wait for it. It knows no clock and no connection: who hears of a rank
+// tells how far it is, and when.
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace arbalest {
+
+// How far a rank is, which it tells rank 0 with its signs of life.
+struct RankProgress {
+  // The instances under way whose inputs are there: none, some that need other ranks alone, some of the host, or some
+  // of a device.
+  enum class UnderWay : uint8_t { Nothing, Others, Host, Device };
+  UnderWay under_way = UnderWay::Nothing;
+  int64_t completed = 0;  // instances of all tasks so far
+  int64_t worked = 0;     // processor time of the process in ns; constant where GPUs compute
+  std::string at;         // one of those under way: "all-reduce gradients 0, step 1338"
+};
+
+class Standstill {
+ public:
+  using Seconds = std::chrono::duration<double>;
+  using Time = std::chrono::steady_clock::time_point;
+
+  // A device may take this long for an instance, and the host kHostPatience times as long: it reads and writes files.
+  explicit Standstill(Seconds limit = Seconds{20}) : limit_(limit) {}
+  static constexpr double kHostPatience = 10;
+
+  void hear(int rank, RankProgress progress, Time now);
+  void forget(int rank) { ranks_.erase(rank); }
+  void forget_all() { ranks_.clear(); }
+
+  struct Found {
+    std::optional<int> rank;  // none: all of them wait for each other
+    std::string why;          // "it stands still at forward 3, step 1338, for 21 s"
+  };
+  // `size`: ranks that are there. A rank stands still while it completes nothing and takes no processor time.
+  std::optional<Found> find(int size) const;
+
+  Seconds limit() const { return limit_; }
+  // Where a rank is and since when, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.
+  std::string place(int rank) const;
+
+ private:
+  struct Heard {
+    RankProgress progress;
+    Time last;
+    Seconds still{0}, same{0};  // without work, and without a completion
+  };
+  Seconds limit_;
+  std::map<int, Heard> ranks_;
+};
+
+}  // namespace arbalest

@@ -232,9 +232,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 // of the memory limit. Throws LimitTooLow.
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
-// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after observer.failed(), and
-// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). Once `stop` is requested
-// the run ends after the batches already read, without a validation that is under way, but still saves.
+// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after RunFailed, and exceptions of the
+// observer (see RunObserver). Returns the event that the observer got last. Once `stop` is requested the run ends after
+// the batches already read, without a validation that is under way, but still saves.
 RunFinished run_training(Graph graph, const SessionOptions& options = {}, RunObserver& observer = no_observer(),
                          std::stop_token stop = {});
 

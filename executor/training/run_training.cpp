@@ -33,8 +33,8 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
   } catch (const std::exception& error) {
     if (options.ranks) options.ranks->fail(plain_message(error));
     const auto* task = dynamic_cast<const TaskError*>(&error);
-    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
-                   training ? training->trace_written() : ""});
+    events.on(RunFailed{plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
+                        training ? training->trace_written() : ""});
     throw;
   }
 }

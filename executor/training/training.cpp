@@ -53,7 +53,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   files_.check_names();
   divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
-    observer_.skipped({place, fault});
+    observer_.on(SampleSkipped{place, fault});
   });
   checkpoints_.emplace(options_, prepared_, monitor_, events, started_);
   change_rate();
@@ -100,7 +100,7 @@ SegmentOptions Training::segment_options() {
   SegmentOptions options;
   options.ranks = options_.ranks;
   options.outlives_divergence = divergence_->outlives();
-  options.on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
+  options.on_samples = [this](const SamplesKept& event) { observer_.on(event); };
   if (search_ && !search_->done()) {
     options.on_report = [this](const RunPosition& at, double seconds) {
       return search_->observe(at, seconds, segment_->reports().last_input());
@@ -108,7 +108,7 @@ SegmentOptions Training::segment_options() {
   }
   options.on_process_ends = [this](const std::string& message) {
     constexpr auto kLongest = std::chrono::seconds(5);  // of observers, to take note of it
-    observer_.failed({message, -1, segment_ ? segment_->iterations() : 0, seconds()});
+    observer_.on(RunFailed{message, -1, segment_ ? segment_->iterations() : 0, seconds()});
     observer_.wait_for(observer_.handed_on(), kLongest);
   };
   if (!prepared_.request.keep_validated || !writes()) return options;
@@ -287,7 +287,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     trace_.write_failed();
     throw;
   }
-  observer_.finished(end);
+  observer_.on(end);
   return end;
 }
 
@@ -507,7 +507,7 @@ void Training::meet_again(const LeftState& mine, const std::string& why) {
   event.iteration = at.iteration;
   event.seconds = seconds();
   event.paused = event.seconds - began;
-  observer_.ranks_changed(event);
+  observer_.on(event);
 }
 
 void Training::make_segment_of_left(const LeftState& left) {
@@ -608,8 +608,8 @@ void Training::roll_back(const Diverged& error) {
   monitor_.roll_back(from, options.rate_factor);
   const RunPosition& at = file->checkpoint.position;
   if (writes()) remove_after(options_.checkpoints.folder, at.iteration);
-  observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
-                         options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
+  observer_.on(RolledBack{error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
+                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
   // In the file's place: a run that is killed before the next one goes on with the lower rate too.
   checkpoints_->take(parts(), RunEnd::Unknown);
 }
@@ -669,7 +669,7 @@ void Training::announce(double setup_seconds) {
   }
   event.changes = checkpoints_->changes();
   event.note = notes_on({prepared_, options_, event.changes, (segment_->at_end() && nothing_left()) || is_over()});
-  observer_.started(event);
+  observer_.on(event);
 }
 
 }  // namespace arbalest

@@ -88,7 +88,7 @@ struct ExecutionOptions {
   double read_timeout = 20;
   int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
   bool nvtx = false;         // ranges for Nsight; refused if the build has none
-  // Returns the reason why `interrupted` is set, such as "SIGINT", for the trace. Called once the run has ended; may be
+  // Returns the reason why a stop was requested, such as "SIGINT", for the trace. Called once the run has ended; may be
   // empty.
   std::function<std::string()> interrupted_by;
   int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none

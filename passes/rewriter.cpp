@@ -31,11 +31,14 @@ void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
   }
 }
 
-Rewriter::Rewriter(Graph& graph)
+Rewriter::Rewriter(Graph& graph, const std::vector<ValueId>& asked)
     : graph_(graph), count_(NodeId(graph.nodes.size())), readers_(graph.consumers()), key_(graph.nodes.size()) {
   for (size_t n = 0; n < key_.size(); ++n) key_[n] = kApart * (int64_t(n) + 1);
   for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);
   for (const Carry& carry : graph.carries) readers_[size_t(carry.next)].push_back(kNone);
+  for (const ValueId value : asked) {
+    if (value != kNone) readers_.at(size_t(value)).push_back(kNone);
+  }
 }
 
 NodeId Rewriter::producer(ValueId value, std::string_view op) const {
@@ -45,6 +48,16 @@ NodeId Rewriter::producer(ValueId value, std::string_view op) const {
 
 bool Rewriter::is_elementwise(NodeId id, const Shape& result) const {
   return id != kNone && node(id).op->element.has_value() && output(id, 0) != kNone && shape(output(id, 0)) == result;
+}
+
+bool Rewriter::reshapes(NodeId id) const {
+  return is(id, "Reshape") || is(id, "Flatten") || is(id, "Squeeze") || is(id, "Unsqueeze");
+}
+
+bool Rewriter::remove_unread(NodeId id, ValueId value) {
+  if (!readers(value).empty()) return false;
+  remove(id);
+  return true;
 }
 
 NodeId Rewriter::only_reader(ValueId value) const {

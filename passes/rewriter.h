@@ -14,8 +14,9 @@ namespace arbalest {
 
 class Rewriter {
  public:
-  // Others may add values to the graph before finish(), but no nodes.
-  explicit Rewriter(Graph& graph);
+  // Others may add values to the graph before finish(), but no nodes. `asked`: values that have to stay, as they are
+  // asked for by their ids.
+  explicit Rewriter(Graph& graph, const std::vector<ValueId>& asked = {});
 
   // The nodes that there were at the start.
   NodeId count() const { return count_; }
@@ -30,8 +31,10 @@ class Rewriter {
   bool is_elementwise(NodeId id, const Shape& result) const;
   // The node of this operator that makes the value; kNone if there is none.
   NodeId producer(ValueId value, std::string_view op) const;
+  // Reshape, Flatten, Squeeze or Unsqueeze.
+  bool reshapes(NodeId id) const;
   // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its
-  // outputs and what it carries to the next iteration.
+  // outputs, what it carries to the next iteration and what is asked for.
   const std::vector<NodeId>& readers(ValueId value) const { return readers_[size_t(value)]; }
   // The node that alone reads the value, and reads it once; kNone: there is none.
   NodeId only_reader(ValueId value) const;
@@ -69,6 +72,8 @@ class Rewriter {
     return add(at, 1, op, std::move(name), std::move(inputs), std::move(attributes));
   }
   void remove(NodeId id);
+  // Removes the node, whose only result is the value, if nothing reads that. Returns whether it has.
+  bool remove_unread(NodeId id, ValueId value);
   // The node's place among all, if every one is put at a place of its own, from 0.
   void put(NodeId id, int64_t place) { key_[size_t(id)] = place; }
   void move_before(NodeId id, NodeId at) { key_[size_t(id)] = key_[size_t(at)] - 1; }

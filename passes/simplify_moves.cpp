@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <set>
 
 #include "graph/constants.h"
 #include "ops/indexing/index_box.h"
+#include "ops/shape/copy.h"
 #include "ops/shape/cut.h"
+#include "ops/shape/transpose.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -26,12 +27,12 @@ bool all_are(const Ints& numbers, int64_t number) {
 // Whether the transposition keeps the order of all axes but those of one element.
 bool keeps_order(const Node& node, const Shape& from) {
   int64_t last = -1;
-  for (const int64_t axis : ints_attribute(node, "perm")) {
+  for (const int64_t axis : permutation_of(node, from.size())) {
     if (from[size_t(axis)] == 1) continue;
     if (axis < last) return false;
     last = axis;
   }
-  return !ints_attribute(node, "perm").empty() || from.size() < 2;
+  return true;
 }
 
 // Whether the node, whose input 0 and output 0 have the same type, gives its input back.
@@ -69,8 +70,7 @@ std::optional<Run> run_of(Ints indices, int64_t extent) {
 
 class MoveSimplification {
  public:
-  MoveSimplification(Graph& graph, const std::vector<ValueId>& asked)
-      : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+  MoveSimplification(Graph& graph, const std::vector<ValueId>& asked) : graph_(graph), rewriter_(graph, asked) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
@@ -96,7 +96,7 @@ class MoveSimplification {
   void drop_unread(NodeId id) {
     const Node& node = rewriter_.node(id);
     const bool unread = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
-      return output == kNone || (rewriter_.readers(output).empty() && !asked_.contains(output));
+      return output == kNone || rewriter_.readers(output).empty();
     });
     const bool parameter = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
       return input != kNone && rewriter_.value(input).role == Role::Parameter;
@@ -161,8 +161,7 @@ class MoveSimplification {
     const ValueId x = node.inputs[0], indices = node.inputs[1], y = node.outputs[0];
     const Shape &shape = rewriter_.shape(x), &taken = rewriter_.shape(indices);
     if (taken.size() > 1 || content_of(graph_, indices) == nullptr) return;
-    const int64_t named = int_attribute(node, "axis"), axis = named < 0 ? named + int64_t(shape.size()) : named;
-    const int64_t extent = shape[size_t(axis)];
+    const auto axis = int64_t(axis_of(node, shape.size())), extent = shape[size_t(axis)];
     const auto run = run_of(std::get<Ints>(content_as(graph_, node, 1, AttributeKind::Ints)), extent);
     if (!run) return;
     int64_t end = run->first + run->step * run->count;
@@ -191,7 +190,7 @@ class MoveSimplification {
     for (const NodeId reader : readers) {
       if (reader != kNone && rewriter_.node(reader).op->element) read_instead(reader, y, x);
     }
-    if (rewriter_.readers(y).empty() && !asked_.contains(y)) rewriter_.remove(id);
+    rewriter_.remove_unread(id, y);
   }
 
   // Lets the node read `to` for `from`, if what it makes has the same type then.
@@ -215,13 +214,12 @@ class MoveSimplification {
     const ValueId x = node.inputs[0], y = node.outputs[0];
     if (type(x) != type(y) || !gives_back(node, rewriter_.shape(x))) return;
     rewriter_.replace_reads(y, x);
-    if (rewriter_.readers(y).empty() && !asked_.contains(y)) return rewriter_.remove(id);
-    if (!rewriter_.is(id, "Identity")) rewriter_.become(id, "Identity", {x}, {y}, {});
+    if (!rewriter_.remove_unread(id, y) && !rewriter_.is(id, "Identity"))
+      rewriter_.become(id, "Identity", {x}, {y}, {});
   }
 
   const Graph& graph_;
   Rewriter rewriter_;
-  const std::set<ValueId> asked_;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -111,7 +110,7 @@ ModelAverage::Measured ModelAverage::measured(ModelState model) const {
   put(arenas.statistics, model.statistics);
   put(arenas.frozen, model.frozen);
   segment.start_from(std::move(values));
-  segment.run(std::atomic<bool>(false), nullptr);
+  segment.run({}, nullptr);
   found.result = keeper.validated;
   const MonitorState state = monitor.state();
   found.value = state.has_best ? state.best_value : std::numeric_limits<double>::quiet_NaN();

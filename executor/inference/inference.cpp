@@ -2,7 +2,6 @@
 #include "executor/inference/inference.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <stop_token>
@@ -147,9 +146,7 @@ void Inference::blame_data(const Measurement& measured) const {
 }
 
 Validated Inference::run(const std::function<void(const InferredBatch&)>& each, std::stop_token stop) {
-  std::atomic<bool> interrupted{false};
-  const std::stop_callback interrupt(std::move(stop), [&] { interrupted = true; });
-  if (interrupted) throw RunError("interrupted");
+  if (stop.stop_requested()) throw RunError("interrupted");
   const auto began = std::chrono::steady_clock::now();
   const LoopPlan& planned = model_->planned();
   Scheduler::HostFunctions host(model_->plan.tasks.size());
@@ -167,7 +164,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   scheduling.late_read = [this] { return model_->prepared.watch->late(); };
   scheduling.ranks = options_.ranks;
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
-  scheduler.run(interrupted);
+  scheduler.run(stop);
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");
 
   Validated result;

@@ -71,9 +71,8 @@ Predictor::~Predictor() {
 }
 
 void Predictor::serve() {
-  const std::atomic<bool> never{false};
   try {
-    scheduler_->run(never);
+    scheduler_->run();
   } catch (...) {
     requests_->fail(std::current_exception());
   }

@@ -40,7 +40,7 @@ class Keeper {
     samples_.bad.assign(size_t(size), false);
   }
 
-  std::optional<KeptSamples> run(const std::atomic<bool>& interrupted) {
+  std::optional<KeptSamples> run(const std::stop_token& stop) {
     const auto threads = int64_t(std::min<int64_t>(options_.threads, (size_ + part_ - 1) / part_));
     ahead_ = threads * part_;
     will_read(0, ahead_);
@@ -54,7 +54,7 @@ class Keeper {
       working_ -= int(threads) - int(workers.size());
     }
     try {
-      wait(interrupted);
+      wait(stop);
     } catch (...) {  // thrown by a callback
       failed(std::current_exception());
     }
@@ -73,11 +73,11 @@ class Keeper {
   }
 
   // Waits for the workers, and looks meanwhile at what may end the work earlier.
-  void wait(const std::atomic<bool>& interrupted) {
+  void wait(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (working_ > 0) {
       changed_.wait_for(lock, kInterruptLook);
-      if (interrupted.load()) stop_ = true;
+      if (stop.stop_requested()) stop_ = true;
       lock.unlock();
       if (done_ < size_) tell();
       const std::optional<std::string> late = options_.late_read && !stop_ ? options_.late_read() : std::nullopt;
@@ -174,8 +174,8 @@ class Keeper {
 
 std::optional<KeptSamples> keep_samples(const Binding& binding, const std::vector<SamplesOnDevice>& places,
                                         const SampleReader& reader, int64_t size, const KeepingOptions& options,
-                                        const std::atomic<bool>& interrupted) {
-  return Keeper(binding, places, reader, size, options).run(interrupted);
+                                        const std::stop_token& stop) {
+  return Keeper(binding, places, reader, size, options).run(stop);
 }
 
 }  // namespace arbalest

@@ -2,9 +2,9 @@
 #pragma once
 // Brings the samples of a split into the memory of devices, where batches are made of them (BatchOrigin::Samples).
 
-#include <atomic>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -22,11 +22,11 @@ struct KeepingOptions {
 };
 
 // Reads `size` samples from the first to the last, some MiB at a time on each thread, and puts each on all devices of
-// `places`, which are of one split. Returns what is known of them; nothing if `interrupted` was set. Before a run.
+// `places`, which are of one split. Returns what is known of them; nothing if a stop was requested. Before a run.
 // Throws what reading throws: RunError with the samples of a part that cannot be read, and TaskError as
 // SampleReader::read() does.
 std::optional<KeptSamples> keep_samples(const Binding& binding, const std::vector<SamplesOnDevice>& places,
                                         const SampleReader& reader, int64_t size, const KeepingOptions& options,
-                                        const std::atomic<bool>& interrupted);
+                                        const std::stop_token& stop);
 
 }  // namespace arbalest

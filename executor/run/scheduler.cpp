@@ -58,7 +58,7 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
   if (options_.trace) options_.trace->set_threads({threads_->threads(), threads_->issuing().count()});
 }
 
-void Scheduler::run(const std::atomic<bool>& interrupted) {
+void Scheduler::run(const std::stop_token& stop) {
   const Listening listening(*this);
   if (Ranks* ranks = options_.ranks.get()) {
     phase_.stretch = largest_of(ranks, ranks->called()) + 1;
@@ -88,7 +88,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
       const Active active(*this);
       dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
     }
-    wait(interrupted);
+    wait(stop);
   } while (goes_on());
   come_to_rest();
   check();
@@ -443,7 +443,7 @@ void Scheduler::end_process(std::string message) {
   arbalest::end_process(message);
 }
 
-void Scheduler::wait(const std::atomic<bool>& interrupted) {
+void Scheduler::wait(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   int64_t seen = -1;
   auto since = std::chrono::steady_clock::now();
@@ -456,7 +456,7 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();
-    look_up(interrupted.load());
+    look_up(stop.stop_requested());
     look_for_late_read();
     const auto now = std::chrono::steady_clock::now();
     if (const int64_t count = completions_.load(); count != seen) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,10 +66,10 @@ class Scheduler final : private CompletionSink, private Issuer {
   // Throws RunError if the system refuses the threads that a run needs.
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
 
-  // Runs the plan to its end, or until `interrupted` is set; batches that were already read are still trained then.
+  // Runs the plan to its end, or until a stop is requested; batches that were already read are still trained then.
   // Rethrows the first error of a task, with the node or task, device, learner and iteration, once everything under way
   // has ended.
-  void run(const std::atomic<bool>& interrupted);
+  void run(const std::stop_token& stop = {});
 
   // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
@@ -134,7 +135,7 @@ class Scheduler final : private CompletionSink, private Issuer {
     CallWatch::Listener before_;
   };
   Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
-  void wait(const std::atomic<bool>& interrupted);
+  void wait(const std::stop_token& stop);
   void look_up(bool interrupted);
   void look_up_with_others(bool interrupted);
   void agree_on_rest(bool holds);

@@ -101,8 +101,8 @@ void Segment::start_from(const SegmentSnapshot& checkpoint) {
   reports_.go_on_from(snapshot);
 }
 
-bool Segment::bring_samples(const std::atomic<bool>& interrupted) {
-  return batches_.bring_samples(threads_, options_, interrupted);
+bool Segment::bring_samples(const std::stop_token& stop) {
+  return batches_.bring_samples(threads_, options_, stop);
 }
 
 void Segment::make_host_tasks() {
@@ -119,8 +119,8 @@ void Segment::make_host_tasks() {
   host_[size_t(handles.validation_end)] = reports_.end_validation();
 }
 
-void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests) {
-  const bool brought = bring_samples(interrupted);
+void Segment::run(const std::stop_token& stop, TraceRecorder* trace, SegmentRests rests) {
+  const bool brought = bring_samples(stop);
   if (largest_of(session_.ranks.get(), brought ? 0 : 1) > 0) return;
   SchedulerOptions scheduling;
   scheduling.threads = threads_;
@@ -141,7 +141,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace, Se
   scheduling.standstill_seconds = session_.execution.device_timeout;
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   reports_.go_on_with(*scheduler_);
-  scheduler_->run(interrupted);
+  scheduler_->run(stop);
   reports_.report_rest();
   if (trace) trace->set_reading(batches_.reader_of(prepared_.program.training())->times());
 }

@@ -3,9 +3,9 @@
 // A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
 // one segment, or several if the number of learners changes.
 
-#include <atomic>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -39,12 +39,12 @@ class Segment {
   void start_from(const SegmentSnapshot& snapshot);
 
   // Brings samples that stay on the devices there, unless an earlier segment of the run has done so. Returns false if
-  // `interrupted` was set before all were there. run() does the same if nobody has called this.
-  bool bring_samples(const std::atomic<bool>& interrupted);
+  // a stop was requested before all were there. run() does the same if nobody has called this.
+  bool bring_samples(const std::stop_token& stop);
 
-  // Runs to the end of the segment, to a validation that ends the run, or until `interrupted` is set. Reports the
+  // Runs to the end of the segment, to a validation that ends the run, or until a stop is requested. Reports the
   // iterations that no report has covered. `trace` may be nullptr.
-  void run(const std::atomic<bool>& interrupted, TraceRecorder* trace, SegmentRests rests = {});
+  void run(const std::stop_token& stop, TraceRecorder* trace, SegmentRests rests = {});
 
   // After run(): Device::taken_bytes() of this process's device that took most.
   int64_t taken_bytes() const;

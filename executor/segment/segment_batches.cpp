@@ -20,12 +20,12 @@ SegmentBatches::SegmentBatches(const Prepared& prepared, const Binding& binding,
       monitor_(monitor),
       order_(clock.times().seed, prepared.training->size(), true, prepared.training->block()) {}
 
-bool SegmentBatches::bring_samples(int threads, const SegmentOptions& options, const std::atomic<bool>& interrupted) {
-  return bring_split(false, threads, options, interrupted) && bring_split(true, threads, options, interrupted);
+bool SegmentBatches::bring_samples(int threads, const SegmentOptions& options, const std::stop_token& stop) {
+  return bring_split(false, threads, options, stop) && bring_split(true, threads, options, stop);
 }
 
 bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOptions& options,
-                                 const std::atomic<bool>& interrupted) {
+                                 const std::stop_token& stop) {
   const Plan& plan = binding_.plan();
   std::vector<SamplesOnDevice> places;
   int64_t bytes = 0;
@@ -52,7 +52,7 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   };
   keeping.late_read = [this] { return prepared_.watch->late(); };
   keeping.process_ends = options.on_process_ends;
-  std::optional<KeptSamples> kept = keep_samples(binding_, places, reader, source->size(), keeping, interrupted);
+  std::optional<KeptSamples> kept = keep_samples(binding_, places, reader, source->size(), keeping, stop);
   if (!kept) return false;
   *(validation ? prepared_.stores.validation_kept : prepared_.stores.training_kept) = std::move(*kept);
   for (const SamplesOnDevice& place : places) {

@@ -23,32 +23,23 @@ EventQueue::~EventQueue() {
   thread_.join();
 }
 
-void EventQueue::push(Event event) {
+void EventQueue::on(const RunEvent& event) {
   const std::scoped_lock lock(mutex_);
-  add(std::move(event));
-}
-
-// The run is over: a validation that is still awaited will not come, so nothing is held back any more.
-void EventQueue::push_last(Event event) {
-  const std::scoped_lock lock(mutex_);
-  add_lines(true);
-  add(std::move(event));
-}
-
-void EventQueue::epoch(const EpochEnded& event) {
-  const std::scoped_lock lock(mutex_);
-  held_.lines[event.epoch].end = event;
-  add_lines(false);
-}
-
-void EventQueue::validation(const Validated& event) {
-  const std::scoped_lock lock(mutex_);
-  held_.lines[event.epoch].validation = event;
-  add_lines(false);
+  if (const auto* end = std::get_if<EpochEnded>(&event)) {
+    held_.lines[end->epoch].end = *end;
+    add_lines(false);
+  } else if (const auto* validated = std::get_if<Validated>(&event)) {
+    held_.lines[validated->epoch].validation = *validated;
+    add_lines(false);
+  } else {
+    // After the run a validation that is still awaited will not come, so nothing is held back any more.
+    if (is_last(event)) add_lines(true);
+    add(event);
+  }
 }
 
 // Called with the mutex held, as are the next three.
-void EventQueue::add(Event event) {
+void EventQueue::add(RunEvent event) {
   ++handed_on_;
   if (std::holds_alternative<RunProgress>(event)) {
     ++waiting_;
@@ -62,7 +53,7 @@ void EventQueue::add(Event event) {
 
 // Drops the oldest report; the next one counts it as missed.
 void EventQueue::make_room() {
-  const auto is_report = [](const Event& event) { return std::holds_alternative<RunProgress>(event); };
+  const auto is_report = [](const RunEvent& event) { return std::holds_alternative<RunProgress>(event); };
   const auto oldest = std::find_if(events_.begin(), events_.end(), is_report);
   const auto next = std::find_if(oldest + 1, events_.end(), is_report);
   std::get<RunProgress>(*next).missed += 1 + std::get<RunProgress>(*oldest).missed;
@@ -93,7 +84,7 @@ void EventQueue::serve() {
   for (;;) {
     changed_.wait(lock, [&] { return closed_ || !events_.empty(); });
     if (events_.empty()) return;
-    const Event event = std::move(events_.front());
+    const RunEvent event = std::move(events_.front());
     events_.pop_front();
     waiting_ -= std::holds_alternative<RunProgress>(event);
     busy_ = true;
@@ -101,7 +92,7 @@ void EventQueue::serve() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      if (!silent) deliver(event);
+      if (!silent) observer_.on(event);
     } catch (...) {
       error = std::current_exception();
     }
@@ -110,26 +101,6 @@ void EventQueue::serve() {
     busy_ = false;
     changed_.notify_all();
   }
-}
-
-void EventQueue::deliver(const Event& event) {
-  struct Call {
-    RunObserver& to;
-    void operator()(const RunStarted& e) const { to.started(e); }
-    void operator()(const SamplesKept& e) const { to.kept(e); }
-    void operator()(const RunProgress& e) const { to.progress(e); }
-    void operator()(const SampleSkipped& e) const { to.skipped(e); }
-    void operator()(const EpochEnded& e) const { to.epoch(e); }
-    void operator()(const ValidationProgress& e) const { to.validating(e); }
-    void operator()(const Validated& e) const { to.validation(e); }
-    void operator()(const Tuned& e) const { to.tuned(e); }
-    void operator()(const CheckpointSaved& e) const { to.checkpoint(e); }
-    void operator()(const RolledBack& e) const { to.rolled_back(e); }
-    void operator()(const RanksChanged& e) const { to.ranks_changed(e); }
-    void operator()(const RunFinished& e) const { to.finished(e); }
-    void operator()(const RunFailed& e) const { to.failed(e); }
-  };
-  std::visit(Call{observer_}, event);
 }
 
 int64_t EventQueue::handed_on() {

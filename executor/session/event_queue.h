@@ -11,7 +11,6 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <variant>
 
 #include "executor/session/observer.h"
 
@@ -41,19 +40,7 @@ class EventQueue final : public RunObserver {
   explicit EventQueue(RunObserver& observer, size_t most_waiting = kMostWaiting);
   ~EventQueue() override;  // after everything has been delivered
 
-  void started(const RunStarted& event) override { push(event); }
-  void kept(const SamplesKept& event) override { push(event); }
-  void progress(const RunProgress& event) override { push(event); }
-  void epoch(const EpochEnded& event) override;
-  void validating(const ValidationProgress& event) override { push(event); }
-  void validation(const Validated& event) override;
-  void tuned(const Tuned& event) override { push(event); }
-  void skipped(const SampleSkipped& event) override { push(event); }
-  void checkpoint(const CheckpointSaved& event) override { push(event); }
-  void rolled_back(const RolledBack& event) override { push(event); }
-  void ranks_changed(const RanksChanged& event) override { push(event); }
-  void finished(const RunFinished& event) override { push_last(event); }
-  void failed(const RunFailed& event) override { push_last(event); }
+  void on(const RunEvent& event) override;
 
   // The events that are held back. hold_back() restores them in the queue of a run that goes on.
   HeldBack held_back();
@@ -68,21 +55,16 @@ class EventQueue final : public RunObserver {
   void drain();
 
  private:
-  using Event = std::variant<RunStarted, SamplesKept, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned,
-                             SampleSkipped, CheckpointSaved, RolledBack, RanksChanged, RunFinished, RunFailed>;
-  void push(Event event);
-  void push_last(Event event);
-  void add(Event event);
+  void add(RunEvent event);
   void make_room();
   void add_lines(bool all);
   void serve();
-  void deliver(const Event& event);
 
   RunObserver& observer_;
   const size_t most_waiting_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Event> events_;
+  std::deque<RunEvent> events_;
   int64_t handed_on_ = 0;  // in all; of these, those that are in events_ wait
   size_t waiting_ = 0;     // RunProgress among them
   HeldBack held_;

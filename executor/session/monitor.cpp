@@ -233,7 +233,7 @@ void Monitor::report(const TrainingReport& trained) {
     state_.skipped_in_a_row += updates->due / updates->learners;
     if (updates->skipped < updates->due) state_.skipped_in_a_row = 0;
   }
-  observer_.progress(progress);
+  observer_.on(progress);
   // Without a batch whose loss is finite there is no mean.
   check_loss(progress, progress.loss_undefined || (updates && sums[0] == 0), trained.diverged);
   state_.last_seconds = now;
@@ -246,7 +246,7 @@ void Monitor::report(const TrainingReport& trained) {
   end.loss_undefined = is_weightless(trained_metrics_.front(), state_.epoch_sums);
   end.metrics = means(state_.epoch_sums);
   end.validates = trained.validates;
-  observer_.epoch(end);
+  observer_.on(end);
   state_.epoch_began = now;
   std::fill(state_.epoch_sums.begin(), state_.epoch_sums.end(), 0);
 }
@@ -307,7 +307,7 @@ void Monitor::validating(int64_t epoch, double share, bool recalibrates) {
   const double now = seconds();
   if (now - told_validating_ < kBetween) return;
   told_validating_ = now;
-  observer_.validating({epoch, share, now, recalibrates});
+  observer_.on(ValidationProgress{epoch, share, now, recalibrates});
 }
 
 Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& measured) {
@@ -321,7 +321,7 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
     return metric.name == trained_metrics_.front().name;
   });
   if (loss != metrics_.end() && !event.loss_undefined && !std::isfinite(event.loss)) {
-    observer_.validation(event);
+    observer_.on(event);
     if (measured.samples == 0) {
       throw TaskError(fmt::format("the validation after iteration {} (epoch {}) has no sample that can be read",
                                   at.iteration, at.epoch),
@@ -337,7 +337,7 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   event.rate_factor = state_.factors.back();
   state_.has_validated = true;
   state_.last = event;
-  observer_.validation(event);
+  observer_.on(event);
   const bool reached = !state_.targets.empty() && std::all_of(state_.targets.begin(), state_.targets.end(),
                                                               [](const auto& t) { return t.seconds >= 0; });
   verdict.stop = reached || (rules_.patience > 0 && state_.since_best >= rules_.patience);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "executor/limit/recomputation.h"
@@ -207,14 +208,28 @@ struct RunFailed {
   std::string trace;  // file written, or ""
 };
 
-// Watches a run; its implementation is passed to run_training(). Calls come one at a time, from a thread that does
-// nothing else. Training does not wait for them: if they take too long, reports of progress are left out (see
-// RunProgress::missed). started() comes first; finished() or failed() comes last, before run_training() returns. If
-// set-up fails, failed() is the only call. If a call throws, nothing is called after that. run_training() throws the
-// exception once the run has ended and saved its files, unless the run itself failed.
+// An event of a run. RunStarted comes first, once set-up is over; RunFinished or RunFailed comes last. If set-up fails,
+// RunFailed is the only one.
+using RunEvent = std::variant<RunStarted, SamplesKept, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned,
+                              SampleSkipped, CheckpointSaved, RolledBack, RanksChanged, RunFinished, RunFailed>;
+
+// Whether the event ends a run.
+inline bool is_last(const RunEvent& event) {
+  return std::holds_alternative<RunFinished>(event) || std::holds_alternative<RunFailed>(event);
+}
+
+// Watches a run; its implementation is passed to run_training(). It overrides the methods of the events that it needs,
+// or on() for all of them. Calls come one at a time, from a thread that does nothing else. Training does not wait for
+// them: if they take too long, reports of progress are left out (see RunProgress::missed). The last event comes before
+// run_training() returns. If a call throws, nothing is called after that. run_training() throws the exception once the
+// run has ended and saved its files, unless the run itself failed.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
+  // Calls the event's method.
+  virtual void on(const RunEvent& event) { std::visit(Call{*this}, event); }
+
+ protected:
   virtual void started(const RunStarted&) {}             // set-up is over
   virtual void kept(const SamplesKept&) {}               // samples are brought to devices
   virtual void progress(const RunProgress&) {}           // a few times a second
@@ -228,6 +243,24 @@ class RunObserver {
   virtual void ranks_changed(const RanksChanged&) {}     // the run goes on with other ranks
   virtual void finished(const RunFinished&) {}           // last, if all went well
   virtual void failed(const RunFailed&) {}               // last, otherwise
+
+ private:
+  struct Call {
+    RunObserver& to;
+    void operator()(const RunStarted& event) const { to.started(event); }
+    void operator()(const SamplesKept& event) const { to.kept(event); }
+    void operator()(const RunProgress& event) const { to.progress(event); }
+    void operator()(const EpochEnded& event) const { to.epoch(event); }
+    void operator()(const ValidationProgress& event) const { to.validating(event); }
+    void operator()(const Validated& event) const { to.validation(event); }
+    void operator()(const Tuned& event) const { to.tuned(event); }
+    void operator()(const SampleSkipped& event) const { to.skipped(event); }
+    void operator()(const CheckpointSaved& event) const { to.checkpoint(event); }
+    void operator()(const RolledBack& event) const { to.rolled_back(event); }
+    void operator()(const RanksChanged& event) const { to.ranks_changed(event); }
+    void operator()(const RunFinished& event) const { to.finished(event); }
+    void operator()(const RunFailed& event) const { to.failed(event); }
+  };
 };
 
 // Hears nothing: the observer of programs that pass none.
@@ -237,45 +270,24 @@ inline RunObserver& no_observer() {
 }
 
 // Passes events on to several observers, one event at a time, from any thread. An observer that throws is not called
-// again, and the others get all events. The first exception is rethrown once finished() or failed() has been passed on.
+// again, and the others get all events. The first exception is rethrown once the last event has been passed on.
 class Observers final : public RunObserver {
  public:
   explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
-  void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
-  void kept(const SamplesKept& event) override { pass(&RunObserver::kept, event); }
-  void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
-  void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
-  void validating(const ValidationProgress& event) override { pass(&RunObserver::validating, event); }
-  void validation(const Validated& event) override { pass(&RunObserver::validation, event); }
-  void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
-  void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }
-  void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
-  void rolled_back(const RolledBack& event) override { pass(&RunObserver::rolled_back, event); }
-  void ranks_changed(const RanksChanged& event) override { pass(&RunObserver::ranks_changed, event); }
-  void finished(const RunFinished& event) override { pass_last(&RunObserver::finished, event); }
-  void failed(const RunFailed& event) override { pass_last(&RunObserver::failed, event); }
-
- private:
-  template <typename Event>
-  void pass(void (RunObserver::*method)(const Event&), const Event& event) {
+  void on(const RunEvent& event) override {
     const std::scoped_lock lock(mutex_);
     for (RunObserver*& observer : all_) {
       try {
-        if (observer != nullptr) (observer->*method)(event);
+        if (observer != nullptr) observer->on(event);
       } catch (...) {
         observer = nullptr;
         if (!error_) error_ = std::current_exception();
       }
     }
+    if (error_ && is_last(event)) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
-  template <typename Event>
-  void pass_last(void (RunObserver::*method)(const Event&), const Event& event) {
-    pass(method, event);
-    const std::scoped_lock lock(mutex_);
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  }
-
+ private:
   std::vector<RunObserver*> all_;  // nullptr: it has thrown
   std::exception_ptr error_;
   std::mutex mutex_;

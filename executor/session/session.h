@@ -88,7 +88,7 @@ struct ExecutionOptions {
   double read_timeout = 20;
   int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
   bool nvtx = false;         // ranges for Nsight; refused if the build has none
-  // Returns the reason why `interrupted` is set, such as "SIGINT", for the trace. Called once the run has ended; may be
+  // Returns the reason why a stop was requested, such as "SIGINT", for the trace. Called once the run has ended; may be
   // empty.
   std::function<std::string()> interrupted_by;
   int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
@@ -232,9 +232,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 // of the memory limit. Throws LimitTooLow.
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
-// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after observer.failed(), and
-// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). Once `stop` is requested
-// the run ends after the batches already read, without a validation that is under way, but still saves.
+// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after RunFailed, and exceptions of the
+// observer (see RunObserver). Returns the event that the observer got last. Once `stop` is requested the run ends after
+// the batches already read, without a validation that is under way, but still saves.
 RunFinished run_training(Graph graph, const SessionOptions& options = {}, RunObserver& observer = no_observer(),
                          std::stop_token stop = {});
 

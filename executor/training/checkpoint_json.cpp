@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The parts of a checkpoint that are no tensors, as JSON. Numbers that JSON lacks are the words "nan", "inf", "-inf".
+// The parts of a checkpoint that are no tensors, as JSON. Each record has one list of its fields, which a writer and a
+// reader visit. Numbers that JSON lacks are the words "nan", "inf", "-inf".
 
 #include <fmt/format.h>
 
@@ -19,12 +20,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kFormat = 1, kFormatOfParts = 2;  // the second: ranks have files of their own
 constexpr int64_t kMost = int64_t{1} << 50;         // of any count
-constexpr int64_t kMostHosts = 1 << 16;
-
-Json real(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
+constexpr int64_t kMostHosts = 1 << 16, kMostLearners = 1 << 20;
 
 double real_of(const Json& json) {
   if (json.is_number()) return json.get<double>();
@@ -43,370 +39,338 @@ int64_t count_of(const Json& json, int64_t most = kMost) {
   return value;
 }
 
-Json reals(const std::vector<double>& values) {
-  Json list = Json::array();
-  for (const double value : values) list.push_back(real(value));
-  return list;
+std::string known_strategy(const std::string& name) try {
+  return strategy_spec(name).name;
+} catch (const GraphError& error) {
+  throw RunError(error.what());
 }
 
-std::vector<double> reals_of(const Json& json) {
-  std::vector<double> values;
-  for (const Json& value : json.get_ref<const Json::array_t&>()) values.push_back(real_of(value));
-  return values;
-}
+// A record, constant when it is written.
+template <typename T, typename Record>
+concept RecordOf = std::is_same_v<std::remove_const_t<T>, Record>;
 
-std::vector<int64_t> counts_of(const Json& json) {
-  std::vector<int64_t> values;
-  for (const Json& value : json.get_ref<const Json::array_t&>()) values.push_back(count_of(value));
-  return values;
-}
+// Numbers that are read have to be from `least` to `most`; an error calls one below `least` by the field's name, or
+// `what`.
+template <typename T>
+struct Bounded {
+  T& value;
+  int64_t most, least = -1;
+  const char* what = nullptr;
+};
 
-Json json_of(const Metrics& metrics) {
-  Json list = Json::array();
-  for (const auto& [name, value] : metrics) list.push_back({name, real(value)});
-  return list;
-}
+// A field that older files lack.
+template <typename T>
+struct Later {
+  T& value;
+};
 
-Metrics metrics_of(const Json& json) {
-  Metrics metrics;
-  for (const Json& pair : json.get_ref<const Json::array_t&>()) {
-    metrics.emplace_back(pair.at(0).get<std::string>(), real_of(pair.at(1)));
+// A field that is null unless the value is there.
+template <typename Flag, typename T>
+struct Nullable {
+  Flag& there;
+  T& value;
+};
+
+// Visits pairs of names and fields, as StateReader does.
+class StateWriter {
+ public:
+  static constexpr bool kReads = false;
+
+  Json json = Json::object();
+
+  template <typename T, typename... More>
+  void operator()(const char* name, const T& value, const More&... more) {
+    json[name] = of(value);
+    if constexpr (sizeof...(more) > 0) (*this)(more...);
   }
-  return metrics;
-}
-
-Json json_of(const Validated& event) {
-  return {{"epoch", event.epoch},
-          {"iteration", event.iteration},
-          {"samples", event.samples},
-          {"left_out", event.left_out},
-          {"seconds", event.seconds},
-          {"loss", real(event.loss)},
-          {"loss_undefined", event.loss_undefined},
-          {"metrics", json_of(event.metrics)},
-          {"parts", json_of(event.parts)},
-          {"rate_factor", real(event.rate_factor)}};
-}
-
-Validated validated_of(const Json& json) {
-  Validated event;
-  event.epoch = count_of(json.at("epoch"));
-  event.iteration = count_of(json.at("iteration"));
-  event.samples = count_of(json.at("samples"));
-  event.left_out = count_of(json.at("left_out"));
-  event.seconds = real_of(json.at("seconds"));
-  event.loss = real_of(json.at("loss"));
-  event.loss_undefined = json.value("loss_undefined", false);  // older files have none
-  event.metrics = metrics_of(json.at("metrics"));
-  event.parts = metrics_of(json.at("parts"));
-  event.rate_factor = real_of(json.at("rate_factor"));
-  return event;
-}
-
-Json json_of(const EpochEnded& event) {
-  return {{"epoch", event.epoch},         {"iteration", event.iteration},
-          {"seconds", event.seconds},     {"images_per_second", real(event.images_per_second)},
-          {"loss", real(event.loss)},     {"loss_undefined", event.loss_undefined},
-          {"validates", event.validates}, {"metrics", json_of(event.metrics)}};
-}
-
-EpochEnded epoch_of(const Json& json) {
-  EpochEnded event;
-  event.epoch = count_of(json.at("epoch"));
-  event.iteration = count_of(json.at("iteration"));
-  event.seconds = real_of(json.at("seconds"));
-  event.images_per_second = real_of(json.at("images_per_second"));
-  event.loss = real_of(json.at("loss"));
-  event.loss_undefined = json.value("loss_undefined", false);  // older files have none
-  event.metrics = metrics_of(json.at("metrics"));
-  event.validates = json.at("validates").get<bool>();
-  return event;
-}
-
-Json json_of(const HeldBack& held) {
-  Json lines = Json::array();
-  for (const auto& [epoch, line] : held.lines) {
-    lines.push_back({{"epoch", epoch},
-                     {"end", line.end ? json_of(*line.end) : Json()},
-                     {"validation", line.validation ? json_of(*line.validation) : Json()},
-                     {"ended", line.ended},
-                     {"awaits_validation", line.awaits_validation}});
+  bool has(const char* /*name*/) const { return true; }
+  // A list of objects, whose fields `each(writer, i)` visits.
+  template <typename Each>
+  void list(const char* name, size_t count, const Each& each) {
+    Json& objects = json[name] = Json::array();
+    for (size_t i = 0; i < count; ++i) {
+      StateWriter object;
+      each(object, i);
+      objects.push_back(std::move(object.json));
+    }
   }
-  return {{"lines", lines}, {"last_epoch", held.last_epoch}};
-}
 
-HeldBack held_of(const Json& json) {
-  HeldBack held;
-  held.last_epoch = count_of(json.at("last_epoch"));
-  for (const Json& each : json.at("lines").get_ref<const Json::array_t&>()) {
-    HeldBack::Line& line = held.lines[count_of(each.at("epoch"))];
-    if (!each.at("end").is_null()) line.end = epoch_of(each.at("end"));
-    if (!each.at("validation").is_null()) line.validation = validated_of(each.at("validation"));
-    line.ended = each.at("ended").get<bool>();
-    line.awaits_validation = each.at("awaits_validation").get<bool>();
+ private:
+  template <typename T>
+  static Json of(const T& value) {
+    if constexpr (requires(StateWriter writer) { fields(writer, value); }) {
+      StateWriter writer;
+      fields(writer, value);
+      return std::move(writer.json);
+    } else {
+      return value;
+    }
   }
-  return held;
+  static Json of(double value) {
+    if (std::isfinite(value)) return value;
+    return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  }
+  static Json of(MetricSpec::Better better) { return std::string(name_of(better)); }
+  static Json of(RunEnd end) { return name_of(end); }
+  static Json of(const TargetReached& target) { return Json::array({target.target, of(target.seconds)}); }
+  template <typename T>
+  static Json of(const Bounded<T>& bounded) {
+    return bounded.value;
+  }
+  template <typename T>
+  static Json of(const Later<T>& later) {
+    return of(later.value);
+  }
+  template <typename Flag, typename T>
+  static Json of(const Nullable<Flag, T>& nullable) {
+    return nullable.there ? of(nullable.value) : Json();
+  }
+  template <typename T>
+  static Json of(const std::optional<T>& value) {
+    return value ? of(*value) : Json();
+  }
+  template <typename A, typename B>
+  static Json of(const std::pair<A, B>& pair) {
+    return Json::array({of(pair.first), of(pair.second)});
+  }
+  template <typename T>
+  static Json of(const std::vector<T>& values) {
+    Json list = Json::array();
+    for (const T& value : values) list.push_back(of(value));
+    return list;
+  }
+};
+
+// Throws RunError, or what the library throws, if a field is missing or holds what it cannot hold.
+class StateReader {
+ public:
+  static constexpr bool kReads = true;
+
+  explicit StateReader(const Json& json) : json_(json) {}
+
+  template <typename T, typename... More>
+  void operator()(const char* name, T&& field, More&&... more) {
+    take(name, field);
+    if constexpr (sizeof...(more) > 0) (*this)(more...);
+  }
+  bool has(const char* name) const { return json_.contains(name); }
+  template <typename Each>
+  void list(const char* name, size_t /*count*/, const Each& each) {
+    size_t i = 0;
+    for (const Json& object : json_.at(name).get_ref<const Json::array_t&>()) {
+      StateReader reader(object);
+      each(reader, i++);
+    }
+  }
+
+ private:
+  template <typename T>
+  void take(const char* name, T& value) {
+    get(json_.at(name), value);
+  }
+  template <typename T>
+  void take(const char* name, Later<T>& later) {
+    if (has(name)) get(json_[name], later.value);
+  }
+  template <typename Flag, typename T>
+  void take(const char* name, Nullable<Flag, T>& nullable) {
+    nullable.there = !json_.at(name).is_null();
+    if (nullable.there) get(json_.at(name), nullable.value);
+  }
+  template <typename T>
+  void take(const char* name, Bounded<T>& bounded) {
+    const int64_t count = count_of(json_.at(name), bounded.most);
+    if (count < bounded.least) {
+      const std::string what = bounded.what ? bounded.what : fmt::format("'{}'", name);
+      throw RunError(fmt::format("the number {} of {} is below {}", count, what, bounded.least));
+    }
+    bounded.value = T(count);
+  }
+
+  template <typename T>
+  static void get(const Json& json, T& value) {
+    if constexpr (requires(StateReader reader) { fields(reader, value); }) {
+      StateReader reader(json);
+      fields(reader, value);
+    } else {
+      json.get_to(value);
+    }
+  }
+  static void get(const Json& json, double& value) { value = real_of(json); }
+  static void get(const Json& json, int64_t& value) { value = count_of(json); }
+  static void get(const Json& json, std::optional<MetricSpec::Better>& better) {
+    if (json.is_string()) better = parse_better(json.get<std::string>());
+  }
+  static void get(const Json& json, RunEnd& end) { end = parse_run_end(json.get<std::string>()); }
+  static void get(const Json& json, TargetReached& target) {
+    target = {json.at(0).get<std::string>(), real_of(json.at(1))};
+  }
+  static void get(const Json& json, std::vector<std::string>& texts) { json.get_to(texts); }
+  static void get(const Json& json, std::vector<std::pair<std::string, std::string>>& texts) { json.get_to(texts); }
+  template <typename T>
+  static void get(const Json& json, std::optional<T>& value) {
+    if (!json.is_null()) get(json, value.emplace());
+  }
+  template <typename A, typename B>
+  static void get(const Json& json, std::pair<A, B>& pair) {
+    get(json.at(1), pair.second);
+    get(json.at(0), pair.first);
+  }
+  template <typename T>
+  static void get(const Json& json, std::vector<T>& values) {
+    values.clear();
+    for (const Json& value : json.get_ref<const Json::array_t&>()) get(value, values.emplace_back());
+  }
+
+  const Json& json_;
+};
+
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<Validated> auto& event) {
+  visit("epoch", event.epoch, "iteration", event.iteration, "samples", event.samples, "left_out", event.left_out,
+        "seconds", event.seconds, "loss", event.loss, "loss_undefined", Later{event.loss_undefined}, "metrics",
+        event.metrics, "parts", event.parts, "rate_factor", event.rate_factor);
 }
 
-Json json_of(const MonitorState& state) {
-  Json targets = Json::array();
-  for (const TargetReached& target : state.targets) targets.push_back({target.target, target.seconds});
-  return {{"seconds", state.seconds},
-          {"last_seconds", state.last_seconds},
-          {"epoch_began", state.epoch_began},
-          {"last_images", state.last_images},
-          {"epoch_sums", reals(state.epoch_sums)},
-          {"last", state.has_validated ? json_of(state.last) : Json()},
-          {"best", json_of(state.best)},
-          {"best_value", state.has_best ? real(state.best_value) : Json()},
-          {"better", state.better ? Json(std::string(name_of(*state.better))) : Json()},
-          {"best_epoch", state.best_epoch},
-          {"best_iteration", state.best_iteration},
-          {"since_best", state.since_best},
-          {"since_drop", state.since_drop},
-          {"factors", reals(state.factors)},
-          {"drops", state.drops},
-          {"targets", targets},
-          {"rollbacks", state.rollbacks},
-          {"rollback_factor", real(state.rollback_factor)},
-          {"skipped", state.skipped},
-          {"skipped_in_a_row", state.skipped_in_a_row}};
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<EpochEnded> auto& event) {
+  visit("epoch", event.epoch, "iteration", event.iteration, "seconds", event.seconds, "images_per_second",
+        event.images_per_second, "loss", event.loss, "loss_undefined", Later{event.loss_undefined}, "metrics",
+        event.metrics, "validates", event.validates);
 }
 
-MonitorState monitor_of(const Json& json) {
-  MonitorState state;
-  state.seconds = real_of(json.at("seconds"));
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<HeldBack::Line> auto& line) {
+  visit("end", line.end, "validation", line.validation, "ended", line.ended, "awaits_validation",
+        line.awaits_validation);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<HeldBack> auto& held) {
+  visit("last_epoch", held.last_epoch);
+  auto line = held.lines.begin();
+  visit.list("lines", held.lines.size(), [&](auto& object, size_t) {
+    int64_t epoch = Visitor::kReads ? 0 : line->first;
+    object("epoch", epoch);
+    if constexpr (Visitor::kReads) line = held.lines.try_emplace(epoch).first;
+    fields(object, line++->second);
+  });
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<MonitorState> auto& state) {
+  visit("seconds", state.seconds);
   constexpr double kLongest = 1e9;  // seconds
   if (!(state.seconds >= 0 && state.seconds < kLongest)) throw RunError("the seconds of training are not possible");
-  state.last_seconds = real_of(json.at("last_seconds"));
-  state.epoch_began = real_of(json.at("epoch_began"));
-  state.last_images = count_of(json.at("last_images"));
-  state.epoch_sums = reals_of(json.at("epoch_sums"));
-  state.has_validated = !json.at("last").is_null();
-  if (state.has_validated) state.last = validated_of(json.at("last"));
-  state.best = metrics_of(json.at("best"));
-  state.has_best = !json.at("best_value").is_null();
-  if (state.has_best) state.best_value = real_of(json.at("best_value"));
-  if (json.contains("better") && json["better"].is_string())
-    state.better = parse_better(json["better"].get<std::string>());
-  state.best_epoch = count_of(json.at("best_epoch"));
-  state.best_iteration = count_of(json.at("best_iteration"));
-  state.since_best = count_of(json.at("since_best"));
-  state.since_drop = count_of(json.at("since_drop"));
-  state.factors = reals_of(json.at("factors"));
-  state.drops = counts_of(json.at("drops"));
-  for (const Json& target : json.at("targets").get_ref<const Json::array_t&>()) {
-    state.targets.push_back({target.at(0).get<std::string>(), real_of(target.at(1))});
-  }
-  if (!json.contains("rollbacks")) return state;  // a checkpoint of a version without them
-  state.rollbacks = count_of(json.at("rollbacks"));
-  state.rollback_factor = real_of(json.at("rollback_factor"));
-  state.skipped = count_of(json.at("skipped"));
-  state.skipped_in_a_row = count_of(json.at("skipped_in_a_row"));
-  return state;
+  visit("last_seconds", state.last_seconds, "epoch_began", state.epoch_began, "last_images", state.last_images,
+        "epoch_sums", state.epoch_sums, "last", Nullable{state.has_validated, state.last}, "best", state.best,
+        "best_value", Nullable{state.has_best, state.best_value}, "better", Later{state.better}, "best_epoch",
+        state.best_epoch, "best_iteration", state.best_iteration, "since_best", state.since_best, "since_drop",
+        state.since_drop, "factors", state.factors, "drops", state.drops, "targets", state.targets);
+  if (!visit.has("rollbacks")) return;  // a checkpoint of a version without them
+  visit("rollbacks", state.rollbacks, "rollback_factor", state.rollback_factor, "skipped", state.skipped,
+        "skipped_in_a_row", state.skipped_in_a_row);
 }
 
-Json json_of(const RunPosition& at) {
-  return {{"epoch", at.epoch}, {"iteration", at.iteration}, {"images", at.images}, {"epochs", at.epochs}};
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<RunPosition> auto& at) {
+  visit("epoch", at.epoch, "iteration", at.iteration, "images", at.images, "epochs", at.epochs);
 }
 
-RunPosition position_of(const Json& json) {
-  return {count_of(json.at("epoch")), count_of(json.at("iteration")), count_of(json.at("images")),
-          real_of(json.at("epochs"))};
-}
-
-Json json_of(const Cursor& cursor) {
-  return {{"epoch", cursor.epoch},
-          {"batch", cursor.batch},
-          {"iteration", cursor.iteration},
-          {"images", cursor.images},
-          {"validations", cursor.validations},
-          {"rate_drops", cursor.rate_drops ? Json(*cursor.rate_drops) : Json()}};
-}
-
-Cursor cursor_of(const Json& json) {
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<Cursor> auto& cursor) {
   constexpr int64_t kMostOfCursor = int64_t{1} << 40;  // as of a plan's clocks
-  Cursor cursor;
-  for (const auto& [name, count] : {std::pair{"epoch", &cursor.epoch},
-                                    {"batch", &cursor.batch},
-                                    {"iteration", &cursor.iteration},
-                                    {"images", &cursor.images},
-                                    {"validations", &cursor.validations}}) {
-    *count = count_of(json.at(name), kMostOfCursor);
-    if (*count < 0) throw RunError(fmt::format("the number {} of '{}' is below 0", *count, name));
-  }
-  if (!json.at("rate_drops").is_null()) cursor.rate_drops = count_of(json.at("rate_drops"));
-  return cursor;
+  const auto natural = [](auto& count) { return Bounded{count, kMostOfCursor, 0}; };
+  visit("epoch", natural(cursor.epoch), "batch", natural(cursor.batch), "iteration", natural(cursor.iteration),
+        "images", natural(cursor.images), "validations", natural(cursor.validations), "rate_drops", cursor.rate_drops);
 }
 
-StrategyOptions strategy_of(const Json& json) {
-  StrategyOptions strategy;
-  try {
-    strategy.name = strategy_spec(json.at("kind").get<std::string>()).name;
-  } catch (const GraphError& error) {
-    throw RunError(error.what());
-  }
-  strategy.every = count_of(json.at("every"));
-  if (json.contains("every_hosts")) strategy.every_hosts = count_of(json["every_hosts"]);  // older files have none
-  strategy.alpha = real_of(json.at("alpha"));
-  strategy.beta = real_of(json.at("beta"));
-  strategy.momentum = real_of(json.at("momentum"));
-  strategy.follows_rate = json.value("follows_rate", false);  // older files have none
-  return strategy;
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<StrategyOptions> auto& strategy) {
+  visit("kind", strategy.name);
+  if constexpr (Visitor::kReads) strategy.name = known_strategy(strategy.name);
+  visit("every", strategy.every, "every_hosts", Later{strategy.every_hosts}, "alpha", strategy.alpha, "beta",
+        strategy.beta, "momentum", strategy.momentum, "follows_rate", Later{strategy.follows_rate});
 }
 
-int32_t host_of(const Json& json) {
-  const int64_t host = count_of(json, kMostHosts - 1);
-  if (host < 0) throw RunError(fmt::format("the number {} of a host is below 0", host));
-  return int32_t(host);
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<MovingAverage> auto& average) {
+  visit("decay", average.decay, "updates", average.updates, "within", average.within);
 }
 
-Json json_of(const SegmentSnapshot& segment) {
-  Json learners = Json::array(), tallies = Json::array();
-  for (size_t j = 0; j < segment.state.learners.size(); ++j) {
-    learners.push_back({{"updates", segment.state.learners[j].updates},
-                        {"updates_before", segment.updates[j]},
-                        {"correction", real(segment.corrections[j])},
-                        {"host", segment.state.learners[j].host}});
-  }
-  for (const std::vector<double>& sums : segment.tallies) tallies.push_back(reals(sums));
-  const MovingAverage& average = segment.state.moving_average;
-  return {{"from", json_of(segment.from)},
-          {"iterations", segment.at.iterations},
-          {"validations", segment.at.validations},
-          {"learners_per_device", segment.learners},
-          {"learners", learners},
-          {"averaged", segment.state.averaged},
-          {"unaveraged", segment.state.unaveraged},
-          {"apart", segment.state.apart},
-          {"moving_average", {{"decay", average.decay}, {"updates", average.updates}, {"within", average.within}}},
-          {"reported", segment.reported},
-          {"trained", reals(segment.trained)},
-          {"validated", reals(segment.validated)},
-          {"tallies", tallies},
-          {"validating", segment.validating}};
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<SegmentSnapshot> auto& segment) {
+  auto& state = segment.state;
+  visit("from", segment.from, "iterations", segment.at.iterations, "validations", segment.at.validations,
+        "learners_per_device", Bounded{segment.learners, kMostLearners});
+  visit.list("learners", state.learners.size(), [&](auto& object, size_t j) {
+    if constexpr (Visitor::kReads) {
+      state.learners.emplace_back();
+      segment.updates.emplace_back();
+      segment.corrections.emplace_back();
+    }
+    object("updates", state.learners[j].updates);
+    if (object.has("host")) object("host", Bounded{state.learners[j].host, kMostHosts - 1, 0, "a host"});
+    object("updates_before", segment.updates[j], "correction", segment.corrections[j]);
+  });
+  visit("averaged", state.averaged, "unaveraged", state.unaveraged);
+  if constexpr (Visitor::kReads) state.apart = state.unaveraged;  // of files that do not say it
+  visit("apart", Later{state.apart}, "moving_average", state.moving_average, "reported", segment.reported, "trained",
+        segment.trained, "validated", segment.validated, "tallies", segment.tallies, "validating", segment.validating);
 }
 
-SegmentSnapshot segment_of(const Json& json) {
-  SegmentSnapshot segment;
-  segment.from = cursor_of(json.at("from"));
-  segment.at = {count_of(json.at("iterations")), count_of(json.at("validations"))};
-  constexpr int64_t kMostLearners = 1 << 20;
-  segment.learners = int32_t(count_of(json.at("learners_per_device"), kMostLearners));
-  for (const Json& each : json.at("learners").get_ref<const Json::array_t&>()) {
-    LearnerState& learner = segment.state.learners.emplace_back();
-    learner.updates = count_of(each.at("updates"));
-    learner.host = each.contains("host") ? host_of(each["host"]) : 0;  // older files have none
-    segment.updates.push_back(count_of(each.at("updates_before")));
-    segment.corrections.push_back(real_of(each.at("correction")));
-  }
-  segment.state.averaged = json.at("averaged").get<bool>();
-  segment.state.unaveraged = count_of(json.at("unaveraged"));
-  segment.state.apart = json.contains("apart") ? count_of(json["apart"]) : segment.state.unaveraged;
-  const Json& average = json.at("moving_average");
-  segment.state.moving_average.decay = real_of(average.at("decay"));
-  segment.state.moving_average.updates = count_of(average.at("updates"));
-  segment.state.moving_average.within = count_of(average.at("within"));
-  segment.reported = count_of(json.at("reported"));
-  segment.trained = reals_of(json.at("trained"));
-  segment.validated = reals_of(json.at("validated"));
-  for (const Json& sums : json.at("tallies").get_ref<const Json::array_t&>()) segment.tallies.push_back(reals_of(sums));
-  segment.validating = json.at("validating").get<bool>();
-  return segment;
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<LearnerTuner::State> auto& tuner) {
+  visit("learners", Bounded{tuner.learners, kMostLearners}, "before", Bounded{tuner.before, kMostLearners}, "best",
+        tuner.best, "done", tuner.done);
 }
 
-Json json_of(const CheckpointParts& parts) {
-  Json ranks = Json::array();
-  for (const CheckpointParts::Part& part : parts.of_ranks) {
-    ranks.push_back({{"first_learner", part.first_learner}, {"learners", part.learners}, {"host", part.host}});
-  }
-  return {{"tag", parts.tag}, {"ranks", ranks}};
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<CheckpointParts::Part> auto& part) {
+  visit("first_learner", part.first_learner, "learners", part.learners, "host", Bounded{part.host, kMostHosts - 1});
 }
 
-CheckpointParts parts_of(const Json& json) {
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<CheckpointParts> auto& parts) {
   constexpr size_t kDigits = 16;
-  CheckpointParts parts;
-  parts.tag = json.at("tag").get<std::string>();
+  visit("tag", parts.tag);
   if (parts.tag.size() != kDigits || parts.tag.find_first_not_of("0123456789abcdef") != parts.tag.npos) {
     throw RunError(
         fmt::format("found the tag '{}', expected {} hexadecimal digits", printable(parts.tag.substr(0, 20)), kDigits));
   }
-  for (const Json& each : json.at("ranks").get_ref<const Json::array_t&>()) {
-    CheckpointParts::Part& part = parts.of_ranks.emplace_back();
-    part.first_learner = count_of(each.at("first_learner"));
-    part.learners = count_of(each.at("learners"));
-    part.host = int32_t(count_of(each.at("host"), kMostHosts - 1));
+  visit("ranks", parts.of_ranks);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, RecordOf<Checkpoint> auto& checkpoint) {
+  const bool alone = checkpoint.parts.of_ranks.empty();
+  int64_t format = alone ? kFormat : kFormatOfParts;
+  visit("format", format);
+  if (format != kFormat && format != kFormatOfParts) {
+    throw RunError(fmt::format("found a checkpoint of format {}, expected {} or {}", format, kFormat, kFormatOfParts));
   }
-  return parts;
+  auto& identity = checkpoint.identity;
+  visit("settings", identity.settings, "graph", identity.graph, "class_names", Later{identity.class_names}, "changes",
+        Later{checkpoint.changes}, "command", checkpoint.command, "folder", checkpoint.folder, "strategy",
+        checkpoint.strategy, "next", checkpoint.next, "total_epochs", checkpoint.total_epochs, "position",
+        checkpoint.position, "ended", checkpoint.ended, "segment", checkpoint.segment, "monitor", checkpoint.monitor,
+        "held", checkpoint.held, "tuner", checkpoint.tuner, "validated",
+        Nullable{checkpoint.keeps_validated, checkpoint.validated_at});
+  if (format == kFormatOfParts) visit("parts", checkpoint.parts);
 }
 
 }  // namespace
 
 Json to_json(const Checkpoint& checkpoint) {
-  Json tuner;
-  if (checkpoint.tuner) {
-    tuner = {{"learners", checkpoint.tuner->learners},
-             {"before", checkpoint.tuner->before},
-             {"best", checkpoint.tuner->best},
-             {"done", checkpoint.tuner->done}};
-  }
-  const bool alone = checkpoint.parts.of_ranks.empty();
-  Json json = {{"format", alone ? kFormat : kFormatOfParts},
-               {"settings", checkpoint.identity.settings},
-               {"graph", checkpoint.identity.graph},
-               {"class_names", checkpoint.identity.class_names},
-               {"changes", checkpoint.changes},
-               {"command", checkpoint.command},
-               {"folder", checkpoint.folder},
-               {"strategy",
-                {{"kind", checkpoint.strategy.name},
-                 {"every", checkpoint.strategy.every},
-                 {"every_hosts", checkpoint.strategy.every_hosts},
-                 {"alpha", checkpoint.strategy.alpha},
-                 {"beta", checkpoint.strategy.beta},
-                 {"momentum", checkpoint.strategy.momentum},
-                 {"follows_rate", checkpoint.strategy.follows_rate}}},
-               {"next", json_of(checkpoint.next)},
-               {"total_epochs", checkpoint.total_epochs},
-               {"position", json_of(checkpoint.position)},
-               {"ended", name_of(checkpoint.ended)},
-               {"segment", json_of(checkpoint.segment)},
-               {"monitor", json_of(checkpoint.monitor)},
-               {"held", json_of(checkpoint.held)},
-               {"tuner", tuner},
-               {"validated", checkpoint.keeps_validated ? json_of(checkpoint.validated_at) : Json()}};
-  if (!alone) json["parts"] = json_of(checkpoint.parts);
-  return json;
+  StateWriter writer;
+  fields(writer, checkpoint);
+  return std::move(writer.json);
 }
 
 Checkpoint checkpoint_from_json(const Json& json) {
-  const int64_t format = count_of(json.at("format"));
-  if (format != kFormat && format != kFormatOfParts) {
-    throw RunError(fmt::format("found a checkpoint of format {}, expected {} or {}", format, kFormat, kFormatOfParts));
-  }
+  StateReader reader(json);
   Checkpoint checkpoint;
-  json.at("settings").get_to(checkpoint.identity.settings);
-  json.at("graph").get_to(checkpoint.identity.graph);
-  if (json.contains("class_names")) json.at("class_names").get_to(checkpoint.identity.class_names);
-  if (json.contains("changes")) json.at("changes").get_to(checkpoint.changes);
-  json.at("command").get_to(checkpoint.command);
-  json.at("folder").get_to(checkpoint.folder);
-  checkpoint.strategy = strategy_of(json.at("strategy"));
-  checkpoint.next = cursor_of(json.at("next"));
-  checkpoint.total_epochs = real_of(json.at("total_epochs"));
-  checkpoint.position = position_of(json.at("position"));
-  checkpoint.ended = parse_run_end(json.at("ended").get<std::string>());
-  checkpoint.segment = segment_of(json.at("segment"));
-  checkpoint.monitor = monitor_of(json.at("monitor"));
-  checkpoint.held = held_of(json.at("held"));
-  if (const Json& tuner = json.at("tuner"); !tuner.is_null()) {
-    checkpoint.tuner = {int32_t(count_of(tuner.at("learners"), 1 << 20)),
-                        int32_t(count_of(tuner.at("before"), 1 << 20)), real_of(tuner.at("best")),
-                        tuner.at("done").get<bool>()};
-  }
-  checkpoint.keeps_validated = !json.at("validated").is_null();
-  if (checkpoint.keeps_validated) checkpoint.validated_at = position_of(json.at("validated"));
-  if (format == kFormatOfParts) checkpoint.parts = parts_of(json.at("parts"));
+  fields(reader, checkpoint);
   return checkpoint;
 }
 

@@ -125,7 +125,7 @@ void Checkpoints::take(const RunParts& run, RunEnd ended) {
   last_ = seconds();
   std::function<void()> told;
   if (decides()) {
-    events_.checkpoint({latest_, at.epoch, at.iteration, bytes, taken.monitor.seconds, true, last_ - began});
+    events_.on(CheckpointSaved{latest_, at.epoch, at.iteration, bytes, taken.monitor.seconds, true, last_ - began});
     // A checkpoint that can be gone on from has its line in the log, after which a run that goes on adds its own.
     constexpr auto kLongest = std::chrono::seconds(5);
     told = [this, handed_on = events_.handed_on(), kLongest] { events_.wait_for(handed_on, kLongest); };

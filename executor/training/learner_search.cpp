@@ -55,7 +55,7 @@ void LearnerSearch::tell(const LearnerTuner::Decision& decision, const RunPositi
   event.iterations =
       options_.length.iterations.value_or(at.iteration + whole_part(left * double(event.iterations_per_epoch)));
   event.seconds = monitor_.seconds();
-  events_.tuned(event);
+  events_.on(event);
 }
 
 }  // namespace arbalest

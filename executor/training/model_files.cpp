@@ -139,7 +139,7 @@ void ModelFiles::save(const std::string& path, const ModelAt& saved, double seco
   write_safetensors(path, file);
   CheckpointSaved event{path, at.epoch, at.iteration, 0, seconds};
   for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());
-  events_.checkpoint(event);
+  events_.on(event);
 }
 
 }  // namespace arbalest

@@ -59,8 +59,7 @@ void RunTrace::describe(const Segment& segment, const Prepared& prepared) {
   run_.models = device_models(segment.plan().devices);
 }
 
-void RunTrace::run(Segment& segment, const Prepared& prepared, const std::atomic<bool>& interrupted,
-                   const SegmentRests& rests) {
+void RunTrace::run(Segment& segment, const Prepared& prepared, const std::stop_token& stop, const SegmentRests& rests) {
   std::optional<Sampler> sampler;
   if (!options_.files.trace.empty()) {
     if (options_.ranks) began_ = options_.ranks->read_clock();
@@ -69,7 +68,7 @@ void RunTrace::run(Segment& segment, const Prepared& prepared, const std::atomic
     const std::chrono::milliseconds interval(options_.execution.sample_ms);
     if (interval.count() > 0) sampler.emplace(segment.plan().devices, interval, *recorder_);
   }
-  segment.run(interrupted, recorder_.get(), rests);
+  segment.run(stop, recorder_.get(), rests);
 }
 
 void RunTrace::finish(Segment& segment, RunFinished& end) {

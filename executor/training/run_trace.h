@@ -4,6 +4,7 @@
 // rank 0 writes one of all; if the run fails, each rank that is left writes its own part.
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ class RunTrace {
   void segment_begins(SegmentBegin why) { run_.begins = why; }
   void drop();  // what is recorded, before its segment goes
   // Runs the segment and records it, if a trace is asked for.
-  void run(Segment& segment, const Prepared& prepared, const std::atomic<bool>& interrupted, const SegmentRests& rests);
+  void run(Segment& segment, const Prepared& prepared, const std::stop_token& stop, const SegmentRests& rests);
   // Writes the trace of a run that is over, if there is one. Failures become warnings and part of `end`.
   void finish(Segment& segment, RunFinished& end);
   // The trace of a run that fails is written too: called while its exception is handled. If writing fails as well, it

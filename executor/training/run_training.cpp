@@ -2,7 +2,6 @@
 
 // Runs from their start to their end, as executor/session/session.h declares them.
 
-#include <atomic>
 #include <chrono>
 #include <stop_token>
 
@@ -18,23 +17,21 @@ namespace {
 // A run, and what is done with it at its end.
 RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer, std::stop_token stop,
                   const std::function<void(Training&)>& then) {
-  std::atomic<bool> interrupted{false};
-  const std::stop_callback interrupt(std::move(stop), [&] { interrupted = true; });
   const auto began = std::chrono::steady_clock::now();
   EventQueue events(observer);
   std::unique_ptr<Training> training;
   try {
     training = std::make_unique<Training>(std::move(graph), options, events);
     const double setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    const RunFinished end = training->run(interrupted, setup_seconds);
+    const RunFinished end = training->run(stop, setup_seconds);
     if (then) then(*training);
     events.drain();
     return end;
   } catch (const std::exception& error) {
     if (options.ranks) options.ranks->fail(plain_message(error));
     const auto* task = dynamic_cast<const TaskError*>(&error);
-    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
-                   training ? training->trace_written() : ""});
+    events.on(RunFailed{plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
+                        training ? training->trace_written() : ""});
     throw;
   }
 }

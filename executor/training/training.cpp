@@ -53,7 +53,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   files_.check_names();
   divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
-    observer_.skipped({place, fault});
+    observer_.on(SampleSkipped{place, fault});
   });
   checkpoints_.emplace(options_, prepared_, monitor_, events, started_);
   change_rate();
@@ -100,7 +100,7 @@ SegmentOptions Training::segment_options() {
   SegmentOptions options;
   options.ranks = options_.ranks;
   options.outlives_divergence = divergence_->outlives();
-  options.on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
+  options.on_samples = [this](const SamplesKept& event) { observer_.on(event); };
   if (search_ && !search_->done()) {
     options.on_report = [this](const RunPosition& at, double seconds) {
       return search_->observe(at, seconds, segment_->reports().last_input());
@@ -108,7 +108,7 @@ SegmentOptions Training::segment_options() {
   }
   options.on_process_ends = [this](const std::string& message) {
     constexpr auto kLongest = std::chrono::seconds(5);  // of observers, to take note of it
-    observer_.failed({message, -1, segment_ ? segment_->iterations() : 0, seconds()});
+    observer_.on(RunFailed{message, -1, segment_ ? segment_->iterations() : 0, seconds()});
     observer_.wait_for(observer_.handed_on(), kLongest);
   };
   if (!prepared_.request.keep_validated || !writes()) return options;
@@ -255,7 +255,7 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
       checkpoint.segment.validating ? "; the validation that was under way is left out" : ""));
 }
 
-RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_seconds) {
+RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
   announce(setup_seconds);
   monitor_.begin();
   RunFinished end;
@@ -265,13 +265,13 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     if (!over && !complete_) {
       const auto began = std::chrono::steady_clock::now();
       const auto alone = while_set_up();
-      segment_->bring_samples(interrupted);
+      segment_->bring_samples(stop);
       setup_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       monitor_.begin();  // anew: nothing has been trained so far
     }
-    const bool stops = !others_.came_back && anywhere(interrupted.load());
+    const bool stops = !others_.came_back && anywhere(stop.stop_requested());
     const bool trains = !stops && !over && !complete_;  // otherwise nothing is left
-    if (trains) run_segments(interrupted);
+    if (trains) run_segments(stop);
     end = monitor_.finish(segment_->position(), monitor_.seconds(), why_ended());
     const auto& by = options_.execution.interrupted_by;
     if (end.reason == RunEnd::Interrupted && by) end.interrupted_by = by();
@@ -287,7 +287,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     trace_.write_failed();
     throw;
   }
-  observer_.finished(end);
+  observer_.on(end);
   return end;
 }
 
@@ -341,10 +341,10 @@ bool Training::time_is_up() const {
   return options_.length.seconds > 0 && checkpoints_->seconds() >= options_.length.seconds;
 }
 
-SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
+SegmentRests Training::rests(const std::stop_token& stop) {
   const int64_t next = checkpoints_->plan_next(*segment_);
   divergence_->begin(*segment_);
-  return {.rest = [this, &interrupted] { return rest(interrupted); },
+  return {.rest = [this, &stop] { return rest(stop); },
           .first = divergence_->finds() ? segment_->iterations() + 1 : next,
           .due =
               [this] {
@@ -355,9 +355,9 @@ SegmentRests Training::rests(const std::atomic<bool>& interrupted) {
 }
 
 // Nothing of the plan is under way. A segment whose loss is not finite ends here.
-std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
+std::optional<int64_t> Training::rest(const std::stop_token& stop) {
   if (!divergence_->is_finite(*segment_, *checkpoints_) || segment_is_over()) return std::nullopt;
-  const bool stops = anywhere(interrupted.load());
+  const bool stops = anywhere(stop.stop_requested());
   if (stops || anywhere(time_is_up())) {
     stopped_ = stops ? RunEnd::Interrupted : RunEnd::TimeLimit;
     checkpoints_->take(parts(), RunEnd::Unknown);
@@ -382,11 +382,11 @@ bool Training::nothing_left() const {
 }
 
 // One segment after the other: until the epochs are over, or validation or the user ends the run.
-void Training::run_segments(const std::atomic<bool>& interrupted) {
+void Training::run_segments(const std::stop_token& stop) {
   for (bool over = false; !over;) {
     std::optional<std::string> lost;
     try {
-      over = run_segment(interrupted);
+      over = run_segment(stop);
     } catch (const RunError& error) {
       if (!goes_on_without_lost(options_, error) || (!segment_ && !made_.left)) throw;
       lost = error.what();
@@ -396,8 +396,8 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
 }
 
 // Runs the segment and makes the next. Returns true if there is none.
-bool Training::run_segment(const std::atomic<bool>& interrupted) {
-  if (!segment_->at_end()) trace_.run(*segment_, prepared_, interrupted, rests(interrupted));
+bool Training::run_segment(const std::stop_token& stop) {
+  if (!segment_->at_end()) trace_.run(*segment_, prepared_, stop, rests(stop));
   const bool takes_back = std::exchange(others_.take_back, false);
   if (segment_->complete()) checkpoints_->wait();  // it may have found what is not finite
   if (!divergence_->is_finite(*segment_, *checkpoints_)) {
@@ -407,7 +407,7 @@ bool Training::run_segment(const std::atomic<bool>& interrupted) {
   if (stopped_ || is_over()) return true;
   complete_ = nothing_left();
   const bool changes = search_ && search_->learners() != prepared_.request.learners;
-  const bool stops = anywhere(interrupted.load());
+  const bool stops = anywhere(stop.stop_requested());
   if (!complete_ && !stops && takes_back) {
     take_back();
     return false;
@@ -507,7 +507,7 @@ void Training::meet_again(const LeftState& mine, const std::string& why) {
   event.iteration = at.iteration;
   event.seconds = seconds();
   event.paused = event.seconds - began;
-  observer_.ranks_changed(event);
+  observer_.on(event);
 }
 
 void Training::make_segment_of_left(const LeftState& left) {
@@ -608,8 +608,8 @@ void Training::roll_back(const Diverged& error) {
   monitor_.roll_back(from, options.rate_factor);
   const RunPosition& at = file->checkpoint.position;
   if (writes()) remove_after(options_.checkpoints.folder, at.iteration);
-  observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
-                         options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
+  observer_.on(RolledBack{error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
+                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
   // In the file's place: a run that is killed before the next one goes on with the lower rate too.
   checkpoints_->take(parts(), RunEnd::Unknown);
 }
@@ -669,7 +669,7 @@ void Training::announce(double setup_seconds) {
   }
   event.changes = checkpoints_->changes();
   event.note = notes_on({prepared_, options_, event.changes, (segment_->at_end() && nothing_left()) || is_over()});
-  observer_.started(event);
+  observer_.on(event);
 }
 
 }  // namespace arbalest

@@ -2,11 +2,11 @@
 #pragma once
 // One run: segments, each under a plan of its own, until the epochs are over.
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "executor/training/divergence.h"
@@ -21,7 +21,7 @@ class Training {
   // `events` outlives the training.
   Training(Graph graph, const SessionOptions& options, EventQueue& events);
   ~Training();
-  RunFinished run(const std::atomic<bool>& interrupted, double setup_seconds);
+  RunFinished run(const std::stop_token& stop, double setup_seconds);
   StepProfile profile() const { return segment_->profile(); }  // after run()
   const std::string& trace_written() const { return trace_.written(); }
   double seconds() const { return monitor_.seconds(); }
@@ -53,11 +53,11 @@ class Training {
   void begin_whole();
   void check_later_strategies() const;
   void request_rest(int32_t learners, Cursor& from);
-  void run_segments(const std::atomic<bool>& interrupted);
-  bool run_segment(const std::atomic<bool>& interrupted);
-  SegmentRests rests(const std::atomic<bool>& interrupted);
+  void run_segments(const std::stop_token& stop);
+  bool run_segment(const std::stop_token& stop);
+  SegmentRests rests(const std::stop_token& stop);
   bool nothing_left() const;
-  std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
+  std::optional<int64_t> rest(const std::stop_token& stop);
   void next_segment();
   void give_up_learners(const std::string& why, const Cursor& at);
   void roll_back(const Diverged& error);

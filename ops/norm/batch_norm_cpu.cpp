@@ -1,147 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over chunks of
-// rows (moments_cpu.h).
+// Kernels of batch norms, of one tensor or of parts. Rows are all elements of a channel, whatever the rank: X is rows ×
+// channels in memory. Sums run over chunks of rows (moments_cpu.h).
 
 #include "ops/norm/batch_norm_cpu.h"
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/norm/batch_norms.h"
-#include "ops/norm/moments_cpu.h"
+#include "ops/norm/normalise_cpu.h"
 #include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
-
-struct Norm {
-  Rows size;
-  double epsilon;
-  bool relu = false;
-
-  int64_t chunks() const { return row_chunks(size); }
-};
-
-// y = [relu]((x − mean) · factor + bias [+ residual]), each per channel.
-template <typename T>
-void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>* factor, const Wide<T>* bias,
-               const T* residual, T* y) {
-  using W = Wide<T>;
-  const int64_t channels = norm.size.channels;
-  const W least = norm.relu ? W(0) : -std::numeric_limits<W>::infinity();
-  parallel_for(norm.size.rows, 2 * channels, [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T *from = x + row * channels, *add = residual ? residual + row * channels : nullptr;
-      T* to = y + row * channels;
-      if (add) {
-        for (int64_t c = 0; c < channels; ++c) {
-          const W value = (widen(from[c]) - mean[c]) * factor[c] + bias[c] + widen(add[c]);
-          to[c] = narrow<T>(value < least ? least : value);
-        }
-      } else {
-        for (int64_t c = 0; c < channels; ++c) {
-          const W value = (widen(from[c]) - mean[c]) * factor[c] + bias[c];
-          to[c] = narrow<T>(value < least ? least : value);
-        }
-      }
-    }
-  });
-}
-
-// Condition for Relu to pass the gradient. None: always. Y: if Y > 0. X: if the value that Y was made of, computed
-// again from x and the channel's numbers, is above 0.
-enum class Mask : uint8_t { None, Y, X };
-
-// Operands of the gradient g of the normalised values. `more` is added to dy unless it is null.
-template <typename T>
-struct GradientOf {
-  const T *dy, *more, *x, *y;
-  const Wide<T>*mean, *factor, *bias;  // by channel; the last two with Mask::X
-
-  GradientOf row(int64_t at) const {
-    return {dy + at, more ? more + at : nullptr, x + at, y ? y + at : nullptr, mean, factor, bias};
-  }
-  // Everything is loaded in any case, so that loops over channels vectorise.
-  template <Mask kMask, bool kMore>
-  Wide<T> at(int64_t c) const {
-    Wide<T> gradient = widen(dy[c]);
-    if constexpr (kMore) gradient += widen(more[c]);
-    if constexpr (kMask == Mask::Y) return widen(y[c]) > 0 ? gradient : Wide<T>(0);
-    if constexpr (kMask == Mask::X) {
-      return (widen(x[c]) - mean[c]) * factor[c] + bias[c] > 0 ? gradient : Wide<T>(0);
-    }
-    return gradient;
-  }
-};
-
-// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
-template <typename Function>
-void with_mask(Mask mask, bool more, Function function) {
-  const auto masked = [&](auto kind) { more ? function(kind, std::true_type{}) : function(kind, std::false_type{}); };
-  switch (mask) {
-    case Mask::None: return masked(std::integral_constant<Mask, Mask::None>{});
-    case Mask::Y: return masked(std::integral_constant<Mask, Mask::Y>{});
-    case Mask::X: return masked(std::integral_constant<Mask, Mask::X>{});
-  }
-}
-
-// Σ g and Σ g·(x − mean) of each channel. `sums` has room for 2·channels for each chunk; the totals end in its first
-// 2·channels.
-template <Mask kMask, bool kMore, typename T>
-void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sums) {
-  using W = Wide<T>;
-  const int64_t channels = norm.size.channels;
-  const W* mean = gradient.mean;
-  parallel_for(norm.chunks(), 3 * kChunkRows * channels, [&](int64_t begin, int64_t end) {
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      W *sum = sums + 2 * chunk * channels, *product = sum + channels;
-      std::fill(sum, sum + 2 * channels, W(0));
-      const int64_t first = chunk * kChunkRows;
-      for (int64_t row = first; row < first + rows_in_chunk(norm.size, chunk); ++row) {
-        const GradientOf<T> g = gradient.row(row * channels);
-        ARBALEST_INDEPENDENT
-        for (int64_t c = 0; c < channels; ++c) {
-          const W own = g.template at<kMask, kMore>(c);
-          sum[c] += own;
-          product[c] += own * (widen(g.x[c]) - mean[c]);
-        }
-      }
-    }
-  });
-  for (int64_t i = 0; i < 2 * channels; ++i) {
-    double total = 0;
-    for (int64_t chunk = 0; chunk < norm.chunks(); ++chunk) total += sums[2 * chunk * channels + i];
-    sums[i] = W(total);
-  }
-}
-
-// dx = (g − a − (x − mean)·b) · factor; g itself goes to d_residual if that is asked for.
-template <Mask kMask, bool kMore, typename T>
-void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
-                    const Wide<T>* factor, T* dx, T* d_residual) {
-  const int64_t channels = norm.size.channels;
-  const Wide<T>* mean = gradient.mean;
-  parallel_for(norm.size.rows, 3 * channels, [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t at = row * channels;
-      const GradientOf<T> g = gradient.row(at);
-      T* to = dx + at;
-      ARBALEST_INDEPENDENT
-      for (int64_t c = 0; c < channels; ++c) {
-        const Wide<T> own = g.template at<kMask, kMore>(c);
-        to[c] = narrow<T>((own - a[c] - (widen(g.x[c]) - mean[c]) * b[c]) * factor[c]);
-      }
-      if (!d_residual) continue;
-      T* residual = d_residual + at;
-      ARBALEST_INDEPENDENT
-      for (int64_t c = 0; c < channels; ++c) residual[c] = narrow<T>(g.template at<kMask, kMore>(c));
-    }
-  });
-}
 
 // The workspace, cut into arrays of Wide<T>.
 template <typename W>
@@ -221,17 +95,21 @@ std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using W = Wide<T>;
   using In = BatchNormInput;
   using Out = BatchNormOutput;
-  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
+  const Parts parts(request, In::X);
   const BatchStatistics<T> statistics(request, In::Partials);
-  const bool residual = request.has_input(In::Residual);
-  const int64_t channels = norm.size.channels;
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
+  const int64_t channels = parts.size.channels;
   auto run = [=](const KernelContext& context) {
     const W *mean = output<W>(context, Out::SavedMean), *inv_std = output<W>(context, Out::SavedInvStd);
     W* factor = array<W>(context, 0);
     statistics.find(context, In::Mean, Out::NewMean, factor + channels);
     for (int64_t c = 0; c < channels; ++c) factor[c] = input<W>(context, In::Scale)[c] * inv_std[c];
-    normalise(norm, input<T>(context, In::X), mean, factor, input<W>(context, In::Bias),
-              residual ? input<T>(context, In::Residual) : nullptr, output<T>(context, Out::Y));
+    const Normalised<T> of{{input<T>(context, In::X)},
+                           mean,
+                           factor,
+                           input<W>(context, In::Bias),
+                           residual ? input<T>(context, In::Residual) : nullptr};
+    normalise(parts, relu, of, output<T>(context, Out::Y));
   };
   return make_kernel(run, (channels + statistics.scratch()) * int64_t(sizeof(W)));
 }
@@ -246,24 +124,74 @@ std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
   return make_kernel(run, statistics.scratch() * int64_t(sizeof(Wide<T>)));
 }
 
-// Y by given statistics. Without an epsilon these are what training has saved, and Y is training's to the same bits;
-// otherwise variances.
 template <typename T>
-std::unique_ptr<Kernel> norm_by_given(const KernelRequest& request, std::optional<double> epsilon) {
+std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Rows size = rows_of(request.inputs[0]);
+  const int64_t partial = row_chunks(size) * size.channels;
+  auto run = [=](const KernelContext& context) {
+    W *means = array<W>(context, 0), *squares = means + partial, *statistics = output<W>(context, 0);
+    chunk_moments(size, input<T>(context, 0), means, squares);
+    for (int64_t c = 0; c < size.channels; ++c) {
+      const MergedMoments moments = merge_moments(size, means, squares, c);
+      statistics[2 * c] = W(moments.mean());
+      statistics[2 * c + 1] = W(moments.squares());
+    }
+  };
+  return make_kernel(run, 2 * partial * int64_t(sizeof(W)));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Parts parts(request, training_parts(request.inputs.size()), training_part);
+  const double epsilon = float_attribute(request.node, "epsilon"), momentum = float_attribute(request.node, "momentum");
+  const double correction = double(int_attribute(request.node, "correction"));
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
+    const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);
+    W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
+    W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
+    W* factor = array<W>(context, 0);
+    const double rows = double(parts.size.rows), divisor = std::max(rows - correction, 1.0);
+    for (size_t i = 0; i < parts.count; ++i) {
+      const W* statistics = input<W>(context, training_statistics(i));
+      for (int64_t c = parts.first[i]; c < parts.first[i + 1]; ++c, statistics += 2) {
+        const double mean = double(statistics[0]), squares = double(statistics[1]);
+        saved_mean[c] = W(mean);
+        saved_inv_std[c] = W(1 / std::sqrt(squares / rows + epsilon));
+        factor[c] = scale[c] * saved_inv_std[c];
+        new_mean[c] = W((1 - momentum) * double(old_mean[c]) + momentum * mean);
+        new_variance[c] = W((1 - momentum) * double(old_variance[c]) + momentum * squares / divisor);
+      }
+    }
+    const Normalised<T> of{inputs_of<T>(context, parts, training_part), saved_mean, factor, bias, nullptr};
+    normalise(parts, relu, of, output<T>(context, 0));
+  };
+  return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
+}
+
+// Y by given statistics, of the parts at `places`. Without an epsilon these are what training has saved, and Y is
+// training's to the same bits; otherwise variances.
+template <typename T, typename Place>
+std::unique_ptr<Kernel> norm_by_given(const KernelRequest& request, size_t count, Place place, bool residual,
+                                      std::optional<double> epsilon) {
   using W = Wide<T>;
   using In = BatchNormInput;
-  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
-  const bool residual = request.has_input(In::Residual);
+  const Parts parts(request, count, place);
+  const bool relu = int_attribute(request.node, "relu") != 0;
   auto run = [=](const KernelContext& context) {
     const W *scale = input<W>(context, In::Scale), *spread = input<W>(context, In::Variance);
     W* factor = array<W>(context, 0);
-    for (int64_t c = 0; c < norm.size.channels; ++c) {
+    for (int64_t c = 0; c < parts.size.channels; ++c) {
       factor[c] = epsilon ? scale[c] / std::sqrt(spread[c] + W(*epsilon)) : scale[c] * spread[c];
     }
-    normalise(norm, input<T>(context, In::X), input<W>(context, In::Mean), factor, input<W>(context, In::Bias),
-              residual ? input<T>(context, In::Residual) : nullptr, output<T>(context, 0));
+    const Normalised<T> of{inputs_of<T>(context, parts, place), input<W>(context, In::Mean), factor,
+                           input<W>(context, In::Bias), residual ? input<T>(context, In::Residual) : nullptr};
+    normalise(parts, relu, of, output<T>(context, 0));
   };
-  return make_kernel(run, norm.size.channels * int64_t(sizeof(W)));
+  return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
 template <typename T>
@@ -271,70 +199,110 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
   using In = BatchNormGradInput;
   using Out = BatchNormGradOutput;
-  const Norm norm{rows_of(request.inputs[In::X]), 0, int_attribute(request.node, "relu") != 0};
-  const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
+  const Parts parts(request, In::X);
+  const int64_t channels = parts.size.channels, partial = 2 * row_chunks(parts.size) * channels;
   const bool residual = request.has_output(Out::Residual), more = request.has_input(In::Second),
              given = request.has_input(In::Partials);
   const int64_t chunks = given ? request.inputs[In::Partials].shape[0] : 0;
-  const Mask mask = !norm.relu ? Mask::None : request.has_input(In::Y) ? Mask::Y : Mask::X;
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  const Mask mask = !relu ? Mask::None : request.has_input(In::Y) ? Mask::Y : Mask::X;
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, In::Scale), *mean = input<W>(context, In::SavedMean),
-            *inv_std = input<W>(context, In::SavedInvStd);
-    W *d_scale = output<W>(context, Out::dScale), *d_bias = output<W>(context, Out::dBias);
+    const W *scale = input<W>(context, In::Scale), *inv_std = input<W>(context, In::SavedInvStd);
     W* sums = array<W>(context, 0);
     W *a = array<W>(context, partial), *b = a + channels, *factor = b + channels;
     for (int64_t c = 0; c < channels; ++c) factor[c] = scale[c] * inv_std[c];
     const GradientOf<T> gradient{input<T>(context, In::dY),
                                  more ? input<T>(context, In::Second) : nullptr,
-                                 input<T>(context, In::X),
                                  mask == Mask::Y ? input<T>(context, In::Y) : nullptr,
-                                 mean,
+                                 {input<T>(context, In::X)},
+                                 input<W>(context, In::SavedMean),
                                  factor,
                                  mask == Mask::X ? input<W>(context, In::Bias) : nullptr};
-    T *dx = output<T>(context, Out::dX), *d_residual = residual ? output<T>(context, Out::Residual) : nullptr;
+    const InputGradient<T> made{
+        a, b, factor, {}, {output<T>(context, Out::dX)}, residual ? output<T>(context, Out::Residual) : nullptr};
     with_mask(mask, more, [&](auto kind, auto has_more) {
       if (given) {
         add_partials(chunks, channels, input<W>(context, In::Partials), sums);
       } else {
-        gradient_sums<kind.value, has_more.value>(norm, gradient, sums);
+        gradient_sums<kind.value, has_more.value>(parts, gradient, sums);
       }
-      for (int64_t c = 0; c < channels; ++c) {
-        const W rows = W(norm.size.rows);
-        d_bias[c] = sums[c];
-        d_scale[c] = sums[channels + c] * inv_std[c];
-        a[c] = d_bias[c] / rows;
-        b[c] = d_scale[c] * inv_std[c] / rows;
-      }
-      input_gradient<kind.value, has_more.value>(norm, gradient, a, b, factor, dx, d_residual);
+      by_totals(parts.size, sums, inv_std, output<W>(context, Out::dScale), output<W>(context, Out::dBias), a, b);
+      input_gradient<kind.value, has_more.value>(parts, gradient, made);
     });
   };
   return make_kernel(run, (partial + 3 * channels) * int64_t(sizeof(W)));
 }
 
 template <typename T>
+std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Parts parts(request, gradient_parts(request.inputs.size()), gradient_part);
+  const bool relu = request.has_input(4);
+  const int64_t all = parts.size.channels, partial = 2 * row_chunks(parts.size) * all;
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *inv_std = input<W>(context, 3);
+    W *sums = array<W>(context, 0), *a = sums + partial, *b = a + all, *factor = b + all;
+    for (int64_t c = 0; c < all; ++c) factor[c] = scale[c] * inv_std[c];
+    const GradientOf<T> gradient{input<T>(context, 0),
+                                 nullptr,
+                                 nullptr,
+                                 inputs_of<T>(context, parts, gradient_part),
+                                 input<W>(context, 2),
+                                 factor,
+                                 relu ? input<W>(context, 4) : nullptr};
+    InputGradient<T> made{a, b, factor, inputs_of<T>(context, parts, gradient_addend), {}, nullptr};
+    for (size_t i = 0; i < parts.count; ++i) made.dx[i] = output<T>(context, part_gradient(i));
+    with_mask(relu ? Mask::X : Mask::None, false, [&](auto kind, auto) {
+      gradient_sums<kind.value, false>(parts, gradient, sums);
+      by_totals(parts.size, sums, inv_std, output<W>(context, 0), output<W>(context, 1), a, b);
+      input_gradient<kind.value, false>(parts, gradient, made);
+    });
+  };
+  return make_kernel(run, (partial + 3 * all) * int64_t(sizeof(W)));
+}
+
+template <typename T>
 std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[1]), float_attribute(request.node, "epsilon")};
-  const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
+  const Parts parts(request, 1);
+  const double epsilon = float_attribute(request.node, "epsilon");
+  const int64_t channels = parts.size.channels, partial = 2 * row_chunks(parts.size) * channels;
   const bool has_scale = request.has_output(1), has_bias = request.has_output(2);
   auto run = [=](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *x = input<T>(context, 1);
-    const W *scale = input<W>(context, 2), *mean = input<W>(context, 3), *variance = input<W>(context, 4);
+    const W *scale = input<W>(context, 2), *variance = input<W>(context, 4);
     W *d_scale = has_scale ? output<W>(context, 1) : nullptr, *d_bias = has_bias ? output<W>(context, 2) : nullptr;
     W *sums = array<W>(context, 0), *zero = array<W>(context, partial), *factor = zero + channels;
-    const GradientOf<T> gradient{dy, nullptr, x, nullptr, mean, nullptr, nullptr};
-    if (d_scale || d_bias) gradient_sums<Mask::None, false>(norm, gradient, sums);
+    const GradientOf<T> gradient{input<T>(context, 0), nullptr, nullptr, {input<T>(context, 1)},
+                                 input<W>(context, 3), nullptr, nullptr};
+    if (d_scale || d_bias) gradient_sums<Mask::None, false>(parts, gradient, sums);
     for (int64_t c = 0; c < channels; ++c) {
-      const W inv_std = 1 / std::sqrt(variance[c] + W(norm.epsilon));
+      const W inv_std = 1 / std::sqrt(variance[c] + W(epsilon));
       if (d_bias) d_bias[c] = sums[c];
       if (d_scale) d_scale[c] = sums[channels + c] * inv_std;
       zero[c] = 0;
       factor[c] = scale[c] * inv_std;
     }
-    input_gradient<Mask::None, false>(norm, gradient, zero, zero, factor, output<T>(context, 0),
-                                      static_cast<T*>(nullptr));
+    const InputGradient<T> made{zero, zero, factor, {}, {output<T>(context, 0)}, nullptr};
+    input_gradient<Mask::None, false>(parts, gradient, made);
   };
   return make_kernel(run, (partial + 2 * channels) * int64_t(sizeof(W)));
+}
+
+template <typename Place>
+std::unique_ptr<Kernel> by_given(const KernelRequest& request, size_t count, Place place, bool residual,
+                                 std::optional<double> epsilon) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) {
+    return norm_by_given<decltype(t)>(request, count, place, residual, epsilon);
+  });
+}
+
+std::unique_ptr<Kernel> one_by_given(const KernelRequest& request, std::optional<double> epsilon) {
+  const auto place = [](size_t) { return size_t{BatchNormInput::X}; };
+  return by_given(request, 1, place, request.has_input(BatchNormInput::Residual), epsilon);
+}
+
+std::unique_ptr<Kernel> parts_by_given(const KernelRequest& request, std::optional<double> epsilon) {
+  return by_given(request, inference_parts(request.inputs.size()), inference_part, false, epsilon);
 }
 
 }  // namespace
@@ -346,19 +314,31 @@ std::unique_ptr<Kernel> batch_norm_statistics_cpu(const KernelRequest& request) 
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_statistics<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype,
-                           [&](auto t) { return norm_by_given<decltype(t)>(request, std::nullopt); });
+  return one_by_given(request, std::nullopt);
 }
 std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training_grad<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request) {
-  const double epsilon = float_attribute(request.node, "epsilon");
-  return dispatch_floating(request.inputs[0].dtype,
-                           [&](auto t) { return norm_by_given<decltype(t)>(request, epsilon); });
+  return one_by_given(request, float_attribute(request.node, "epsilon"));
 }
 std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference_grad<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return channel_statistics<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_training<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request) {
+  return parts_by_given(request, std::nullopt);
+}
+std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request) {
+  return parts_by_given(request, float_attribute(request.node, "epsilon"));
+}
+std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return parts_gradient<decltype(t)>(request); });
 }
 
 }  // namespace arbalest

@@ -13,4 +13,11 @@ std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request);
 
+// Over parts, and the statistics that they share.
+std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request);
+
 }  // namespace arbalest

@@ -12,7 +12,7 @@
 
 #include "ops/definition.h"
 #include "ops/fused/decomposed.h"
-#include "ops/norm/batch_norm_parts_cpu.h"
+#include "ops/norm/batch_norm_cpu.h"
 #include "ops/norm/batch_norm_samples.h"
 
 namespace arbalest {

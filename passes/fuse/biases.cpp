@@ -3,8 +3,6 @@
 // Products of rows and one matrix whose sums with a bias are Gemm's: exporters write MatMul and Add for layers of more
 // than two axes, and a product adds a bias where it makes the rows.
 
-#include <set>
-
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -13,7 +11,7 @@ namespace {
 
 class BiasFusion {
  public:
-  BiasFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+  BiasFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
@@ -29,7 +27,7 @@ class BiasFusion {
   NodeId product_of(ValueId value) const {
     const NodeId plain = rewriter_.producer(value, "MatMul");
     const NodeId id = plain != kNone ? plain : rewriter_.producer(value, "arbalest.BatchMatMul");
-    if (id == kNone || rewriter_.only_reader(value) == kNone || asked_.contains(value)) return kNone;
+    if (id == kNone || rewriter_.only_reader(value) == kNone) return kNone;
     const Node& node = rewriter_.node(id);
     const bool rows = shape(node.inputs[0]).size() >= 2 && shape(node.inputs[1]).size() == 2;
     return rows && (plain != kNone || int_attribute(node, "transA") == 0) ? id : kNone;
@@ -60,7 +58,6 @@ class BiasFusion {
   }
 
   Rewriter rewriter_;
-  const std::set<ValueId> asked_;
 };
 
 }  // namespace

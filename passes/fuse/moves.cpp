@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
+#include "ops/shape/copy.h"
 #include "ops/shape/cut.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -87,7 +87,7 @@ bool disjoint(const Cut& a, const Cut& b) {
 
 class MoveFusion {
  public:
-  MoveFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+  MoveFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) follow(n);
@@ -117,8 +117,7 @@ class MoveFusion {
     const auto moves_too = [&](NodeId reader) {
       return reader != kNone && moves(reader) && rewriter_.node(reader).stage == rewriter_.node(made.producer).stage;
     };
-    return made.view.base == kNone && !asked_.contains(value) && !readers.empty() &&
-           std::all_of(readers.begin(), readers.end(), moves_too);
+    return made.view.base == kNone && !readers.empty() && std::all_of(readers.begin(), readers.end(), moves_too);
   }
 
   // The node reads the value itself.
@@ -178,11 +177,6 @@ class MoveFusion {
     for (const ValueId input : node.inputs) {
       if (input != kNone) want(input);
     }
-  }
-
-  static size_t axis_of(const Node& node, size_t rank) {
-    const int64_t axis = int_attribute(node, "axis");
-    return size_t(axis < 0 ? axis + int64_t(rank) : axis);
   }
 
   void follow_concat(const Node& node) {
@@ -252,7 +246,6 @@ class MoveFusion {
   }
 
   Rewriter rewriter_;
-  const std::set<ValueId> asked_;
   std::map<ValueId, Made> made_;
 };
 

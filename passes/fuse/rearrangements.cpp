@@ -12,8 +12,7 @@ namespace {
 
 class RearrangementFusion {
  public:
-  RearrangementFusion(Graph& graph, const std::vector<ValueId>& asked)
-      : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+  RearrangementFusion(Graph& graph, const std::vector<ValueId>& asked) : graph_(graph), rewriter_(graph, asked) {}
 
   void run() {
     for (NodeId n = rewriter_.count(); n-- > 0;) {
@@ -35,9 +34,7 @@ class RearrangementFusion {
   // Elements keep their order.
   bool renames(NodeId id) const {
     if (rewriter_.is(id, "arbalest.TransposeInPlace") || rewriter_.is(id, "Identity")) return true;
-    const bool reshapes = rewriter_.is(id, "Reshape") || rewriter_.is(id, "Squeeze") || rewriter_.is(id, "Unsqueeze") ||
-                          rewriter_.is(id, "Flatten");
-    return reshapes && type(node(id).inputs[0]).lies_as(Layout::RowMajor);
+    return rewriter_.reshapes(id) && type(node(id).inputs[0]).lies_as(Layout::RowMajor);
   }
 
   // The nodes from one that moves elements to `last`, each of which alone reads what the one before it makes.
@@ -47,7 +44,7 @@ class RearrangementFusion {
     for (;;) {
       const ValueId read = node(chain.back()).inputs[0];
       const NodeId producer = rewriter_.value(read).producer;
-      const bool alone = rewriter_.only_reader(read) != kNone && !asked_.contains(read);
+      const bool alone = rewriter_.only_reader(read) != kNone;
       if (!alone || producer == kNone || node(producer).stage != node(last).stage) break;
       if (!moves(producer) && !renames(producer)) break;
       chain.push_back(producer);
@@ -119,7 +116,6 @@ class RearrangementFusion {
 
   const Graph& graph_;
   Rewriter rewriter_;
-  const std::set<ValueId> asked_;
   std::set<NodeId> removed_;
 };
 

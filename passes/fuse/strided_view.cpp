@@ -11,6 +11,7 @@
 #include "ops/math/strided.h"
 #include "ops/shape/copy.h"
 #include "ops/shape/cut.h"
+#include "ops/shape/transpose.h"
 
 namespace arbalest {
 namespace {
@@ -120,9 +121,8 @@ class Follower {
   const Shape& shape(ValueId value) const { return graph_.values[size_t(value)].type.shape; }
 
   bool turn(const Node& transpose) {
-    const std::vector<int64_t> permutation = ints_attribute(transpose, "perm");
-    std::vector<Factors> turned(axes_.rbegin(), axes_.rend());
-    for (size_t i = 0; i < permutation.size(); ++i) turned[i] = axes_[size_t(permutation[i])];
+    std::vector<Factors> turned;
+    for (const int64_t axis : permutation_of(transpose, axes_.size())) turned.push_back(axes_[size_t(axis)]);
     axes_ = std::move(turned);
     return true;
   }

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <set>
 
+#include "ops/shape/transpose.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -11,15 +11,6 @@ namespace arbalest {
 namespace {
 
 using Axes = std::vector<int64_t>;
-
-Axes permutation(const Node& node, size_t rank) {
-  Axes axes = ints_attribute(node, "perm");
-  if (axes.empty()) {
-    axes.resize(rank);
-    std::iota(axes.rbegin(), axes.rend(), int64_t{0});
-  }
-  return axes;
-}
 
 bool begins_with(const Shape& shape, const Shape& first) {
   return shape.size() >= first.size() && std::equal(first.begin(), first.end(), shape.begin());
@@ -36,8 +27,7 @@ struct Chain {
 
 class TransposeFusion {
  public:
-  TransposeFusion(Graph& graph, const std::vector<ValueId>& asked)
-      : rewriter_(graph), asked_(asked.begin(), asked.end()) {}
+  TransposeFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
     for (NodeId n = 0; n < rewriter_.count(); ++n) {
@@ -73,14 +63,13 @@ class TransposeFusion {
     Axes axes(rank);
     std::iota(axes.begin(), axes.end(), int64_t{0});
     std::swap(axes[rank - 1], axes[rank - 2]);
-    if (permutation(node(transpose), rank) != axes) return false;
+    if (permutation_of(node(transpose), rank) != axes) return false;
     const char* flag = operand == 0 ? "transA" : "transB";
     const bool already = !matrices && int_attribute(node(id), flag) != 0;
     if (matrices) rewriter_.set_op(id, "arbalest.BatchMatMul");
     rewriter_.set_input(id, operand, x);
     rewriter_.attributes(id).set(flag, int64_t{!already});
-    const ValueId turned = node(transpose).outputs[0];
-    if (rewriter_.readers(turned).empty() && !asked_.contains(turned)) rewriter_.remove(transpose);
+    rewriter_.remove_unread(transpose, node(transpose).outputs[0]);
     return true;
   }
 
@@ -112,16 +101,11 @@ class TransposeFusion {
     return !gemm || rewriter_.input(id, 2) == kNone || is_for_all_rows(rewriter_.input(id, 2), rank, axes);
   }
 
-  static bool reshapes(const Node& node) {
-    return node.op->domain.empty() && (node.op->name == "Reshape" || node.op->name == "Flatten" ||
-                                       node.op->name == "Squeeze" || node.op->name == "Unsqueeze");
-  }
-
   // The chain from a transposition to the next one; none if there is no such chain.
   std::optional<Chain> chain_from(NodeId first) const {
     if (!row_major(first)) return std::nullopt;
     const ValueId x = node(first).inputs[0];
-    Axes axes = permutation(node(first), shape(x).size());
+    Axes axes = permutation_of(node(first), shape(x).size());
     while (!axes.empty() && axes.back() == int64_t(axes.size()) - 1) axes.pop_back();
     if (axes.empty()) return std::nullopt;
     Chain chain{axes, Shape(shape(x).begin(), shape(x).begin() + int64_t(axes.size())), {}, {}};
@@ -131,12 +115,12 @@ class TransposeFusion {
     ValueId value = node(first).outputs[0];
     for (;;) {
       const NodeId id = rewriter_.only_reader(value);
-      if (id == kNone || asked_.contains(value)) return std::nullopt;
+      if (id == kNone) return std::nullopt;
       if (rewriter_.is(id, "Transpose")) {
         chain.last = id;
         return flat || !row_major(id) ? std::nullopt : std::optional(chain);
       }
-      if (reshapes(node(id))) {
+      if (rewriter_.reshapes(id)) {
         const Shape& made = shape(node(id).outputs[0]);
         const bool together = begins_with(made, {count});
         if (!together && !begins_with(made, chain.after)) return std::nullopt;
@@ -158,12 +142,12 @@ class TransposeFusion {
     std::vector<ValueId> inputs = node(reader).inputs;
     std::replace(inputs.begin(), inputs.end(), y, x);
     rewriter_.set_inputs(reader, std::move(inputs));
-    if (!asked_.contains(y)) rewriter_.remove(first);
+    rewriter_.remove(first);
     for (const NodeId id : chain->rows) {
-      if (reshapes(node(id))) put_rows_back(id, *chain);
+      if (rewriter_.reshapes(id)) put_rows_back(id, *chain);
       rewriter_.infer(id);
     }
-    Axes axes = permutation(node(chain->last), shape(node(chain->last).inputs[0]).size());
+    Axes axes = permutation_of(node(chain->last), shape(node(chain->last).inputs[0]).size());
     for (int64_t& axis : axes) {
       if (axis < int64_t(chain->moved.size())) axis = chain->moved[size_t(axis)];
     }
@@ -174,7 +158,7 @@ class TransposeFusion {
     }
     const ValueId rows = node(chain->last).inputs[0], result = node(chain->last).outputs[0];
     rewriter_.replace_reads(result, rows);
-    if (rewriter_.readers(result).empty() && !asked_.contains(result)) return rewriter_.remove(chain->last);
+    if (rewriter_.remove_unread(chain->last, result)) return;
     rewriter_.become(chain->last, "Identity", {rows}, {result}, {});
   }
 
@@ -186,7 +170,6 @@ class TransposeFusion {
   }
 
   Rewriter rewriter_;
-  const std::set<ValueId> asked_;
 };
 
 }  // namespace

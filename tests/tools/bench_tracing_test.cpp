@@ -21,12 +21,12 @@ TEST_CASE("each round runs all three ways, and begins with another one") {
     RunStarted started;
     started.samples_per_epoch = 100;
     started.iterations_per_epoch = 10;
-    observer.started(started);
+    observer.on(started);
     RunProgress progress;
     for (int i = 1; !stop.stop_requested(); ++i) {
       progress.iteration = i * 10;
       progress.seconds = i * (order.back() == Tracing::None ? 1.0 : 1.25);
-      observer.progress(progress);
+      observer.on(progress);
     }
   };
   std::vector<TracingRound> rounds;

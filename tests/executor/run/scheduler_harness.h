@@ -2,7 +2,6 @@
 #pragma once
 // Real plans bound to devices, with host functions of the test's own.
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -72,8 +71,7 @@ struct Harness {
 
   std::string run(SchedulerOptions options = {}) {
     Scheduler scheduler(*binding, host, std::move(options));
-    const std::atomic<bool> interrupted{false};
-    return message_of([&] { scheduler.run(interrupted); });
+    return message_of([&] { scheduler.run(); });
   }
 
   std::vector<std::byte> weights() const {

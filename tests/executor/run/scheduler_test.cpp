@@ -42,9 +42,8 @@ TEST_CASE("an error tells the iteration of the run, and one about the whole trai
     SchedulerOptions options;
     options.first_iteration = 1000;
     Scheduler scheduler(*harness.binding, harness.host, options);
-    const std::atomic<bool> interrupted{false};
     try {
-      scheduler.run(interrupted);
+      scheduler.run();
     } catch (const TaskError& task_error) {
       return std::pair(std::string(task_error.what()), task_error.iteration);
     }
@@ -167,8 +166,7 @@ TEST_CASE("a host task may stop the run: all learners end after the same iterati
   };
   Scheduler made(*harness.binding, harness.host, {});
   scheduler = &made;
-  const std::atomic<bool> interrupted{false};
-  made.run(interrupted);
+  made.run();
   CHECK(made.iterations() > 5);
   CHECK(made.iterations() < 5000 * 3);
   // Each has summed as many batches of 8.

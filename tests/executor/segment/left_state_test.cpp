@@ -55,7 +55,7 @@ std::vector<double> from_left(const Setting& setting, const std::vector<int64_t>
           with_learners(left.run, size_t(setting.devices), size_t(setting.learners), strategy, strategy));
       CHECK(segment.left().run.averages.size() == left.run.averages.size());  // before it runs as well
     }
-    segment.run(std::atomic<bool>(false), nullptr);
+    segment.run({}, nullptr);
     model = segment.model();
     left = segment.left();
     CHECK(left.next.iteration == segment.cursor().iteration);

@@ -255,6 +255,7 @@ TEST_CASE("a checkpoint that says what cannot be is refused, or trains on") {
   const Written written;
   CheckpointFile file = read_checkpoint(written.before);
   const Json state = to_json(file.checkpoint);
+  CHECK(to_json(checkpoint_from_json(state)) == state);
   size_t leaves = 0, tried = 0, ended = 0;
   Json counted = state;
   for_leaves(counted["segment"], [&](Json&) { ++leaves; });

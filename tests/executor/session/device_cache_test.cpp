@@ -240,10 +240,10 @@ TEST_CASE("device cache: a segment that follows takes the samples as they are") 
     prepared.request.iterations = 12;
     Segment first(prepared, options, {}, monitor);
     first.start_from(initial_values(prepared, options));
-    first.run(std::atomic<bool>(false), nullptr);
+    first.run({}, nullptr);
     Segment second(prepared, options, first.cursor(), monitor);
     second.start_from(first.state());
-    second.run(std::atomic<bool>(false), nullptr);
+    second.run({}, nullptr);
     return second.model().weights;
   };
   CHECK(weights(cached(tiny(without_validation()))) == weights(tiny(without_validation())));
@@ -293,7 +293,7 @@ TEST_CASE("device cache: a read that takes too long ends the run") {
   Monitor monitor(prepared.program, options.rules, story);
   Segment segment(prepared, options, {}, monitor);
   segment.start_from(initial_values(prepared, options));
-  const std::string error = message_of([&] { segment.run(std::atomic<bool>(false), nullptr); });
+  const std::string error = message_of([&] { segment.run({}, nullptr); });
   CHECK(contains(error, "reading has not ended for 0.3 s"));
 }
 

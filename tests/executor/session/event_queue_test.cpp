@@ -79,15 +79,15 @@ std::vector<std::string> told_of(const Calls&... calls) {
 using Lines = std::vector<std::string>;
 
 auto end_of(int64_t number, bool validates = true) {
-  return [=](EventQueue& queue) { queue.epoch(epoch(number, validates)); };
+  return [=](EventQueue& queue) { queue.on(epoch(number, validates)); };
 }
 
 auto validated(int64_t number) {
-  return [=](EventQueue& queue) { queue.validation(validation(number)); };
+  return [=](EventQueue& queue) { queue.on(validation(number)); };
 }
 
 void finish(EventQueue& queue) {
-  queue.finished({});
+  queue.on(RunFinished{});
 }
 
 }  // namespace
@@ -97,15 +97,15 @@ TEST_CASE("a slow observer holds up nobody, misses reports alone, and learns of 
   Teller teller(gate.get_future().share());
   constexpr int64_t kReports = 1000, kMost = 16;
   EventQueue queue(teller, kMost);
-  queue.started({});
+  queue.on(RunStarted{});
   const auto began = std::chrono::steady_clock::now();
   for (int64_t i = 1; i <= kReports; ++i) {
-    queue.progress(progress(i));
-    if (i % 250 == 0) queue.checkpoint({"saved " + std::to_string(i), 0, 0, 0, 0});
+    queue.on(progress(i));
+    if (i % 250 == 0) queue.on(CheckpointSaved{"saved " + std::to_string(i), 0, 0, 0, 0});
   }
-  queue.epoch(epoch(1, true));
-  queue.validation(validation(1));
-  queue.finished({});
+  queue.on(epoch(1, true));
+  queue.on(validation(1));
+  queue.on(RunFinished{});
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));  // and it is not released yet
   CHECK(teller.told.empty());
   gate.set_value();
@@ -131,7 +131,7 @@ TEST_CASE("an observer that keeps up misses nothing") {
   Teller teller;
   EventQueue queue(teller, 4);
   for (int64_t i = 1; i <= 50; ++i) {
-    queue.progress(progress(i));
+    queue.on(progress(i));
     queue.drain();
   }
   CHECK(teller.told.size() == 50);
@@ -148,11 +148,11 @@ TEST_CASE("lines of epochs come in the order of epochs, training before validati
         Lines{"E1", "E2", "V2", "E3", "E4", "V4", "end"});
   // A validation that never comes holds up nothing at the end, and one that was not announced is passed on at once.
   CHECK(told_of(end_of(1), end_of(2), finish) == Lines{"E1", "E2", "end"});
-  CHECK(told_of(end_of(1), end_of(2), [](EventQueue& queue) { queue.failed({}); }) == Lines{"E1", "E2", "failed"});
+  CHECK(told_of(end_of(1), end_of(2), [](EventQueue& queue) { queue.on(RunFailed{}); }) == Lines{"E1", "E2", "failed"});
   CHECK(told_of(end_of(1, false), validated(1), end_of(2, false), finish) == Lines{"E1", "V1", "E2", "end"});
   // Reports are not held back.
   CHECK(told_of(
-            end_of(1), [](EventQueue& queue) { queue.progress(progress(7)); }, end_of(2), validated(1), finish) ==
+            end_of(1), [](EventQueue& queue) { queue.on(progress(7)); }, end_of(2), validated(1), finish) ==
         Lines{"E1", "p7", "V1", "E2", "end"});
 }
 
@@ -168,9 +168,9 @@ TEST_CASE("what an observer throws is thrown once, and it is called no more") {
   };
   Throwing observer;
   EventQueue queue(observer);
-  queue.progress(progress(1));
-  queue.progress(progress(2));
-  queue.finished({});
+  queue.on(progress(1));
+  queue.on(progress(2));
+  queue.on(RunFinished{});
   CHECK_THROWS_WITH(queue.drain(), "no paper");
   CHECK(observer.calls == 1);
 }
@@ -188,14 +188,14 @@ TEST_CASE("an observer that throws leaves the others their events, and what it t
   Teller between;
   Observers observers({&first, &between, &last});
   EventQueue queue(observers);
-  queue.progress(progress(1));
-  queue.progress(progress(2));
-  queue.finished({});
+  queue.on(progress(1));
+  queue.on(progress(2));
+  queue.on(RunFinished{});
   CHECK_THROWS_WITH(queue.drain(), "no paper");
   CHECK(between.told == std::vector<std::string>{"p1", "p2", "end"});
   CHECK(first.calls == 1);
   CHECK(last.calls == 1);
-  CHECK_NOTHROW(observers.failed({}));  // the exception is thrown only once
+  CHECK_NOTHROW(observers.on(RunFailed{}));  // the exception is thrown only once
 }
 
 }  // namespace event_queue_test

@@ -5,7 +5,6 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -187,7 +186,7 @@ TEST_CASE("where the number of learners changes the moving average goes on") {
   alone.request.iterations = 5;
   Segment first(alone, options, {}, monitor);
   first.start_from(initial_values(alone, options));
-  first.run(std::atomic<bool>(false), nullptr);
+  first.run({}, nullptr);
   const MovingAverage before = first.state().moving_average;
   CHECK(before.updates == 5);
 
@@ -198,7 +197,7 @@ TEST_CASE("where the number of learners changes the moving average goes on") {
   REQUIRE(sma.name == "sma");
   Segment second(both, options, {.epoch = 1}, monitor);
   second.start_from(with_learners(first.state(), 1, 2, none, sma));
-  second.run(std::atomic<bool>(false), nullptr);
+  second.run({}, nullptr);
   const RunState after = second.state();
   CHECK(after.moving_average.updates == 6);
   const std::vector<float> e = floats_of(before.weights), z = floats_of(after.averages.at(0).now),

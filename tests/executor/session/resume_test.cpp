@@ -93,12 +93,12 @@ Ended trained(const Case& of, const std::vector<int64_t>& rests) {
     }
     monitor.begin();
     if (part < rests.size()) {
-      segment.run(std::atomic<bool>(false), nullptr, rest);
+      segment.run({}, nullptr, rest);
       REQUIRE(snapshot);
       CHECK(snapshot->at.iterations == rests[part]);
       continue;
     }
-    segment.run(std::atomic<bool>(false), nullptr);
+    segment.run({}, nullptr);
     end.state = segment.state();
     end.model = segment.model();
     end.iterations = segment.iterations();

@@ -51,7 +51,7 @@ std::vector<double> in_segments(const Setting& setting, const std::vector<int64_
     Segment segment(prepared, options, from, monitor);
     if (state.learners.empty()) segment.start_from(initial_values(prepared, options));
     if (!state.learners.empty()) segment.start_from(state);
-    segment.run(std::atomic<bool>(false), nullptr);
+    segment.run({}, nullptr);
     REQUIRE(segment.complete());
     from = segment.cursor();
     model = segment.model();
@@ -139,7 +139,7 @@ TEST_CASE("a plan that ends within an epoch leaves the rest of its batches to th
   prepared.request.iterations = 5;
   Segment segment(prepared, options, {}, monitor);
   segment.start_from(initial_values(prepared, options));
-  segment.run(std::atomic<bool>(false), nullptr);
+  segment.run({}, nullptr);
   const Cursor cursor = segment.cursor();  // the fifth iteration's batches made no update yet
   CHECK(cursor.epoch == 0);
   CHECK(cursor.batch == 4 * 2);

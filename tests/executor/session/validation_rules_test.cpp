@@ -80,7 +80,7 @@ Finished finished(Graph graph, SessionOptions options) {
   Segment segment(prepared, options, {}, monitor, {.on_validated = validated});
   segment.start_from(initial_values(prepared, options));
   monitor.begin();
-  segment.run(std::atomic<bool>(false), nullptr);
+  segment.run({}, nullptr);
   end.state = segment.state();
   end.shared = segment.model();
   return end;

@@ -311,8 +311,7 @@ TraceFile sleep_through(const Plan& plan) {
   SchedulerOptions options;
   options.threads = 4;
   options.trace = &recorder;
-  const std::atomic<bool> interrupted{false};
-  Scheduler(binding, std::move(host), options).run(interrupted);
+  Scheduler(binding, std::move(host), options).run();
   return recorder.collect();
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "graph/attributes.h"
 #include "graph/types.h"
 
@@ -22,7 +23,6 @@ class OpRegistry;
 
 using NodeId = int32_t;
 using ValueId = int32_t;
-inline constexpr int32_t kNone = -1;
 
 // How a parameter or a state gets its first content. Random kinds are keyed by the run's seed and the value's name, so
 // they do not depend on the order of creation. `data` is in logical row-major order.

@@ -30,7 +30,7 @@ int64_t activation_bytes(const Plan& plan) {
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const BufferId buffer = learner.placement.of[v].buffer;
     const bool packed = graph.values[size_t(storage[v].base)].role == Role::Activation && buffer != kNone;
-    if (packed) return plan.arenas[size_t(plan.buffers[size_t(buffer)].arena)].bytes;
+    if (packed) return plan.arenas[plan.buffers[buffer].arena].bytes;
   }
   return 0;
 }
@@ -68,7 +68,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
        (has_gradients ? "activations " : "activations and gradients ") + of_learners}};
   int64_t samples = 0, validation = 0;
   for (const SamplesOnDevice& kept : plan.handles.samples) {
-    if (kept.device == device) samples += plan.arenas[size_t(kept.arena)].bytes;
+    if (kept.device == device) samples += plan.arenas[kept.arena].bytes;
   }
   std::map<ArenaId, bool> seen;
   for (const LoopPlan& loop : plan.handles.loops) {
@@ -76,8 +76,8 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
     for (const Replica& replica : loop.replicas) {
       for (const Operand& operand : replica.placement.of) {
         if (replica.device != device || operand.buffer == kNone) continue;
-        const ArenaId arena = plan.buffers[size_t(operand.buffer)].arena;
-        if (!std::exchange(seen[arena], true)) validation += plan.arenas[size_t(arena)].bytes;
+        const ArenaId arena = plan.buffers[operand.buffer].arena;
+        if (!std::exchange(seen[arena], true)) validation += plan.arenas[arena].bytes;
       }
     }
   }

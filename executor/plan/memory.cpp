@@ -98,7 +98,7 @@ bool can_run_aside(const Graph& graph, const Node& node) {
 }
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {
-  Arena& home = plan.arenas[size_t(arena)];
+  Arena& home = plan.arenas[arena];
   Buffer buffer;
   buffer.name = std::move(name);
   buffer.arena = arena;
@@ -109,8 +109,7 @@ BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, 
   buffer.clock = slots > 1 ? clock : kNone;
   const char* what = buffer.name.c_str();
   home.bytes = memory_sum(buffer.offset, memory_of(buffer.stride, slots, what), what);
-  plan.buffers.push_back(std::move(buffer));
-  return BufferId(plan.buffers.size() - 1);
+  return plan.buffers.push_back(std::move(buffer));
 }
 
 BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {

@@ -56,8 +56,7 @@ void MemoryPlacement::put_batch(BufferId slots, const BatchLayout& layout) {
 }
 
 ArenaId MemoryPlacement::add_arena(const char* what, int32_t device) {
-  plan_.arenas.push_back({fmt::format("{}/{}", prefix_, what), device, Arena::Memory::Device, 0});
-  return ArenaId(plan_.arenas.size() - 1);
+  return plan_.arenas.push_back({fmt::format("{}/{}", prefix_, what), device, Arena::Memory::Device, 0});
 }
 
 void MemoryPlacement::find_lifetimes() {
@@ -127,9 +126,9 @@ std::vector<size_t> MemoryPlacement::place_state(ArenaId state) {
 Operand MemoryPlacement::add_packed(const std::string& name, size_t index, ArenaId activations,
                                     const Packing& packing) {
   const Lifetime& life = lifetimes_[index];
-  plan_.buffers.push_back({prefix_ + "/" + name, activations, packing.offsets[index], life.bytes, aligned(life.bytes),
-                           1, kNone, life.first, life.last});
-  return {BufferId(plan_.buffers.size() - 1), 0, 0};
+  const BufferId buffer = plan_.buffers.push_back({prefix_ + "/" + name, activations, packing.offsets[index],
+                                                   life.bytes, aligned(life.bytes), 1, kNone, life.first, life.last});
+  return {buffer, 0, 0};
 }
 
 Placement MemoryPlacement::place(int32_t device) {
@@ -140,7 +139,7 @@ Placement MemoryPlacement::place(int32_t device) {
   const Packing packing = pack(lifetimes_);
   Placement placement;
   placement.activations = add_arena("activations", device);
-  plan_.arenas[size_t(placement.activations)].bytes = packing.bytes;
+  plan_.arenas[placement.activations].bytes = packing.bytes;
   std::vector<Operand> parts;  // of gradients
   for (size_t i = 0; i < updates_.size(); ++i) {
     const UpdatePart& part = updates_[i];

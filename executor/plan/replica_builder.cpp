@@ -36,7 +36,7 @@ SamplesOnDevice& ReplicaBuilder::samples() {
   const std::string name = in_.device_name(device) + (validation ? "/validation samples" : "/training samples");
   if (here == all.end()) {
     const ArenaId arena = builder_.add_arena(name, device, Arena::Memory::Device);
-    builder_.plan.arenas[size_t(arena)].kept = true;
+    builder_.plan.arenas[arena].kept = true;
     here = all.insert(all.end(), {validation, device, arena, std::vector<BufferId>(loop_.fields.size(), kNone)});
   }
   const int64_t count = validation ? in_.request.validation_samples : in_.request.training_samples;
@@ -60,7 +60,7 @@ void ReplicaBuilder::add_taking(BufferId from, const std::string& name) {
     if (loop_.fields[field] == kNone) continue;
     const int64_t bytes = loop_.graph.values[size_t(loop_.fields[field])].type.bytes() / loop_.batch;  // of a sample
     const BufferId all = samples.fields[field];
-    const int64_t count = builder_.plan.buffers[size_t(all)].bytes / bytes;
+    const int64_t count = builder_.plan.buffers[all].bytes / bytes;
     inputs.push_back({{all, 0, 0}, {DataType::Uint8, {count, bytes}}});
     outputs.push_back({{replica.slots, layout_.offsets[field], 0}, {DataType::Uint8, {loop_.batch, bytes}}});
   }

@@ -173,7 +173,7 @@ std::optional<NotFinite> first_not_finite(const Binding& binding, int64_t tick) 
   for (size_t part = 0; part < parts; ++part) {
     for (size_t j = 0; j < learners.size(); ++j) {
       if (part >= learners[j].step.size()) continue;
-      const BoundTask& task = binding.tasks()[size_t(learners[j].step[part])];
+      const BoundTask& task = binding.tasks()[learners[j].step[part]];
       if (task.variants.empty()) continue;
       for (const BoundLaunch& launch : task.variants[task.variant_of(tick)].launches) {
         const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];

@@ -184,7 +184,7 @@ LearnerState SegmentState::learner(const Replica& replica, int64_t iterations) c
 
 AverageState SegmentState::average(size_t device, int64_t averagings) const {
   const Operand models{plan_.handles.averages[device], 0, 0};
-  const int64_t bytes = plan_.buffers[size_t(models.buffer)].bytes;
+  const int64_t bytes = plan_.buffers[models.buffer].bytes;
   return {binding_.get(models, averagings, bytes), binding_.get(models, averagings + 1, bytes)};
 }
 
@@ -210,7 +210,7 @@ MovingAverage SegmentState::moving_average() const {
   const MovingAverageBuffers& from = plan_.handles.moving_averages.front();
   MovingAverage average;
   average.decay = prepared_.program.ema;
-  average.weights = binding_.get({from.weights, 0, 0}, 0, plan_.buffers[size_t(from.weights)].bytes);
+  average.weights = binding_.get({from.weights, 0, 0}, 0, plan_.buffers[from.weights].bytes);
   MovingAverageProgress progress;
   std::memcpy(&progress, binding_.get({from.progress, 0, 0}, 0, sizeof progress).data(), sizeof progress);
   average.updates = progress.updates;
@@ -253,7 +253,7 @@ ModelState SegmentState::validated_model() const {
   const auto kept = [&](BufferId buffer) {
     if (buffer == kNone) return std::vector<std::byte>();
     const std::byte* from = binding_.address(buffer, 0);
-    return std::vector<std::byte>(from, from + plan_.buffers[size_t(buffer)].bytes);
+    return std::vector<std::byte>(from, from + plan_.buffers[buffer].bytes);
   };
   return {kept(plan_.handles.kept_weights), kept(plan_.handles.kept_statistics), frozen_};
 }

@@ -82,7 +82,7 @@ int64_t live_at_once(const Plan& plan) {
     for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o) {
       const BufferId buffer = plan.operands[size_t(launch.first_operand + o)].buffer;
       if (buffer == kNone) continue;
-      if (!contains(plan.arenas[size_t(plan.buffers[size_t(buffer)].arena)].name, "/activations")) continue;
+      if (!contains(plan.arenas[plan.buffers[buffer].arena].name, "/activations")) continue;
       lives.try_emplace(buffer, i, i).first->second.second = i;
     }
   }
@@ -90,7 +90,7 @@ int64_t live_at_once(const Plan& plan) {
   for (int32_t i = 0; i < step->launches; ++i) {
     int64_t live = 0;
     for (const auto& [buffer, life] : lives) {
-      if (life.first <= i && i <= life.second) live += aligned(plan.buffers[size_t(buffer)].bytes);
+      if (life.first <= i && i <= life.second) live += aligned(plan.buffers[buffer].bytes);
     }
     most = std::max(most, live);
   }

@@ -121,7 +121,7 @@ struct Step {
     return {};
   }
   bool transient(const Operand& operand) const {
-    const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
+    const Arena& arena = plan.arenas[plan.buffers[operand.buffer].arena];
     return contains(arena.name, "/activations");
   }
 };
@@ -317,7 +317,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
     const size_t arenas = plan.arenas.size();
     const ArenaId activations = plan.launches[first].gaps;
     REQUIRE(activations != kNone);
-    const int64_t all = plan.arenas[size_t(activations)].bytes;
+    const int64_t all = plan.arenas[activations].bytes;
     std::vector<int64_t> bytes(plan.launches.size(), 0);
     for (int64_t& each : bytes) {
       if (random() % 2) each = std::uniform_int_distribution<int64_t>(1, round % 2 ? all / 16 : all / 4)(random);
@@ -336,7 +336,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
         const Workspace& place = places[i];
         REQUIRE((place.arena == kNone) == (bytes[i] == 0));
         if (bytes[i] == 0) continue;
-        const Arena& arena = plan.arenas[size_t(place.arena)];
+        const Arena& arena = plan.arenas[place.arena];
         const Range mine{place.offset, place.offset + bytes[i]};
         REQUIRE(place.offset % 256 == 0);
         REQUIRE(mine.end <= arena.bytes);
@@ -457,7 +457,7 @@ TEST_CASE("values of a step that are needed at the same node share memory only w
           known->last = i;
           continue;
         }
-        const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
+        const int64_t begin = step.plan.buffers[operand.buffer].offset + operand.offset;
         lives.push_back({value, {begin, begin + step.plan.graphs[0].values[size_t(value)].type.bytes()}, i, i});
       }
     }
@@ -566,11 +566,11 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
         if (value == kNone || !step.transient(step.operand(i, int32_t(input)))) continue;
         const auto bytes_of = [&](ValueId v) { return step.plan.graphs[0].values[size_t(v)].type.bytes(); };
         const auto range_of = [&](const Operand& operand, ValueId v) {
-          const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
+          const int64_t begin = step.plan.buffers[operand.buffer].offset + operand.offset;
           return Range{begin, begin + bytes_of(v)};
         };
         const Range read = range_of(step.operand(i, int32_t(input)), value);
-        const Buffer& buffer = step.plan.buffers[size_t(step.operand(i, int32_t(input)).buffer)];
+        const Buffer& buffer = step.plan.buffers[step.operand(i, int32_t(input)).buffer];
         const int32_t until = std::min(i + linger_of(buffer.bytes) + 1, step.task->launches);
         for (int32_t later = i + 1; later < until; ++later) {
           const auto& outputs = step.node(later).outputs;

@@ -135,7 +135,7 @@ TEST_CASE("parts of an update hold each parameter once, and none that is read af
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const auto arena_of = [&](const char* value) {
     const Operand& operand = placement.of[size_t(loop.graph.find_value(value))];
-    return plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)].name;
+    return plan.arenas[plan.buffers[operand.buffer].arena].name;
   };
   CHECK(cut.updates[0].padded);
   CHECK(contains(arena_of("logits.bias.gradient"), "/state"));
@@ -284,7 +284,7 @@ TEST_CASE("between devices what the last bucket of gradients lacks is updated wh
     };
     // Bytes of the gradients that a task's first node with such a name reads.
     const auto gradients = [&](TaskId id, const char* op, size_t operand) {
-      const Task& of = plan.tasks[size_t(id)];
+      const Task& of = plan.tasks[id];
       for (int32_t i = of.first_launch; i < of.first_launch + of.launches; ++i) {
         const Launch& launch = plan.launches[size_t(i)];
         const Graph& graph = plan.graphs[size_t(launch.program)];

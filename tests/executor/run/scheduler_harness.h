@@ -55,16 +55,16 @@ struct Harness {
     binding = std::make_unique<Binding>(plan, std::move(calls), std::move(devices), nullptr, bind);
     set_weights(options.numerics.seed);
     host.resize(plan.tasks.size());
-    for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
+    for (const TaskId id : plan.tasks.ids()) {
       if (!plan.on_host(id)) continue;
-      host[size_t(id)] = [](int64_t) {};
-      if (plan.tasks[size_t(id)].kind == Task::Kind::Fill) host[size_t(id)] = fill(plan.tasks[size_t(id)]);
+      host[id] = [](int64_t) {};
+      if (plan.tasks[id].kind == Task::Kind::Fill) host[id] = fill(plan.tasks[id]);
     }
   }
 
   TaskId task(std::string_view name) const {
-    for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
-      if (plan.tasks[size_t(id)].name == name) return id;
+    for (const TaskId id : plan.tasks.ids()) {
+      if (plan.tasks[id].name == name) return id;
     }
     FAIL("no task ", std::string(name));
     return kNone;

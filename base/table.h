@@ -38,8 +38,12 @@ class Id {
 
   friend constexpr auto operator<=>(Id, Id) = default;
   constexpr Id& operator++() { return ++number_, *this; }
+  constexpr Id& operator--() { return --number_, *this; }
+  constexpr Id operator--(int) { return std::exchange(*this, Id(number_ - 1)); }
   constexpr Id& operator+=(int32_t places) { return number_ += places, *this; }
   friend constexpr Id operator+(Id id, int32_t places) { return id += places; }
+  friend constexpr Id operator-(Id id, int32_t places) { return id += -places; }
+  friend constexpr int32_t operator-(Id a, Id b) { return a.number_ - b.number_; }
 
   // As the number, for nlohmann::json.
   template <class Json>
@@ -76,9 +80,9 @@ class Table : private std::vector<T> {
   using Entries = std::vector<T>;
 
  public:
-  using typename Entries::const_iterator;
-  using typename Entries::iterator;
-  using typename Entries::value_type;
+  using Entries::assign, Entries::back, Entries::begin, Entries::clear, Entries::data, Entries::empty, Entries::end;
+  using Entries::erase, Entries::front, Entries::insert, Entries::reserve, Entries::resize, Entries::size;
+  using typename Entries::const_iterator, typename Entries::iterator, typename Entries::value_type;
 
   using Entries::Entries;
   Table() = default;
@@ -86,6 +90,7 @@ class Table : private std::vector<T> {
 
   typename Entries::reference operator[](Key id) { return Entries::operator[](size_t(id)); }
   typename Entries::const_reference operator[](Key id) const { return Entries::operator[](size_t(id)); }
+  typename Entries::const_reference at(Key id) const { return Entries::at(size_t(id)); }  // checked in every build
 
   Key push_back(T entry) {
     Entries::push_back(std::move(entry));
@@ -102,19 +107,6 @@ class Table : private std::vector<T> {
   Key id_of(const_iterator entry) const { return Key(entry - begin()); }
   bool contains(Key id) const { return id >= Key(0) && id < end_id(); }
 
-  using Entries::assign;
-  using Entries::back;
-  using Entries::begin;
-  using Entries::clear;
-  using Entries::data;
-  using Entries::empty;
-  using Entries::end;
-  using Entries::erase;
-  using Entries::front;
-  using Entries::insert;
-  using Entries::reserve;
-  using Entries::resize;
-  using Entries::size;
   friend bool operator==(const Table&, const Table&) = default;
 };
 

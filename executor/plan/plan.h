@@ -169,7 +169,7 @@ inline bool has_work(int64_t instance, int32_t every) {
 
 // The place of each value of a loop's graph; buffer kNone for values without memory of their own.
 struct Placement {
-  std::vector<Operand> of;      // one a value
+  Table<ValueId, Operand> of;
   ArenaId activations = kNone;  // the arena that is packed by lifetime
 };
 

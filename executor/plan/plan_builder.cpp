@@ -88,14 +88,14 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   }
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
   launch.node = graph.add_node(graph.op(op), name, std::move(values), int(outputs.size()), std::move(attributes));
-  graph.nodes[size_t(launch.node)].name = std::move(name);  // the same for all learners, whose tasks tell them apart
-  graph.nodes[size_t(launch.node)].stage = stage;
+  graph.nodes[launch.node].name = std::move(name);  // the same for all learners, whose tasks tell them apart
+  graph.nodes[launch.node].stage = stage;
   infer(graph, launch.node);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    ValueId& output = graph.nodes[size_t(launch.node)].outputs[i];
+    ValueId& output = graph.nodes[launch.node].outputs[i];
     if (outputs[i].operand.buffer == kNone) output = kNone;
     if (output == kNone) continue;
-    const Value& value = graph.values[size_t(output)];
+    const Value& value = graph.values[output];
     if (!(value.type == outputs[i].type)) {
       throw std::logic_error(fmt::format("{}: output {} is {}, its memory {}", task(id).name, i, to_string(value.type),
                                          to_string(outputs[i].type)));

@@ -43,18 +43,18 @@ std::string place(const Plan& plan, const Operand& operand) {
 
 std::string describe(const Plan& plan, const Launch& launch) {
   const Graph& graph = plan.graphs[size_t(launch.program)];
-  const Node& node = graph.nodes[size_t(launch.node)];
+  const Node& node = graph.nodes[launch.node];
   std::string text = fmt::format("      {:<8} {:<34} {}{}", name_of(node.stage), node.op->qualified_name(),
                                  printable(node.name), launch.aside ? ", aside" : "");
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNone) continue;
-    const Value& value = graph.values[size_t(node.inputs[i])];
+    const Value& value = graph.values[node.inputs[i]];
     text += fmt::format("\n        in   {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand) + i]));
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNone) continue;
-    const Value& value = graph.values[size_t(node.outputs[i])];
+    const Value& value = graph.values[node.outputs[i]];
     text += fmt::format("\n        out  {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand + launch.inputs) + i]));
   }

@@ -18,7 +18,7 @@ namespace arbalest {
 namespace {
 
 TensorType type_of(const Graph& graph, ValueId value) {
-  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type;
+  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[value].type;
 }
 
 std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>& values) {
@@ -243,7 +243,7 @@ void Binding::make_kernels(const BindOptions& options) {
     });
     Queues& queues = queues_of(task->lane);
     queues.run_there([&] {
-      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues, task->lane,
+      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[launch.node], kind, options, queues, task->lane,
                                             std::max(1, int(learners) * options.at_once));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
     });
@@ -391,7 +391,7 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
     const Launch& launch = plan_.launches[size_t(i)];
     BoundLaunch ready;
     ready.kernel = kernels_[size_t(i)].get();
-    ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+    ready.node = &plan_.graphs[size_t(launch.program)].nodes[launch.node];
     ready.launch = i;
     ready.aside = launch.aside;
     const Workspace& workspace = workspaces_[size_t(i)];

@@ -44,7 +44,8 @@ std::vector<Workspace> find_gaps(const Plan& plan, const std::vector<int64_t>& b
 }  // namespace
 
 Lifetime life_of(const Launch& launch, int64_t workspace) {
-  return {workspace, launch.node, launch.node + (launch.aside ? linger_of(workspace) : 0)};
+  const auto node = int32_t(launch.node);
+  return {workspace, node, node + (launch.aside ? linger_of(workspace) : 0)};
 }
 
 std::vector<Workspace> place_workspaces(Plan& plan, const std::vector<int64_t>& bytes) {

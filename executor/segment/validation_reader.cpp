@@ -59,7 +59,7 @@ ValidationReader::Parts ValidationReader::take_apart(int64_t tick, const std::ve
 }
 
 int64_t ValidationReader::columns_of(const LoopMetric& metric) const {
-  return loop_.graph.values[size_t(metric.rows)].type.shape[1];
+  return loop_.graph.values[metric.rows].type.shape[1];
 }
 
 // Batch b of the split is batch b / devices of device b mod devices. What is left out of a batch has no row.

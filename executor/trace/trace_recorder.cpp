@@ -66,7 +66,7 @@ TraceFile TraceRecorder::collect() const {
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];
-    const Node& node = graph.nodes[size_t(launch.node)];
+    const Node& node = graph.nodes[launch.node];
     trace.launches.push_back(node.name);
     trace.operators.push_back(node.op->qualified_name());
   }

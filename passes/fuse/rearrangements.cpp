@@ -16,7 +16,7 @@ class RearrangementFusion {
       : graph_(graph), rewriter_(graph), asked_(asked.begin(), asked.end()) {}
 
   void run() {
-    for (NodeId n = rewriter_.count(); n-- > 0;) {
+    for (NodeId n = rewriter_.ids().last; n-- > 0;) {
       if (!removed_.contains(n) && moves(n)) join(n);
     }
     rewriter_.finish();

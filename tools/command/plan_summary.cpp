@@ -62,7 +62,7 @@ class Summary {
     for (const ClockId clock : plan_.clocks.ids()) {
       std::string how;
       for (const ClockRelation& relation : plan_.relations) {
-        if (relation.coarse != ClockId(clock) || !how.empty()) continue;
+        if (relation.coarse != clock || !how.empty()) continue;
         how = fmt::format(", one for every {} of '{}'", relation.group, printable(plan_.clocks[relation.fine].name));
       }
       const Clock& known = plan_.clocks[clock];
@@ -76,7 +76,7 @@ class Summary {
     std::array<int, 3> counts{};
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan_.launches[size_t(task.first_launch + i)];
-      ++counts[size_t(plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)].stage)];
+      ++counts[size_t(plan_.graphs[size_t(launch.program)].nodes[launch.node].stage)];
     }
     std::vector<std::string> parts;
     for (size_t stage = 0; stage < counts.size(); ++stage) {

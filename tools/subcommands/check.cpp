@@ -126,7 +126,7 @@ int command_check(const CheckOptions& options) {
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
-      const Value& value = prepared.graph.values[size_t(output)];
+      const Value& value = prepared.graph.values[output];
       fmt::print("  {:<24} {:<28} {}\n", printable(value.name), to_string(value.type), node.op->qualified_name());
     }
   }

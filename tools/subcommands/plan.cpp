@@ -27,8 +27,8 @@ using nlohmann::json;
 
 json operand_record(const Plan& plan, const Graph& graph, ValueId value, const Operand& operand) {
   const Buffer& buffer = plan.buffers[operand.buffer];
-  return {{"value", graph.values[size_t(value)].name},
-          {"type", to_string(graph.values[size_t(value)].type)},
+  return {{"value", graph.values[value].name},
+          {"type", to_string(graph.values[value].type)},
           {"arena", plan.arenas[buffer.arena].name},
           {"offset", buffer.offset + operand.offset},
           {"slots", buffer.slots}};
@@ -49,7 +49,7 @@ json full_record(const Plan& plan) {
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan.launches[size_t(task.first_launch + i)];
       const Graph& graph = plan.graphs[size_t(launch.program)];
-      const Node& node = graph.nodes[size_t(launch.node)];
+      const Node& node = graph.nodes[launch.node];
       json entry = {{"name", node.name},
                     {"op", node.op->qualified_name()},
                     {"inputs", json::array()},

@@ -67,7 +67,7 @@ int64_t count_tasks(const Plan& plan, Task::Kind kind) {
 // That tasks run.
 int64_t count_nodes(const Plan& plan, const std::string& op) {
   return std::count_if(plan.launches.begin(), plan.launches.end(), [&](const Launch& launch) {
-    return plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].op->qualified_name() == op;
+    return plan.graphs[size_t(launch.program)].nodes[launch.node].op->qualified_name() == op;
   });
 }
 
@@ -122,7 +122,7 @@ std::vector<int64_t> bucket_bytes(int devices, int learners, double mib) {
     if (!contains(task.name, "gradients")) continue;
     const Launch& launch = plan.launches[size_t(task.first_launch)];
     const Graph& graph = plan.graphs[size_t(launch.program)];
-    found.push_back(graph.values[size_t(graph.nodes[size_t(launch.node)].inputs[0])].type.bytes());
+    found.push_back(graph.values[graph.nodes[launch.node].inputs[0]].type.bytes());
   }
   return found;
 }
@@ -152,7 +152,7 @@ void check_accumulation(const Plan& plan, int64_t accumulate, bool summed_in_buc
     ++parts[task.lane];
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan.launches[size_t(task.first_launch + i)];
-      const Node& node = plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+      const Node& node = plan.graphs[size_t(launch.program)].nodes[launch.node];
       sums[task.lane] += node.op->qualified_name() == "arbalest.Accumulate";
     }
   }

@@ -132,19 +132,19 @@ class Races {
   void add_launch(TaskId id, int32_t index) {
     const Launch& launch = plan_.launches[size_t(index)];
     const Graph& graph = plan_.graphs[size_t(launch.program)];
-    const Node& node = graph.nodes[size_t(launch.node)];
+    const Node& node = graph.nodes[launch.node];
     for (int32_t i = 0; i < launch.inputs + launch.outputs; ++i) {
       const bool writes = i >= launch.inputs;
       const ValueId value = writes ? node.outputs[size_t(i - launch.inputs)] : node.inputs[size_t(i)];
       if (value == kNone || (writes && restarts(graph, value))) continue;
-      add(id, plan_.operands[size_t(launch.first_operand + i)], graph.values[size_t(value)].type.bytes(), writes);
+      add(id, plan_.operands[size_t(launch.first_operand + i)], graph.values[value].type.bytes(), writes);
     }
   }
 
   // SMA's average begins anew with the averaged model: every learner of a device writes that, and then none reads it.
   static bool restarts(const Graph& graph, ValueId value) {
     return std::any_of(graph.carries.begin(), graph.carries.end(), [&](const auto& carry) {
-      return carry.next == value && graph.values[size_t(carry.current)].name == "average";
+      return carry.next == value && graph.values[carry.current].name == "average";
     });
   }
 

@@ -143,9 +143,9 @@ TEST_CASE("a source that takes long is planned in parts, each with the slot's ed
     CHECK(task.parts == (contains(task.name, "validation") ? 1 : 4));
     int feeds = 0, freed = 0;
     for (const Edge& edge : plan.edges) {
-      const bool feeds_copy = edge.from == TaskId(t) && plan.tasks[edge.to].kind == Task::Kind::CopyIn;
+      const bool feeds_copy = edge.from == t && plan.tasks[edge.to].kind == Task::Kind::CopyIn;
       feeds += feeds_copy && edge.distance == 0 && edge.why == Edge::Why::Data;
-      freed += edge.to == TaskId(t) && edge.why == Edge::Why::Reuse && edge.distance == 3;
+      freed += edge.to == t && edge.why == Edge::Why::Reuse && edge.distance == 3;
     }
     CHECK(feeds == 1);
     CHECK(freed == 1);

@@ -78,9 +78,9 @@ struct Harness {
 
   std::vector<std::byte> weights() const {
     const Loop& loop = prepared.program.training();
-    const Value& value = loop.graph.values[size_t(loop.arenas.weights)];
+    const Value& value = loop.graph.values[loop.arenas.weights];
     const Replica& learner = plan.handles.find(LoopRole::Train)->replicas.front();
-    return binding->get(learner.placement.of[size_t(loop.arenas.weights)], 0, value.type.bytes());
+    return binding->get(learner.placement.of[loop.arenas.weights], 0, value.type.bytes());
   }
 
  private:
@@ -89,7 +89,7 @@ struct Harness {
     for (const ValueId v : {loop.arenas.weights, loop.graph.find_value("loss.seed")}) {
       const auto content = initial_content(loop.graph, v, seed);
       for (const Replica& learner : plan.handles.find(LoopRole::Train)->replicas) {
-        binding->put(learner.placement.of[size_t(v)], 0, content);
+        binding->put(learner.placement.of[v], 0, content);
       }
     }
   }

@@ -76,7 +76,7 @@ TEST_CASE("an error in a kernel names the node and its operator as well") {
     });
   };
   Graph& step = prepared.program.training().graph;
-  step.nodes[size_t(step.find_node("h"))].op = &faulty;
+  step.nodes[step.find_node("h")].op = &faulty;
   Harness harness(std::move(prepared), options);
   const std::string message = harness.run();
   INFO(message);
@@ -174,7 +174,7 @@ TEST_CASE("a host task may stop the run: all learners end after the same iterati
   // Each has summed as many batches of 8.
   for (int learner = 0; learner < 4; ++learner) {
     const Replica& replica = harness.plan.handles.loops.front().replicas[size_t(learner)];
-    const Operand tally = replica.placement.of[size_t(harness.prepared.program.training().arenas.tally)];
+    const Operand tally = replica.placement.of[harness.prepared.program.training().arenas.tally];
     double samples = 0;
     harness.binding->device(replica.device)
         .download(&samples, harness.binding->address(tally.buffer, 0) + tally.offset, sizeof samples);

@@ -34,7 +34,7 @@ TEST_CASE("every learner's nodes take what the first learner's were timed to tak
     CHECK(node.ns > 0);
     launches.insert(node.launch);
     const Launch& launch = plan.launches[size_t(node.launch)];
-    by_name[plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name].push_back(node.ns);
+    by_name[plan.graphs[size_t(launch.program)].nodes[launch.node].name].push_back(node.ns);
   }
   CHECK(launches.size() == times.size());
   REQUIRE(by_name.contains("c.conv"));

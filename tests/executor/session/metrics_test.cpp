@@ -157,7 +157,7 @@ TEST_CASE("rows that a metric keeps are planned memory of every device") {
   const Loop& loop = *prepared.program.find(LoopRole::Validate);
   REQUIRE(loop.metrics.size() == 3);
   CHECK(loop.metrics[1].rows != kNone);
-  CHECK(loop.graph.values[size_t(loop.arenas.tally)].type.shape == Shape{3});  // samples, loss, accuracy
+  CHECK(loop.graph.values[loop.arenas.tally].type.shape == Shape{3});  // samples, loss, accuracy
 }
 
 TEST_CASE("a validation may list AUC alone; the loss is measured with it") {

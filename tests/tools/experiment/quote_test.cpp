@@ -68,7 +68,7 @@ Profile profile_of(const PlannedCell& cell, const Ns& ns) {
     const Task& task = cell.plan.tasks[t];
     for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
       const Launch& launch = cell.plan.launches[size_t(l)];
-      trace.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name;
+      trace.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[launch.node].name;
       if (task.kind == Task::Kind::Compute) trace.timed.push_back({l, t, 1000});
     }
   }

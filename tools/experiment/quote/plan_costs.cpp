@@ -43,7 +43,7 @@ std::string without_numbers(const std::string& name) {
 }
 
 const Node& node_of(const Plan& plan, const Launch& launch) {
-  return plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+  return plan.graphs[size_t(launch.program)].nodes[launch.node];
 }
 double bytes_of(const Plan& plan, const Launch& launch) {
   return cost_of(plan.graphs[size_t(launch.program)], node_of(plan, launch)).bytes;

@@ -76,15 +76,15 @@ std::vector<Tensor> Model::add(std::string_view op, const std::vector<Tensor>& i
     values.push_back(input.value());
   }
   const NodeId node = graph_.add_node(*found, snake_case(op), std::move(values), outputs, std::move(attributes));
-  graph_.nodes[size_t(node)].name = graph_.values[size_t(graph_.nodes[size_t(node)].outputs[0])].name;
+  graph_.nodes[node].name = graph_.values[graph_.nodes[node].outputs[0]].name;
   std::vector<Tensor> made;
-  for (const ValueId output : graph_.nodes[size_t(node)].outputs) made.emplace_back(*this, output);
+  for (const ValueId output : graph_.nodes[node].outputs) made.emplace_back(*this, output);
   return made;
 }
 
 Tensor Model::constant(double number) {
   const ValueId value = graph_.add_value("constant", {DataType::Float32, {}}, Role::Constant);
-  graph_.values[size_t(value)].initializer = data_of(std::vector<float>{float(number)});
+  graph_.values[value].initializer = data_of(std::vector<float>{float(number)});
   return {*this, value};
 }
 
@@ -98,16 +98,16 @@ Tensor Tensor::named(const std::string& name) const {
   if (holder == value_) return *this;
   if (holder != kNone) throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
   graph.rename(value_, name);
-  const Value& value = graph.values[size_t(value_)];
+  const Value& value = graph.values[value_];
   if (value.producer != kNone) {
-    Node& producer = graph.nodes[size_t(value.producer)];
+    Node& producer = graph.nodes[value.producer];
     if (producer.outputs[0] == value_) producer.name = name;
   }
   return *this;
 }
 
 const std::string& Tensor::name() const {
-  return model_->graph().values[size_t(value_)].name;
+  return model_->graph().values[value_].name;
 }
 
 std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options) {

@@ -135,7 +135,7 @@ std::vector<int> fields_of_outputs(const Graph& graph, const Node& prefetch, con
   const std::vector<ValueId>& outputs = prefetch.outputs;
   std::vector<std::string> names;
   for (const ValueId output : outputs) {
-    names.push_back(output == kNone ? std::string() : graph.values[size_t(output)].name);
+    names.push_back(output == kNone ? std::string() : graph.values[output].name);
   }
   const auto refuse = [&](const std::string& found) {
     fail(prefetch, fmt::format("{}; the fields of the source are: {}", found, to_string(fields)));

@@ -63,21 +63,19 @@ void Graph::index(const std::string& value_name, ValueId value) {
 }
 
 ValueId Graph::add_value(Value value) {
-  const auto id = ValueId(values.size());
-  index(value.name, id);
-  values.push_back(std::move(value));
-  return id;
+  index(value.name, values.end_id());
+  return values.push_back(std::move(value));
 }
 
 void Graph::rename(ValueId value, std::string new_name) {
   index(new_name, value);
-  values[size_t(value)].name = std::move(new_name);
+  values[value].name = std::move(new_name);
 }
 
-void Graph::set_values(std::vector<Value> all) {
+void Graph::set_values(Table<ValueId, Value> all) {
   values = std::move(all);
   by_name_.clear();
-  for (size_t v = 0; v < values.size(); ++v) index(values[v].name, ValueId(v));
+  for (const ValueId value : values.ids()) index(values[value].name, value);
 }
 
 NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId> node_inputs, int output_count,
@@ -86,17 +84,17 @@ NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId>
   node.op = &op;
   node.inputs = std::move(node_inputs);
   node.attributes = std::move(attributes);
-  const auto id = NodeId(nodes.size());
+  const NodeId id = nodes.end_id();
   // If another node of that name makes the value of that name, this one is named as its first output will be.
   const ValueId same = output_count > 0 ? find_value(node_name) : kNone;
-  const NodeId other = same == kNone ? kNone : values[size_t(same)].producer;
-  const bool taken = other != kNone && nodes[size_t(other)].name == node_name;
+  const NodeId other = same == kNone ? kNone : values[same].producer;
+  const bool taken = other != kNone && nodes[other].name == node_name;
   for (int i = 0; i < output_count; ++i) {
     const ValueId output = add_value(node_name, {});
-    values[size_t(output)].producer = id;
+    values[output].producer = id;
     node.outputs.push_back(output);
   }
-  node.name = taken ? values[size_t(node.outputs[0])].name : std::move(node_name);
+  node.name = taken ? values[node.outputs[0]].name : std::move(node_name);
   nodes.push_back(std::move(node));
   return id;
 }
@@ -106,16 +104,14 @@ ValueId Graph::find_value(std::string_view wanted) const {
   const auto [first, last] = by_name_.equal_range(std::hash<std::string_view>{}(wanted));
   for (auto it = first; it != last; ++it) {
     const ValueId value = it->second;
-    if (values[size_t(value)].name == wanted && (lowest == kNone || value < lowest)) lowest = value;
+    if (values[value].name == wanted && (lowest == kNone || value < lowest)) lowest = value;
   }
   return lowest;
 }
 
 NodeId Graph::find_node(std::string_view wanted) const {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].name == wanted) return NodeId(i);
-  }
-  return kNone;
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == wanted; });
+  return found == nodes.end() ? kNone : nodes.id_of(found);
 }
 
 const Node* Graph::find_op(std::string_view wanted) const {
@@ -136,11 +132,11 @@ void Graph::replace_uses(ValueId from, ValueId to) {
   }
 }
 
-std::vector<std::vector<NodeId>> Graph::consumers() const {
-  std::vector<std::vector<NodeId>> readers(values.size());
-  for (size_t n = 0; n < nodes.size(); ++n) {
+Table<ValueId, std::vector<NodeId>> Graph::consumers() const {
+  Table<ValueId, std::vector<NodeId>> readers(values.size());
+  for (const NodeId n : nodes.ids()) {
     for (const ValueId input : nodes[n].inputs) {
-      if (input != kNone) readers[size_t(input)].push_back(NodeId(n));
+      if (input != kNone) readers[input].push_back(n);
     }
   }
   return readers;
@@ -148,8 +144,8 @@ std::vector<std::vector<NodeId>> Graph::consumers() const {
 
 View storage_of(const Graph& graph, ValueId value) {
   View storage{value, 0};
-  while (graph.values[size_t(storage.base)].view.base != kNone) {
-    const View& view = graph.values[size_t(storage.base)].view;
+  while (graph.values[storage.base].view.base != kNone) {
+    const View& view = graph.values[storage.base].view;
     storage = {view.base, storage.offset_bytes + view.offset_bytes};
   }
   return storage;
@@ -188,11 +184,11 @@ std::string_view name_of(Stage stage) {
   return names[size_t(stage)];
 }
 
-void erase_nodes(Graph& graph, const std::vector<bool>& erased) {
-  std::vector<Node> kept;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+void erase_nodes(Graph& graph, const Table<NodeId, bool>& erased) {
+  Table<NodeId, Node> kept;
+  for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = erased[n] ? kNone : NodeId(kept.size());
+      if (output != kNone) graph.values[output].producer = erased[n] ? kNone : kept.end_id();
     }
     if (!erased[n]) kept.push_back(std::move(graph.nodes[n]));
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "graph/attributes.h"
 #include "graph/types.h"
 
@@ -20,9 +21,8 @@ namespace arbalest {
 struct Op;
 class OpRegistry;
 
-using NodeId = int32_t;
-using ValueId = int32_t;
-inline constexpr int32_t kNone = -1;
+using NodeId = Id<struct NodeTag>;
+using ValueId = Id<struct ValueTag>;
 
 // How a parameter or a state gets its first content. Random kinds are keyed by the run's seed and the value's name, so
 // they do not depend on the order of creation. `data` is in logical row-major order.
@@ -87,8 +87,8 @@ struct Graph {
   const OpRegistry* registry = nullptr;
   std::string name;
   std::vector<std::pair<std::string, int64_t>> opsets;  // domain, version; as in the file
-  std::vector<Node> nodes;                              // in topological order
-  std::vector<Value> values;
+  Table<NodeId, Node> nodes;                            // in topological order
+  Table<ValueId, Value> values;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<Carry> carries;
@@ -96,7 +96,7 @@ struct Graph {
   ValueId add_value(std::string name, TensorType type, Role role = Role::Activation);  // makes the name unique
   ValueId add_value(Value value);  // as it is; its name is the caller's to make unique
   void rename(ValueId value, std::string name);
-  void set_values(std::vector<Value> all);  // in place of those there are
+  void set_values(Table<ValueId, Value> all);  // in place of those there are
   // The registered operator: "Relu", "arbalest.Linear". Throws std::logic_error if there is none.
   const Op& op(std::string_view qualified_name) const;
   // Appends a node with `output_count` fresh outputs named `name`, `name`:1, …; the caller runs infer().
@@ -109,7 +109,7 @@ struct Graph {
   // Every use of `from` as a node input, graph output or carry becomes `to`.
   void replace_uses(ValueId from, ValueId to);
   // For each value, the nodes that read it, in order.
-  std::vector<std::vector<NodeId>> consumers() const;
+  Table<ValueId, std::vector<NodeId>> consumers() const;
 
  private:
   void index(const std::string& name, ValueId value);
@@ -134,7 +134,7 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 [[noreturn]] void fail(const Node& node, const std::string& message);
 
 // Drops the nodes whose entry of `erased` is true, in place; what they made has no producer then.
-void erase_nodes(Graph& graph, const std::vector<bool>& erased);
+void erase_nodes(Graph& graph, const Table<NodeId, bool>& erased);
 
 // Checks operand counts, known attributes of the right kind, that every input is defined before use, and unique names.
 // Then infers the type of every value in node order and checks declared types. Throws one GraphError with all faults.

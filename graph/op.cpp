@@ -44,17 +44,17 @@ std::vector<ValueId> append(Graph& graph, std::string_view op, std::string name,
       input = in_layout(graph, input, *kind.layout, origin);
   }
   const NodeId id = graph.add_node(kind, std::move(name), std::move(inputs), output_count, std::move(attributes));
-  graph.nodes[size_t(id)].where = origin.where;
-  graph.nodes[size_t(id)].stage = stage;
+  graph.nodes[id].where = origin.where;
+  graph.nodes[id].stage = stage;
   // An output without a gradient may be all that an operator's gradient is made of.
   for (size_t i = 0; i < kind.inputs.size(); ++i) {
-    const std::vector<ValueId>& given = graph.nodes[size_t(id)].inputs;
+    const std::vector<ValueId>& given = graph.nodes[id].inputs;
     if (kind.inputs[i].arity == OperandSpec::Required && (i >= given.size() || given[i] == kNone)) {
-      fail(graph.nodes[size_t(id)], fmt::format("input '{}' is left out", kind.inputs[i].name));
+      fail(graph.nodes[id], fmt::format("input '{}' is left out", kind.inputs[i].name));
     }
   }
   infer(graph, id);
-  return graph.nodes[size_t(id)].outputs;
+  return graph.nodes[id].outputs;
 }
 
 }  // namespace
@@ -74,8 +74,8 @@ const AttributeSpec* Op::attribute_spec(std::string_view wanted) const {
 }
 
 const Node* InferContext::producer(size_t i) const {
-  const NodeId producer = has_input(i) ? graph_.values[size_t(node().inputs[i])].producer : kNone;
-  return producer == kNone ? nullptr : &graph_.nodes[size_t(producer)];
+  const NodeId producer = has_input(i) ? graph_.values[node().inputs[i]].producer : kNone;
+  return producer == kNone ? nullptr : &graph_.nodes[producer];
 }
 
 // The operand's content, or the attribute as written, or its default.
@@ -109,7 +109,7 @@ bool InferContext::states(std::string_view name) const {
 void InferContext::set_output(size_t i, TensorType type) {
   if (i >= node().outputs.size() || node().outputs[i] == kNone) return;
   if (node().op->layout) type = type.in(*node().op->layout);
-  Value& output = graph_.values[size_t(node().outputs[i])];
+  Value& output = graph_.values[node().outputs[i]];
   check_size(node(), fmt::format("output '{}'", output.name), type);
   output.type = std::move(type);
 }
@@ -123,25 +123,25 @@ std::vector<ValueId> GradContext::add(std::string_view op, std::string_view labe
 
 ValueId ExpandContext::parameter(std::string_view label, Shape shape, Initializer initializer) {
   const ValueId id = state(label, std::move(shape), std::move(initializer));
-  graph_.values[size_t(id)].role = Role::Parameter;
+  graph_.values[id].role = Role::Parameter;
   return id;
 }
 
 ValueId ExpandContext::state(std::string_view label, Shape shape, Initializer initializer) {
   const ValueId first = *std::find_if(node_.outputs.begin(), node_.outputs.end(), [](ValueId v) { return v != kNone; });
-  const std::string& owner = graph_.values[size_t(first)].name;
+  const std::string& owner = graph_.values[first].name;
   check_size(node_, fmt::format("parameter '{}'", label), {DataType::Float32, shape});
   const ValueId id =
       graph_.add_value(fmt::format("{}.{}", owner, label), {DataType::Float32, std::move(shape)}, Role::State);
-  graph_.values[size_t(id)].initializer = std::move(initializer);
-  graph_.values[size_t(id)].where = node_.where;
+  graph_.values[id].initializer = std::move(initializer);
+  graph_.values[id].where = node_.where;
   return id;
 }
 
 ValueId ExpandContext::constant(std::string_view label, DataType dtype, double number) {
   const ValueId id = state(label, {}, {Initializer::Kind::Constant, number, nullptr});
-  graph_.values[size_t(id)].role = Role::Constant;
-  graph_.values[size_t(id)].type.dtype = dtype;
+  graph_.values[id].role = Role::Constant;
+  graph_.values[id].type.dtype = dtype;
   return id;
 }
 
@@ -149,8 +149,8 @@ ValueId ExpandContext::constant(std::string_view label, DataType dtype, const st
   const auto initializer =
       dtype == DataType::Float64 ? data_of(numbers) : data_of(std::vector<float>(numbers.begin(), numbers.end()));
   const ValueId id = state(label, {int64_t(numbers.size())}, initializer);
-  graph_.values[size_t(id)].role = Role::Constant;
-  graph_.values[size_t(id)].type.dtype = dtype;
+  graph_.values[id].role = Role::Constant;
+  graph_.values[id].type.dtype = dtype;
   return id;
 }
 
@@ -164,11 +164,11 @@ std::vector<ValueId> ExpandContext::add(std::string_view op, std::string_view la
 void ExpandContext::replace_output(size_t i, ValueId value) {
   if (i >= node_.outputs.size() || node_.outputs[i] == kNone) return;
   const ValueId output = node_.outputs[i];
-  replaced_[size_t(output)] = value;
+  replaced_[output] = value;
   // The new value takes the output's name. An input of the node, which may be a parameter, keeps its own.
   if (std::find(node_.inputs.begin(), node_.inputs.end(), value) != node_.inputs.end()) return;
-  std::string name = graph_.values[size_t(output)].name;
-  graph_.rename(output, graph_.values[size_t(value)].name);
+  std::string name = graph_.values[output].name;
+  graph_.rename(output, graph_.values[value].name);
   graph_.rename(value, std::move(name));
 }
 
@@ -260,7 +260,7 @@ double operand_bytes(const Graph& graph, const Node& node) {
   double bytes = 0;
   for (const auto* operands : {&node.inputs, &node.outputs}) {
     for (const ValueId value : *operands) {
-      if (value != kNone) bytes += double(graph.values[size_t(value)].type.bytes());
+      if (value != kNone) bytes += double(graph.values[value].type.bytes());
     }
   }
   return bytes;

@@ -47,14 +47,12 @@ class InferContext {
  public:
   // The node whose types are inferred.
   InferContext(Graph& graph, NodeId node) : graph_(graph), node_(node) {}
-  const Graph& graph() const { return graph_; }                     // that the node is in
-  const Node& node() const { return graph_.nodes[size_t(node_)]; }  // whose types are inferred
-  size_t input_count() const { return node().inputs.size(); }       // with those left out between others
-  size_t output_count() const { return node().outputs.size(); }     // that were asked for
+  const Graph& graph() const { return graph_; }                  // that the node is in
+  const Node& node() const { return graph_.nodes[node_]; }       // whose types are inferred
+  size_t input_count() const { return node().inputs.size(); }    // with those left out between others
+  size_t output_count() const { return node().outputs.size(); }  // that were asked for
   bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }  // false: left out
-  const TensorType& input(size_t i) const {
-    return graph_.values[size_t(node().inputs[i])].type;
-  }                                      // of one that is there
+  const TensorType& input(size_t i) const { return graph_.values[node().inputs[i]].type; }   // of one that is there
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
   // The content of the constant operand `name` (OperandSpec), or the attribute of that name if the operand is left out.
   // Throws GraphError if the content is not known, is no list or number, or has another kind.
@@ -86,12 +84,12 @@ class GradContext {
         output_gradients_(output_gradients),
         needs_(needs_gradient),
         grads_(input_gradients) {}
-  const Node node() const { return graph_.nodes[size_t(node_)]; }  // by value: add() may move nodes
+  const Node node() const { return graph_.nodes[node_]; }  // by value: add() may move nodes
   ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNone; }     // kNone: left out
   ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNone; }  // kNone: not made
-  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }  // by value, as node()
-  ValueId output_gradient(size_t i) const { return output_gradients_[i]; }  // kNone: nothing flows back into it
-  bool needs_gradient(size_t input) const { return needs_[input]; }         // whether anything asks for its gradient
+  const TensorType type(ValueId value) const { return graph_.values[value].type; }  // by value, as node()
+  ValueId output_gradient(size_t i) const { return output_gradients_[i]; }          // kNone: nothing flows back into it
+  bool needs_gradient(size_t input) const { return needs_[input]; }  // whether anything asks for its gradient
   void set_input_gradient(size_t i, ValueId gradient) { grads_[i] = gradient; }  // of the input's type
   // Adds a node of the registered op (domain "arbalest" or ONNX's, as in "arbalest.ReluGrad", "Add"), infers its types,
   // and returns its outputs. Names are made from the forward node's name and `label`: "h1/c1.grad_input".
@@ -110,13 +108,13 @@ class GradContext {
 // simpler ones.
 class ExpandContext {
  public:
-  // `replaced`, indexed by value, receives the replacement of each of the node's outputs. The caller redirects the
+  // `replaced` receives the replacement of each of the node's outputs. The caller redirects the
   // readers.
-  ExpandContext(Graph& graph, const Node& node, std::vector<ValueId>& replaced)
+  ExpandContext(Graph& graph, const Node& node, Table<ValueId, ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
   const Node& node() const { return node_; }                                                   // the layer
   ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }  // kNone: left out
-  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }     // of any value
+  const TensorType type(ValueId value) const { return graph_.values[value].type; }             // of any value
   // A trained parameter named "<first output>.<label>": "h1/c1.weight".
   ValueId parameter(std::string_view label, Shape shape, Initializer initializer);
   ValueId state(std::string_view label, Shape shape, Initializer initializer);  // as parameter(), not trained
@@ -130,7 +128,7 @@ class ExpandContext {
   // `next` becomes `current` in the following iteration (running statistics). Makes `current` a state, even if a file
   // gave it as one of its initial values, which are parameters otherwise.
   void carry(ValueId current, ValueId next) {
-    Role& role = graph_.values[size_t(current)].role;
+    Role& role = graph_.values[current].role;
     if (role == Role::Parameter) role = Role::State;
     graph_.carries.push_back({current, next});
   }
@@ -141,7 +139,7 @@ class ExpandContext {
  private:
   Graph& graph_;
   Node node_;  // a copy: the node itself is removed afterwards
-  std::vector<ValueId>& replaced_;
+  Table<ValueId, ValueId>& replaced_;
 };
 
 // The least work of a node.

@@ -100,11 +100,11 @@ int64_t onnx_version(const Graph& graph) {
 }
 
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i) {
-  return graph.values[size_t(node.inputs[i])].type;
+  return graph.values[node.inputs[i]].type;
 }
 
 const TensorType& output_type(const Graph& graph, const Node& node, size_t i) {
-  return graph.values[size_t(node.outputs[i])].type;
+  return graph.values[node.outputs[i]].type;
 }
 
 std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element) {

@@ -20,19 +20,19 @@ ValueId flatten_into(Graph& graph, const std::string& name, const std::vector<Va
   int64_t offset = 0;
   const ValueId arena = graph.add_value(name, {DataType::Float32, {0}}, role);
   for (const ValueId member : members) {
-    Value& value = graph.values[size_t(member)];
+    Value& value = graph.values[member];
     value.view = {arena, offset * int64_t(sizeof(float))};
     offset += (value.type.elements() + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
     memory_of(int64_t(sizeof(float)), offset, "the graph's parameters");
   }
-  graph.values[size_t(arena)].type.shape = {offset};
+  graph.values[arena].type.shape = {offset};
   return arena;
 }
 
 std::vector<ValueId> values_of(const Graph& graph, Role role) {
   std::vector<ValueId> found;
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (graph.values[v].role == role) found.push_back(ValueId(v));
+  for (const ValueId v : graph.values.ids()) {
+    if (graph.values[v].role == role) found.push_back(v);
   }
   return found;
 }
@@ -46,13 +46,13 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
   fail(reader == graph.nodes.end() ? train : *reader,
        fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained; leave out its node "
                    "(for a called model, by its attribute 'outputs'), or name it in Train's 'frozen'",
-                   graph.values[size_t(parameter)].name, graph.values[size_t(loss)].name));
+                   graph.values[parameter].name, graph.values[loss].name));
 }
 
 // Optimisers and the arenas that they work on have floats.
 void check_floats(const Graph& graph, const std::vector<ValueId>& stored) {
   for (const ValueId id : stored) {
-    const Value& value = graph.values[size_t(id)];
+    const Value& value = graph.values[id];
     if (value.type.dtype == DataType::Float32) continue;
     throw GraphError(value.where,
                      fmt::format("parameter '{}' is {}, expected float; in PyTorch, model.float() makes all of them so",
@@ -66,18 +66,18 @@ ValueId flat_state(Graph& graph, const std::string& name, int64_t elements) {
 
 // A gradient that two parameters share, or that follows the compute precision, is copied into a float value of its own.
 void make_own(Graph& graph, std::vector<ValueId>& gradients) {
-  std::vector<bool> taken(graph.values.size(), false);
+  Table<ValueId, bool> taken(graph.values.size(), false);
   for (ValueId& gradient : gradients) {
-    const Node& producer = graph.nodes[size_t(graph.values[size_t(gradient)].producer)];
+    const Node& producer = graph.nodes[graph.values[gradient].producer];
     const auto place = std::find(producer.outputs.begin(), producer.outputs.end(), gradient) - producer.outputs.begin();
-    const bool shared = taken[size_t(gradient)];
-    taken[size_t(gradient)] = true;
+    const bool shared = taken[gradient];
+    taken[gradient] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[size_t(gradient)].name + ".own", {gradient}, 1,
+    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[gradient].name + ".own", {gradient}, 1,
                                        {{"to", onnx_number(DataType::Float32)}});
-    graph.nodes[size_t(copy)].stage = Stage::Backward;
+    graph.nodes[copy].stage = Stage::Backward;
     infer(graph, copy);
-    gradient = graph.nodes[size_t(copy)].outputs[0];
+    gradient = graph.nodes[copy].outputs[0];
   }
 }
 
@@ -96,18 +96,18 @@ std::vector<ValueId> running_statistics(const Graph& graph) {
 NodeId add_update_node(Graph& graph, const Op& op, std::string name, std::vector<ValueId> inputs, int outputs,
                        Attributes attributes, Position where) {
   const NodeId node = graph.add_node(op, std::move(name), std::move(inputs), outputs, std::move(attributes));
-  graph.nodes[size_t(node)].stage = Stage::Update;
-  graph.nodes[size_t(node)].where = where;
+  graph.nodes[node].stage = Stage::Update;
+  graph.nodes[node].where = where;
   infer(graph, node);
   return node;
 }
 
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
-  const ValueId sum = flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
+  const ValueId sum = flat_state(graph, "accumulated", graph.values[gradients].type.elements());
   const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum}, 1,
                                       {{"scale", 1.0 / double(batches)}}, where);
-  const ValueId next = graph.nodes[size_t(node)].outputs[0];
+  const ValueId next = graph.nodes[node].outputs[0];
   graph.carries.push_back({sum, next});
   return next;
 }
@@ -120,17 +120,17 @@ ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, in
   if (weight >= 0) attributes.set("weight", weight);
   const NodeId node = add_update_node(graph, graph.op("arbalest.ClipFactor"), "clip_factor", {gradients}, 1,
                                       std::move(attributes), where);
-  return graph.nodes[size_t(node)].outputs[0];
+  return graph.nodes[node].outputs[0];
 }
 
 // exp(loss − loss): 1, or not a number if the loss is not finite, and then all gradients are too.
 ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs) {
     const NodeId node = graph.add_node(graph.op(op), name, std::move(inputs), 1);
-    graph.nodes[size_t(node)].stage = Stage::Backward;
-    graph.nodes[size_t(node)].where = where;
+    graph.nodes[node].stage = Stage::Backward;
+    graph.nodes[node].where = where;
     infer(graph, node);
-    return graph.nodes[size_t(node)].outputs[0];
+    return graph.nodes[node].outputs[0];
   };
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
@@ -150,17 +150,17 @@ BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& option
   if (options.skips) inputs.push_back(loss);
   const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 2,
                                      {{"nominal", double(int_attribute(prefetch, "batch"))}});
-  graph.nodes[size_t(node)].stage = Stage::Backward;
-  graph.nodes[size_t(node)].where = where;
+  graph.nodes[node].stage = Stage::Backward;
+  graph.nodes[node].where = where;
   infer(graph, node);
-  const std::vector<ValueId>& made = graph.nodes[size_t(node)].outputs;
+  const std::vector<ValueId>& made = graph.nodes[node].outputs;
   return {made[0], made[1]};
 }
 
 // Whether the layer has an output for each of the parameter's columns, not for each row: it is a matrix, the right
 // operand of a product as it lies, or the left one transposed.
 bool puts_out_columns(const Graph& graph, ValueId parameter) {
-  if (graph.values[size_t(parameter)].type.shape.size() != 2) return false;
+  if (graph.values[parameter].type.shape.size() != 2) return false;
   for (const Node& node : graph.nodes) {
     const bool flags = node.op->attribute_spec("transB") != nullptr;
     if (node.stage != Stage::Forward || !(flags || node.op == &graph.op("MatMul"))) continue;
@@ -189,7 +189,7 @@ class ParameterGroups {
         optimizer.vectors.empty() ? std::vector<std::string>() : name_patterns(train, optimizer.vectors, names);
     const double vector_factor = optimizer.vector_factor.empty() ? 1 : float_attribute(train, optimizer.vector_factor);
     for (const ValueId parameter : parameters) {
-      const Value& value = graph.values[size_t(parameter)];
+      const Value& value = graph.values[parameter];
       const bool decays =
           (decay_norms || value.type.shape.size() > 1) && first_fit(value.name, no_decay) == no_decay.size();
       decays_.push_back(decays);
@@ -226,12 +226,12 @@ class ParameterGroups {
     const ValueId groups = graph.add_value("parameter_groups", {DataType::Uint8, {blocks}}, Role::Constant);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (of_[i] == 0) continue;
-      const Value& value = graph.values[size_t(parameters_[i])];
+      const Value& value = graph.values[parameters_[i]];
       const int64_t begin = value.view.offset_bytes / int64_t(sizeof(float)) / kParameterAlignment;
       const int64_t count = (value.type.elements() + kParameterAlignment - 1) / kParameterAlignment;
       const ValueId part = graph.add_value(value.name + ".group", {DataType::Uint8, {count}}, Role::Constant);
-      graph.values[size_t(part)].view = {groups, begin};
-      graph.values[size_t(part)].initializer = {Initializer::Kind::Constant, double(of_[i]), nullptr};
+      graph.values[part].view = {groups, begin};
+      graph.values[part].initializer = {Initializer::Kind::Constant, double(of_[i]), nullptr};
     }
     return groups;
   }
@@ -241,13 +241,13 @@ class ParameterGroups {
   ValueId tensors(Graph& graph) const {
     std::vector<int32_t> rows;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const View& view = graph_.values[size_t(parameters_[i])].view;
+      const View& view = graph_.values[parameters_[i]].view;
       rows.push_back(int32_t(view.offset_bytes / int64_t(sizeof(float)) / kParameterAlignment));
       rows.push_back(decays_[i] ? 0 : 1);
     }
     const ValueId tensors =
         graph.add_value("parameter_tensors", {DataType::Int32, {int64_t(parameters_.size()), 2}}, Role::Constant);
-    graph.values[size_t(tensors)].initializer = data_of(rows);
+    graph.values[tensors].initializer = data_of(rows);
     return tensors;
   }
 
@@ -255,7 +255,7 @@ class ParameterGroups {
   std::vector<int64_t> matrices() const {
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const TensorType& type = graph_.values[size_t(parameters_[i])].type;
+      const TensorType& type = graph_.values[parameters_[i]].type;
       const int64_t rows = matrices_[i] ? type.shape[0] : type.elements();
       const int64_t columns = matrices_[i] ? type.elements() / rows : 1;
       numbers.insert(numbers.end(), {rows, columns, int64_t(puts_out_columns(graph_, parameters_[i]))});
@@ -297,7 +297,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   // The order in which backward finishes: by the node that makes the gradient.
   std::vector<size_t> order(parameters.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto finished = [&](size_t i) { return graph.values[size_t(gradients[i])].producer; };
+  const auto finished = [&](size_t i) { return graph.values[gradients[i]].producer; };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return finished(a) < finished(b); });
   std::vector<ValueId> parameter_order, gradient_order;
   for (const size_t i : order) {
@@ -316,9 +316,9 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (!statistics.empty()) arenas.statistics = flatten_into(graph, "statistics", statistics, Role::State);
   if (!frozen.empty()) arenas.frozen = flatten_into(graph, "frozen", frozen, Role::Frozen);
   for (size_t i = 0; i < parameter_order.size(); ++i) {
-    graph.rename(gradient_order[i], graph.values[size_t(parameter_order[i])].name + ".gradient");
+    graph.rename(gradient_order[i], graph.values[parameter_order[i]].name + ".gradient");
   }
-  const int64_t elements = graph.values[size_t(arenas.weights)].type.elements();
+  const int64_t elements = graph.values[arenas.weights].type.elements();
 
   ValueId mean = arenas.gradients;
   if (options.accumulate > 1) mean = accumulate(graph, mean, options.accumulate, train.where);
@@ -353,7 +353,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   const size_t outputs = restarts ? place.outputs() : place.lowered();
   const NodeId update =
       add_update_node(graph, rule, "update", std::move(inputs), int(outputs), std::move(attributes), train.where);
-  auto& next = graph.nodes[size_t(update)].outputs;
+  auto& next = graph.nodes[update].outputs;
   graph.carries.push_back({arenas.weights, next[place.kNewWeights]});
   for (size_t k = 0; k < arenas.slots.size(); ++k) {
     graph.carries.push_back({arenas.slots[k].value, next[place.kFirstNewSlot + k]});
@@ -361,7 +361,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (restarts) {
     graph.carries.push_back({arenas.average, next[place.restarted()]});
     const ValueId lowered = std::exchange(next[place.lowered()], kNone);  // lower_precision asks for these weights
-    graph.values[size_t(lowered)].producer = kNone;
+    graph.values[lowered].producer = kNone;
   }
   return arenas;
 }
@@ -380,22 +380,22 @@ ArenaValues add_weight_arenas(Graph& graph) {
 
 void keep_statistics(Graph& step, const ArenaValues& arenas) {
   if (arenas.statistics == kNone) return;
-  const ValueId kept = flat_state(step, "kept_statistics", step.values[size_t(arenas.statistics)].type.elements());
+  const ValueId kept = flat_state(step, "kept_statistics", step.values[arenas.statistics].type.elements());
   const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs, Stage stage, ValueId current) {
     const NodeId node = step.add_node(step.op(op), name, std::move(inputs), 1);
-    step.nodes[size_t(node)].stage = stage;
+    step.nodes[node].stage = stage;
     infer(step, node);
-    step.carries.push_back({current, step.nodes[size_t(node)].outputs[0]});
-    return step.nodes[size_t(node)].outputs[0];
+    step.carries.push_back({current, step.nodes[node].outputs[0]});
+    return step.nodes[node].outputs[0];
   };
-  const size_t before = step.nodes.size();
+  const NodeId before = step.nodes.end_id();
   const ValueId saved =
       add("arbalest.KeepStatistics", "keep_statistics", {arenas.statistics, kept}, Stage::Forward, kept);
   add("arbalest.RestoreStatistics", "restore_statistics", {arenas.statistics, saved, arenas.factor}, Stage::Update,
       arenas.statistics);
   // Before batch norms write theirs.
-  std::vector<int64_t> key(step.nodes.size());
-  for (size_t n = 0; n < key.size(); ++n) key[n] = n == before ? 0 : int64_t(n) + 1;
+  Table<NodeId, int64_t> key(step.nodes.size());
+  for (const NodeId n : key.ids()) key[n] = n == before ? 0 : int64_t(n) + 1;
   reorder_nodes(step, key);
 }
 
@@ -403,14 +403,14 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
   ArenaValues adopted;
   const auto adopt = [&](ValueId theirs, ValueId& ours, Role role) {
     if (theirs == kNone) return;
-    const Value arena = training.values[size_t(theirs)];
-    const auto members = int64_t(graph.values.size());
+    const Value arena = training.values[theirs];
+    const IdRange<ValueId> members = graph.values.ids();
     ours = graph.add_value(arena.name, arena.type, role);
-    for (int64_t v = 0; v < members; ++v) {
-      if (graph.values[size_t(v)].role == Role::Activation) continue;
-      const ValueId same = training.find_value(graph.values[size_t(v)].name);
-      if (same != kNone && training.values[size_t(same)].view.base == theirs) {
-        graph.values[size_t(v)].view = {ours, training.values[size_t(same)].view.offset_bytes};
+    for (const ValueId v : members) {
+      if (graph.values[v].role == Role::Activation) continue;
+      const ValueId same = training.find_value(graph.values[v].name);
+      if (same != kNone && training.values[same].view.base == theirs) {
+        graph.values[v].view = {ours, training.values[same].view.offset_bytes};
       }
     }
   };

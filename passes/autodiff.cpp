@@ -12,40 +12,40 @@ namespace {
 class Walk {
  public:
   Walk(Graph& graph, std::span<const ValueId> wrt) : graph_(graph), depends_(graph.values.size(), false) {
-    for (const ValueId value : wrt) depends_[size_t(value)] = true;
+    for (const ValueId value : wrt) depends_[value] = true;
     for (const Node& node : graph.nodes) {
       bool any = false;
-      for (const ValueId input : node.inputs) any = any || (input != kNone && depends_[size_t(input)]);
+      for (const ValueId input : node.inputs) any = any || (input != kNone && depends_[input]);
       for (const ValueId output : node.outputs) {
-        if (output != kNone) depends_[size_t(output)] = depends_[size_t(output)] || any;
+        if (output != kNone) depends_[output] = depends_[output] || any;
       }
     }
   }
 
-  bool depends(ValueId value) const { return value != kNone && depends_[size_t(value)]; }
+  bool depends(ValueId value) const { return value != kNone && depends_[value]; }
 
-  std::vector<ValueId> run(ValueId loss, ValueId given) {
+  const Table<ValueId, ValueId>& run(ValueId loss, ValueId given) {
     gradient_.assign(graph_.values.size(), kNone);
-    gradient_[size_t(loss)] = given == kNone ? seed(loss) : given;
-    for (auto n = NodeId(graph_.nodes.size()) - 1; n >= 0; --n) visit(n);
+    gradient_[loss] = given == kNone ? seed(loss) : given;
+    for (NodeId n = graph_.nodes.end_id(); n-- > 0;) visit(n);
     return gradient_;
   }
 
  private:
   ValueId seed(ValueId loss) {
-    const TensorType type = graph_.values[size_t(loss)].type;
-    const ValueId one = graph_.add_value(graph_.values[size_t(loss)].name + ".seed", type, Role::Constant);
-    graph_.values[size_t(one)].initializer = {Initializer::Kind::Constant, 1.0, nullptr};
+    const TensorType type = graph_.values[loss].type;
+    const ValueId one = graph_.add_value(graph_.values[loss].name + ".seed", type, Role::Constant);
+    graph_.values[one].initializer = {Initializer::Kind::Constant, 1.0, nullptr};
     gradient_.resize(graph_.values.size(), kNone);
     return one;
   }
 
   void visit(NodeId id) {
-    const Node node = graph_.nodes[size_t(id)];  // a copy: grad() appends nodes
+    const Node node = graph_.nodes[id];  // a copy: grad() appends nodes
     std::vector<ValueId> output_gradients;
     bool reached = false;
     for (const ValueId output : node.outputs) {
-      output_gradients.push_back(output == kNone ? kNone : gradient_[size_t(output)]);
+      output_gradients.push_back(output == kNone ? kNone : gradient_[output]);
       reached = reached || output_gradients.back() != kNone;
     }
     std::vector<bool> needs;
@@ -64,7 +64,7 @@ class Walk {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!needs[i] || input_gradients[i] == kNone) continue;
       // A gradient lies as its value does: parameters are updated with theirs element by element.
-      const Layout layout = graph_.values[size_t(node.inputs[i])].type.layout;
+      const Layout layout = graph_.values[node.inputs[i]].type.layout;
       Node backward = node;
       backward.stage = Stage::Backward;
       const ValueId gradient = in_layout(graph_, input_gradients[i], layout, backward);
@@ -75,29 +75,29 @@ class Walk {
 
   // A value that several nodes read gets the sum of what flows back from each.
   void accumulate(const Node& node, ValueId value, ValueId gradient) {
-    ValueId& sum = gradient_[size_t(value)];
+    ValueId& sum = gradient_[value];
     if (sum == kNone) {
       sum = gradient;
       return;
     }
     const NodeId add =
-        graph_.add_node(graph_.op("Add"), fmt::format("{}.sum", graph_.values[size_t(value)].name), {sum, gradient}, 1);
-    graph_.nodes[size_t(add)].stage = Stage::Backward;
-    graph_.nodes[size_t(add)].where = node.where;
+        graph_.add_node(graph_.op("Add"), fmt::format("{}.sum", graph_.values[value].name), {sum, gradient}, 1);
+    graph_.nodes[add].stage = Stage::Backward;
+    graph_.nodes[add].where = node.where;
     infer(graph_, add);
-    sum = graph_.nodes[size_t(add)].outputs[0];
+    sum = graph_.nodes[add].outputs[0];
     gradient_.resize(graph_.values.size(), kNone);
   }
 
   Graph& graph_;
-  std::vector<bool> depends_;
-  std::vector<ValueId> gradient_;
+  Table<ValueId, bool> depends_;
+  Table<ValueId, ValueId> gradient_;
 };
 
 }  // namespace
 
 std::vector<ValueId> add_gradients(Graph& graph, ValueId loss, std::span<const ValueId> wrt, ValueId seed) {
-  const Value value = graph.values[size_t(loss)];
+  const Value value = graph.values[loss];
   if (value.type.elements() != 1) {
     throw GraphError(value.where,
                      fmt::format("the loss '{}' is {}, expected a scalar", value.name, to_string(value.type)));
@@ -106,9 +106,9 @@ std::vector<ValueId> add_gradients(Graph& graph, ValueId loss, std::span<const V
   if (!walk.depends(loss)) {
     throw GraphError(value.where, fmt::format("the loss '{}' depends on no parameter", value.name));
   }
-  const std::vector<ValueId> gradient_of = walk.run(loss, seed);
+  const Table<ValueId, ValueId>& gradient_of = walk.run(loss, seed);
   std::vector<ValueId> gradients;
-  for (const ValueId parameter : wrt) gradients.push_back(gradient_of[size_t(parameter)]);
+  for (const ValueId parameter : wrt) gradients.push_back(gradient_of[parameter]);
   return gradients;
 }
 

@@ -10,8 +10,8 @@ bool keeps_running_statistics(const Node& node) {
 }
 
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
-  std::vector<int64_t> key(step.nodes.size());
-  for (size_t n = 0; n < key.size(); ++n) key[n] = step.nodes[n].stage == Stage::Forward ? int64_t(n) : -1;
+  Table<NodeId, int64_t> key(step.nodes.size());
+  for (const NodeId n : key.ids()) key[n] = step.nodes[n].stage == Stage::Forward ? int64_t(n) : -1;
   reorder_nodes(step, key);
   step.carries.clear();
   const ValueId weights = arenas.weights, average = arenas.statistics, frozen = arenas.frozen;
@@ -21,21 +21,21 @@ void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
   arenas.statistics = average;
 
   // Momentum 1 leaves a batch's own statistics; laid out as the average, all of them are added to it at once.
-  const ValueId batch = step.add_value("batch_statistics", step.values[size_t(average)].type, Role::State);
+  const ValueId batch = step.add_value("batch_statistics", step.values[average].type, Role::State);
   for (Node& node : step.nodes) {
     if (!keeps_running_statistics(node)) continue;
     constexpr size_t kRunning = 3, kNew = 1;  // the first of two inputs, and of two outputs: mean and variance
     node.attributes.set("momentum", 1.0);
     for (size_t i = 0; i < 2; ++i) {
-      const View place = step.values[size_t(node.inputs[kRunning + i])].view;
-      step.values[size_t(node.outputs[kNew + i])].view = {batch, place.offset_bytes};
+      const View place = step.values[node.inputs[kRunning + i]].view;
+      step.values[node.outputs[kNew + i]].view = {batch, place.offset_bytes};
     }
   }
   const NodeId sum = step.add_node(step.op("arbalest.Accumulate"), "average_statistics", {batch, average}, 1,
                                    {{"scale", 1.0 / double(batches)}});
-  step.nodes[size_t(sum)].stage = Stage::Update;
+  step.nodes[sum].stage = Stage::Update;
   infer(step, sum);
-  step.carries.push_back({average, step.nodes[size_t(sum)].outputs[0]});
+  step.carries.push_back({average, step.nodes[sum].outputs[0]});
 }
 
 }  // namespace arbalest

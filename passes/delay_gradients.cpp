@@ -13,28 +13,28 @@ class Delays {
   Delays(Graph& graph, ValueId gradients) : graph_(graph), gradients_(gradients), readers_(graph.consumers()) {}
 
   void run() {
-    std::vector<int64_t> key(graph_.nodes.size());
-    for (size_t n = 0; n < key.size(); ++n) key[n] = 2 * int64_t(n);
-    NodeId end = NodeId(graph_.nodes.size());  // of the backward pass: results of updates need no memory of their own
-    while (end > 0 && graph_.nodes[size_t(end) - 1].stage != Stage::Backward) --end;
+    Table<NodeId, int64_t> key(graph_.nodes.size());
+    for (const NodeId n : key.ids()) key[n] = 2 * int64_t(n);
+    NodeId end = graph_.nodes.end_id();  // of the backward pass: results of updates need no memory of their own
+    while (end > 0 && graph_.nodes[end - 1].stage != Stage::Backward) --end;
     if (end == 0) return;
-    std::vector<int64_t> live = live_bytes();
-    const int64_t peak = *std::max_element(live.begin(), live.begin() + end);
+    Table<NodeId, int64_t> live = live_bytes();
+    const int64_t peak = *std::max_element(live.begin(), live.begin() + int32_t(end));
     for (NodeId n = 0; n < end; ++n) {
-      const int64_t bytes = gradient_bytes(graph_.nodes[size_t(n)]);
+      const int64_t bytes = gradient_bytes(graph_.nodes[n]);
       if (bytes < kLargeGradient) continue;
       NodeId at = end;  // the first position from which on there is room
-      while (at > n && live[size_t(at) - 1] + bytes <= peak) --at;
+      while (at > n && live[at - 1] + bytes <= peak) --at;
       const NodeId latest = std::min(first_reader(n), first_over_inputs(n));
       if (at == end || at <= n + 1 || at > latest) continue;
-      key[size_t(n)] = 2 * int64_t(at) - 1;
-      for (NodeId later = at; later < std::min(at + kLives, end); ++later) live[size_t(later)] += bytes;
+      key[n] = 2 * int64_t(at) - 1;
+      for (NodeId later = at; later < std::min(at + kLives, end); ++later) live[later] += bytes;
     }
     reorder_nodes(graph_, key);
   }
 
  private:
-  static constexpr NodeId kLives = 5;  // nodes, until it has been updated
+  static constexpr int32_t kLives = 5;  // nodes, until it has been updated
 
   // Bytes of parameter gradients that the node writes. 0 if it writes anything else, or reads more than a quarter of
   // them: its inputs have to wait for it.
@@ -44,38 +44,36 @@ class Delays {
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
       if (storage_of(graph_, output).base != gradients_ || output == gradients_) return 0;
-      bytes += graph_.values[size_t(output)].type.bytes();
+      bytes += graph_.values[output].type.bytes();
     }
-    for (const ValueId input : node.inputs) read += input == kNone ? 0 : graph_.values[size_t(input)].type.bytes();
+    for (const ValueId input : node.inputs) read += input == kNone ? 0 : graph_.values[input].type.bytes();
     return read <= bytes / 4 ? bytes : 0;
   }
 
   // The first node that reads a result of `node`. Updates do not count: they run when all gradients are there.
   NodeId first_reader(NodeId node) const {
-    NodeId first = NodeId(graph_.nodes.size());
-    for (const ValueId output : graph_.nodes[size_t(node)].outputs) {
+    NodeId first = graph_.nodes.end_id();
+    for (const ValueId output : graph_.nodes[node].outputs) {
       if (output == kNone) continue;
-      for (const NodeId reader : readers_[size_t(output)]) first = std::min(first, reader);
+      for (const NodeId reader : readers_[output]) first = std::min(first, reader);
     }
     return first;
   }
 
   // The first node after `node` that may write over the memory of one of its inputs (Op::aliases).
   NodeId first_over_inputs(NodeId node) const {
-    std::vector<ValueId> memory(graph_.values.size());  // by value: the one whose memory it has
-    for (size_t v = 0; v < memory.size(); ++v) memory[v] = storage_of(graph_, ValueId(v)).base;
-    const std::vector<ValueId>& inputs = graph_.nodes[size_t(node)].inputs;
-    const auto count = NodeId(graph_.nodes.size());
+    Table<ValueId, ValueId> memory(graph_.values.size());  // the one whose memory it has
+    for (const ValueId v : memory.ids()) memory[v] = storage_of(graph_, v).base;
+    const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
+    const auto count = graph_.nodes.end_id();
     for (NodeId n = 0; n < count; ++n) {
-      const Node& other = graph_.nodes[size_t(n)];
+      const Node& other = graph_.nodes[n];
       for (const auto& [output, input] : other.op->aliases) {
         if (size_t(output) >= other.outputs.size() || size_t(input) >= other.inputs.size()) continue;
         const ValueId to = other.outputs[size_t(output)], from = other.inputs[size_t(input)];
         if (to == kNone || from == kNone) continue;
-        memory[size_t(to)] = memory[size_t(from)];
-        const auto is_there = [&](ValueId value) {
-          return value != kNone && memory[size_t(value)] == memory[size_t(from)];
-        };
+        memory[to] = memory[from];
+        const auto is_there = [&](ValueId value) { return value != kNone && memory[value] == memory[from]; };
         if (n > node && std::any_of(inputs.begin(), inputs.end(), is_there)) return n;
       }
     }
@@ -83,36 +81,35 @@ class Delays {
   }
 
   // Bytes of live activations at each node. Activations that are written over others count twice.
-  std::vector<int64_t> live_bytes() const {
-    constexpr NodeId kNever = -1;
-    const size_t count = graph_.nodes.size();
-    std::vector<NodeId> first(graph_.values.size(), kNever), last(graph_.values.size(), kNever);
+  Table<NodeId, int64_t> live_bytes() const {
+    const NodeId end = graph_.nodes.end_id();
+    Table<ValueId, NodeId> first(graph_.values.size(), kNone), last(graph_.values.size(), kNone);
     const auto touch = [&](ValueId value, NodeId node) {
       if (value == kNone) return;
-      const auto base = size_t(storage_of(graph_, value).base);
-      if (graph_.values[base].role != Role::Activation || ValueId(base) == gradients_) return;
-      if (first[base] == kNever) first[base] = node;
+      const ValueId base = storage_of(graph_, value).base;
+      if (graph_.values[base].role != Role::Activation || base == gradients_) return;
+      if (first[base] == kNone) first[base] = node;
       last[base] = node;
     };
-    for (size_t n = 0; n < count; ++n) {
-      for (const ValueId input : graph_.nodes[n].inputs) touch(input, NodeId(n));
-      for (const ValueId output : graph_.nodes[n].outputs) touch(output, NodeId(n));
+    for (const NodeId n : graph_.nodes.ids()) {
+      for (const ValueId input : graph_.nodes[n].inputs) touch(input, n);
+      for (const ValueId output : graph_.nodes[n].outputs) touch(output, n);
     }
-    for (const ValueId output : graph_.outputs) touch(output, NodeId(count) - 1);
-    std::vector<int64_t> live(count + 1, 0);  // changes, until they are added up
-    for (size_t v = 0; v < first.size(); ++v) {
-      if (first[v] == kNever) continue;
+    for (const ValueId output : graph_.outputs) touch(output, end - 1);
+    Table<NodeId, int64_t> live(graph_.nodes.size() + 1, 0);  // changes, until they are added up
+    for (const ValueId v : first.ids()) {
+      if (first[v] == kNone) continue;
       const int64_t bytes = graph_.values[v].type.bytes();
-      live[size_t(first[v])] += bytes;
-      live[size_t(last[v]) + 1] -= bytes;
+      live[first[v]] += bytes;
+      live[last[v] + 1] -= bytes;
     }
-    for (size_t n = 1; n <= count; ++n) live[n] += live[n - 1];
+    for (NodeId n = 1; n <= end; ++n) live[n] += live[n - 1];
     return live;
   }
 
   Graph& graph_;
   const ValueId gradients_;
-  const std::vector<std::vector<NodeId>> readers_;
+  const Table<ValueId, std::vector<NodeId>> readers_;
 };
 
 }  // namespace

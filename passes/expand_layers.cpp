@@ -16,17 +16,17 @@ namespace {
 class Replacements {
  public:
   explicit Replacements(const Graph& graph) : by_value_(graph.values.size(), kNone) {}
-  std::vector<ValueId>& by_value() { return by_value_; }
+  Table<ValueId, ValueId>& by_value() { return by_value_; }
   void apply(std::vector<ValueId>& readers) const {
     for (ValueId& value : readers) value = of(value);
   }
   ValueId of(ValueId value) const {
-    const bool known = value != kNone && size_t(value) < by_value_.size() && by_value_[size_t(value)] != kNone;
-    return known ? by_value_[size_t(value)] : value;
+    const bool known = value != kNone && size_t(value) < by_value_.size() && by_value_[value] != kNone;
+    return known ? by_value_[value] : value;
   }
 
  private:
-  std::vector<ValueId> by_value_;  // kNone: the value itself. Values from before any expansion
+  Table<ValueId, ValueId> by_value_;  // kNone: the value itself. Values from before any expansion
 };
 
 // Values that are asked for by their names: the graph's outputs, the loss, and metrics.
@@ -48,10 +48,10 @@ bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std
     const ValueId value = replaced.of(output);
     if (value == output || !named.contains(output)) continue;
     const bool input = std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
-    if (input && graph.values[size_t(value)].role == Role::Activation) {
+    if (input && graph.values[value].role == Role::Activation) {
       if (named.contains(value) && node.op->cpu && node.outputs.size() == 1) return false;
-      std::string name = graph.values[size_t(output)].name;
-      graph.rename(output, graph.values[size_t(value)].name);
+      std::string name = graph.values[output].name;
+      graph.rename(output, graph.values[value].name);
       graph.rename(value, std::move(name));
     }
     named.insert(value);
@@ -62,12 +62,12 @@ bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std
 // Values that nodes compute are no states, even if a batch norm takes them for its running statistics. It writes over
 // them, so that nothing else may read them.
 void drop_computed_states(Graph& graph) {
-  const std::vector<std::vector<NodeId>> readers = graph.consumers();
+  const Table<ValueId, std::vector<NodeId>> readers = graph.consumers();
   std::erase_if(graph.carries, [&](const Carry& carry) {
-    const Value& current = graph.values[size_t(carry.current)];
-    const std::vector<NodeId>& all = readers[size_t(carry.current)];
+    const Value& current = graph.values[carry.current];
+    const std::vector<NodeId>& all = readers[carry.current];
     return current.producer != kNone && !current.content && all.size() == 1 &&
-           all[0] == graph.values[size_t(carry.next)].producer;
+           all[0] == graph.values[carry.next].producer;
   });
 }
 
@@ -76,23 +76,23 @@ void drop_computed_states(Graph& graph) {
 void expand_layers(Graph& graph, bool standard) {
   constexpr int kDepth = 8;  // a layer may expand into layers; none does so deeper
   for (int depth = 0; depth < kDepth; ++depth) {
-    const size_t count = graph.nodes.size();
-    std::vector<int64_t> key(count);
+    const IdRange<NodeId> nodes = graph.nodes.ids();
+    Table<NodeId, int64_t> key(graph.nodes.size());
     std::iota(key.begin(), key.end(), int64_t{0});
     bool expanded = false;
     Replacements replaced(graph);
     std::unordered_set<ValueId> named = named_values(graph);
-    for (size_t n = 0; n < count; ++n) {
+    for (const NodeId n : nodes) {
       const Op& op = *graph.nodes[n].op;
       replaced.apply(graph.nodes[n].inputs);
-      if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, NodeId(n)))))
+      if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, n))))
         continue;
       ExpandContext context(graph, graph.nodes[n], replaced.by_value());
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);
       if (!keep_name(graph, context.node(), replaced, named)) {
         graph.nodes[n].name = context.node().name;
-        replaced.by_value()[size_t(graph.nodes[n].outputs[0])] = kNone;
+        replaced.by_value()[graph.nodes[n].outputs[0]] = kNone;
         continue;
       }
       key[n] = -1;

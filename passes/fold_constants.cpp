@@ -7,12 +7,12 @@
 namespace arbalest {
 
 void fold_constants(Graph& graph) {
-  std::vector<int64_t> key(graph.nodes.size());
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<NodeId, int64_t> key(graph.nodes.size());
+  for (const NodeId n : graph.nodes.ids()) {
     Node& node = graph.nodes[n];
     bool known = !node.outputs.empty();
     for (const ValueId output : node.outputs) {
-      known = known && (output == kNone || graph.values[size_t(output)].content);
+      known = known && (output == kNone || graph.values[output].content);
     }
     key[n] = known ? -1 : int64_t(n);
     if (!known) {
@@ -21,7 +21,7 @@ void fold_constants(Graph& graph) {
     }
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
-      Value& value = graph.values[size_t(output)];
+      Value& value = graph.values[output];
       value.role = Role::Constant;
       value.producer = kNone;
       value.initializer = {Initializer::Kind::Data, 0, std::move(value.content)};

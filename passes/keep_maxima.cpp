@@ -16,7 +16,7 @@ bool can_keep(const Graph& graph, const Node& pool) {
   constexpr int64_t kTaps = 255;
   const size_t indices = MaxPoolOutput::Indices;
   if (pool.outputs.size() > indices && pool.outputs[indices] != kNone) return false;
-  if (graph.values[size_t(pool.inputs[0])].type.shape.size() > kAxes) return false;
+  if (graph.values[pool.inputs[0]].type.shape.size() > kAxes) return false;
   int64_t taps = 1;
   for (const int64_t extent : ints_attribute(pool, "kernel_shape")) {
     if (extent > kTaps) return false;
@@ -31,7 +31,7 @@ class Keeping {
   explicit Keeping(Graph& graph) : graph_(graph), rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (!rewriter_.is(n, "arbalest.MaxPoolGrad")) continue;
       const ValueId x = rewriter_.input(n, MaxPoolGradInput::X), y = rewriter_.input(n, MaxPoolGradInput::Y);
       const NodeId pool = rewriter_.producer(y, "MaxPool");

@@ -32,7 +32,7 @@ const Node& require_only(const Graph& graph, std::string_view op) {
 
 template <typename Predicate>
 void erase_nodes_if(Graph& graph, Predicate erased) {
-  std::vector<bool> gone;
+  Table<NodeId, bool> gone;
   for (const Node& node : graph.nodes) gone.push_back(erased(node));
   erase_nodes(graph, gone);
 }
@@ -52,7 +52,7 @@ void check_rows(const Graph& graph) {
   const int64_t batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   for (const Node& node : graph.nodes) {
     if (!node.op->compares) continue;
-    const TensorType& type = graph.values[size_t(node.inputs[0])].type;
+    const TensorType& type = graph.values[node.inputs[0]].type;
     if (!type.shape.empty() && type.shape[0] == batch) continue;
     fail(node, fmt::format("input '{}' is {}; expected one row for each of the {} samples of a batch",
                            node.op->inputs[0].name, to_string(type), batch));
@@ -68,7 +68,7 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
       name != "LayerNormalization") {
     return std::nullopt;
   }
-  const Shape& x = graph.values[size_t(node.inputs[0])].type.shape;
+  const Shape& x = graph.values[node.inputs[0]].type.shape;
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;
   for (size_t i = size_t(axis < 0 ? axis + int64_t(x.size()) : axis); i < x.size(); ++i) {
@@ -86,7 +86,7 @@ void check_norms(const Graph& graph) {
     fail(node,
          fmt::format("input '{}' is {}: {} is normalised by itself, which makes 0 of every value; expected 2 values "
                      "or more{}",
-                     node.op->inputs[0].name, to_string(graph.values[size_t(node.inputs[0])].type),
+                     node.op->inputs[0].name, to_string(graph.values[node.inputs[0]].type),
                      of_batch ? "the one value of a channel" : "one value",
                      of_batch ? ", as of a batch of 2, or a batch norm that is frozen" : ""));
   }
@@ -95,13 +95,13 @@ void check_norms(const Graph& graph) {
 // The graph as it is before anything is lowered: finish() gets the types that the kernel's rows are made of.
 LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
   LoopMetric metric;
-  metric.name = graph.values[size_t(value)].name;
+  metric.name = graph.values[value].name;
   metric.spec = metric_of(graph, value);
   metric.better = better_of(graph, value, loss);
   if (metric.spec.keeps == MetricSpec::Keeps::Mean) return metric;
-  metric.node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+  metric.node = graph.nodes[graph.values[value].producer];
   for (const ValueId input : metric.node.inputs) {
-    metric.inputs.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(input)].type);
+    metric.inputs.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[input].type);
   }
   return metric;
 }
@@ -194,7 +194,7 @@ Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOpti
   std::vector<ValueId> wanted = notes.measured;
   wanted.insert(wanted.end(), loop.outputs.begin(), loop.outputs.end());
   for (const ValueId value : notes.measured) {
-    if (reads_padding(graph, value)) loop.padded.push_back(graph.values[size_t(value)].name);
+    if (reads_padding(graph, value)) loop.padded.push_back(graph.values[value].name);
   }
   slice_for_split(loop, graph, wanted, validate, options);
   read_prefetch(loop);
@@ -261,20 +261,20 @@ void take_inputs(Loop& loop) {
   const std::vector<int> chosen = fields_of_outputs(loop.graph, prefetch, fields);
   const auto take = [&](ValueId& field, ValueId input) {
     field = input;
-    loop.graph.values[size_t(input)].role = Role::Input;
+    loop.graph.values[input].role = Role::Input;
     loop.graph.inputs.push_back(input);
   };
   loop.fields.assign(fields.size(), kNone);
   for (size_t output = 0; output < chosen.size(); ++output) {
     const ValueId input = prefetch.outputs[output];
-    if (input == kNone || loop.graph.values[size_t(input)].type.dtype == DataType::String) continue;
+    if (input == kNone || loop.graph.values[input].type.dtype == DataType::String) continue;
     take(loop.fields[size_t(chosen[output])], input);
   }
   for (const Node& node : loop.graph.nodes) {
     if (!node.op->prepare) continue;
     const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), node.inputs[0]);
     const int field = chosen[size_t(output - prefetch.outputs.begin())];
-    const Value& made = loop.graph.values[size_t(node.outputs[0])];
+    const Value& made = loop.graph.values[node.outputs[0]];
     loop.preparations.push_back({node, field, made.name, made.type});
     take(loop.fields.emplace_back(kNone), node.outputs[0]);
   }
@@ -288,7 +288,7 @@ void keep_needed(Loop& loop) {
   for (LoopMetric& metric : loop.metrics) ids.push_back(&metric.rows);
   for (ValueId& output : loop.outputs) ids.push_back(&output);
   std::vector<std::string> names;
-  for (const ValueId* id : ids) names.push_back(*id == kNone ? std::string() : loop.graph.values[size_t(*id)].name);
+  for (const ValueId* id : ids) names.push_back(*id == kNone ? std::string() : loop.graph.values[*id].name);
   loop.graph.outputs = loop.outputs;
   remove_dead(loop.graph, loop.arenas);
   for (size_t i = 0; i < ids.size(); ++i) *ids[i] = names[i].empty() ? kNone : loop.graph.find_value(names[i]);

@@ -18,7 +18,7 @@ class LoweredWeights {
   LoweredWeights(Graph& graph, ArenaValues& arenas) : graph_(graph), arenas_(arenas) {}
 
   ValueId of(ValueId parameter) {
-    const Value master = graph_.values[size_t(parameter)];
+    const Value master = graph_.values[parameter];
     const bool frozen = master.role == Role::Frozen;
     ValueId& arena = frozen ? arenas_.frozen_lowered : arenas_.weights_lowered;
     if (arena == kNone) arena = frozen ? add_arena("frozen.bf16", arenas_.frozen, Role::Frozen) : add_weights();
@@ -26,24 +26,24 @@ class LoweredWeights {
     if (const ValueId made = graph_.find_value(name); made != kNone) return made;
     const TensorType type{DataType::Bfloat16, master.type.shape, master.type.layout};
     const ValueId lowered = graph_.add_value(name, type, master.role);
-    graph_.values[size_t(lowered)].view = {arena, master.view.offset_bytes / 2};
+    graph_.values[lowered].view = {arena, master.view.offset_bytes / 2};
     return lowered;
   }
 
  private:
   ValueId add_arena(const std::string& name, ValueId master, Role role) {
-    return graph_.add_value(name, {DataType::Bfloat16, graph_.values[size_t(master)].type.shape}, role);
+    return graph_.add_value(name, {DataType::Bfloat16, graph_.values[master].type.shape}, role);
   }
 
   // The update writes them too.
   ValueId add_weights() {
     const ValueId weights = add_arena("weights.bf16", arenas_.weights, Role::State);
-    const TensorType type = graph_.values[size_t(weights)].type;
+    const TensorType type = graph_.values[weights].type;
     for (Node& node : graph_.nodes) {
       if (!node.op->optimizer) continue;
       const size_t lowered = UpdateOperands(*node.op->optimizer).lowered();
       const ValueId next = graph_.add_value("update.bf16", type);
-      graph_.values[size_t(next)].producer = NodeId(&node - graph_.nodes.data());
+      graph_.values[next].producer = NodeId(&node - graph_.nodes.data());
       if (node.outputs.size() <= lowered) node.outputs.resize(lowered + 1, kNone);
       node.outputs[lowered] = next;
       graph_.carries.push_back({weights, next});
@@ -63,7 +63,7 @@ class LoweredConstants {
   ValueId of(ValueId constant) {
     ValueId& lowered = lowered_.try_emplace(constant, kNone).first->second;
     if (lowered != kNone) return lowered;
-    const Value& value = graph_.values[size_t(constant)];
+    const Value& value = graph_.values[constant];
     Initializer initializer = value.initializer;
     if (initializer.kind == Initializer::Kind::Data) {
       std::vector<float> numbers(initializer.data->size() / sizeof(float));
@@ -72,7 +72,7 @@ class LoweredConstants {
     }
     const TensorType type{DataType::Bfloat16, value.type.shape, value.type.layout};
     lowered = graph_.add_value(value.name + ".bf16", type, Role::Constant);
-    graph_.values[size_t(lowered)].initializer = std::move(initializer);
+    graph_.values[lowered].initializer = std::move(initializer);
     return lowered;
   }
 
@@ -93,7 +93,7 @@ class CastsThereAndBack {
   explicit CastsThereAndBack(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (is_cast(n, DataType::Bfloat16) && rewriter_.node(n).stage == Stage::Backward) leave_out(n);
     }
     rewriter_.finish();
@@ -135,7 +135,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] == kNone || !node.op->output_spec(i)->lowered) continue;
-      DataType& dtype = graph.values[size_t(node.outputs[i])].type.dtype;
+      DataType& dtype = graph.values[node.outputs[i]].type.dtype;
       if (dtype == DataType::Float32) dtype = DataType::Bfloat16;
     }
   }
@@ -143,7 +143,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
   LoweredWeights weights(graph, arenas);
   LoweredConstants constants(graph);
   Rewriter rewriter(graph);
-  for (NodeId n = 0; n < rewriter.count(); ++n) {
+  for (const NodeId n : rewriter.ids()) {
     for (size_t i = 0; i < rewriter.node(n).inputs.size(); ++i) {
       const ValueId input = rewriter.input(n, i);
       if (input == kNone) continue;

@@ -22,13 +22,13 @@ ValueId add_state(Graph& graph, std::string name, TensorType type, std::string_v
   inputs.insert(inputs.begin(), state);
   const NodeId node = graph.add_node(graph.op(op), name + ".sum", std::move(inputs), 1, std::move(attributes));
   infer(graph, node);
-  graph.carries.push_back({state, graph.nodes[size_t(node)].outputs[0]});
+  graph.carries.push_back({state, graph.nodes[node].outputs[0]});
   return state;
 }
 
 // The output of the value's node that holds its weight, after the operator's record; kNone: there is none.
 int64_t weight_output(const Graph& graph, ValueId value) {
-  const Node& node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+  const Node& node = graph.nodes[graph.values[value].producer];
   const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
   const OperandSpec* spec = node.op->output_spec(size_t(place));
   const auto& outputs = node.op->outputs;
@@ -41,36 +41,35 @@ int64_t weight_output(const Graph& graph, ValueId value) {
 // Asks the node for it, unless it is asked already; kNone if the operator says, by a type that is no number, that
 // samples weigh 1 each.
 ValueId ask_for(Graph& graph, ValueId value, size_t output) {
-  const NodeId id = graph.values[size_t(value)].producer;
-  const auto is_number = [&](ValueId weight) { return graph.values[size_t(weight)].type.dtype != DataType::Token; };
-  if (const auto& outputs = graph.nodes[size_t(id)].outputs; output < outputs.size() && outputs[output] != kNone) {
+  const NodeId id = graph.values[value].producer;
+  const auto is_number = [&](ValueId weight) { return graph.values[weight].type.dtype != DataType::Token; };
+  if (const auto& outputs = graph.nodes[id].outputs; output < outputs.size() && outputs[output] != kNone) {
     return is_number(outputs[output]) ? outputs[output] : kNone;
   }
-  const std::vector<ValueId> before = graph.nodes[size_t(id)].outputs;
-  const ValueId weight =
-      graph.add_value(fmt::format("{}.weight", graph.values[size_t(value)].name), {DataType::Token, {}});
-  graph.values[size_t(weight)].producer = id;
-  std::vector<ValueId>& outputs = graph.nodes[size_t(id)].outputs;
+  const std::vector<ValueId> before = graph.nodes[id].outputs;
+  const ValueId weight = graph.add_value(fmt::format("{}.weight", graph.values[value].name), {DataType::Token, {}});
+  graph.values[weight].producer = id;
+  std::vector<ValueId>& outputs = graph.nodes[id].outputs;
   if (outputs.size() <= output) outputs.resize(output + 1, kNone);
   outputs[output] = weight;
   infer(graph, id);
   if (is_number(weight)) return weight;
-  graph.nodes[size_t(id)].outputs = before;
-  graph.values[size_t(weight)].producer = kNone;
+  graph.nodes[id].outputs = before;
+  graph.values[weight].producer = kNone;
   return kNone;
 }
 
-// By value: whether it depends on the samples of a batch, through operators other than metrics only if `metrics` is
+// Whether each value depends on the samples of a batch, through operators other than metrics only if `metrics` is
 // false.
-std::vector<bool> of_samples(const Graph& graph, bool metrics = true) {
-  std::vector<bool> depends(graph.values.size(), false);
-  for (size_t v = 0; v < depends.size(); ++v) depends[v] = graph.values[v].role == Role::Input;
+Table<ValueId, bool> of_samples(const Graph& graph, bool metrics = true) {
+  Table<ValueId, bool> depends(graph.values.size(), false);
+  for (const ValueId v : depends.ids()) depends[v] = graph.values[v].role == Role::Input;
   for (const Node& node : graph.nodes) {
     bool any = node.op->qualified_name() == "arbalest.Prefetch";
-    for (const ValueId input : node.inputs) any = any || (input != kNone && depends[size_t(input)]);
+    for (const ValueId input : node.inputs) any = any || (input != kNone && depends[input]);
     if (node.op->metric && !metrics) any = false;
     for (const ValueId output : node.outputs) {
-      if (output != kNone) depends[size_t(output)] = any;
+      if (output != kNone) depends[output] = any;
     }
   }
   return depends;
@@ -78,7 +77,7 @@ std::vector<bool> of_samples(const Graph& graph, bool metrics = true) {
 
 bool are_equal(const Graph& graph, ValueId a, ValueId b) {
   if (a == b) return true;
-  if (a == kNone || b == kNone || !(graph.values[size_t(a)].type == graph.values[size_t(b)].type)) return false;
+  if (a == kNone || b == kNone || !(graph.values[a].type == graph.values[b].type)) return false;
   const auto first = content_of(graph, a), second = content_of(graph, b);
   return first && second && *first == *second;
 }
@@ -87,8 +86,8 @@ bool are_equal(const Graph& graph, ValueId a, ValueId b) {
 // with the same labels.
 bool are_same(const Graph& graph, ValueId a, ValueId b) {
   if (a == b) return true;
-  const Node& first = graph.nodes[size_t(graph.values[size_t(a)].producer)];
-  const Node& second = graph.nodes[size_t(graph.values[size_t(b)].producer)];
+  const Node& first = graph.nodes[graph.values[a].producer];
+  const Node& second = graph.nodes[graph.values[b].producer];
   const auto place = [](const Node& node, ValueId value) {
     return std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
   };
@@ -97,7 +96,7 @@ bool are_same(const Graph& graph, ValueId a, ValueId b) {
     return node.op->attribute_spec("ignore_index") ? ints_attribute(node, "ignore_index") : std::vector<int64_t>();
   };
   if (ignored(first) != ignored(second)) return false;
-  const auto scores = [&](const Node& node) { return graph.values[size_t(node.inputs[0])].type.shape; };
+  const auto scores = [&](const Node& node) { return graph.values[node.inputs[0]].type.shape; };
   if (scores(first) != scores(second)) return false;
   const auto input = [](const Node& node, size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNone; };
   for (size_t i = 1; i < std::max(first.inputs.size(), second.inputs.size()); ++i) {
@@ -131,19 +130,19 @@ class Means {
     if (!node.op->cpu || node.op->random || node.op->side_effect || node.op->collective || node.op->metric)
       return false;
     return !terms_of(node).empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-      return input == kNone || (depends_[size_t(input)] ? is_number(input) : content_of(graph_, input) != nullptr);
+      return input == kNone || (depends_[input] ? is_number(input) : content_of(graph_, input) != nullptr);
     });
   }
-  bool depends(ValueId value) const { return depends_[size_t(value)]; }
+  bool depends(ValueId value) const { return depends_[value]; }
 
  private:
   std::optional<ValueId> find_weight(ValueId value) {
-    const NodeId producer = graph_.values[size_t(value)].producer;
+    const NodeId producer = graph_.values[value].producer;
     if (producer == kNone || !is_number(value)) return std::nullopt;
     if (const int64_t output = weight_output(graph_, value); output != kNone) {
       return ask_for(graph_, value, size_t(output));
     }
-    const Node node = graph_.nodes[size_t(producer)];
+    const Node node = graph_.nodes[producer];
     const std::vector<ValueId> terms = terms_of(node);
     if (terms.empty() || node.op->metric ||
         !std::all_of(terms.begin(), terms.end(), [&](ValueId v) { return is_number(v); })) {
@@ -163,18 +162,18 @@ class Means {
   std::vector<ValueId> terms_of(const Node& node) const {
     std::vector<ValueId> terms;
     for (const ValueId input : node.inputs) {
-      if (input != kNone && depends_[size_t(input)]) terms.push_back(input);
+      if (input != kNone && depends_[input]) terms.push_back(input);
     }
     return terms;
   }
 
   // Whether it is a scalar, or made of scalars alone. Of a batch of 1 a value with samples has one element as well.
   bool is_number(ValueId id) {
-    const Value& value = graph_.values[size_t(id)];
+    const Value& value = graph_.values[id];
     if (value.type.shape.empty()) return true;
     if (value.type.elements() != 1 || value.producer == kNone) return false;
     if (const auto known = numbers_.find(id); known != numbers_.end()) return known->second;
-    const std::vector<ValueId> terms = terms_of(graph_.nodes[size_t(value.producer)]);
+    const std::vector<ValueId> terms = terms_of(graph_.nodes[value.producer]);
     return numbers_[id] =
                !terms.empty() && std::all_of(terms.begin(), terms.end(), [&](ValueId term) { return is_number(term); });
   }
@@ -187,7 +186,7 @@ class Means {
   }
 
   Graph& graph_;
-  std::vector<bool> depends_;  // by value
+  Table<ValueId, bool> depends_;
   std::map<ValueId, std::optional<ValueId>> weights_;
   std::map<ValueId, bool> numbers_;
 };
@@ -202,14 +201,14 @@ class FunctionOfMeans {
     return made_[value] = is_inner(value) ? node_of(value) : input_of(value);
   }
   bool is_inner(ValueId value) {
-    const NodeId producer = graph_.values[size_t(value)].producer;
+    const NodeId producer = graph_.values[value].producer;
     return producer != kNone && means_.depends(value) && !means_.weight(value) &&
-           means_.is_function(graph_.nodes[size_t(producer)]);
+           means_.is_function(graph_.nodes[producer]);
   }
 
  private:
   ValueId input_of(ValueId value) {
-    const Value& from = graph_.values[size_t(value)];
+    const Value& from = graph_.values[value];
     Value input{from.name, from.type, Role::Constant};
     if (!means_.depends(value)) {
       input.initializer = {Initializer::Kind::Data, 0, content_of(graph_, value)};
@@ -223,14 +222,14 @@ class FunctionOfMeans {
   }
 
   ValueId node_of(ValueId value) {
-    const Node node = graph_.nodes[size_t(graph_.values[size_t(value)].producer)];
+    const Node node = graph_.nodes[graph_.values[value].producer];
     std::vector<ValueId> inputs;
     for (const ValueId input : node.inputs) inputs.push_back(input == kNone ? kNone : add(input));
     const NodeId id =
         result_.function.add_node(*node.op, node.name, std::move(inputs), int(node.outputs.size()), node.attributes);
     infer(result_.function, id);
     const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
-    return result_.function.nodes[size_t(id)].outputs[size_t(place)];
+    return result_.function.nodes[id].outputs[size_t(place)];
   }
 
   Graph& graph_;
@@ -252,16 +251,16 @@ bool is_mean(Graph& graph, ValueId value) {
 bool counts_samples(const Graph& graph, ValueId value) {
   static const std::set<std::string_view> whole = {"Neg", "Add", "Sub", "Sum", "Mul"};
   if (value == kNone) return false;
-  const TensorType& type = graph.values[size_t(value)].type;
+  const TensorType& type = graph.values[value].type;
   if (const auto known = content_of(graph, value)) {
     if (type.elements() != 1 || type.dtype != DataType::Float32) return false;
     float number = 0;
     std::memcpy(&number, known->data(), sizeof number);
     return number == std::round(number);
   }
-  const NodeId producer = graph.values[size_t(value)].producer;
+  const NodeId producer = graph.values[value].producer;
   if (producer == kNone) return false;
-  const Node& node = graph.nodes[size_t(producer)];
+  const Node& node = graph.nodes[producer];
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->counts;
   const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
   const OperandSpec* spec = node.op->output_spec(size_t(place));
@@ -279,14 +278,14 @@ MeasuredMeans measured_means(Graph& graph, ValueId value) {
   const ValueId output = function.add(value);
   result.function.outputs = {output};
   const bool scalars = std::all_of(result.means.begin(), result.means.end(), [&](const TalliedMean& mean) {
-    return graph.values[size_t(mean.value)].type.shape.empty();
+    return graph.values[mean.value].type.shape.empty();
   });
   if (!scalars) return {{{value, weight_of(graph, value)}}, {}, {}, !is_mean(graph, value)};
   return result;
 }
 
 bool reads_padding(const Graph& graph, ValueId value) {
-  return of_samples(graph, false)[size_t(value)];
+  return of_samples(graph, false)[value];
 }
 
 ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor) {
@@ -312,14 +311,14 @@ ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId
 }
 
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices) {
-  const Value of = graph.values[size_t(rows)];
+  const Value of = graph.values[rows];
   const TensorType type{of.type.dtype, {batches * of.type.shape[0], of.type.shape[1]}};
   return add_state(graph, of.name + ".rows", type, "arbalest.KeepRows", {rows}, {{"devices", devices}});
 }
 
 MetricSpec metric_of(const Graph& graph, ValueId value) {
-  const NodeId producer = graph.values[size_t(value)].producer;
-  const Node* node = producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
+  const NodeId producer = graph.values[value].producer;
+  const Node* node = producer == kNone ? nullptr : &graph.nodes[producer];
   if (node && node->op->metric && node->outputs[0] == value) return *node->op->metric;
   return {};
 }
@@ -327,9 +326,9 @@ MetricSpec metric_of(const Graph& graph, ValueId value) {
 std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, ValueId loss) {
   if (value == kNone) return std::nullopt;
   if (value == loss) return MetricSpec::Better::Lower;
-  const NodeId producer = graph.values[size_t(value)].producer;
+  const NodeId producer = graph.values[value].producer;
   if (producer == kNone) return std::nullopt;
-  const Node& node = graph.nodes[size_t(producer)];
+  const Node& node = graph.nodes[producer];
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
   const std::string op = node.op->qualified_name();
   if (passes_number_on(node)) return better_of(graph, node.inputs[0], loss);

@@ -248,6 +248,6 @@ inline constexpr int64_t kLargeGradient = 32 << 20;  // bytes
 void remove_dead(Graph& graph, ArenaValues& keep);
 
 // Puts nodes in the order of `key` (stable), drops those with a negative key, and mends producers.
-void reorder_nodes(Graph& graph, const std::vector<int64_t>& key);
+void reorder_nodes(Graph& graph, const Table<NodeId, int64_t>& key);
 
 }  // namespace arbalest

@@ -16,17 +16,17 @@ namespace {
 // Parameters, states and constants are laid out as the first node wants them that does not take any layout. That costs
 // nothing: their first content is brought into that order when it is made or read from a file.
 void lay_out_stored_values(Graph& graph) {
-  std::vector<bool> settled(graph.values.size(), false);
+  Table<ValueId, bool> settled(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i] == kNone || settled[size_t(node.inputs[i])]) continue;
-      Value& value = graph.values[size_t(node.inputs[i])];
+      if (node.inputs[i] == kNone || settled[node.inputs[i]]) continue;
+      Value& value = graph.values[node.inputs[i]];
       const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State ||
                           value.role == Role::Constant;
       const auto wanted = node.op->layout;
       if (!stored || value.producer != kNone || !wanted) continue;
       value.type = value.type.in(*wanted);
-      settled[size_t(node.inputs[i])] = true;
+      settled[node.inputs[i]] = true;
     }
   }
 }
@@ -49,32 +49,32 @@ void share_unmoved(Rewriter& rewriter, NodeId id) {
 class Wishes {
  public:
   explicit Wishes(const Graph& graph) : by_one_(graph.values.size()), by_all_(graph.values.size()) {
-    std::vector<std::vector<NodeId>> readers = graph.consumers();
-    for (const ValueId output : graph.outputs) readers[size_t(output)].push_back(kNone);
-    for (const Carry& carry : graph.carries) readers[size_t(carry.next)].push_back(kNone);
-    for (size_t v = 0; v < readers.size(); ++v) {
+    Table<ValueId, std::vector<NodeId>> readers = graph.consumers();
+    for (const ValueId output : graph.outputs) readers[output].push_back(kNone);
+    for (const Carry& carry : graph.carries) readers[carry.next].push_back(kNone);
+    for (const ValueId v : readers.ids()) {
       by_all_[v] = !readers[v].empty() && std::count(readers[v].begin(), readers[v].end(), kNone) == 0;
     }
-    for (NodeId n = NodeId(graph.nodes.size()); n-- > 0;) {
-      const Node& node = graph.nodes[size_t(n)];
+    for (NodeId n = graph.nodes.end_id(); n-- > 0;) {
+      const Node& node = graph.nodes[n];
       const bool wants = node.op->layout == Layout::ChannelsLast || (hands_on(graph, node) && all_wanted(node));
       for (const ValueId input : node.inputs) {
         if (input == kNone) continue;
-        by_one_[size_t(input)] = by_one_[size_t(input)] || node.op->layout == Layout::ChannelsLast;
-        by_all_[size_t(input)] = by_all_[size_t(input)] && wants;
+        by_one_[input] = by_one_[input] || node.op->layout == Layout::ChannelsLast;
+        by_all_[input] = by_all_[input] && wants;
       }
     }
   }
 
-  bool by_one(ValueId value) const { return size_t(value) < by_one_.size() && by_one_[size_t(value)]; }
+  bool by_one(ValueId value) const { return size_t(value) < by_one_.size() && by_one_[value]; }
   // Whether the node may as well read its first input channels-last, and all that it makes is wanted so and lies
   // otherwise.
   bool moves_ahead_of(const Graph& graph, const Node& node) const {
     if (!hands_on(graph, node) || !all_wanted(node)) return false;
-    const TensorType& from = graph.values[size_t(node.inputs[0])].type;
+    const TensorType& from = graph.values[node.inputs[0]].type;
     int64_t bytes = 0;  // that would be turned
     for (const ValueId output : node.outputs) {
-      const TensorType& type = graph.values[size_t(output)].type;
+      const TensorType& type = graph.values[output].type;
       bytes += type.lies_as(Layout::ChannelsLast) ? 0 : type.bytes();
     }
     return from.shape.size() > 2 && bytes > 0 && 2 * bytes >= from.bytes();
@@ -86,25 +86,25 @@ class Wishes {
     if (node.op->domain.empty() && (node.op->name == "Split" || node.op->name == "Slice")) return true;
     return node.op->element && !node.op->layout &&
            std::all_of(node.inputs.begin() + 1, node.inputs.end(),
-                       [&](ValueId v) { return v == kNone || graph.values[size_t(v)].type.elements() == 1; });
+                       [&](ValueId v) { return v == kNone || graph.values[v].type.elements() == 1; });
   }
   bool all_wanted(const Node& node) const {
     return std::all_of(node.outputs.begin(), node.outputs.end(),
-                       [&](ValueId output) { return output != kNone && by_all_[size_t(output)]; });
+                       [&](ValueId output) { return output != kNone && by_all_[output]; });
   }
 
-  std::vector<bool> by_one_, by_all_;  // by value
+  Table<ValueId, bool> by_one_, by_all_;
 };
 
 // Operands of an elementwise operator that lie in another order than one of its shape which is channels-last.
 std::vector<size_t> operands_to_turn(const Graph& graph, const Node& node, const Wishes& wishes) {
   std::vector<size_t> found;
   if (!node.op->element || node.op->layout) return found;
-  const Shape& shape = graph.values[size_t(node.outputs[0])].type.shape;
+  const Shape& shape = graph.values[node.outputs[0]].type.shape;
   bool turns = false;
   for (size_t i = 0; i < node.inputs.size() && shape.size() > 2; ++i) {
     if (node.inputs[i] == kNone) continue;
-    const TensorType& type = graph.values[size_t(node.inputs[i])].type;
+    const TensorType& type = graph.values[node.inputs[i]].type;
     if (type.shape != shape) continue;
     if (type.lies_as(Layout::ChannelsLast)) {
       turns = turns || type.layout == Layout::ChannelsLast;
@@ -122,7 +122,7 @@ void place_layouts(Graph& graph) {
   const Wishes wishes(graph);
   Rewriter rewriter(graph);
   std::map<std::pair<ValueId, Layout>, ValueId> converted;  // once for all readers, right before the first
-  for (NodeId n = 0; n < rewriter.count(); ++n) {
+  for (const NodeId n : rewriter.ids()) {
     const auto turn = [&](size_t i, Layout wanted) {
       const ValueId input = rewriter.input(n, i);
       if (input == kNone || rewriter.value(input).type.lies_as(wanted)) return;

@@ -35,11 +35,11 @@ namespace {
 double value_at(const LoopMetric& metric, const std::vector<double>& means) {
   Graph function = metric.function;
   for (size_t m = 0; m < means.size(); ++m) {
-    Value& input = function.values[size_t(metric.arguments[m])];
+    Value& input = function.values[metric.arguments[m]];
     const bool wide = input.type.dtype == DataType::Float64;
     input.initializer = wide ? data_of(std::vector<double>{means[m]}) : data_of(std::vector<float>{float(means[m])});
   }
-  for (size_t n = 0; n < function.nodes.size(); ++n) infer_content(function, NodeId(n));
+  for (const NodeId n : function.nodes.ids()) infer_content(function, n);
   const ValueId output = function.outputs[0];
   const auto content = content_of(function, output);
   if (!content) throw std::logic_error(fmt::format("the function of means '{}' is not computed", metric.name));
@@ -47,7 +47,7 @@ double value_at(const LoopMetric& metric, const std::vector<double>& means) {
     std::memcpy(&value, content->data(), sizeof value);
     return double(value);
   };
-  return function.values[size_t(output)].type.dtype == DataType::Float64 ? read(double{}) : read(float{});
+  return function.values[output].type.dtype == DataType::Float64 ? read(double{}) : read(float{});
 }
 
 }  // namespace

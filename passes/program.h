@@ -30,7 +30,7 @@ struct ProgramOptions {
   bool measures = true;              // whether the validation loop computes metrics
   std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
   std::set<std::string> without;     // optional passes that are left out
-  std::vector<bool> again;           // for the pass recompute: nodes of the training step
+  Table<NodeId, bool> again;         // for the pass recompute: nodes of the training step
   bool check = true;                 // every graph after every pass
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;

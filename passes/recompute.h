@@ -16,22 +16,22 @@ class Repetitions {
  public:
   explicit Repetitions(const Graph& graph);
 
-  const Repetition& of(NodeId node) const { return repetitions_[size_t(node)]; }
+  const Repetition& of(NodeId node) const { return repetitions_[node]; }
   // For each node that is `chosen` and of use, the node that its repetition has to precede; kNone for all others. That
   // is the first one after the forward pass that reads its results, directly or through other repetitions.
-  std::vector<NodeId> places(const std::vector<bool>& chosen) const;
+  Table<NodeId, NodeId> places(const Table<NodeId, bool>& chosen) const;
 
  private:
-  Repetition of_node(const Node& node, const std::vector<bool>& outlives) const;
+  Repetition of_node(const Node& node, const Table<ValueId, bool>& outlives) const;
 
   const Graph& graph_;
-  std::vector<Repetition> repetitions_;  // by node
-  std::vector<NodeId> first_reader_;     // by value: the first one after the forward pass; kNone: there is none
+  Table<NodeId, Repetition> repetitions_;
+  Table<ValueId, NodeId> first_reader_;  // the first one after the forward pass; kNone: there is none
 };
 
 // Computes the chosen nodes again: a copy of each, "NAME again", stands in the backward pass right before its first
 // reader there. All readers after the forward pass, copies included, read the copy's results. A node stays as it is if
 // it cannot be computed again or nothing after the forward pass needs it.
-void recompute(Graph& graph, const std::vector<bool>& chosen);
+void recompute(Graph& graph, const Table<NodeId, bool>& chosen);
 
 }  // namespace arbalest

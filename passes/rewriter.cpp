@@ -2,7 +2,6 @@
 #include "passes/rewriter.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "passes/passes.h"
@@ -14,30 +13,30 @@ constexpr int64_t kApart = 4;  // keys of neighbours: nodes are added before and
 
 }  // namespace
 
-void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
-  std::vector<size_t> order(graph.nodes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key[a] < key[b]; });
-  std::vector<Node> nodes;
-  for (const size_t n : order) {
+void reorder_nodes(Graph& graph, const Table<NodeId, int64_t>& key) {
+  std::vector<NodeId> order;
+  for (const NodeId n : graph.nodes.ids()) order.push_back(n);
+  std::stable_sort(order.begin(), order.end(), [&](NodeId a, NodeId b) { return key[a] < key[b]; });
+  Table<NodeId, Node> nodes;
+  for (const NodeId n : order) {
     if (key[n] >= 0) nodes.push_back(std::move(graph.nodes[n]));
   }
   graph.nodes = std::move(nodes);
   for (Value& value : graph.values) value.producer = kNone;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
+      if (output != kNone) graph.values[output].producer = n;
     }
   }
 }
 
 Rewriter::Rewriter(Graph& graph, const std::vector<ValueId>& asked)
-    : graph_(graph), count_(NodeId(graph.nodes.size())), readers_(graph.consumers()), key_(graph.nodes.size()) {
-  for (size_t n = 0; n < key_.size(); ++n) key_[n] = kApart * (int64_t(n) + 1);
-  for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);
-  for (const Carry& carry : graph.carries) readers_[size_t(carry.next)].push_back(kNone);
+    : graph_(graph), count_(graph.nodes.end_id()), readers_(graph.consumers()), key_(graph.nodes.size()) {
+  for (const NodeId n : key_.ids()) key_[n] = kApart * (int64_t(n) + 1);
+  for (const ValueId output : graph.outputs) readers_[output].push_back(kNone);
+  for (const Carry& carry : graph.carries) readers_[carry.next].push_back(kNone);
   for (const ValueId value : asked) {
-    if (value != kNone) readers_.at(size_t(value)).push_back(kNone);
+    if (value != kNone) readers_[value].push_back(kNone);
   }
 }
 
@@ -75,16 +74,16 @@ void Rewriter::grow() {
 
 void Rewriter::set_inputs(NodeId id, std::vector<ValueId> inputs) {
   grow();
-  Node& node = graph_.nodes[size_t(id)];
+  Node& node = graph_.nodes[id];
   for (const ValueId before : node.inputs) {
     if (before == kNone) continue;
-    std::vector<NodeId>& readers = readers_[size_t(before)];
+    std::vector<NodeId>& readers = readers_[before];
     readers.erase(std::find(readers.begin(), readers.end(), id));
   }
   node.inputs = std::move(inputs);
   for (const ValueId now : node.inputs) {
     if (now == kNone) continue;
-    std::vector<NodeId>& readers = readers_[size_t(now)];
+    std::vector<NodeId>& readers = readers_[now];
     readers.insert(std::upper_bound(readers.begin(), readers.end(), id), id);
   }
 }
@@ -99,14 +98,14 @@ void Rewriter::set_input(NodeId id, size_t i, ValueId value) {
 void Rewriter::replace_uses(ValueId from, ValueId to) {
   graph_.replace_uses(from, to);
   grow();
-  std::vector<NodeId>& readers = readers_[size_t(to)];
-  readers.insert(readers.end(), readers_[size_t(from)].begin(), readers_[size_t(from)].end());
+  std::vector<NodeId>& readers = readers_[to];
+  readers.insert(readers.end(), readers_[from].begin(), readers_[from].end());
   std::sort(readers.begin(), readers.end());
-  readers_[size_t(from)].clear();
+  readers_[from].clear();
 }
 
 void Rewriter::replace_reads(ValueId from, ValueId to) {
-  const std::vector<NodeId> readers = readers_[size_t(from)];  // a copy: set_inputs() changes them
+  const std::vector<NodeId> readers = readers_[from];  // a copy: set_inputs() changes them
   for (const NodeId reader : readers) {
     if (reader == kNone) continue;
     std::vector<ValueId> inputs = node(reader).inputs;
@@ -116,13 +115,13 @@ void Rewriter::replace_reads(ValueId from, ValueId to) {
 }
 
 void Rewriter::set_outputs(NodeId id, std::vector<ValueId> outputs) {
-  Node& node = graph_.nodes[size_t(id)];
+  Node& node = graph_.nodes[id];
   for (const ValueId before : node.outputs) {
-    if (before != kNone && value(before).producer == id) graph_.values[size_t(before)].producer = kNone;
+    if (before != kNone && value(before).producer == id) graph_.values[before].producer = kNone;
   }
   node.outputs = std::move(outputs);
   for (const ValueId now : node.outputs) {
-    if (now != kNone) graph_.values[size_t(now)].producer = id;
+    if (now != kNone) graph_.values[now].producer = id;
   }
 }
 
@@ -131,14 +130,14 @@ void Rewriter::become(NodeId id, std::string_view op, std::vector<ValueId> input
   set_op(id, op);
   set_inputs(id, std::move(inputs));
   set_outputs(id, std::move(outputs));
-  graph_.nodes[size_t(id)].attributes = std::move(attributes);
+  graph_.nodes[id].attributes = std::move(attributes);
   infer(id);
 }
 
 ValueId Rewriter::add_output(NodeId id, const std::string& name) {
   const ValueId output = graph_.add_value(name, {DataType::Token, {}});
-  graph_.values[size_t(output)].producer = id;
-  graph_.nodes[size_t(id)].outputs.push_back(output);
+  graph_.values[output].producer = id;
+  graph_.nodes[id].outputs.push_back(output);
   grow();
   infer(id);
   return output;
@@ -147,9 +146,9 @@ ValueId Rewriter::add_output(NodeId id, const std::string& name) {
 ValueId Rewriter::add(NodeId at, int64_t behind, std::string_view op, std::string name, std::vector<ValueId> inputs,
                       Attributes attributes) {
   const NodeId id = graph_.add_node(graph_.op(op), std::move(name), {}, 1, std::move(attributes));
-  graph_.nodes[size_t(id)].stage = node(at).stage;
-  graph_.nodes[size_t(id)].where = node(at).where;
-  key_.push_back(key_[size_t(at)] + behind);
+  graph_.nodes[id].stage = node(at).stage;
+  graph_.nodes[id].where = node(at).where;
+  key_.push_back(key_[at] + behind);
   set_inputs(id, std::move(inputs));
   infer(id);
   return node(id).outputs[0];
@@ -158,7 +157,7 @@ ValueId Rewriter::add(NodeId at, int64_t behind, std::string_view op, std::strin
 void Rewriter::remove(NodeId id) {
   set_inputs(id, {});
   set_outputs(id, {});
-  key_[size_t(id)] = -1;
+  key_[id] = -1;
 }
 
 void Rewriter::finish() {

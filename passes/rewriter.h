@@ -19,9 +19,9 @@ class Rewriter {
   explicit Rewriter(Graph& graph, const std::vector<ValueId>& asked = {});
 
   // The nodes that there were at the start.
-  NodeId count() const { return count_; }
-  const Node& node(NodeId id) const { return graph_.nodes[size_t(id)]; }
-  const Value& value(ValueId id) const { return graph_.values[size_t(id)]; }
+  IdRange<NodeId> ids() const { return {0, count_}; }
+  const Node& node(NodeId id) const { return graph_.nodes[id]; }
+  const Value& value(ValueId id) const { return graph_.values[id]; }
   const Shape& shape(ValueId id) const { return value(id).type.shape; }
   bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).op->qualified_name() == op; }
   // kNone: it is left out.
@@ -35,14 +35,14 @@ class Rewriter {
   bool reshapes(NodeId id) const;
   // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its
   // outputs, what it carries to the next iteration and what is asked for.
-  const std::vector<NodeId>& readers(ValueId value) const { return readers_[size_t(value)]; }
+  const std::vector<NodeId>& readers(ValueId value) const { return readers_[value]; }
   // The node that alone reads the value, and reads it once; kNone: there is none.
   NodeId only_reader(ValueId value) const;
   // The same if it is of this operator.
   NodeId only_reader(ValueId value, std::string_view op) const;
 
   // Types are not inferred again unless infer() is called.
-  void set_op(NodeId id, std::string_view op) { graph_.nodes[size_t(id)].op = &graph_.op(op); }
+  void set_op(NodeId id, std::string_view op) { graph_.nodes[id].op = &graph_.op(op); }
   void set_inputs(NodeId id, std::vector<ValueId> inputs);
   void set_input(NodeId id, size_t i, ValueId value);  // earlier ones that are not there yet are left out
   // All that read `from` read `to` instead, the graph too.
@@ -56,7 +56,7 @@ class Rewriter {
               Attributes attributes);
   // One more output, as the operator infers it.
   ValueId add_output(NodeId id, const std::string& name);
-  Attributes& attributes(NodeId id) { return graph_.nodes[size_t(id)].attributes; }
+  Attributes& attributes(NodeId id) { return graph_.nodes[id].attributes; }
   void infer(NodeId id) { arbalest::infer(graph_, id); }
 
   // A value that no node makes yet.
@@ -75,8 +75,8 @@ class Rewriter {
   // Removes the node, whose only result is the value, if nothing reads that. Returns whether it has.
   bool remove_unread(NodeId id, ValueId value);
   // The node's place among all, if every one is put at a place of its own, from 0.
-  void put(NodeId id, int64_t place) { key_[size_t(id)] = place; }
-  void move_before(NodeId id, NodeId at) { key_[size_t(id)] = key_[size_t(at)] - 1; }
+  void put(NodeId id, int64_t place) { key_[id] = place; }
+  void move_before(NodeId id, NodeId at) { key_[id] = key_[at] - 1; }
 
   // Puts the nodes in their order and drops those that were removed; nothing else may be called after it.
   void finish();
@@ -88,8 +88,8 @@ class Rewriter {
 
   Graph& graph_;
   const NodeId count_;
-  std::vector<std::vector<NodeId>> readers_;  // by value
-  std::vector<int64_t> key_;                  // by node: its place in the order to come; negative: removed
+  Table<ValueId, std::vector<NodeId>> readers_;
+  Table<NodeId, int64_t> key_;  // its place in the order to come; negative: removed
 };
 
 }  // namespace arbalest

@@ -20,19 +20,19 @@ struct Exported {
   int64_t batch = 0;              // that it was exported for
   std::vector<NodeId> nodes;      // in order
   std::vector<ValueId> operands;  // that depend on the data
-  std::vector<bool> made;         // by value
+  Table<ValueId, bool> made;
 };
 
-// By value: whether it depends on the samples of a batch.
-std::vector<bool> data_values(const Graph& graph) {
-  std::vector<bool> data(graph.values.size(), false);
-  for (const ValueId input : graph.inputs) data[size_t(input)] = true;
+// Whether each value depends on the samples of a batch.
+Table<ValueId, bool> data_values(const Graph& graph) {
+  Table<ValueId, bool> data(graph.values.size(), false);
+  for (const ValueId input : graph.inputs) data[input] = true;
   for (const Node& node : graph.nodes) {
     const bool depends = node.op->qualified_name() == "arbalest.Prefetch" ||
                          std::any_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](ValueId input) { return input != kNone && data[size_t(input)]; });
+                                     [&](ValueId input) { return input != kNone && data[input]; });
     for (const ValueId output : node.outputs) {
-      if (output != kNone) data[size_t(output)] = depends && !graph.values[size_t(output)].content;
+      if (output != kNone) data[output] = depends && !graph.values[output].content;
     }
   }
   return data;
@@ -41,25 +41,25 @@ std::vector<bool> data_values(const Graph& graph) {
 // By file.
 std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch which) {
   std::map<std::string, Exported> models;
-  const std::vector<bool> data = data_values(graph);
+  const Table<ValueId, bool> data = data_values(graph);
   const Node* train = graph.find_op("arbalest.Train");
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     const int64_t batch = exported_batch(node.where.file);
     const bool own = !train || node.where.file.empty() || node.where.file == train->where.file;
     if (which == ModelBatch::Fixed ? batch == 0 : batch > 0 || own) continue;
     Exported& model = models[node.where.file];
     model.batch = batch;
-    model.nodes.push_back(NodeId(n));
+    model.nodes.push_back(n);
     model.made.resize(graph.values.size());
     for (const ValueId input : node.inputs) {
-      if (input == kNone || model.made[size_t(input)] || !data[size_t(input)]) continue;
-      if (graph.values[size_t(input)].type.shape.empty()) continue;
+      if (input == kNone || model.made[input] || !data[input]) continue;
+      if (graph.values[input].type.shape.empty()) continue;
       const bool known = std::find(model.operands.begin(), model.operands.end(), input) != model.operands.end();
       if (!known) model.operands.push_back(input);
     }
     for (const ValueId output : node.outputs) {
-      if (output != kNone) model.made[size_t(output)] = true;
+      if (output != kNone) model.made[output] = true;
     }
   }
   return models;
@@ -69,7 +69,7 @@ std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch w
 // exported for.
 std::optional<int64_t> other_batch(const Graph& graph, const Exported& model, int64_t read, int64_t all) {
   for (const ValueId operand : model.operands) {
-    const int64_t rows = graph.values[size_t(operand)].type.shape[0] * read / all;
+    const int64_t rows = graph.values[operand].type.shape[0] * read / all;
     if (rows != model.batch) return rows;
   }
   return std::nullopt;
@@ -79,9 +79,9 @@ std::optional<int64_t> other_batch(const Graph& graph, const Exported& model, in
 // single number may be made of all samples: it is a loss.
 NodeId mixing_node(Graph& graph, const std::string& file, const Exported& model) {
   const int64_t samples = 2 * std::max<int64_t>(1, model.batch);
-  const int64_t called = model.operands.empty() ? 0 : graph.values[size_t(model.operands[0])].type.shape[0];
+  const int64_t called = model.operands.empty() ? 0 : graph.values[model.operands[0]].type.shape[0];
   for (const ValueId operand : model.operands) {
-    int64_t& rows = graph.values[size_t(operand)].type.shape[0];
+    int64_t& rows = graph.values[operand].type.shape[0];
     rows = called > 0 && rows % called == 0 ? rows / called * samples : samples;
   }
   for (const NodeId node : model.nodes) {
@@ -91,17 +91,17 @@ NodeId mixing_node(Graph& graph, const std::string& file, const Exported& model)
       return model.batch > 0 ? node : kNone;
     }
   }
-  std::vector<SampleOrder> orders(graph.values.size());
+  Table<ValueId, SampleOrder> orders(graph.values.size());
   for (const ValueId operand : model.operands) {
-    const int64_t each = graph.values[size_t(operand)].type.elements() / samples;
-    if (each > 0) orders[size_t(operand)] = {SampleOrder::Kind::Apart, each, kNone};
+    const int64_t each = graph.values[operand].type.elements() / samples;
+    if (each > 0) orders[operand] = {SampleOrder::Kind::Apart, each, kNone};
   }
   SampleProbe probe(graph, samples);
   for (const NodeId node : model.nodes) {
     const std::vector<SampleOrder> outputs = probe.outputs(node, orders);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const ValueId output = graph.nodes[size_t(node)].outputs[i];
-      if (output != kNone) orders[size_t(output)] = outputs[i];
+      const ValueId output = graph.nodes[node].outputs[i];
+      if (output != kNone) orders[output] = outputs[i];
     }
   }
   std::vector<ValueId> given = graph.outputs;
@@ -109,8 +109,8 @@ NodeId mixing_node(Graph& graph, const std::string& file, const Exported& model)
     if (node.where.file != file) given.insert(given.end(), node.inputs.begin(), node.inputs.end());
   }
   for (const ValueId value : given) {
-    if (value == kNone || orders[size_t(value)].kind != SampleOrder::Kind::Mixed) continue;
-    if (graph.values[size_t(value)].type.elements() > 1) return orders[size_t(value)].origin;
+    if (value == kNone || orders[value].kind != SampleOrder::Kind::Mixed) continue;
+    if (graph.values[value].type.elements() > 1) return orders[value].origin;
   }
   return kNone;
 }
@@ -118,9 +118,9 @@ NodeId mixing_node(Graph& graph, const std::string& file, const Exported& model)
 // The graph with its layers as operators, as inference runs them.
 Graph as_inferred(Graph graph) {
   expand_layers(graph);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
-    if (node.op->for_inference) node.op->for_inference(graph, NodeId(n));
+    if (node.op->for_inference) node.op->for_inference(graph, n);
   }
   return graph;
 }
@@ -129,7 +129,7 @@ Graph as_inferred(Graph graph) {
 Node stated(const Graph& verified, const Node& expanded) {
   std::string name = expanded.name;
   while (true) {
-    if (const NodeId node = verified.find_node(name); node != kNone) return verified.nodes[size_t(node)];
+    if (const NodeId node = verified.find_node(name); node != kNone) return verified.nodes[node];
     const size_t dot = name.rfind('.');
     if (dot == name.npos) return expanded;
     name.resize(dot);
@@ -143,7 +143,7 @@ std::optional<MixingNode> find_mixing(const Graph& verified, ModelBatch which) {
   Graph graph = as_inferred(verified);
   for (const auto& [file, model] : exported_models(graph, which)) {
     const NodeId mixes = mixing_node(graph, file, model);
-    if (mixes != kNone) return MixingNode{stated(verified, graph.nodes[size_t(mixes)]), model.batch};
+    if (mixes != kNone) return MixingNode{stated(verified, graph.nodes[mixes]), model.batch};
   }
   return std::nullopt;
 }

@@ -73,12 +73,12 @@ class MoveSimplification {
   MoveSimplification(Graph& graph, const std::vector<ValueId>& asked) : graph_(graph), rewriter_(graph, asked) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "GatherND")) cut_box(n);
       if (rewriter_.is(n, "ScatterND")) replace_box(n);
     }
-    for (NodeId n = rewriter_.count(); n-- > 0;) drop_unread(n);
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (NodeId n = rewriter_.ids().last; n-- > 0;) drop_unread(n);
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.node(n).inputs.empty()) continue;
       if (rewriter_.is(n, "Gather")) slice(n);
       if (rewriter_.is(n, "Transpose")) reshape(n);

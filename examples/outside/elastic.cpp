@@ -38,7 +38,7 @@ class Elastic final : public Strategy {
       add_moving_average(plan.builder, plan.in, plan.memory, d, task, mean);
       for (const Replica* replica : on_device(plan.learners, d)) {
         std::vector<Term> models = {weights_of(plan, *replica)};
-        if (copy != kNone) models.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
+        if (copy != kNone) models.push_back({replica->placement.of[copy], plan.in.type_of(copy)});
         plan.builder.add_node(
             task, "arbalest.Combine", name, {models.front(), mean}, models,
             {{"coefficients", std::vector<double>{1 - alpha, alpha}}, {"lowered", int64_t(models.size()) - 1}});

@@ -31,7 +31,7 @@ namespace arbalest {
 // How many instances of each task have ended: what an event is on a GPU. Instances of a task end in order.
 struct CpuProgress {
   explicit CpuProgress(size_t tasks) : ended(tasks) {}
-  std::vector<std::atomic<int64_t>> ended;
+  Table<TaskId, std::atomic<int64_t>> ended;
 };
 
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks) {
@@ -107,7 +107,7 @@ class CpuDevice final : public Device {
   void make_queue(LaneId lane, Lane::Kind) override {
     if (size_t(lane) >= queue_of_lane_.size()) queue_of_lane_.resize(size_t(lane) + 1, nullptr);
     queues_.push_back(std::make_unique<Queue>());
-    queue_of_lane_[size_t(lane)] = queues_.back().get();
+    queue_of_lane_[lane] = queues_.back().get();
   }
   DeviceContext* context(LaneId) override { return nullptr; }
   void* stream(LaneId) override { return nullptr; }
@@ -132,15 +132,15 @@ class CpuDevice final : public Device {
   }
 
   // CPU devices share the progress, so all of them of a run are passed the same numbers.
-  void go_on_from(const std::vector<int64_t>& instances) override {
-    for (size_t task = 0; task < instances.size(); ++task) progress_->ended[task].store(instances[task]);
+  void go_on_from(const Table<TaskId, int64_t>& instances) override {
+    for (const TaskId task : instances.ids()) progress_->ended[task].store(instances[task]);
   }
 
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     for (const BoundTask& task : tasks) {
-      const LaneId lane = plan.tasks[size_t(task.id)].lane;
-      Queue* queue = size_t(lane) < queue_of_lane_.size() ? queue_of_lane_[size_t(lane)] : nullptr;
+      const LaneId lane = plan.tasks[task.id].lane;
+      Queue* queue = queue_of_lane_.contains(lane) ? queue_of_lane_[lane] : nullptr;
       if (queue) queue->items.resize(queue->items.size() + size_t(task.events) + kRoom);
     }
     sink_ = &sink;
@@ -150,7 +150,7 @@ class CpuDevice final : public Device {
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
-    Queue& queue = *queue_of_lane_[size_t(plan_.load()->tasks[size_t(task.id)].lane)];
+    Queue& queue = *queue_of_lane_[plan_.load()->tasks[task.id].lane];
     {
       const std::scoped_lock lock(queue.mutex);
       const uint64_t tail = queue.tail.load(std::memory_order_relaxed);
@@ -242,7 +242,7 @@ class CpuDevice final : public Device {
     const Item item = queue.items[head % queue.items.size()];
     for (const BoundWait& wait : item.task->waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, item.instance);
-      if (progress_->ended[size_t(wait.from)].load(std::memory_order_acquire) <= needed) return false;
+      if (progress_->ended[wait.from].load(std::memory_order_acquire) <= needed) return false;
     }
     const int64_t started = trace_ ? trace_->now() : -1;
     executing_.store(item.task->id, std::memory_order_relaxed);
@@ -256,7 +256,7 @@ class CpuDevice final : public Device {
     }
     executing_.store(kNone, std::memory_order_relaxed);
     const int64_t ended = trace_ ? trace_->now() : -1;
-    progress_->ended[size_t(item.task->id)].store(item.instance + 1, std::memory_order_release);
+    progress_->ended[item.task->id].store(item.instance + 1, std::memory_order_release);
     queue.head.store(head + 1, std::memory_order_release);
     sink_->completed(item.task->id, item.instance, started, ended);
     return true;
@@ -278,7 +278,7 @@ class CpuDevice final : public Device {
   std::shared_ptr<CpuProgress> progress_;
   std::vector<void*> memory_;
   std::vector<std::unique_ptr<Queue>> queues_;
-  std::vector<Queue*> queue_of_lane_;
+  Table<LaneId, Queue*> queue_of_lane_;
   std::atomic<const Plan*> plan_{nullptr};
   CompletionSink* sink_ = nullptr;
   TraceRecorder* trace_ = nullptr;

@@ -95,7 +95,7 @@ class CudaCollectives final : public Queues {
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId lane, Lane::Kind) override {
-    if (!world_.ranks && !world_.plan.lanes[size_t(lane)].spans.empty()) {
+    if (!world_.ranks && !world_.plan.lanes[lane].spans.empty()) {
       throw std::logic_error("one process has one communicator, of all its devices");
     }
     if (world_.ranks || links_.empty()) {
@@ -116,14 +116,14 @@ class CudaCollectives final : public Queues {
     function();
   }
 
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     run_ = {&plan, &tasks, trace};
     ran_.assign(plan.tasks.size(), {});
     for (const BoundTask& task : tasks) {
-      if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
-      ran_[size_t(task.id)].resize(task.variants.size());
-      CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+      if (plan.on_host(task.id) || plan.tasks[task.id].device != kNone) continue;
+      ran_[task.id].resize(task.variants.size());
+      CudaEvents::Ring& ring = events_->ring[task.id];
       ring.per_instance = devices_.size();
       ring.events.resize(size_t(task.events) * ring.per_instance);
       for (size_t e = 0; e < ring.events.size(); ++e) {
@@ -143,9 +143,9 @@ class CudaCollectives final : public Queues {
 
   void issue(const BoundTask& task, int64_t instance) override {
     const std::scoped_lock lock(mutex_);
-    Link& link = *by_lane_.at(run_.plan->tasks[size_t(task.id)].lane);
+    Link& link = *by_lane_.at(run_.plan->tasks[task.id].lane);
     const std::vector<cudaStream_t>& streams = link.context->streams;
-    CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+    CudaEvents::Ring& ring = events_->ring[task.id];
     const cudaEvent_t* ended = ring.of(instance);
     events_->issue_one_more(ring);
     const CallWatch::Call call(callers_.issuing, task.id, instance);
@@ -194,7 +194,7 @@ class CudaCollectives final : public Queues {
 
   void run(const BoundTask& task, size_t variant) {
     std::optional<CallWatch::Loading> loading;
-    if (!std::exchange(ran_[size_t(task.id)][variant], 1)) loading.emplace(callers_.issuing);
+    if (!std::exchange(ran_[task.id][variant], 1)) loading.emplace(callers_.issuing);
     telling_who_is_lost([&] {
       for (const BoundLaunch& launch : task.variants[variant].launches) launch.run();
     });
@@ -223,7 +223,7 @@ class CudaCollectives final : public Queues {
   template <typename Use>
   bool for_inputs(const BoundTask& task, int64_t instance, size_t device, const Use& use) const {
     for (const BoundWait& wait : task.waits) {
-      const int32_t from = run_.plan->tasks[size_t(wait.from)].device;
+      const int32_t from = run_.plan->tasks[wait.from].device;
       const int64_t needed = needed_instance(*run_.plan, wait.edge, instance);
       const bool concerned = from == kNone || size_t(from) == device;
       if (!concerned || needed < 0) continue;
@@ -235,7 +235,7 @@ class CudaCollectives final : public Queues {
   // Whether every device could have started the collective: what it waits for there has ended. An event belongs to the
   // instance that is waited for as long as the collective has not ended: the plan keeps its task from running ahead.
   bool inputs_ready(const Instance& collective) const {
-    const BoundTask& task = (*run_.tasks)[size_t(collective.task)];
+    const BoundTask& task = (*run_.tasks)[collective.task];
     for (size_t d = 0; d < devices_.size(); ++d) {
       const auto ended = [](cudaEvent_t event) { return cudaEventQuery(event) != cudaErrorNotReady; };
       if (!for_inputs(task, collective.instance, d, ended)) return false;
@@ -282,7 +282,7 @@ class CudaCollectives final : public Queues {
   };
   struct Run {
     const Plan* plan = nullptr;
-    const std::vector<BoundTask>* tasks = nullptr;
+    const Table<TaskId, BoundTask>* tasks = nullptr;
     TraceRecorder* trace = nullptr;
   };
 
@@ -296,9 +296,9 @@ class CudaCollectives final : public Queues {
   std::map<LaneId, Link*> by_lane_;
   std::vector<CudaEventList> event_lists_;  // one a device
   Run run_;
-  std::timed_mutex mutex_;                 // of who issues
-  std::vector<std::vector<uint8_t>> ran_;  // by task and variant, with the mutex: NCCL loads and connects at first use
-  std::atomic<bool> hangs_{false};         // a collective that will not end
+  std::timed_mutex mutex_;                   // of who issues
+  Table<TaskId, std::vector<uint8_t>> ran_;  // by variant, with the mutex: NCCL loads and connects at first use
+  std::atomic<bool> hangs_{false};           // a collective that will not end
   std::unique_ptr<CudaPoller> poller_;
 };
 

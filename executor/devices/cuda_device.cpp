@@ -212,16 +212,16 @@ class CudaDevice final : public Device {
                          : kind == Lane::Kind::Compute ? std::min(least, greatest + 1)
                                                        : greatest;
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
-    streams_[size_t(lane)] = std::move(stream);
+    streams_[lane] = std::move(stream);
   }
   DeviceContext* context(LaneId) override { return shared_.context.get(); }
-  void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
+  void* stream(LaneId lane) override { return streams_[lane]->stream; }
   void run_there(const std::function<void()>& function) override {
     enter();
     function();
   }
 
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     enter();
     plan_ = &plan;
@@ -234,11 +234,11 @@ class CudaDevice final : public Device {
     recordings_.resize(plan.tasks.size());
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || !own(task.id)) continue;
-      Recording& recording = recordings_[size_t(task.id)];
+      Recording& recording = recordings_[task.id];
       recording.recorded.resize(task.variants.size());
       recording.tries.resize(task.variants.size());
-      make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
-      events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
+      make_branch(task, *streams_[plan.tasks[task.id].lane]);
+      events_->ring[task.id].events = make_events(size_t(task.events));
     }
     std::vector<CudaPoller::Pending*> lanes;
     for (auto& stream : streams_) {
@@ -255,9 +255,9 @@ class CudaDevice final : public Device {
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
-    Stream& lane = *streams_[size_t(plan_->tasks[size_t(task.id)].lane)];
+    Stream& lane = *streams_[plan_->tasks[task.id].lane];
     const std::scoped_lock lock(lane.mutex);
-    CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+    CudaEvents::Ring& ring = events_->ring[task.id];
     events_->issue_one_more(ring);
     const CallWatch::Call call(lane.caller, task.id, instance);
     enter();
@@ -283,11 +283,11 @@ class CudaDevice final : public Device {
   int64_t time_alone(const BoundTask& task) override {
     constexpr int kRepeats = 5;
     enter();
-    const std::vector<RecordedGraph>& variants = recordings_[size_t(task.id)].recorded;
+    const std::vector<RecordedGraph>& variants = recordings_[task.id].recorded;
     const auto variant =
         std::find_if(variants.begin(), variants.end(), [](const RecordedGraph& v) { return v.graph(); });
     if (variant == variants.end()) return -1;
-    const cudaStream_t stream = streams_[size_t(plan_->tasks[size_t(task.id)].lane)]->stream;
+    const cudaStream_t stream = streams_[plan_->tasks[task.id].lane]->stream;
     CudaEventList list;
     const cudaEvent_t from = list.add(true), to = list.add(true);
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -304,7 +304,7 @@ class CudaDevice final : public Device {
   std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) override {
     constexpr int kPasses = 7;
     enter();
-    const cudaStream_t stream = streams_[size_t(lane)]->stream;
+    const cudaStream_t stream = streams_[lane]->stream;
     CUDA_CHECK(cudaDeviceSynchronize());
     for (const BoundLaunch& launch : launches) launch.run_on(stream);  // first uses
     CudaEventList list;
@@ -401,14 +401,14 @@ class CudaDevice final : public Device {
   // True if everything that the instance waits for has ended. The events that it waits for are not reused before it
   // ends, because the plan keeps the tasks that record them from running ahead.
   bool inputs_ready(const Instance& instance) const {
-    const std::vector<BoundWait>& waits = (*tasks_)[size_t(instance.task)].waits;
+    const std::vector<BoundWait>& waits = (*tasks_)[instance.task].waits;
     return std::all_of(waits.begin(), waits.end(), [&](const BoundWait& wait) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance.instance);
       return needed < 0 || cudaEventQuery(events_->of(wait.from, needed, device_)) != cudaErrorNotReady;
     });
   }
 
-  bool own(TaskId task) const { return plan_->tasks[size_t(task)].device == device_; }
+  bool own(TaskId task) const { return plan_->tasks[task].device == device_; }
 
   // The one that serves other plans of the device as well.
   std::shared_ptr<PollingThread> polling_thread() const {
@@ -427,7 +427,7 @@ class CudaDevice final : public Device {
   void run(const BoundTask& task, int64_t instance, Stream& lane) {
     const size_t index = task.variant_of(instance);
     const BoundTask::Variant& variant = task.variants[index];
-    Recording& recording = recordings_[size_t(task.id)];
+    Recording& recording = recordings_[task.id];
     RecordedGraph& recorded = recording.recorded[index];
     if (recorded.graph() == nullptr) {
       const bool records = task.capture && !variant.launches.empty();
@@ -508,12 +508,12 @@ class CudaDevice final : public Device {
     std::shared_ptr<std::mutex> recording;  // DeviceCache::recording
   };
   Shared shared_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // by lane
-  std::vector<Recording> recordings_;             // by task
+  Table<LaneId, std::unique_ptr<Stream>> streams_;
+  Table<TaskId, Recording> recordings_;
   CudaEventList event_list_;
   std::vector<void*> memory_, pinned_;
   const Plan* plan_ = nullptr;
-  const std::vector<BoundTask>* tasks_ = nullptr;
+  const Table<TaskId, BoundTask>* tasks_ = nullptr;
   TraceRecorder* trace_ = nullptr;
   std::vector<HangWatch> watches_;  // by the poller's lanes
   std::atomic<bool> hangs_{false};  // a task that will not end

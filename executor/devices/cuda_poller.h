@@ -51,10 +51,10 @@ struct CudaEvents {
   // to have ended, or the run has failed: once recorded again, the events would stand for the later instance.
   void issue_one_more(Ring& of) const;
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
-    const Ring& events = ring[size_t(task)];
+    const Ring& events = ring[task];
     return events.of(instance)[events.per_instance == 1 ? 0 : size_t(device)];
   }
-  std::vector<Ring> ring;
+  Table<TaskId, Ring> ring;
   std::atomic<bool> failed{false};  // true if the run has failed: some ends may never be seen
 };
 

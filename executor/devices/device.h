@@ -141,10 +141,10 @@ class Queues {
   virtual void run_there(const std::function<void()>& function) = 0;
 
   // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
-  virtual void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  virtual void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
                      TraceRecorder* trace) = 0;
   // Before start(): counts this many instances of each task as ended, if a run goes on from an earlier one.
-  virtual void go_on_from(const std::vector<int64_t>&) {}
+  virtual void go_on_from(const Table<TaskId, int64_t>&) {}
   // Puts instance `instance` of a task into its lane's queue, with the waits of its edges before it. Never blocks.
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.

@@ -29,15 +29,15 @@ class RankCollectives final : public Queues {
   void* stream(LaneId) override { return nullptr; }
   void run_there(const std::function<void()>& function) override { lanes_.begin()->second.device->run_there(function); }
 
-  void go_on_from(const std::vector<int64_t>& instances) override {
+  void go_on_from(const Table<TaskId, int64_t>& instances) override {
     for (auto& [lane, own] : lanes_) own.device->go_on_from(instances);
   }
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     for (auto& [lane, own] : lanes_) own.device->start(plan, tasks, sink, trace);
   }
   void issue(const BoundTask& task, int64_t instance) override {
-    lanes_.at(part_.tasks[size_t(task.id)].lane).device->issue(task, instance);
+    lanes_.at(part_.tasks[task.id].lane).device->issue(task, instance);
   }
   void wake() override {
     for (auto& [lane, own] : lanes_) own.device->wake();

@@ -38,12 +38,12 @@ std::vector<int64_t> greatest(std::span<const float> scores, size_t count) {
 // The name of the value that Identity hands on as `name`, however often.
 std::string source_of(const Graph& graph, const std::string& name) {
   ValueId value = graph.find_value(name);
-  while (value != kNone && graph.values[size_t(value)].producer != kNone) {
-    const Node& producer = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+  while (value != kNone && graph.values[value].producer != kNone) {
+    const Node& producer = graph.nodes[graph.values[value].producer];
     if (producer.op->qualified_name() != "Identity") break;
     value = producer.inputs[0];
   }
-  return value == kNone ? name : graph.values[size_t(value)].name;
+  return value == kNone ? name : graph.values[value].name;
 }
 
 }  // namespace
@@ -54,11 +54,11 @@ std::vector<Head> heads_of(const Graph& graph) {
     for (const Node& node : graph.nodes) {
       if (!(labels ? is_loss_of_labels(*node.op) : is_loss_of_classes(*node.op))) continue;
       ValueId label = node.inputs.at(1);
-      const NodeId producer = graph.values[size_t(label)].producer;
-      if (!labels && producer != kNone && graph.nodes[size_t(producer)].op->qualified_name() == "arbalest.MixImages") {
-        label = graph.nodes[size_t(producer)].inputs.at(1);  // rows that classes were mixed to
+      const NodeId producer = graph.values[label].producer;
+      if (!labels && producer != kNone && graph.nodes[producer].op->qualified_name() == "arbalest.MixImages") {
+        label = graph.nodes[producer].inputs.at(1);  // rows that classes were mixed to
       }
-      const auto name = [&](ValueId value) { return graph.values[size_t(value)].name; };
+      const auto name = [&](ValueId value) { return graph.values[value].name; };
       Head head = {name(node.inputs.at(0)), name(label), labels, std::nullopt};
       const bool ignores = node.op->attribute_spec("ignore_index") && !ints_attribute(node, "ignore_index").empty();
       if (ignores) head.ignored = ints_attribute(node, "ignore_index")[0];

@@ -36,7 +36,7 @@ template <typename T>
 ValueId add_constant(Graph& graph, const std::string& name, DataType dtype, Shape shape,
                      const std::vector<T>& numbers) {
   const ValueId id = graph.add_value(name, {dtype, std::move(shape)}, Role::Constant);
-  graph.values[size_t(id)].initializer = data_of(numbers);
+  graph.values[id].initializer = data_of(numbers);
   return id;
 }
 
@@ -45,32 +45,32 @@ ValueId append(Graph& graph, const char* op, const std::string& name, std::vecto
                Attributes attributes = {}) {
   const NodeId node = graph.add_node(graph.op(op), name, std::move(inputs), 1, std::move(attributes));
   infer(graph, node);
-  return graph.nodes[size_t(node)].outputs[0];
+  return graph.nodes[node].outputs[0];
 }
 
 // Nodes in an order in which every input comes before its readers; those that `output` does not need are dropped.
 void order_for(Graph& graph, ValueId output) {
-  std::vector<int64_t> key(graph.nodes.size(), -1);
+  Table<NodeId, int64_t> key(graph.nodes.size(), -1);
   int64_t next = 0;
   struct Visit {
     NodeId node;
     size_t input;
   };
   std::vector<Visit> open;
-  std::vector<bool> seen(graph.nodes.size(), false);
+  Table<NodeId, bool> seen(graph.nodes.size(), false);
   const auto enter = [&](ValueId value) {
-    const NodeId producer = value == kNone ? kNone : graph.values[size_t(value)].producer;
-    if (producer == kNone || seen[size_t(producer)]) return;
-    seen[size_t(producer)] = true;
+    const NodeId producer = value == kNone ? kNone : graph.values[value].producer;
+    if (producer == kNone || seen[producer]) return;
+    seen[producer] = true;
     open.push_back({producer, 0});
   };
   enter(output);
   while (!open.empty()) {
-    const std::vector<ValueId>& inputs = graph.nodes[size_t(open.back().node)].inputs;
+    const std::vector<ValueId>& inputs = graph.nodes[open.back().node].inputs;
     if (open.back().input < inputs.size()) {
       enter(inputs[open.back().input++]);
     } else {
-      key[size_t(open.back().node)] = next++;
+      key[open.back().node] = next++;
       open.pop_back();
     }
   }
@@ -116,7 +116,7 @@ class Exporter {
   std::string compared() const {
     std::vector<std::string> names;
     for (const Node& node : graph_.nodes) {
-      const std::string name = node.op->compares ? graph_.values[size_t(node.inputs[0])].name : "";
+      const std::string name = node.op->compares ? graph_.values[node.inputs[0]].name : "";
       if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
     return names.empty()
@@ -150,8 +150,8 @@ class Exporter {
   // Makes inputs of the graph out of Prefetch's outputs, of the outputs of host nodes and, without preprocessing, of
   // Augment's outputs. Updates `output` if that is replaced.
   void take_inputs(ValueId& output) {
-    for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
-      const Node node = graph_.nodes[size_t(n)];
+    for (const NodeId n : graph_.nodes.ids()) {
+      const Node node = graph_.nodes[n];
       const std::string op = node.op->qualified_name();
       if (op != "arbalest.Augment") continue;
       if (!exported_.preprocessing) {
@@ -159,27 +159,27 @@ class Exporter {
         continue;
       }
       const ValueId made = add_preprocessing(node);
-      std::swap(graph_.values[size_t(made)].name, graph_.values[size_t(node.outputs[0])].name);
+      std::swap(graph_.values[made].name, graph_.values[node.outputs[0]].name);
       if (output == node.outputs[0]) output = made;
     }
     for (const Node& node : graph_.nodes) {
       if (!node.op->prepare && node.op->qualified_name() != "arbalest.Prefetch") continue;
       for (const ValueId output : node.outputs) {
-        if (output != kNone && graph_.values[size_t(output)].type.dtype != DataType::String) make_input(output);
+        if (output != kNone && graph_.values[output].type.dtype != DataType::String) make_input(output);
       }
     }
   }
 
   void make_input(ValueId value) {
-    graph_.values[size_t(value)].role = Role::Input;
-    graph_.values[size_t(value)].producer = kNone;
+    graph_.values[value].role = Role::Input;
+    graph_.values[value].producer = kNone;
     graph_.inputs.push_back(value);
   }
 
   // (image / 255 − mean) / std as a product and a sum; zeros around it, scaling and the crop's middle follow.
   ValueId add_preprocessing(const Node& augment) {
     const ValueId image = augment.inputs[0];
-    const Shape from = graph_.values[size_t(image)].type.shape;
+    const Shape from = graph_.values[image].type.shape;
     std::vector<float> scale, shift;
     const auto channels = size_t(from[1]);
     const auto of = [&](std::vector<double> values, double fallback, size_t c) {
@@ -199,7 +199,7 @@ class Exporter {
     value = append(graph_, "Add", name + "normalised",
                    {value, add_constant(graph_, name + "shift", DataType::Float32, each, shift)});
     if (!floats_attribute(augment, "area").empty()) value = resized(name, value, augment);
-    value = crop(name, value, graph_.values[size_t(augment.outputs[0])].type.shape);
+    value = crop(name, value, graph_.values[augment.outputs[0]].type.shape);
     graph_.replace_uses(augment.outputs[0], value);
     return value;
   }
@@ -210,7 +210,7 @@ class Exporter {
       const std::vector<int64_t> pads{0, 0, pad, pad, 0, 0, pad, pad};
       value = append(graph_, "Pad", name + "framed", {value}, {{"pads", pads}});
     }
-    const Shape from = graph_.values[size_t(value)].type.shape;
+    const Shape from = graph_.values[value].type.shape;
     const int64_t shorter = std::min(from[2], from[3]), resize = int_attribute(augment, "resize");
     const std::vector<int64_t> sizes{resize * from[2] / shorter, resize * from[3] / shorter};
     return append(graph_, "Resize", name + "resized", {value},
@@ -218,7 +218,7 @@ class Exporter {
   }
 
   ValueId crop(const std::string& name, ValueId value, const Shape& to) {
-    const Shape from = graph_.values[size_t(value)].type.shape;
+    const Shape from = graph_.values[value].type.shape;
     std::vector<int64_t> pads(8, 0), starts, ends;
     bool pad = false, slice = false;
     for (size_t axis : {2, 3}) {
@@ -251,11 +251,11 @@ class Exporter {
     if (!files.weights.empty()) file.emplace(files.weights, files.weights_map);
     const std::vector<ValueId> stored = stored_values();
     const auto is_fresh = [&](ValueId id) {
-      return first_fit(graph_.values[size_t(id)].name, files.fresh) < files.fresh.size();
+      return first_fit(graph_.values[id].name, files.fresh) < files.fresh.size();
     };
     std::vector<std::string> read;
     for (const ValueId id : stored) {
-      if (!is_fresh(id)) read.push_back(graph_.values[size_t(id)].name);
+      if (!is_fresh(id)) read.push_back(graph_.values[id].name);
     }
     if (file) {
       file->require(read);
@@ -263,7 +263,7 @@ class Exporter {
     }
     std::vector<std::string> faults;
     for (const ValueId id : stored) {
-      Value& value = graph_.values[size_t(id)];
+      Value& value = graph_.values[id];
       const bool fresh = is_fresh(id);
       std::vector<std::byte> bytes;
       try {
@@ -281,12 +281,12 @@ class Exporter {
   }
 
   std::vector<ValueId> stored_values() const {
-    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
+    const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
     std::vector<ValueId> stored;
-    for (size_t v = 0; v < readers.size(); ++v) {
+    for (const ValueId v : readers.ids()) {
       const Role role = graph_.values[v].role;
       const bool kept = role == Role::Parameter || role == Role::Frozen || role == Role::State;
-      if (kept && !readers[v].empty()) stored.push_back(ValueId(v));
+      if (kept && !readers[v].empty()) stored.push_back(v);
     }
     return stored;
   }
@@ -302,9 +302,9 @@ class Exporter {
 
   // ONNX has Swish from opset 24 on only: x · sigmoid(alpha · x).
   void spell_out_swish(ValueId& output) {
-    const NodeId count = NodeId(graph_.nodes.size());
+    const NodeId count = graph_.nodes.end_id();
     for (NodeId n = 0; n < count; ++n) {
-      const Node swish = graph_.nodes[size_t(n)];
+      const Node swish = graph_.nodes[n];
       if (swish.op->qualified_name() != "Swish") continue;
       const ValueId x = swish.inputs[0];
       const double alpha = float_attribute(swish, "alpha");
@@ -317,24 +317,23 @@ class Exporter {
       const ValueId gate = append(graph_, "Sigmoid", swish.name + ".gate", {scaled});
       const ValueId product = append(graph_, "Mul", swish.name + ".product", {x, gate});
       graph_.replace_uses(swish.outputs[0], product);
-      std::swap(graph_.values[size_t(product)].name, graph_.values[size_t(swish.outputs[0])].name);
+      std::swap(graph_.values[product].name, graph_.values[swish.outputs[0]].name);
       if (output == swish.outputs[0]) output = product;
     }
   }
 
   // A batch norm that alone reads a convolution multiplies its filters and adds to its bias.
   void fold_batch_norms() {
-    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
-    for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
-      const Node norm = graph_.nodes[size_t(n)];
+    const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
+    for (const NodeId n : graph_.nodes.ids()) {
+      const Node norm = graph_.nodes[n];
       if (norm.op->qualified_name() != "BatchNormalization") continue;
-      const NodeId c = graph_.values[size_t(norm.inputs[0])].producer;
-      if (c == kNone || graph_.nodes[size_t(c)].op->qualified_name() != "Conv" ||
-          readers[size_t(norm.inputs[0])].size() != 1) {
+      const NodeId c = graph_.values[norm.inputs[0]].producer;
+      if (c == kNone || graph_.nodes[c].op->qualified_name() != "Conv" || readers[norm.inputs[0]].size() != 1) {
         continue;
       }
-      Node& conv = graph_.nodes[size_t(c)];
-      const bool own = readers[size_t(conv.inputs[1])].size() == 1;  // filters that others read stay as they are
+      Node& conv = graph_.nodes[c];
+      const bool own = readers[conv.inputs[1]].size() == 1;  // filters that others read stay as they are
       if (own && all_stored(norm) && all_stored(conv)) fold(norm, conv);
     }
   }
@@ -343,14 +342,14 @@ class Exporter {
   bool all_stored(const Node& node) const {
     return std::all_of(node.inputs.begin() + 1, node.inputs.end(), [&](ValueId input) {
       if (input == kNone) return true;
-      const Value& value = graph_.values[size_t(input)];
+      const Value& value = graph_.values[input];
       return value.initializer.kind == Initializer::Kind::Data && value.initializer.data &&
              value.type.dtype == DataType::Float32;
     });
   }
 
   void fold(const Node& norm, Node& conv) {
-    const auto numbers = [&](ValueId value) { return floats_of(graph_.values[size_t(value)]); };
+    const auto numbers = [&](ValueId value) { return floats_of(graph_.values[value]); };
     const std::vector<float> scale = numbers(norm.inputs[1]), shift = numbers(norm.inputs[2]),
                              mean = numbers(norm.inputs[3]), variance = numbers(norm.inputs[4]);
     const double epsilon = float_attribute(norm, "epsilon");
@@ -362,20 +361,20 @@ class Exporter {
       for (size_t i = 0; i < each; ++i) filters[k * each + i] = float(filters[k * each + i] * factor);
       bias[k] = float((double(bias[k]) - mean[k]) * factor + shift[k]);
     }
-    graph_.values[size_t(conv.inputs[1])].initializer = data_of(filters);
+    graph_.values[conv.inputs[1]].initializer = data_of(filters);
     conv.inputs.resize(3, kNone);
     conv.inputs[2] =
         graph_.add_value(conv.name + ".folded_bias", {DataType::Float32, {int64_t(bias.size())}}, Role::Parameter);
-    graph_.values[size_t(conv.inputs[2])].initializer = data_of(bias);
+    graph_.values[conv.inputs[2]].initializer = data_of(bias);
     graph_.replace_uses(norm.outputs[0], conv.outputs[0]);
-    if (graph_.values[size_t(norm.outputs[0])].name == output_name_) {  // the value keeps its name
-      std::swap(graph_.values[size_t(norm.outputs[0])].name, graph_.values[size_t(conv.outputs[0])].name);
+    if (graph_.values[norm.outputs[0]].name == output_name_) {  // the value keeps its name
+      std::swap(graph_.values[norm.outputs[0]].name, graph_.values[conv.outputs[0]].name);
     }
   }
 
   // Newer opsets have operands where graphs may have attributes.
   void state_constant_operands() {
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    for (const NodeId n : graph_.nodes.ids()) {
       const Op& op = *graph_.nodes[n].op;
       for (size_t i = 0; i < op.inputs.size(); ++i) {
         const Node& node = graph_.nodes[n];
@@ -428,8 +427,8 @@ class Exporter {
   // Keeps only the nodes and inputs that the output needs; the rest of the training graph is removed.
   void drop_unused(ValueId output) {
     graph_.outputs = {output};
-    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
-    std::erase_if(graph_.inputs, [&](ValueId input) { return readers[size_t(input)].empty() && input != output; });
+    const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
+    std::erase_if(graph_.inputs, [&](ValueId input) { return readers[input].empty() && input != output; });
     ArenaValues none;
     remove_dead(graph_, none);
   }
@@ -446,7 +445,7 @@ class Exporter {
   // Inputs and outputs have any number of samples.
   void open_batch() {
     const auto open = [&](ValueId id) {
-      Value& value = graph_.values[size_t(id)];
+      Value& value = graph_.values[id];
       if (value.type.shape.empty()) return;
       value.declared = value.type;
       value.declared->shape[0] = -1;

@@ -47,7 +47,7 @@ std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& fi
   std::vector<Field> fields;
   for (const ValueId output : prefetch->outputs) {
     if (output == kNone) return {};
-    const std::string& name = graph.values[size_t(output)].name;
+    const std::string& name = graph.values[output].name;
     const bool file = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                                   [&](const Node& node) { return node.op->prepare && node.inputs.at(0) == output; });
     if (file) {

@@ -67,7 +67,7 @@ TensorType Inference::output_type(size_t index) const {
 std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task) const {
   const Source& source = *model_->prepared.validation;
   auto filler =
-      std::make_shared<BatchFiller>(*model_->binding, model_->plan.tasks[size_t(task)],
+      std::make_shared<BatchFiller>(*model_->binding, model_->plan.tasks[task],
                                     batch_layout(model_->loop(), model_->prepared.request.validation_batches), reader_);
   const DataOrder order(options_.numerics.seed, source.size(), false, source.block());
   return [filler, order, devices = int64_t(model_->planned().everywhere), device = replica.place,
@@ -155,8 +155,8 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   const bool hands_on = each && ranks && !ranks->first();
   const std::function<void(const InferredBatch&)> own = hands_on ? keeper(kept) : each;
   for (const Replica& replica : planned.replicas) {
-    for (const TaskId task : replica.fills) host[size_t(task)] = fill(replica, task);
-    if (replica.hand_out != kNone) host[size_t(replica.hand_out)] = hand_out(replica, own);
+    for (const TaskId task : replica.fills) host[task] = fill(replica, task);
+    if (replica.hand_out != kNone) host[replica.hand_out] = hand_out(replica, own);
   }
   ValidationReader reader(*model_->binding, model_->loop(), planned, samples(), reader_->left_out());
   SchedulerOptions scheduling;

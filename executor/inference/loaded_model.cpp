@@ -24,7 +24,7 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
       binding(bind_plan(plan, thread_count(options), options.execution.device_timeout, bind_options(prepared, options),
                         make_device_cache())) {
   for (const ValueId output : loop().outputs) {
-    const Value& value = loop().graph.values[size_t(output)];
+    const Value& value = loop().graph.values[output];
     const bool batched = !value.type.shape.empty() && value.type.shape[0] == loop().batch;
     if (!batched) {
       throw GraphError(fmt::format("'{}' is {}; expected a value with a row for each of the {} samples of a batch",
@@ -83,7 +83,7 @@ void LoadedModel::name_classes(const WeightsFile* file) {
 }
 
 TensorType LoadedModel::output_type(size_t index) const {
-  TensorType type = loop().graph.values[size_t(loop().outputs[index])].type;
+  TensorType type = loop().graph.values[loop().outputs[index]].type;
   type.shape.erase(type.shape.begin());
   type.layout = Layout::RowMajor;
   if (type.dtype == DataType::Bfloat16) type.dtype = DataType::Float32;
@@ -91,7 +91,7 @@ TensorType LoadedModel::output_type(size_t index) const {
 }
 
 std::vector<std::byte> LoadedModel::read_output(const Replica& replica, size_t index, int64_t tick) const {
-  const TensorType& type = loop().graph.values[size_t(loop().outputs[index])].type;
+  const TensorType& type = loop().graph.values[loop().outputs[index]].type;
   std::vector<std::byte> row_major(size_t(type.bytes()));
   to_row_major(type, binding->address(replica.outputs[index], tick), row_major.data());
   if (type.dtype != DataType::Bfloat16) return row_major;

@@ -78,8 +78,8 @@ int64_t pool(Graph& graph, Node& node) {
     if (dilated || (int_attribute(node, "ceil_mode") != 0 && int_attribute(node, "count_include_pad") != 0)) least = 19;
   }
   if (int_attribute(node, "ceil_mode") == 0) return least;
-  const Shape& from = graph.values[size_t(node.inputs[0])].type.shape;
-  const Shape& to = graph.values[size_t(node.outputs[0])].type.shape;
+  const Shape& from = graph.values[node.inputs[0]].type.shape;
+  const Shape& to = graph.values[node.outputs[0]].type.shape;
   const std::vector<int64_t> kernel = ints_attribute(node, "kernel_shape"), strides = ints_attribute(node, "strides"),
                              pads = ints_attribute(node, "pads"), dilations = ints_attribute(node, "dilations");
   const auto of = [](const std::vector<int64_t>& list, size_t i, int64_t fallback) {
@@ -96,17 +96,17 @@ int64_t pool(Graph& graph, Node& node) {
 // A scale and a bias for each channel, not for each group, as in opset 21.
 int64_t group_norm(Graph& graph, Node& node) {
   const Node norm = node;
-  const auto n = size_t(&node - graph.nodes.data());  // the reference ends when nodes are added
-  const int64_t channels = graph.values[size_t(norm.inputs[0])].type.shape[1];
+  const auto n = NodeId(&node - graph.nodes.data());  // the reference ends when nodes are added
+  const int64_t channels = graph.values[norm.inputs[0]].type.shape[1];
   for (const size_t i : {size_t{1}, size_t{2}}) {
     ValueId value = norm.inputs[i];
-    const int64_t groups = graph.values[size_t(value)].type.shape[0];
+    const int64_t groups = graph.values[value].type.shape[0];
     if (groups == channels) continue;
     const auto add = [&](const char* op, const char* attribute, const Shape& shape) {
       const std::string name = norm.name + "." + norm.op->inputs[i].name + "." + op;
       const NodeId id = graph.add_node(graph.op(op), name, {value}, 1, {{attribute, shape}});
       infer(graph, id);
-      value = graph.nodes[size_t(id)].outputs[0];
+      value = graph.nodes[id].outputs[0];
     };
     add("Reshape", "shape", {groups, 1});
     add("Expand", "shape", {groups, channels / groups});
@@ -121,7 +121,7 @@ int64_t gelu(Graph&, Node&) {
 }
 
 int64_t extremum(Graph& graph, Node& node) {
-  return graph.values[size_t(node.inputs[0])].type.dtype == DataType::Bool ? 20 : 18;
+  return graph.values[node.inputs[0]].type.dtype == DataType::Bool ? 20 : 18;
 }
 
 }  // namespace
@@ -141,7 +141,7 @@ int64_t put_in_opset(Graph& graph) {
                                                                                {"TopK", top_k},
                                                                                {"Upsample", upsample}};
   int64_t opset = 18;
-  for (size_t n = 0, count = graph.nodes.size(); n < count; ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     const auto found = forms.find(graph.nodes[n].op->qualified_name());
     if (found != forms.end()) opset = std::max(opset, found->second(graph, graph.nodes[n]));
   }

@@ -50,11 +50,11 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
   scheduling.threads = thread_count(options_);
   scheduling.stall_seconds = std::numeric_limits<double>::infinity();
   for (const Replica& replica : model_->planned().replicas) {
-    host[size_t(replica.fills.front())] = [this, device = replica.device](int64_t tick) {
+    host[replica.fills.front()] = [this, device = replica.device](int64_t tick) {
       requests_->open(device, tick);
       fill_open_batches();
     };
-    host[size_t(replica.hand_out)] = [this, &replica](int64_t tick) { hand_out(replica, tick); };
+    host[replica.hand_out] = [this, &replica](int64_t tick) { hand_out(replica, tick); };
   }
   scheduler_ = std::make_unique<Scheduler>(*model_->binding, std::move(host), scheduling);
   serving_ = std::thread([this] { serve(); });
@@ -83,7 +83,7 @@ void Predictor::fill_open_batches() {
   const Plan& plan = model_->plan;
   for (auto batch = requests_->take(); !batch.pieces.empty(); batch = requests_->take()) {
     const TaskId task = model_->planned().replicas[size_t(batch.device)].fills.front();
-    const BufferId slots = plan.operands[size_t(plan.tasks[size_t(task)].first_operand)].buffer;
+    const BufferId slots = plan.operands[size_t(plan.tasks[task].first_operand)].buffer;
     std::byte* slot = model_->binding->address(slots, batch.tick);
     StepScalars scalars;
     scalars.seed = options_.numerics.seed;

@@ -26,11 +26,11 @@ Program with_again(const Program& program, const RecomputationSearch::Choice& ch
 int64_t activation_bytes(const Plan& plan) {
   const Replica& learner = plan.handles.loops.front().replicas.front();
   const Graph& graph = plan.graphs[size_t(plan.handles.loops.front().graph)];
-  const std::vector<View> storage = shared_storage(graph);
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  const Table<ValueId, View> storage = shared_storage(graph);
+  for (const ValueId v : graph.values.ids()) {
     const BufferId buffer = learner.placement.of[v].buffer;
-    const bool packed = graph.values[size_t(storage[v].base)].role == Role::Activation && buffer != kNone;
-    if (packed) return plan.arenas[size_t(plan.buffers[size_t(buffer)].arena)].bytes;
+    const bool packed = graph.values[storage[v].base].role == Role::Activation && buffer != kNone;
+    if (packed) return plan.arenas[plan.buffers[buffer].arena].bytes;
   }
   return 0;
 }
@@ -51,14 +51,14 @@ int64_t peak_of(const Plan& plan) {
 std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t device, const Loop& training,
                                                       int64_t learners) {
   const auto bytes_of = [&](ValueId value) {
-    return value == kNone ? 0 : learners * training.graph.values[size_t(value)].type.bytes();
+    return value == kNone ? 0 : learners * training.graph.values[value].type.bytes();
   };
   const ArenaValues& arenas = training.arenas;
   int64_t slots = 0;
   for (const ArenaValues::Slot& slot : arenas.slots) slots += bytes_of(slot.value);
   // Gradients that are updated in parts have no arena: they are packed with the activations, except for padded parts.
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
-  const bool has_gradients = placement.of[size_t(arenas.gradients)].buffer != kNone;
+  const bool has_gradients = placement.of[arenas.gradients].buffer != kNone;
   const std::string of_learners = learners == 1 ? "of the learner" : fmt::format("of {} learners", learners);
   std::vector<std::pair<int64_t, std::string>> parts = {
       {bytes_of(arenas.weights) + bytes_of(arenas.weights_lowered), "weights " + of_learners},
@@ -68,7 +68,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
        (has_gradients ? "activations " : "activations and gradients ") + of_learners}};
   int64_t samples = 0, validation = 0;
   for (const SamplesOnDevice& kept : plan.handles.samples) {
-    if (kept.device == device) samples += plan.arenas[size_t(kept.arena)].bytes;
+    if (kept.device == device) samples += plan.arenas[kept.arena].bytes;
   }
   std::map<ArenaId, bool> seen;
   for (const LoopPlan& loop : plan.handles.loops) {
@@ -76,8 +76,8 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
     for (const Replica& replica : loop.replicas) {
       for (const Operand& operand : replica.placement.of) {
         if (replica.device != device || operand.buffer == kNone) continue;
-        const ArenaId arena = plan.buffers[size_t(operand.buffer)].arena;
-        if (!std::exchange(seen[arena], true)) validation += plan.arenas[size_t(arena)].bytes;
+        const ArenaId arena = plan.buffers[operand.buffer].arena;
+        if (!std::exchange(seen[arena], true)) validation += plan.arenas[arena].bytes;
       }
     }
   }

@@ -17,9 +17,9 @@ RecomputationSearch::RecomputationSearch(const Loop& loop, bool branch, const st
       operations_per_byte_(operations_per_byte),
       readers_(graph_.consumers()),
       work_(graph_.nodes.size(), 0) {
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+  for (const NodeId n : graph_.nodes.ids()) {
     step_work_ += work_of(graph_.nodes[n]);
-    const Repetition& again = step_.repetitions().of(NodeId(n));
+    const Repetition& again = step_.repetitions().of(n);
     if (!again.op || again.view) continue;
     Node repeated = graph_.nodes[n];
     repeated.op = again.op;
@@ -40,17 +40,17 @@ double RecomputationSearch::work_of(const Node& node) const {
 // often.
 void RecomputationSearch::find_candidates() {
   constexpr size_t kMost = 1000;
-  std::vector<int64_t> bytes(graph_.nodes.size(), 0);
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    const Repetition& again = step_.repetitions().of(NodeId(n));
+  Table<NodeId, int64_t> bytes(graph_.nodes.size(), 0);
+  for (const NodeId n : graph_.nodes.ids()) {
+    const Repetition& again = step_.repetitions().of(n);
     if (!again.op || again.view) continue;
     for (const ValueId output : again.outputs) {
       const ValueId base = output == kNone ? kNone : step_.storage(output);
-      if (base != kNone && step_.read_later(base)) bytes[n] += graph_.values[size_t(output)].type.bytes();
+      if (base != kNone && step_.read_later(base)) bytes[n] += graph_.values[output].type.bytes();
     }
     if (bytes[n] > 0) candidates_.push_back(n);
   }
-  std::stable_sort(candidates_.begin(), candidates_.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  std::stable_sort(candidates_.begin(), candidates_.end(), [&](NodeId a, NodeId b) { return bytes[a] > bytes[b]; });
   candidates_.resize(std::min(candidates_.size(), kMost));
   std::sort(candidates_.begin(), candidates_.end());
 }
@@ -83,12 +83,12 @@ std::optional<RecomputationSearch::Choice> RecomputationSearch::straight_to(
 }
 
 RecomputationSearch::Choice RecomputationSearch::without_needless(Choice choice, int64_t limit) const {
-  std::vector<size_t> all;
-  for (size_t n = 0; n < choice.size(); ++n) {
+  std::vector<NodeId> all;
+  for (const NodeId n : choice.ids()) {
     if (choice[n]) all.push_back(n);
   }
-  std::stable_sort(all.begin(), all.end(), [&](size_t a, size_t b) { return work_[a] > work_[b]; });
-  for (const size_t n : all) {
+  std::stable_sort(all.begin(), all.end(), [&](NodeId a, NodeId b) { return work_[a] > work_[b]; });
+  for (const NodeId n : all) {
     choice[n] = false;
     if (step_.need(choice, limit).peak > limit) choice[n] = true;
   }
@@ -98,15 +98,15 @@ RecomputationSearch::Choice RecomputationSearch::without_needless(Choice choice,
 Recomputation RecomputationSearch::cost(const Choice& choice) const {
   Recomputation cost;
   double work = 0;
-  const std::vector<NodeId> places = step_.repetitions().places(choice);
-  for (size_t n = 0; n < places.size(); ++n) {
-    const Repetition& again = step_.repetitions().of(NodeId(n));
+  const Table<NodeId, NodeId> places = step_.repetitions().places(choice);
+  for (const NodeId n : places.ids()) {
+    const Repetition& again = step_.repetitions().of(n);
     if (places[n] == kNone || again.view) continue;
     work += work_[n];
     for (const ValueId output : again.outputs) {
-      if (output == kNone || readers_[size_t(output)].empty()) continue;
+      if (output == kNone || readers_[output].empty()) continue;
       ++cost.values;
-      cost.bytes += graph_.values[size_t(output)].type.bytes();
+      cost.bytes += graph_.values[output].type.bytes();
     }
   }
   cost.work = work / step_work_;
@@ -159,7 +159,7 @@ double RecomputationSearch::worth(size_t move, int64_t limit) const {
 // is computed again. The odd one computes it again, and keeps the results of recomputed nodes that read it, since these
 // would need it early.
 double RecomputationSearch::make(size_t move, Choice& choice) const {
-  const size_t node = candidates_[move / 2];
+  const NodeId node = candidates_[move / 2];
   const bool keeps_readers = move % 2 == 1;
   if (choice[node]) {
     if (keeps_readers) return 0;
@@ -168,12 +168,12 @@ double RecomputationSearch::make(size_t move, Choice& choice) const {
   }
   double work = 0;
   bool kept = false;
-  for (const ValueId output : step_.repetitions().of(NodeId(node)).outputs) {
+  for (const ValueId output : step_.repetitions().of(node).outputs) {
     if (output == kNone || !keeps_readers) continue;
-    for (const NodeId reader : readers_[size_t(output)]) {
-      if (!choice[size_t(reader)]) continue;
-      choice[size_t(reader)] = false;
-      work -= work_[size_t(reader)];
+    for (const NodeId reader : readers_[output]) {
+      if (!choice[reader]) continue;
+      choice[reader] = false;
+      work -= work_[reader];
       kept = true;
     }
   }
@@ -183,21 +183,21 @@ double RecomputationSearch::make(size_t move, Choice& choice) const {
 
 // Chooses a node with what has to be computed again along with it: views of what it makes, and what makes its inputs
 // if nothing keeps these for long. Returns the work of all.
-double RecomputationSearch::add_with_others(size_t node, Choice& choice) const {
+double RecomputationSearch::add_with_others(NodeId node, Choice& choice) const {
   double work = 0;
-  std::vector<size_t> added;
+  std::vector<NodeId> added;
   const auto add = [&](NodeId other) {
-    if (choice[size_t(other)]) return;
-    choice[size_t(other)] = true;
-    work += work_[size_t(other)];
-    added.push_back(size_t(other));
+    if (choice[other]) return;
+    choice[other] = true;
+    work += work_[other];
+    added.push_back(other);
   };
-  add(NodeId(node));
+  add(node);
   for (size_t next = 0; next < added.size(); ++next) {
-    const Repetition& again = step_.repetitions().of(NodeId(added[next]));
+    const Repetition& again = step_.repetitions().of(added[next]);
     for (const ValueId output : again.outputs) {
       if (output == kNone) continue;
-      for (const NodeId reader : readers_[size_t(output)]) {
+      for (const NodeId reader : readers_[output]) {
         const Repetition& of = step_.repetitions().of(reader);
         if (of.op && of.view) add(reader);
       }
@@ -205,7 +205,7 @@ double RecomputationSearch::add_with_others(size_t node, Choice& choice) const {
     for (const ValueId input : again.inputs) {
       const ValueId base = input == kNone ? kNone : step_.storage(input);
       if (base == kNone) continue;
-      const NodeId producer = graph_.values[size_t(input)].producer;
+      const NodeId producer = graph_.values[input].producer;
       if (producer == kNone || !step_.repetitions().of(producer).op) continue;
       if (again.view || !step_.read_later(base)) add(producer);
     }

@@ -16,7 +16,7 @@ namespace arbalest {
 // Work is in bytes that are moved in the same time. The loop has to outlive the search.
 class RecomputationSearch {
  public:
-  using Choice = std::vector<bool>;  // by node: whether it is computed again
+  using Choice = Table<NodeId, bool>;  // whether it is computed again
 
   // `branch` and `updates`: as MemoryPlacement has them.
   RecomputationSearch(const Loop& loop, bool branch, const std::vector<UpdatePart>& updates,
@@ -40,16 +40,16 @@ class RecomputationSearch {
   std::optional<size_t> best_move(int64_t limit);
   double worth(size_t move, int64_t limit) const;
   double make(size_t move, Choice& choice) const;
-  double add_with_others(size_t node, Choice& choice) const;
+  double add_with_others(NodeId node, Choice& choice) const;
 
   const Graph& graph_;
   const StepMemory step_;
   const double operations_per_byte_;
-  const std::vector<std::vector<NodeId>> readers_;  // by value
-  std::vector<double> work_;                        // by node, of its repetition
-  double step_work_ = 0;                            // of the step as it is
-  std::vector<size_t> candidates_;                  // nodes
-  std::vector<double> worth_;                       // by move, when it was looked at last
+  const Table<ValueId, std::vector<NodeId>> readers_;
+  Table<NodeId, double> work_;  // of its repetition
+  double step_work_ = 0;        // of the step as it is
+  std::vector<NodeId> candidates_;
+  std::vector<double> worth_;  // by move, when it was looked at last
   Choice chosen_;
   StepMemory::Need now_;  // with what is chosen
 };

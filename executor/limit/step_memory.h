@@ -24,13 +24,13 @@ class StepMemory {
     double excess = 0;  // bytes above the limit, summed over the nodes of the step in their order
   };
   // With these nodes computed again: see recompute().
-  Need need(const std::vector<bool>& chosen, int64_t limit) const;
+  Need need(const Table<NodeId, bool>& chosen, int64_t limit) const;
 
   const Repetitions& repetitions() const { return repetitions_; }
   // The base whose memory the value shares, if that is packed with the activations; kNone otherwise.
-  ValueId storage(ValueId value) const { return storage_[size_t(value)]; }
+  ValueId storage(ValueId value) const { return storage_[value]; }
   // Whether the step needs the base's memory after its forward pass.
-  bool read_later(ValueId base) const { return read_later_[size_t(base)]; }
+  bool read_later(ValueId base) const { return read_later_[base]; }
 
  private:
   struct Operands {
@@ -51,11 +51,11 @@ class StepMemory {
   const Graph& graph_;
   const Repetitions repetitions_;
   const bool branch_;
-  std::vector<ValueId> storage_;         // by value
-  std::vector<int64_t> bytes_;           // by value: of bases, with what is left free after them
-  std::vector<bool> read_later_;         // by base
-  std::vector<Operands> nodes_, again_;  // by node; again_ of their repetitions
-  std::vector<bool> aside_;              // by node
+  Table<ValueId, ValueId> storage_;
+  Table<ValueId, int64_t> bytes_;          // of bases, with what is left free after them
+  Table<ValueId, bool> read_later_;        // by base
+  Table<NodeId, Operands> nodes_, again_;  // again_ of their repetitions
+  Table<NodeId, bool> aside_;
   std::vector<Gradients> gradients_;
 };
 

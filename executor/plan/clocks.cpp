@@ -28,8 +28,8 @@ Ratio reduced(__int128 over, __int128 under) {
 
 // Ticks of each clock while clock `root` makes one, along the relations; false if relations contradict each other or
 // the numbers grow beyond use.
-bool find_ratios(const Plan& plan, ClockId root, std::vector<Ratio>& ratios, std::vector<ClockId>& members) {
-  ratios[size_t(root)] = {1, 1};
+bool find_ratios(const Plan& plan, ClockId root, Table<ClockId, Ratio>& ratios, std::vector<ClockId>& members) {
+  ratios[root] = {1, 1};
   members = {root};
   bool sound = true;
   for (size_t k = 0; k < members.size(); ++k) {
@@ -37,12 +37,12 @@ bool find_ratios(const Plan& plan, ClockId root, std::vector<Ratio>& ratios, std
       if (relation.fine != members[k] && relation.coarse != members[k]) continue;
       const bool down = relation.coarse == members[k];
       const ClockId other = down ? relation.fine : relation.coarse;
-      const Ratio& here = ratios[size_t(members[k])];
+      const Ratio& here = ratios[members[k]];
       const int64_t groups = relation.groups_per_period();
       const Ratio there =
           reduced(here.over * (down ? relation.period : groups), here.under * (down ? groups : relation.period));
       if (there.over > kLongestPattern || there.under > kLongestPattern) sound = false;
-      Ratio& known = ratios[size_t(other)];
+      Ratio& known = ratios[other];
       if (known.over != 0) {
         sound = sound && known.over == there.over && known.under == there.under;
       } else {
@@ -58,15 +58,15 @@ bool find_ratios(const Plan& plan, ClockId root, std::vector<Ratio>& ratios, std
 
 int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n) {
   if (edge.relation == kNone) return n - edge.distance;
-  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
-  const bool from_fine = plan.tasks[size_t(edge.from)].clock == relation.fine;
+  const ClockRelation& relation = plan.relations[edge.relation];
+  const bool from_fine = plan.tasks[edge.from].clock == relation.fine;
   return (from_fine ? relation.last_of(n) : relation.coarse_of(n)) - edge.distance;
 }
 
 ClockTimes::ClockTimes(const Plan& plan) : plan_(plan), lines_(plan.clocks.size()) {
   find_periods();
-  for (ClockId root = 0; root < ClockId(lines_.size()); ++root) {
-    Line& line = lines_[size_t(root)];
+  for (const ClockId root : lines_.ids()) {
+    Line& line = lines_[root];
     if (line.placed) continue;
     line.placed = true;
     line.time.resize(size_t(line.period));
@@ -78,9 +78,9 @@ ClockTimes::ClockTimes(const Plan& plan) : plan_(plan), lines_(plan.clocks.size(
 }
 
 void ClockTimes::find_periods() {
-  std::vector<Ratio> ratios(lines_.size());
-  for (ClockId root = 0; root < ClockId(lines_.size()); ++root) {
-    if (lines_[size_t(root)].period != 0) continue;
+  Table<ClockId, Ratio> ratios(lines_.size());
+  for (const ClockId root : lines_.ids()) {
+    if (lines_[root].period != 0) continue;
     std::vector<ClockId> members;
     bool repeats = find_ratios(plan_, root, ratios, members);
     __int128 turns = 1;  // ticks of the root until every period of every relation has come to its end
@@ -89,20 +89,18 @@ void ClockTimes::find_periods() {
       repeats = repeats && turns <= kLongestPattern;
     };
     for (ClockId clock : members) {
-      lengthen(ratios[size_t(clock)]);
+      lengthen(ratios[clock]);
       for (const ClockRelation& relation : plan_.relations) {
         if (relation.fine != clock) continue;
-        lengthen(reduced(ratios[size_t(clock)].over, ratios[size_t(clock)].under * relation.period));
+        lengthen(reduced(ratios[clock].over, ratios[clock].under * relation.period));
       }
     }
-    const auto period_of = [&](ClockId clock) {
-      return turns * ratios[size_t(clock)].over / ratios[size_t(clock)].under;
-    };
+    const auto period_of = [&](ClockId clock) { return turns * ratios[clock].over / ratios[clock].under; };
     for (ClockId clock : members) repeats = repeats && period_of(clock) <= kLongestPattern;
     for (ClockId clock : members) {
-      Line& line = lines_[size_t(clock)];
+      Line& line = lines_[clock];
       line.repeats = repeats;
-      line.period = repeats ? int64_t(period_of(clock)) : std::max<int64_t>(1, plan_.clocks[size_t(clock)].ticks);
+      line.period = repeats ? int64_t(period_of(clock)) : std::max<int64_t>(1, plan_.clocks[clock].ticks);
     }
   }
 }
@@ -113,10 +111,10 @@ void ClockTimes::place_neighbours(ClockId clock, std::vector<ClockId>& frontier)
     if (relation.fine != clock && relation.coarse != clock) continue;
     const bool down = relation.coarse == clock;
     const ClockId other = down ? relation.fine : relation.coarse;
-    Line& line = lines_[size_t(other)];
+    Line& line = lines_[other];
     if (line.placed) continue;
     line.placed = true;
-    line.span = lines_[size_t(clock)].span;
+    line.span = lines_[clock].span;
     line.time.resize(size_t(line.period));
     for (int64_t tick = 0; tick < line.period; ++tick) {
       double& at = line.time[size_t(tick)];
@@ -134,11 +132,11 @@ void ClockTimes::place_neighbours(ClockId clock, std::vector<ClockId>& frontier)
 }
 
 int64_t ClockTimes::phases(ClockId clock) const {
-  return std::min(lines_[size_t(clock)].period, plan_.clocks[size_t(clock)].ticks);
+  return std::min(lines_[clock].period, plan_.clocks[clock].ticks);
 }
 
 double ClockTimes::time(ClockId clock, int64_t tick) const {
-  const Line& line = lines_[size_t(clock)];
+  const Line& line = lines_[clock];
   if (tick >= 0 && tick < line.period) return line.time[size_t(tick)];
   if (!line.repeats)
     return tick < 0 ? line.time.front() + double(tick) : line.time.back() + double(tick - line.period + 1);
@@ -147,7 +145,7 @@ double ClockTimes::time(ClockId clock, int64_t tick) const {
 }
 
 ClockTimes::Lag ClockTimes::lag_of(const Edge& edge) const {
-  const ClockId from = plan_.tasks[size_t(edge.from)].clock, to = plan_.tasks[size_t(edge.to)].clock;
+  const ClockId from = plan_.tasks[edge.from].clock, to = plan_.tasks[edge.to].clock;
   Lag lag{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
   for (int64_t n = 0; n < std::max<int64_t>(1, phases(to)); ++n) {
     const double here = time(to, n) - time(from, needed_instance(plan_, edge, n));
@@ -157,12 +155,12 @@ ClockTimes::Lag ClockTimes::lag_of(const Edge& edge) const {
   return lag;
 }
 
-std::vector<ClockTimes::Lag> ClockTimes::edge_lags() const {
-  std::map<std::tuple<ClockId, ClockId, int32_t, int64_t>, Lag> known;  // plans have few kinds of edges
-  std::vector<Lag> lags;
+Table<EdgeId, ClockTimes::Lag> ClockTimes::edge_lags() const {
+  std::map<std::tuple<ClockId, ClockId, RelationId, int64_t>, Lag> known;  // plans have few kinds of edges
+  Table<EdgeId, Lag> lags;
   lags.reserve(plan_.edges.size());
   for (const Edge& edge : plan_.edges) {
-    const ClockId from = plan_.tasks[size_t(edge.from)].clock, to = plan_.tasks[size_t(edge.to)].clock;
+    const ClockId from = plan_.tasks[edge.from].clock, to = plan_.tasks[edge.to].clock;
     const auto [found, added] = known.try_emplace({from, to, edge.relation, edge.distance});
     if (added) found->second = lag_of(edge);
     lags.push_back(found->second);

@@ -24,9 +24,9 @@ class ClockTimes {
   // After this many ticks of every clock the pattern repeats; at most the clock's ticks if it does not within the
   // run.
   int64_t phases(ClockId clock) const;
-  bool repeats(ClockId clock) const { return lines_[size_t(clock)].repeats; }
+  bool repeats(ClockId clock) const { return lines_[clock].repeats; }
   double time(ClockId clock, int64_t tick) const;  // also of negative ticks
-  std::vector<Lag> edge_lags() const;
+  Table<EdgeId, Lag> edge_lags() const;
 
  private:
   struct Line {
@@ -41,7 +41,7 @@ class ClockTimes {
   Lag lag_of(const Edge& edge) const;
 
   const Plan& plan_;
-  std::vector<Line> lines_;
+  Table<ClockId, Line> lines_;
 };
 
 }  // namespace arbalest

@@ -19,34 +19,33 @@ namespace {
 
 // The edges of a cycle whose weights sum to more than 0, in order, or none. Bellman-Ford: the parents of a graph with
 // such a cycle come to hold one.
-std::vector<EdgeId> positive_cycle(const Plan& plan, const std::vector<double>& weights) {
-  const size_t tasks = plan.tasks.size();
-  std::vector<double> reach(tasks, 0.0);
-  std::vector<EdgeId> parent(tasks, kNone);
-  for (size_t sweep = 0; sweep <= tasks; ++sweep) {
+std::vector<EdgeId> positive_cycle(const Plan& plan, const Table<EdgeId, double>& weights) {
+  Table<TaskId, double> reach(plan.tasks.size(), 0.0);
+  Table<TaskId, EdgeId> parent(plan.tasks.size(), kNone);
+  for (size_t sweep = 0; sweep <= plan.tasks.size(); ++sweep) {
     bool changed = false;
-    for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
-      const Edge& edge = plan.edges[size_t(id)];
-      const double longer = reach[size_t(edge.from)] + weights[size_t(id)];
-      if (longer <= reach[size_t(edge.to)] + 1e-9 * (1 + std::abs(longer))) continue;
-      reach[size_t(edge.to)] = longer;
-      parent[size_t(edge.to)] = id;
+    for (const EdgeId id : plan.edges.ids()) {
+      const Edge& edge = plan.edges[id];
+      const double longer = reach[edge.from] + weights[id];
+      if (longer <= reach[edge.to] + 1e-9 * (1 + std::abs(longer))) continue;
+      reach[edge.to] = longer;
+      parent[edge.to] = id;
       changed = true;
     }
     if (!changed) return {};
-    std::vector<TaskId> visit(tasks, kNone);  // the walk that came by
-    for (TaskId start = 0; start < TaskId(tasks); ++start) {
+    Table<TaskId, TaskId> visit(plan.tasks.size(), kNone);  // the walk that came by
+    for (const TaskId start : plan.tasks.ids()) {
       TaskId task = start;
-      while (visit[size_t(task)] == kNone && parent[size_t(task)] != kNone) {
-        visit[size_t(task)] = start;
-        task = plan.edges[size_t(parent[size_t(task)])].from;
+      while (visit[task] == kNone && parent[task] != kNone) {
+        visit[task] = start;
+        task = plan.edges[parent[task]].from;
       }
-      if (visit[size_t(task)] != start) continue;
+      if (visit[task] != start) continue;
       std::vector<EdgeId> cycle;
       TaskId at = task;
       do {
-        cycle.push_back(parent[size_t(at)]);
-        at = plan.edges[size_t(cycle.back())].from;
+        cycle.push_back(parent[at]);
+        at = plan.edges[cycle.back()].from;
       } while (at != task);
       std::reverse(cycle.begin(), cycle.end());
       return cycle;
@@ -58,7 +57,7 @@ std::vector<EdgeId> positive_cycle(const Plan& plan, const std::vector<double>& 
 // Whether the instance that the edge needs for n is one that 64 bits hold.
 bool can_tell(const Plan& plan, const Edge& edge, int64_t n) {
   if (edge.relation == kNone) return true;
-  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  const ClockRelation& relation = plan.relations[edge.relation];
   int64_t fine = 0;
   return !__builtin_mul_overflow(n / relation.groups_per_period() + 1, relation.period, &fine);
 }
@@ -68,11 +67,11 @@ bool can_tell(const Plan& plan, const Edge& edge, int64_t n) {
 // as of traces that were made up, the most.
 double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<EdgeId>& cycle, double at_most) {
   const bool one_clock = std::all_of(cycle.begin(), cycle.end(), [&](EdgeId id) {
-    return plan.edges[size_t(id)].relation == kNone && plan.tasks[size_t(plan.edges[size_t(id)].to)].clock == 0;
+    return plan.edges[id].relation == kNone && plan.tasks[plan.edges[id].to].clock == 0;
   });
   if (one_clock) return at_most;
   constexpr int kTurns = 64;
-  const ClockId clock = plan.tasks[size_t(plan.edges[size_t(cycle.back())].to)].clock;
+  const ClockId clock = plan.tasks[plan.edges[cycle.back()].to].clock;
   if (!times.repeats(clock)) return at_most;
   int64_t tick = times.phases(clock);
   while (times.time(clock, tick) < (kTurns + 1) * at_most) {
@@ -81,7 +80,7 @@ double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<Edg
   const double start = times.time(clock, tick);
   for (int turn = 0; turn < kTurns; ++turn) {
     for (auto id = cycle.rbegin(); id != cycle.rend(); ++id) {
-      const Edge& edge = plan.edges[size_t(*id)];
+      const Edge& edge = plan.edges[*id];
       if (!can_tell(plan, edge, tick)) return at_most;
       tick = needed_instance(plan, edge, tick);
     }
@@ -92,15 +91,15 @@ double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<Edg
 // Least sums of the most that edges lag, from one task to several others.
 class Reaches {
  public:
-  Reaches(const Plan& plan, const std::vector<ClockTimes::Lag>& lags)
+  Reaches(const Plan& plan, const Table<EdgeId, ClockTimes::Lag>& lags)
       : reach_(plan.tasks.size(), kFar), out_(plan.tasks.size()) {
-    for (size_t id = 0; id < plan.edges.size(); ++id) {
-      out_[size_t(plan.edges[id].from)].push_back({std::max(0.0, lags[id].most), plan.edges[id].to});
+    for (const EdgeId id : plan.edges.ids()) {
+      out_[plan.edges[id].from].push_back({std::max(0.0, lags[id].most), plan.edges[id].to});
     }
   }
 
   void run(TaskId from, std::vector<TaskId> targets) {
-    for (TaskId task : touched_) reach_[size_t(task)] = kFar;
+    for (TaskId task : touched_) reach_[task] = kFar;
     touched_.clear();
     std::sort(targets.begin(), targets.end());
     targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
@@ -108,9 +107,9 @@ class Reaches {
     std::priority_queue<Step, std::vector<Step>, std::greater<>> later;
     std::vector<TaskId> now;  // tasks at the present distance
     const auto meet = [&](double distance, TaskId task) {
-      if (distance >= reach_[size_t(task)]) return false;
-      if (reach_[size_t(task)] == kFar) touched_.push_back(task);
-      reach_[size_t(task)] = distance;
+      if (distance >= reach_[task]) return false;
+      if (reach_[task] == kFar) touched_.push_back(task);
+      reach_[task] = distance;
       return true;
     };
     meet(0, from);
@@ -118,13 +117,13 @@ class Reaches {
     while (!later.empty() && left > 0) {
       const auto [distance, first] = later.top();
       later.pop();
-      if (distance > reach_[size_t(first)]) continue;
+      if (distance > reach_[first]) continue;
       now = {first};
       while (!now.empty()) {
         const TaskId task = now.back();
         now.pop_back();
         left -= std::binary_search(targets.begin(), targets.end(), task);
-        for (const auto& [lag, to] : out_[size_t(task)]) {
+        for (const auto& [lag, to] : out_[task]) {
           if (!meet(distance + lag, to)) continue;
           if (lag == 0) {
             now.push_back(to);
@@ -136,14 +135,14 @@ class Reaches {
     }
   }
 
-  double to(TaskId task) const { return reach_[size_t(task)]; }
+  double to(TaskId task) const { return reach_[task]; }
 
   static constexpr double kFar = std::numeric_limits<double>::infinity();
 
  private:
   using Step = std::pair<double, TaskId>;
-  std::vector<double> reach_;
-  std::vector<std::vector<Step>> out_;
+  Table<TaskId, double> reach_;
+  Table<TaskId, std::vector<Step>> out_;
   std::vector<TaskId> touched_;
 };
 
@@ -167,24 +166,24 @@ int64_t instances_within(const ClockTimes& times, const Clock& clock, ClockId id
 
 Cycle critical_cycle(const Plan& plan) {
   const ClockTimes times(plan);
-  const std::vector<ClockTimes::Lag> lags = times.edge_lags();
+  const Table<EdgeId, ClockTimes::Lag> lags = times.edge_lags();
   Cycle critical;
-  std::vector<double> weights(plan.edges.size());
+  Table<EdgeId, double> weights(plan.edges.size());
   // Each round finds a cycle that beats the last bound, until none does.
   for (double bound = 0;;) {
-    for (size_t id = 0; id < weights.size(); ++id) {
-      weights[id] = plan.tasks[size_t(plan.edges[id].from)].microseconds - bound * lags[id].most;
+    for (const EdgeId id : weights.ids()) {
+      weights[id] = plan.tasks[plan.edges[id].from].microseconds - bound * lags[id].most;
     }
     const std::vector<EdgeId> cycle = positive_cycle(plan, weights);
     if (cycle.empty()) break;
     double microseconds = 0, lag = 0;
     for (EdgeId id : cycle) {
-      microseconds += plan.tasks[size_t(plan.edges[size_t(id)].from)].microseconds;
-      lag += lags[size_t(id)].most;
+      microseconds += plan.tasks[plan.edges[id].from].microseconds;
+      lag += lags[id].most;
     }
     if (lag <= 0) {
       throw GraphError(fmt::format("the plan cannot run: a cycle through '{}' has no lag",
-                                   plan.tasks[size_t(plan.edges[size_t(cycle.front())].from)].name));
+                                   plan.tasks[plan.edges[cycle.front()].from].name));
     }
     if (microseconds / lag <= bound) break;
     bound = microseconds / lag;
@@ -194,29 +193,28 @@ Cycle critical_cycle(const Plan& plan) {
   return critical;
 }
 
-std::vector<int64_t> edge_leads(const Plan& plan) {
+Table<EdgeId, int64_t> edge_leads(const Plan& plan) {
   const ClockTimes times(plan);
-  const std::vector<ClockTimes::Lag> lags = times.edge_lags();
-  std::vector<std::vector<EdgeId>> in_edges(plan.tasks.size());
-  for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) in_edges[size_t(plan.edges[size_t(id)].to)].push_back(id);
-  std::vector<int64_t> leads(plan.edges.size(), 0);
+  const Table<EdgeId, ClockTimes::Lag> lags = times.edge_lags();
+  Table<TaskId, std::vector<EdgeId>> in_edges(plan.tasks.size());
+  for (const EdgeId id : plan.edges.ids()) in_edges[plan.edges[id].to].push_back(id);
+  Table<EdgeId, int64_t> leads(plan.edges.size(), 0);
   Reaches reaches(plan, lags);
-  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
+  for (const TaskId task : plan.tasks.ids()) {
     std::vector<TaskId> sources;
-    for (EdgeId id : in_edges[size_t(task)]) sources.push_back(plan.edges[size_t(id)].from);
+    for (EdgeId id : in_edges[task]) sources.push_back(plan.edges[id].from);
     reaches.run(task, sources);
-    for (EdgeId id : in_edges[size_t(task)]) {
-      const Edge& edge = plan.edges[size_t(id)];
+    for (EdgeId id : in_edges[task]) {
+      const Edge& edge = plan.edges[id];
       if (reaches.to(edge.from) == Reaches::kFar) {
         throw GraphError(fmt::format("edge '{}' → '{}' lies on no cycle: nothing bounds how far '{}' runs ahead",
-                                     plan.tasks[size_t(edge.from)].name, plan.tasks[size_t(task)].name,
-                                     plan.tasks[size_t(edge.from)].name));
+                                     plan.tasks[edge.from].name, plan.tasks[task].name, plan.tasks[edge.from].name));
       }
-      const ClockId clock = plan.tasks[size_t(edge.from)].clock;
-      const double stretch = reaches.to(edge.from) + lags[size_t(id)].most;
-      leads[size_t(id)] = edge.from == edge.to ? edge.distance
-                          : clock == 0         ? std::min(int64_t(std::ceil(stretch - 1e-6)), plan.clocks[0].ticks)
-                                               : instances_within(times, plan.clocks[size_t(clock)], clock, stretch);
+      const ClockId clock = plan.tasks[edge.from].clock;
+      const double stretch = reaches.to(edge.from) + lags[id].most;
+      leads[id] = edge.from == edge.to ? edge.distance
+                  : clock == 0         ? std::min(int64_t(std::ceil(stretch - 1e-6)), plan.clocks[0].ticks)
+                                       : instances_within(times, plan.clocks[clock], clock, stretch);
     }
   }
   return leads;

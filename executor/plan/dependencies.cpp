@@ -16,21 +16,21 @@ constexpr int64_t kAll = std::numeric_limits<int64_t>::max();  // of the validat
 }  // namespace
 
 Dependencies::Dependencies(const Plan& plan, const PlanPosition& from)
-    : plan_(plan), tasks_(TaskId(plan.tasks.size())), states_(new State[plan.tasks.size()]), out_(plan.tasks.size()) {
-  for (TaskId task = 0; task < tasks_; ++task) {
+    : plan_(plan), states_(plan.tasks.size()), out_(plan.tasks.size()) {
+  for (const TaskId task : plan_.tasks.ids()) {
     State& state = states_[task];
     const bool host = plan.on_host(task);
-    state.limit = plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks;
-    state.width = uint8_t(host ? plan.tasks[size_t(task)].width : 1);
+    state.limit = plan.clocks[plan.tasks[task].clock].ticks;
+    state.width = uint8_t(host ? plan.tasks[task].width : 1);
     state.own = uint8_t(host ? Edge::Needs::Done : Edge::Needs::Issued);
     state.endings = host ? 1 : 2;
   }
   if (from.iterations > 0) {
-    const std::vector<int64_t> before = instances_before(from);
-    for (TaskId task = 0; task < tasks_; ++task) {
+    const Table<TaskId, int64_t> before = instances_before(from);
+    for (const TaskId task : plan_.tasks.ids()) {
       State& state = states_[task];
-      state.fired = before[size_t(task)];
-      for (std::atomic<int64_t>& count : state.counts) count = before[size_t(task)];
+      state.fired = before[task];
+      for (std::atomic<int64_t>& count : state.counts) count = before[task];
     }
   }
   lay_out_edges();
@@ -39,32 +39,31 @@ Dependencies::Dependencies(const Plan& plan, const PlanPosition& from)
 // Edges that others imply. Some never hold anything back in this run. Others are parallel to a shorter one or to one
 // way round another task, or lead to oneself and are covered by the width. A way round needs its first edge to wait for
 // the same ending.
-std::vector<char> Dependencies::redundant_edges() const {
-  const size_t edges = plan_.edges.size();
-  std::vector<char> redundant(edges, 0);
-  std::vector<std::vector<EdgeId>> in_edges(plan_.tasks.size());
-  for (EdgeId id = 0; id < EdgeId(edges); ++id) {
-    const Edge& edge = plan_.edges[size_t(id)];
+Table<EdgeId, char> Dependencies::redundant_edges() const {
+  Table<EdgeId, char> redundant(plan_.edges.size(), 0);
+  Table<TaskId, std::vector<EdgeId>> in_edges(plan_.tasks.size());
+  for (const EdgeId id : plan_.edges.ids()) {
+    const Edge& edge = plan_.edges[id];
     const State& state = states_[edge.to];
-    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(edge.to)].clock)].ticks;
+    const int64_t ticks = plan_.clocks[plan_.tasks[edge.to].clock].ticks;
     const bool by_width = edge.from == edge.to && edge.distance >= state.width && int(edge.needs) == state.own;
-    redundant[size_t(id)] = by_width || allowed_instances(plan_, edge, 0) >= ticks;
-    if (edge.relation == kNone) in_edges[size_t(edge.to)].push_back(id);
+    redundant[id] = by_width || allowed_instances(plan_, edge, 0) >= ticks;
+    if (edge.relation == kNone) in_edges[edge.to].push_back(id);
   }
   const auto covers = [](const Edge& first, const Edge& edge) {
     return first.from == edge.from && first.needs == edge.needs;
   };
-  for (EdgeId id = 0; id < EdgeId(edges); ++id) {
-    const Edge& edge = plan_.edges[size_t(id)];
-    if (redundant[size_t(id)] || edge.relation != kNone || edge.from == edge.to) continue;
-    for (EdgeId last_id : in_edges[size_t(edge.to)]) {
-      const Edge& last = plan_.edges[size_t(last_id)];
+  for (const EdgeId id : plan_.edges.ids()) {
+    const Edge& edge = plan_.edges[id];
+    if (redundant[id] || edge.relation != kNone || edge.from == edge.to) continue;
+    for (EdgeId last_id : in_edges[edge.to]) {
+      const Edge& last = plan_.edges[last_id];
       if (last_id == id || last.distance > edge.distance) continue;
-      if (covers(last, edge) && (last.distance < edge.distance || last_id < id)) redundant[size_t(id)] = 1;
+      if (covers(last, edge) && (last.distance < edge.distance || last_id < id)) redundant[id] = 1;
       if (last.from == edge.to || last.from == edge.from) continue;
-      for (EdgeId first_id : in_edges[size_t(last.from)]) {
-        const Edge& first = plan_.edges[size_t(first_id)];
-        if (covers(first, edge) && first.distance + last.distance <= edge.distance) redundant[size_t(id)] = 1;
+      for (EdgeId first_id : in_edges[last.from]) {
+        const Edge& first = plan_.edges[first_id];
+        if (covers(first, edge) && first.distance + last.distance <= edge.distance) redundant[id] = 1;
       }
     }
   }
@@ -72,55 +71,53 @@ std::vector<char> Dependencies::redundant_edges() const {
 }
 
 void Dependencies::lay_out_edges() {
-  const std::vector<char> redundant = redundant_edges();
-  std::vector<std::vector<TaskId>> targets[2];
-  std::vector<std::vector<EdgeId>> crossings[2], in_edges(plan_.tasks.size());
+  const Table<EdgeId, char> redundant = redundant_edges();
+  Table<TaskId, std::vector<TaskId>> targets[2];
+  Table<TaskId, std::vector<EdgeId>> crossings[2], in_edges(plan_.tasks.size());
   for (auto& of_needs : targets) of_needs.resize(plan_.tasks.size());
   for (auto& of_needs : crossings) of_needs.resize(plan_.tasks.size());
   uint32_t crossing_count = 0;
-  for (EdgeId id = 0; id < EdgeId(plan_.edges.size()); ++id) {
-    if (redundant[size_t(id)]) continue;
-    const Edge& edge = plan_.edges[size_t(id)];
-    in_edges[size_t(edge.to)].push_back(id);
+  for (const EdgeId id : plan_.edges.ids()) {
+    if (redundant[id]) continue;
+    const Edge& edge = plan_.edges[id];
+    in_edges[edge.to].push_back(id);
     if (edge.relation == kNone) {
-      targets[int(edge.needs)][size_t(edge.from)].push_back(edge.to);
+      targets[int(edge.needs)][edge.from].push_back(edge.to);
     } else {
-      crossings[int(edge.needs)][size_t(edge.from)].push_back(id);
+      crossings[int(edge.needs)][edge.from].push_back(id);
       ++crossing_count;
     }
   }
   crossings_.reset(new Crossing[crossing_count]);
-  std::vector<uint32_t> crossing_of(plan_.edges.size());
+  Table<EdgeId, uint32_t> crossing_of(plan_.edges.size());
   uint32_t next_crossing = 0;
-  for (TaskId task = 0; task < tasks_; ++task) {
-    targets[states_[task].own][size_t(task)].push_back(
-        task);  // last: what an ending feeds goes before a task's next instance
+  for (const TaskId task : plan_.tasks.ids()) {
+    targets[states_[task].own][task].push_back(task);  // last: what an ending feeds goes before a task's next instance
     for (int needs = 0; needs < 2; ++needs) {
-      out_[size_t(task)].tasks[needs].begin = uint32_t(targets_.size());
-      const std::vector<TaskId>& all = targets[needs][size_t(task)];
+      out_[task].tasks[needs].begin = uint32_t(targets_.size());
+      const std::vector<TaskId>& all = targets[needs][task];
       for (auto at = all.begin(); at != all.end(); ++at) {
         if (std::find(all.begin(), at, *at) == at) targets_.push_back(*at);
       }
-      out_[size_t(task)].tasks[needs].end = uint32_t(targets_.size());
-      out_[size_t(task)].crossings[needs].begin = next_crossing;
-      for (EdgeId id : crossings[needs][size_t(task)]) {
+      out_[task].tasks[needs].end = uint32_t(targets_.size());
+      out_[task].crossings[needs].begin = next_crossing;
+      for (EdgeId id : crossings[needs][task]) {
         Crossing& crossing = crossings_[next_crossing];
         crossing.edge = id;
-        crossing.to = plan_.edges[size_t(id)].to;
+        crossing.to = plan_.edges[id].to;
         advance(crossing, states_[task].counts[needs].load());
-        crossing_of[size_t(id)] = next_crossing++;
+        crossing_of[id] = next_crossing++;
       }
-      out_[size_t(task)].crossings[needs].end = next_crossing;
+      out_[task].crossings[needs].end = next_crossing;
     }
   }
-  for (TaskId task = 0; task < tasks_; ++task) {
+  for (const TaskId task : plan_.tasks.ids()) {
     states_[task].in.begin = uint32_t(in_edges_.size());
-    for (EdgeId id : in_edges[size_t(task)]) {
-      const Edge& edge = plan_.edges[size_t(id)];
+    for (EdgeId id : in_edges[task]) {
+      const Edge& edge = plan_.edges[id];
       const bool crosses = edge.relation != kNone;
-      in_edges_.push_back(
-          {crosses ? &crossings_[crossing_of[size_t(id)]].allowed : &states_[edge.from].counts[int(edge.needs)],
-           crosses ? 0 : edge.distance});
+      in_edges_.push_back({crosses ? &crossings_[crossing_of[id]].allowed : &states_[edge.from].counts[int(edge.needs)],
+                           crosses ? 0 : edge.distance});
     }
     states_[task].in.end = uint32_t(in_edges_.size());
     states_[task].hint = states_[task].in.begin;
@@ -130,13 +127,13 @@ void Dependencies::lay_out_edges() {
 // Threads may come here with different counts; `allowed` only grows, and changes_at, read without order, is at worst
 // too low.
 void Dependencies::advance(Crossing& crossing, int64_t count) {
-  const Edge& edge = plan_.edges[size_t(crossing.edge)];
-  const ClockRelation& relation = plan_.relations[size_t(edge.relation)];
+  const Edge& edge = plan_.edges[crossing.edge];
+  const ClockRelation& relation = plan_.relations[edge.relation];
   const int64_t allowed = allowed_instances(plan_, edge, count);
   int64_t known = crossing.allowed.load();
   while (known < allowed && !crossing.allowed.compare_exchange_weak(known, allowed)) {
   }
-  const bool from_fine = plan_.tasks[size_t(edge.from)].clock == relation.fine;
+  const bool from_fine = plan_.tasks[edge.from].clock == relation.fine;
   const int64_t changes_at = from_fine ? relation.last_of(allowed) + 1 - edge.distance : count + 1;
   crossing.changes_at.store(changes_at, std::memory_order_relaxed);
 }
@@ -173,9 +170,9 @@ bool Dependencies::restrict_to_iterations(bool pauses) {
   if (cancelled_.load()) return false;
   const int64_t iterations = take_limits();
   const int64_t held = std::max(validations_ended(), validations_copied(iterations) - 1);
-  const std::vector<int64_t> limits = limits_for(iterations, pauses ? held : kAll);
-  for (TaskId task = 0; task < tasks_; ++task) {
-    states_[task].limit.store(std::min(limits[size_t(task)], held_[size_t(task)]));
+  const Table<TaskId, int64_t> limits = limits_for(iterations, pauses ? held : kAll);
+  for (const TaskId task : plan_.tasks.ids()) {
+    states_[task].limit.store(std::min(limits[task], held_[task]));
   }
   return true;
 }
@@ -183,12 +180,12 @@ bool Dependencies::restrict_to_iterations(bool pauses) {
 // Lets nothing fire, and returns the iterations that are left to run then.
 int64_t Dependencies::take_limits() {
   held_.resize(plan_.tasks.size());
-  for (TaskId task = 0; task < tasks_; ++task) held_[size_t(task)] = states_[task].limit.exchange(0);
+  for (const TaskId task : plan_.tasks.ids()) held_[task] = states_[task].limit.exchange(0);
   int64_t iterations = 0, most = 0;
-  for (TaskId task = 0; task < tasks_; ++task) {
-    if (plan_.tasks[size_t(task)].clock != 0) continue;
+  for (const TaskId task : plan_.tasks.ids()) {
+    if (plan_.tasks[task].clock != 0) continue;
     iterations = std::max(iterations, states_[task].fired.load() + 1);
-    most = std::max(most, held_[size_t(task)]);
+    most = std::max(most, held_[task]);
   }
   return std::min(iterations, most);
 }
@@ -201,9 +198,9 @@ int64_t Dependencies::hold() {
 bool Dependencies::put_limits(int64_t iterations) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return false;
-  const std::vector<int64_t> limits = limits_for(iterations, kAll);
-  for (TaskId task = 0; task < tasks_; ++task) {
-    states_[task].limit.store(std::min(limits[size_t(task)], held_[size_t(task)]));
+  const Table<TaskId, int64_t> limits = limits_for(iterations, kAll);
+  for (const TaskId task : plan_.tasks.ids()) {
+    states_[task].limit.store(std::min(limits[task], held_[task]));
   }
   return true;
 }
@@ -222,28 +219,28 @@ int64_t Dependencies::validations_copied(int64_t iterations) const {
 void Dependencies::rest_at(int64_t iterations) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return;
-  std::vector<int64_t> limits;
+  Table<TaskId, int64_t> limits;
   if (!plan_.clocks.empty() && iterations < plan_.clocks[0].ticks) {
     limits = limits_for(iterations, validations_copied(iterations));
   }
-  for (TaskId task = 0; task < tasks_; ++task) {
-    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks;
-    states_[task].limit.store(limits.empty() ? ticks : limits[size_t(task)]);
+  for (const TaskId task : plan_.tasks.ids()) {
+    const int64_t ticks = plan_.clocks[plan_.tasks[task].clock].ticks;
+    states_[task].limit.store(limits.empty() ? ticks : limits[task]);
   }
 }
 
 bool Dependencies::at_end() const {
-  for (TaskId task = 0; task < tasks_; ++task) {
-    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks;
+  for (const TaskId task : plan_.tasks.ids()) {
+    const int64_t ticks = plan_.clocks[plan_.tasks[task].clock].ticks;
     if (states_[task].counts[int(Edge::Needs::Done)].load() < ticks) return false;
   }
   return true;
 }
 
 bool Dependencies::trained() const {
-  for (TaskId task = 0; task < tasks_; ++task) {
+  for (const TaskId task : plan_.tasks.ids()) {
     const State& state = states_[task];
-    const bool trains = plan_.tasks[size_t(task)].clock == 0;
+    const bool trains = plan_.tasks[task].clock == 0;
     if (trains && state.counts[int(Edge::Needs::Done)].load() < state.limit.load()) return false;
   }
   return true;
@@ -251,28 +248,28 @@ bool Dependencies::trained() const {
 
 PlanPosition Dependencies::position() const {
   const PlanPosition position{limit(0), validations_ended()};
-  const std::vector<int64_t> before = instances_before(position);
-  for (TaskId task = 0; task < tasks_; ++task) {
-    if (before[size_t(task)] <= states_[task].counts[int(Edge::Needs::Done)].load()) continue;
-    throw std::logic_error(plan_.tasks[size_t(task)].name + " is past the position at which its plan rests");
+  const Table<TaskId, int64_t> before = instances_before(position);
+  for (const TaskId task : plan_.tasks.ids()) {
+    if (before[task] <= states_[task].counts[int(Edge::Needs::Done)].load()) continue;
+    throw std::logic_error(plan_.tasks[task].name + " is past the position at which its plan rests");
   }
   return position;
 }
 
-std::vector<int64_t> Dependencies::instances_before(const PlanPosition& position) const {
+Table<TaskId, int64_t> Dependencies::instances_before(const PlanPosition& position) const {
   return limits_for(position.iterations, position.validations);
 }
 
 // For each task, the number of instances to run so that clock 0 runs `iterations` and so many validations end; more if
 // tasks need more.
-std::vector<int64_t> Dependencies::limits_for(int64_t iterations, int64_t validations) const {
+Table<TaskId, int64_t> Dependencies::limits_for(int64_t iterations, int64_t validations) const {
   constexpr int64_t kUnknown = -1;
   const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);
-  std::vector<int64_t> ticks(plan_.clocks.size(), kUnknown);
+  Table<ClockId, int64_t> ticks(plan_.clocks.size(), kUnknown);
   if (!ticks.empty()) ticks[0] = iterations;
   for (size_t round = 0; round < plan_.clocks.size(); ++round) {
     for (const ClockRelation& relation : plan_.relations) {
-      int64_t &fine = ticks[size_t(relation.fine)], &coarse = ticks[size_t(relation.coarse)];
+      int64_t &fine = ticks[relation.fine], &coarse = ticks[relation.coarse];
       if (fine != kUnknown && coarse == kUnknown) {
         coarse = relation.coarse_of(fine);
         if (&relation == by_validation) coarse = std::min(coarse, validations);
@@ -281,20 +278,20 @@ std::vector<int64_t> Dependencies::limits_for(int64_t iterations, int64_t valida
       }
     }
   }
-  std::vector<int64_t> limits(plan_.tasks.size());
-  for (size_t task = 0; task < limits.size(); ++task) {
-    const size_t clock = size_t(plan_.tasks[task].clock);
+  Table<TaskId, int64_t> limits(plan_.tasks.size());
+  for (const TaskId task : limits.ids()) {
+    const ClockId clock = plan_.tasks[task].clock;
     limits[task] =
         ticks[clock] == kUnknown ? plan_.clocks[clock].ticks : std::min(ticks[clock], plan_.clocks[clock].ticks);
   }
   for (bool grows = true; grows;) {
     grows = false;
     for (const Edge& edge : plan_.edges) {
-      if (limits[size_t(edge.to)] == 0) continue;
-      const int64_t needed = needed_instance(plan_, edge, limits[size_t(edge.to)] - 1) + 1;
-      if (needed <= limits[size_t(edge.from)]) continue;
-      if (plan_.tasks[size_t(edge.from)].clock == 0) return limits_for(needed, validations);
-      limits[size_t(edge.from)] = needed;
+      if (limits[edge.to] == 0) continue;
+      const int64_t needed = needed_instance(plan_, edge, limits[edge.to] - 1) + 1;
+      if (needed <= limits[edge.from]) continue;
+      if (plan_.tasks[edge.from].clock == 0) return limits_for(needed, validations);
+      limits[edge.from] = needed;
       grows = true;
     }
   }
@@ -304,12 +301,12 @@ std::vector<int64_t> Dependencies::limits_for(int64_t iterations, int64_t valida
 void Dependencies::cancel() {
   const std::lock_guard lock(ending_);
   cancelled_.store(true);
-  for (TaskId task = 0; task < tasks_; ++task) states_[task].limit.store(0);
+  for (const TaskId task : plan_.tasks.ids()) states_[task].limit.store(0);
 }
 
 bool Dependencies::complete() const {
   if (cancelled_.load() || !idle()) return false;
-  for (TaskId task = 0; task < tasks_; ++task) {
+  for (const TaskId task : plan_.tasks.ids()) {
     if (states_[task].counts[int(Edge::Needs::Done)].load() < states_[task].limit.load()) return false;
   }
   return true;
@@ -317,26 +314,26 @@ bool Dependencies::complete() const {
 
 int64_t Dependencies::limit(ClockId clock) const {
   int64_t most = 0;
-  for (TaskId task = 0; task < tasks_; ++task) {
-    if (plan_.tasks[size_t(task)].clock == clock) most = std::max(most, states_[task].limit.load());
+  for (const TaskId task : plan_.tasks.ids()) {
+    if (plan_.tasks[task].clock == clock) most = std::max(most, states_[task].limit.load());
   }
   return most;
 }
 
 std::vector<Dependencies::Waiting> Dependencies::describe_waiting() const {
   std::vector<Waiting> all;
-  std::vector<size_t> place(plan_.tasks.size(), std::numeric_limits<size_t>::max());
-  for (TaskId task = 0; task < tasks_; ++task) {
+  Table<TaskId, size_t> place(plan_.tasks.size(), std::numeric_limits<size_t>::max());
+  for (const TaskId task : plan_.tasks.ids()) {
     const State& state = states_[task];
     const int64_t next = state.fired.load(), done = state.counts[int(Edge::Needs::Done)].load();
     if (done >= state.limit.load() && done == next) continue;
-    place[size_t(task)] = all.size();
+    place[task] = all.size();
     all.push_back({task, next, next - done, {}});
   }
-  for (EdgeId id = 0; id < EdgeId(plan_.edges.size()); ++id) {
-    const Edge& edge = plan_.edges[size_t(id)];
-    if (place[size_t(edge.to)] >= all.size()) continue;
-    Waiting& waiting = all[place[size_t(edge.to)]];
+  for (const EdgeId id : plan_.edges.ids()) {
+    const Edge& edge = plan_.edges[id];
+    if (place[edge.to] >= all.size()) continue;
+    Waiting& waiting = all[place[edge.to]];
     if (waiting.instance >= states_[edge.to].limit.load()) continue;
     const int64_t needs = needed_instance(plan_, edge, waiting.instance);
     if (needs >= states_[edge.from].counts[int(edge.needs)].load()) waiting.lacks.push_back({id, needs});
@@ -346,7 +343,7 @@ std::vector<Dependencies::Waiting> Dependencies::describe_waiting() const {
 
 std::vector<Dependencies::Running> Dependencies::running() const {
   std::vector<Running> all;
-  for (TaskId task = 0; task < tasks_; ++task) {
+  for (const TaskId task : plan_.tasks.ids()) {
     const int64_t done = states_[task].counts[int(Edge::Needs::Done)].load();
     if (done < states_[task].fired.load()) all.push_back({task, done});
   }

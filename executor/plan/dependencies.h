@@ -92,7 +92,7 @@ class Dependencies {
   // Only at rest: where the plan stands. Throws std::logic_error if that is no state to go on from.
   PlanPosition position() const;
   // The instances of each task that lie before `position`.
-  std::vector<int64_t> instances_before(const PlanPosition& position) const;
+  Table<TaskId, int64_t> instances_before(const PlanPosition& position) const;
 
   // Nothing fires any more; calls under way on other threads may still report instances.
   void cancel();
@@ -186,25 +186,24 @@ class Dependencies {
   int64_t raise_in_order(State& state, int64_t instance);
 
   void lay_out_edges();
-  std::vector<char> redundant_edges() const;
+  Table<EdgeId, char> redundant_edges() const;
   bool restrict_to_iterations(bool pauses);
   int64_t take_limits();
   bool put_limits(int64_t iterations);
   int64_t validations_ended() const;
   int64_t validations_copied(int64_t iterations) const;
-  std::vector<int64_t> limits_for(int64_t iterations, int64_t validations) const;
+  Table<TaskId, int64_t> limits_for(int64_t iterations, int64_t validations) const;
 
   const Plan& plan_;
-  TaskId tasks_ = 0;
-  std::unique_ptr<State[]> states_;
-  std::vector<Out> out_;
+  Table<TaskId, State> states_;
+  Table<TaskId, Out> out_;
   std::vector<InEdge> in_edges_;
   std::vector<TaskId> targets_;
   std::unique_ptr<Crossing[]> crossings_;
   alignas(kLine) std::atomic<int64_t> outstanding_{0};  // endings of fired instances to come, and calls under way
   alignas(kLine) std::mutex ending_;                    // stop() and cancel()
   std::atomic<bool> cancelled_{false};
-  std::vector<int64_t> held_;  // by task: the limits that take_limits() took
+  Table<TaskId, int64_t> held_;  // the limits that take_limits() took
 };
 
 inline bool Dependencies::lacks_edge(State& state, int64_t instance) const {
@@ -235,7 +234,7 @@ void Dependencies::try_fire(TaskId task, Firing<Ready>& firing) {
 
 template <class Ready>
 void Dependencies::release(TaskId task, Edge::Needs which, int64_t count, Firing<Ready>& firing) {
-  const Out& out = out_[size_t(task)];
+  const Out& out = out_[task];
   const Range crossings = out.crossings[int(which)];
   for (uint32_t k = crossings.begin; k < crossings.end; ++k) {
     Crossing& crossing = crossings_[k];
@@ -251,7 +250,7 @@ template <class Ready>
 bool Dependencies::start(Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
-  for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+  for (const TaskId task : plan_.tasks.ids()) try_fire(task, firing);
   return firing.finish();
 }
 
@@ -282,7 +281,7 @@ bool Dependencies::stop(Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
   if (restrict_to_iterations(false)) {
-    for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+    for (const TaskId task : plan_.tasks.ids()) try_fire(task, firing);
   }
   return firing.finish();
 }
@@ -292,7 +291,7 @@ bool Dependencies::pause_at(int64_t iterations, Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
   if (put_limits(iterations)) {
-    for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+    for (const TaskId task : plan_.tasks.ids()) try_fire(task, firing);
   }
   return firing.finish();
 }
@@ -302,7 +301,7 @@ bool Dependencies::pause(Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
   if (restrict_to_iterations(true)) {
-    for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+    for (const TaskId task : plan_.tasks.ids()) try_fire(task, firing);
   }
   return firing.finish();
 }

@@ -63,7 +63,7 @@ class LearnerBuilder {
   // not in the arena of all.
   void add_update_part(size_t index, const UpdatePart& part_of_all, const Placement& placement,
                        std::optional<Operand> gradients = {}) {
-    const Node& whole = loop_.graph.nodes[size_t(cut_.update)];
+    const Node& whole = loop_.graph.nodes[cut_.update];
     const int64_t all = in_.type_of(loop_.arenas.weights).elements();
     const auto term = [&](ValueId value) {
       if (value == kNone) return Term{{}, {DataType::Token, {}}};
@@ -71,7 +71,7 @@ class LearnerBuilder {
       const TensorType& type = in_.type_of(value);
       const int64_t of_element = all / type.elements(), bytes = int64_t(size_of(type.dtype));
       const int64_t count = (part_of_all.elements + of_element - 1) / of_element;
-      return part(placement.of[size_t(value)], type.dtype, part_of_all.offset / of_element * bytes, count * bytes);
+      return part(placement.of[value], type.dtype, part_of_all.offset / of_element * bytes, count * bytes);
     };
     std::vector<Term> inputs, outputs;
     for (const ValueId input : whole.inputs) inputs.push_back(term(input));
@@ -84,12 +84,12 @@ class LearnerBuilder {
   // The place of a part's gradients. They have memory of their own rather than a range of the gradients' arena.
   Operand gradients_of(const UpdatePart& part) const {
     const ValueId gradients = loop_.arenas.gradients;
-    const std::vector<Value>& values = loop_.graph.values;
+    const Table<ValueId, Value>& values = loop_.graph.values;
     const auto first = std::find_if(values.begin(), values.end(), [&](const Value& value) {
       const int64_t bytes = part.offset * int64_t(sizeof(float));
       return value.view.base == gradients && value.view.offset_bytes == bytes;
     });
-    return parts_.replica.placement.of[size_t(first - values.begin())];
+    return parts_.replica.placement.of[values.id_of(first)];
   }
 
   // One task: the step with its update in parts, each where it may come.
@@ -120,10 +120,10 @@ class LearnerBuilder {
   // The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it.
   // So the bucket's sum can travel while backward is at work on the next.
   void add_accumulation(size_t index) {
-    const Node& whole = loop_.graph.nodes[size_t(cut_.accumulate)];
+    const Node& whole = loop_.graph.nodes[cut_.accumulate];
     const Bucket& bucket = cut_.buckets[index];
     const auto term = [&](ValueId value) {
-      return part(parts_.replica.placement.of[size_t(value)], DataType::Float32, bucket.offset, bucket.bytes);
+      return part(parts_.replica.placement.of[value], DataType::Float32, bucket.offset, bucket.bytes);
     };
     builder_.add_node(parts_.replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
                       {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
@@ -134,7 +134,7 @@ class LearnerBuilder {
   void add_update(NodeId begin) {
     Placement placed = parts_.replica.placement;
     if (!memory_.gradients.empty()) {
-      placed.of[size_t(cut_.averaged_gradients(loop_))] = {memory_.gradients[size_t(parts_.replica.device)], 0, 0};
+      placed.of[cut_.averaged_gradients(loop_)] = {memory_.gradients[size_t(parts_.replica.device)], 0, 0};
     }
     const NodeId end = parts_.nodes();
     if (cut_.early > 0) {
@@ -171,7 +171,7 @@ class LearnerBuilder {
     if (!averages_models && replica.learner % in_.request.learners == 0) {
       const ValueId weights = loop_.arenas.weights;
       add_moving_average(builder_, in_, memory_, replica.device, replica.update(),
-                         {replica.placement.of[size_t(weights)], in_.type_of(weights)});
+                         {replica.placement.of[weights], in_.type_of(weights)});
     }
     parts_.close_step();
   }
@@ -190,7 +190,7 @@ void add_frozen(PlanBuilder& builder, const PlanInputs& in, SharedMemory& memory
     for (const Loop& loop : in.program.loops) {
       const ValueId value = loop.arenas.*arena;
       if (value == kNone) continue;
-      const int64_t bytes = loop.graph.values[size_t(value)].type.bytes();
+      const int64_t bytes = loop.graph.values[value].type.bytes();
       for (int32_t d = 0; d < in.devices(); ++d) {
         buffers.push_back(builder.add_device_buffer(in.device_name(d) + name, d, bytes, 1, kNone));
       }
@@ -222,15 +222,15 @@ void SharedMemory::place_frozen(const Loop& loop, int32_t device,
 }
 
 ValueId StepCut::averaged_gradients(const Loop& training) const {
-  return accumulate == kNone ? training.arenas.gradients : training.graph.nodes[size_t(accumulate)].outputs[0];
+  return accumulate == kNone ? training.arenas.gradients : training.graph.nodes[accumulate].outputs[0];
 }
 
 NodeId find_update_by_element(const PlanInputs& in) {
-  const std::vector<Node>& nodes = in.training().graph.nodes;
+  const Table<NodeId, Node>& nodes = in.training().graph.nodes;
   const auto is_rule = [](const Node& node) { return node.op->optimizer.has_value(); };
   const auto update = std::find_if(nodes.begin(), nodes.end(), is_rule);
   const bool in_parts = update != nodes.end() && updates_in_parts(*update, in.training().arenas);
-  return in_parts ? NodeId(update - nodes.begin()) : kNone;
+  return in_parts ? nodes.id_of(update) : kNone;
 }
 
 void add_learners(const PlanSoFar& plan, const StepCut& cut, TaskId report, std::vector<Replica>& learners) {

@@ -116,7 +116,7 @@ void add_validation_clocks(PlanBuilder& builder, const PlanInputs& in, int64_t e
   const int64_t period = epochs % every_epochs == 0 ? every_epochs : epochs;
   std::tie(clocks.validation, plan.handles.by_validation) =
       builder.add_coarser("validation", clocks.batch, every_epochs * rounds, period * rounds);
-  clocks.validations = plan.clocks[size_t(clocks.validation)].ticks;
+  clocks.validations = plan.clocks[clocks.validation].ticks;
   clocks.validation_every = every_epochs * rounds;
   if (clocks.sync != kNone) {
     plan.relations.push_back(
@@ -172,13 +172,13 @@ Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in) {
     const int64_t group = std::min(request.strategy.every, within) * accumulate;
     std::tie(clocks.sync, plan.handles.by_sync) =
         builder.add_coarser("sync", clocks.batch, std::min(group, within), rounds);
-    syncs_per_epoch = plan.relations[size_t(plan.handles.by_sync)].groups_per_period();
+    syncs_per_epoch = plan.relations[plan.handles.by_sync].groups_per_period();
   }
   if (in.hosts_average_apart()) {
-    const ClockRelation sync = plan.relations[size_t(plan.handles.by_sync)];
+    const ClockRelation sync = plan.relations[plan.handles.by_sync];
     const int64_t syncs = std::min(request.strategy.every_hosts, syncs_per_epoch);
     clocks.hosts = builder.add_coarser("hosts", clocks.sync, syncs, syncs_per_epoch).first;
-    plan.handles.by_hosts = int32_t(plan.relations.size());
+    plan.handles.by_hosts = plan.relations.end_id();
     plan.relations.push_back({clocks.batch, clocks.hosts, std::min(syncs * sync.group, rounds), rounds});
   }
   if (in.program.find(LoopRole::Validate) && request.validates) {

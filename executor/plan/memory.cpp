@@ -17,65 +17,65 @@ namespace {
 
 // Lets outputs take the memory of inputs that nothing reads afterwards, if their operators allow it (Op::overwrites). A
 // launch aside may read late, so the values that one reads are not overwritten.
-void overwrite_dead(const Graph& graph, std::vector<View>& storage) {
+void overwrite_dead(const Graph& graph, Table<ValueId, View>& storage) {
   struct Use {
     NodeId last = kNone;
     bool aside = false;
   };
-  std::vector<Use> uses(graph.values.size());  // by base
-  const auto base_of = [&](ValueId value) { return storage[size_t(value)].base; };
+  Table<ValueId, Use> uses(graph.values.size());  // by base
+  const auto base_of = [&](ValueId value) { return storage[value].base; };
   const auto is_own = [&](ValueId value) {
-    return value != kNone && base_of(value) == value && graph.values[size_t(value)].role == Role::Activation;
+    return value != kNone && base_of(value) == value && graph.values[value].role == Role::Activation;
   };
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     const bool aside = can_run_aside(graph, graph.nodes[n]);
     for (const ValueId input : graph.nodes[n].inputs) {
       if (input == kNone) continue;
-      Use& use = uses[size_t(base_of(input))];
-      use = {NodeId(n), use.aside || aside};
+      Use& use = uses[base_of(input)];
+      use = {n, use.aside || aside};
     }
   }
-  for (const ValueId output : graph.outputs) uses[size_t(base_of(output))].last = NodeId(graph.nodes.size());
+  for (const ValueId output : graph.outputs) uses[base_of(output)].last = graph.nodes.end_id();
 
-  std::vector<ValueId> moved(graph.values.size(), kNone);  // by base: the base whose memory it takes
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<ValueId, ValueId> moved(graph.values.size(), kNone);  // by base: the base whose memory it takes
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     for (const auto& [output, input] : node.op->overwrites) {
       if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
       const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
-      if (!is_own(to) || !is_own(from) || graph.values[size_t(to)].type != graph.values[size_t(from)].type) continue;
+      if (!is_own(to) || !is_own(from) || graph.values[to].type != graph.values[from].type) continue;
       const auto memory_of = [&](ValueId value) {
         const ValueId base = base_of(value);
-        return moved[size_t(base)] == kNone ? base : moved[size_t(base)];
+        return moved[base] == kNone ? base : moved[base];
       };
       const ValueId base = memory_of(from);
-      Use& use = uses[size_t(base)];
+      Use& use = uses[base];
       const auto readers = std::count_if(node.inputs.begin(), node.inputs.end(),
                                          [&](ValueId value) { return value != kNone && memory_of(value) == base; });
-      if (use.last != NodeId(n) || use.aside || readers > 1) continue;
-      moved[size_t(to)] = base;
-      use = uses[size_t(to)];
+      if (use.last != n || use.aside || readers > 1) continue;
+      moved[to] = base;
+      use = uses[to];
     }
   }
   for (View& view : storage) {
-    if (moved[size_t(view.base)] != kNone) view.base = moved[size_t(view.base)];
+    if (moved[view.base] != kNone) view.base = moved[view.base];
   }
 }
 
 }  // namespace
 
-std::vector<View> shared_storage(const Graph& graph) {
-  std::vector<View> storage(graph.values.size());
-  for (size_t v = 0; v < storage.size(); ++v) storage[v] = storage_of(graph, ValueId(v));
+Table<ValueId, View> shared_storage(const Graph& graph) {
+  Table<ValueId, View> storage(graph.values.size());
+  for (const ValueId v : storage.ids()) storage[v] = storage_of(graph, v);
   for (const Node& node : graph.nodes) {
     for (const auto& [output, input] : node.op->aliases) {
       if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
       const ValueId out = node.outputs[size_t(output)], in = node.inputs[size_t(input)];
-      const bool own = out != kNone && in != kNone && graph.values[size_t(out)].view.base == kNone;
-      if (own) storage[size_t(out)] = storage[size_t(in)];
+      const bool own = out != kNone && in != kNone && graph.values[out].view.base == kNone;
+      if (own) storage[out] = storage[in];
     }
   }
-  for (const Carry& carry : graph.carries) storage[size_t(carry.next)] = storage[size_t(carry.current)];
+  for (const Carry& carry : graph.carries) storage[carry.next] = storage[carry.current];
   overwrite_dead(graph, storage);
   return storage;
 }
@@ -86,19 +86,18 @@ bool can_run_aside(const Graph& graph, const Node& node) {
   constexpr int64_t kMostBytes = 24 << 20;
   if (node.stage != Stage::Backward) return false;
   int64_t bytes = 0;
-  for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[size_t(input)].type.bytes();
+  for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[input].type.bytes();
   // Among newly computed values, only parameter gradients are views (into the gradients' arena); the others have
   // storage of their own.
   const auto of_parameter = [&](ValueId v) {
-    return v == kNone ||
-           (graph.values[size_t(v)].role == Role::Activation && graph.values[size_t(v)].view.base != kNone);
+    return v == kNone || (graph.values[v].role == Role::Activation && graph.values[v].view.base != kNone);
   };
   return bytes <= kMostBytes && !node.outputs.empty() &&
          std::all_of(node.outputs.begin(), node.outputs.end(), of_parameter);
 }
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {
-  Arena& home = plan.arenas[size_t(arena)];
+  Arena& home = plan.arenas[arena];
   Buffer buffer;
   buffer.name = std::move(name);
   buffer.arena = arena;
@@ -109,8 +108,7 @@ BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, 
   buffer.clock = slots > 1 ? clock : kNone;
   const char* what = buffer.name.c_str();
   home.bytes = memory_sum(buffer.offset, memory_of(buffer.stride, slots, what), what);
-  plan.buffers.push_back(std::move(buffer));
-  return BufferId(plan.buffers.size() - 1);
+  return plan.buffers.push_back(std::move(buffer));
 }
 
 BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {
@@ -121,8 +119,7 @@ BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {
   for (size_t field = 0; field < loop.fields.size() && origin != BatchOrigin::Resident; ++field) {
     if (loop.fields[field] == kNone) continue;
     layout.offsets[field] = aligned(layout.bytes);
-    layout.bytes =
-        memory_sum(layout.offsets[field], loop.graph.values[size_t(loop.fields[field])].type.bytes(), "a batch");
+    layout.bytes = memory_sum(layout.offsets[field], loop.graph.values[loop.fields[field]].type.bytes(), "a batch");
   }
   layout.pinned_bytes = layout.bytes;
   if (origin == BatchOrigin::Samples) layout.pinned_bytes = sizeof(StepScalars) + loop.batch * sizeof(int64_t);

@@ -15,12 +15,11 @@ namespace {
 // Throws GraphError if a node reads a value by its old name after the value has been updated in place.
 void check_carries(const Graph& graph) {
   for (const Carry& carry : graph.carries) {
-    const NodeId writer = graph.values[size_t(carry.next)].producer;
-    for (size_t n = size_t(writer) + 1; n < graph.nodes.size(); ++n) {
+    const NodeId writer = graph.values[carry.next].producer;
+    for (NodeId n = writer + 1; n < graph.nodes.end_id(); ++n) {
       const auto& inputs = graph.nodes[n].inputs;
       if (std::find(inputs.begin(), inputs.end(), carry.current) != inputs.end()) {
-        fail(graph.nodes[n],
-             fmt::format("reads '{}' after it was updated in place", graph.values[size_t(carry.current)].name));
+        fail(graph.nodes[n], fmt::format("reads '{}' after it was updated in place", graph.values[carry.current].name));
       }
     }
   }
@@ -45,49 +44,47 @@ MemoryPlacement::MemoryPlacement(Plan& plan, const Loop& loop, std::string prefi
 }
 
 void MemoryPlacement::put(const GivenMemory& given) {
-  for (const auto& [value, operand] : given) home_[size_t(value)] = operand;
+  for (const auto& [value, operand] : given) home_[value] = operand;
 }
 
 void MemoryPlacement::put_batch(BufferId slots, const BatchLayout& layout) {
   for (size_t field = 0; field < loop_.fields.size() && layout.origin != BatchOrigin::Resident; ++field) {
     const ValueId input = loop_.fields[field];
-    if (input != kNone) home_[size_t(input)] = {slots, layout.offsets[field], 0};
+    if (input != kNone) home_[input] = {slots, layout.offsets[field], 0};
   }
 }
 
 ArenaId MemoryPlacement::add_arena(const char* what, int32_t device) {
-  plan_.arenas.push_back({fmt::format("{}/{}", prefix_, what), device, Arena::Memory::Device, 0});
-  return ArenaId(plan_.arenas.size() - 1);
+  return plan_.arenas.push_back({fmt::format("{}/{}", prefix_, what), device, Arena::Memory::Device, 0});
 }
 
 void MemoryPlacement::find_lifetimes() {
-  const auto touch = [&](ValueId value, size_t node) {
+  const auto touch = [&](ValueId value, NodeId node) {
     if (value == kNone) return;
-    const auto base = size_t(storage_[size_t(value)].base);
+    const ValueId base = storage_[value].base;
     if (first_[base] < 0) first_[base] = int32_t(node);
     last_[base] = int32_t(node);
   };
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+  for (const NodeId n : graph_.nodes.ids()) {
     for (const ValueId input : graph_.nodes[n].inputs) touch(input, n);
     for (const ValueId output : graph_.nodes[n].outputs) touch(output, n);
   }
-  for (size_t n = 0; n < graph_.nodes.size() && branch_; ++n) {
-    if (!can_run_aside(graph_, graph_.nodes[n])) continue;
+  for (const NodeId n : graph_.nodes.ids()) {
+    if (!branch_ || !can_run_aside(graph_, graph_.nodes[n])) continue;
     for (const ValueId input : graph_.nodes[n].inputs) {
       if (input == kNone) continue;
-      const auto base = size_t(storage_[size_t(input)].base);
+      const ValueId base = storage_[input].base;
       const int32_t linger = linger_of(graph_.values[base].type.bytes());
       last_[base] = std::max(last_[base], std::min(int32_t(n) + linger, int32_t(graph_.nodes.size())));
     }
   }
-  for (const ValueId output : graph_.outputs) touch(output, graph_.nodes.size());  // read when the step is over
+  for (const ValueId output : graph_.outputs) touch(output, graph_.nodes.end_id());  // read when the step is over
 }
 
 // The part of the updates that has the gradient.
 size_t MemoryPlacement::part_of(ValueId value) const {
-  const auto part = std::find_if(updates_.begin(), updates_.end() - 1, [&](const UpdatePart& each) {
-    return each.holds(storage_[size_t(value)].offset_bytes);
-  });
+  const auto part = std::find_if(updates_.begin(), updates_.end() - 1,
+                                 [&](const UpdatePart& each) { return each.holds(storage_[value].offset_bytes); });
   return size_t(part - updates_.begin());  // what has no elements may lie after all of them
 }
 
@@ -95,12 +92,13 @@ size_t MemoryPlacement::part_of(ValueId value) const {
 void MemoryPlacement::find_gradients() {
   for (const UpdatePart& part : updates_) {
     const int32_t linger = branch_ ? linger_of(part.bytes()) : 0;
-    const int32_t end = std::min(part.after + linger, int32_t(graph_.nodes.size()));
+    const int32_t end = std::min(int32_t(part.after) + linger, int32_t(graph_.nodes.size()));
     lifetimes_.push_back({part.padded ? 0 : part.bytes(), end, end});
   }
-  for (size_t n = 0; n < graph_.nodes.size() && gradients_ != kNone; ++n) {
+  if (gradients_ == kNone) return;
+  for (const NodeId n : graph_.nodes.ids()) {
     for (const ValueId output : graph_.nodes[n].outputs) {
-      if (output == kNone || storage_[size_t(output)].base != gradients_) continue;
+      if (output == kNone || storage_[output].base != gradients_) continue;
       int32_t& begin = lifetimes_[part_of(output)].first;
       begin = std::min(begin, int32_t(n));
     }
@@ -108,11 +106,11 @@ void MemoryPlacement::find_gradients() {
 }
 
 // Places what outlives an iteration, and returns the values that are packed.
-std::vector<size_t> MemoryPlacement::place_state(ArenaId state) {
-  std::vector<size_t> transient;
-  for (size_t v = 0; v < graph_.values.size(); ++v) {
+std::vector<ValueId> MemoryPlacement::place_state(ArenaId state) {
+  std::vector<ValueId> transient;
+  for (const ValueId v : graph_.values.ids()) {
     const Value& value = graph_.values[v];
-    if (home_[v].buffer != kNone || ValueId(v) == gradients_ || storage_[v].base != ValueId(v)) continue;
+    if (home_[v].buffer != kNone || v == gradients_ || storage_[v].base != v) continue;
     if (value.role != Role::Activation) {
       const std::string name = fmt::format("{}/{}", prefix_, value.name);
       home_[v] = {add_buffer(plan_, state, name, value.type.bytes(), 1, kNone), 0, 0};
@@ -127,24 +125,24 @@ std::vector<size_t> MemoryPlacement::place_state(ArenaId state) {
 Operand MemoryPlacement::add_packed(const std::string& name, size_t index, ArenaId activations,
                                     const Packing& packing) {
   const Lifetime& life = lifetimes_[index];
-  plan_.buffers.push_back({prefix_ + "/" + name, activations, packing.offsets[index], life.bytes, aligned(life.bytes),
-                           1, kNone, life.first, life.last});
-  return {BufferId(plan_.buffers.size() - 1), 0, 0};
+  const BufferId buffer = plan_.buffers.push_back({prefix_ + "/" + name, activations, packing.offsets[index],
+                                                   life.bytes, aligned(life.bytes), 1, kNone, life.first, life.last});
+  return {buffer, 0, 0};
 }
 
 Placement MemoryPlacement::place(int32_t device) {
   const ArenaId state = add_arena("state", device);
   find_lifetimes();
   find_gradients();
-  const std::vector<size_t> transient = place_state(state);
+  const std::vector<ValueId> transient = place_state(state);
   const Packing packing = pack(lifetimes_);
   Placement placement;
   placement.activations = add_arena("activations", device);
-  plan_.arenas[size_t(placement.activations)].bytes = packing.bytes;
+  plan_.arenas[placement.activations].bytes = packing.bytes;
   std::vector<Operand> parts;  // of gradients
   for (size_t i = 0; i < updates_.size(); ++i) {
     const UpdatePart& part = updates_[i];
-    const std::string name = fmt::format("{} {}", graph_.values[size_t(gradients_)].name, i);
+    const std::string name = fmt::format("{} {}", graph_.values[gradients_].name, i);
     parts.push_back(part.padded ? Operand{add_buffer(plan_, state, prefix_ + "/" + name, part.bytes(), 1, kNone)}
                                 : add_packed(name, i, placement.activations, packing));
     parts.back().offset = -part.offset * int64_t(sizeof(float));
@@ -154,9 +152,9 @@ Placement MemoryPlacement::place(int32_t device) {
     home_[transient[i]] = add_packed(name, updates_.size() + i, placement.activations, packing);
   }
   placement.of.resize(graph_.values.size());
-  for (size_t v = 0; v < graph_.values.size(); ++v) {
-    const bool in_part = storage_[v].base == gradients_ && ValueId(v) != gradients_ && gradients_ != kNone;
-    placement.of[v] = in_part ? parts[part_of(ValueId(v))] : home_[size_t(storage_[v].base)];
+  for (const ValueId v : graph_.values.ids()) {
+    const bool in_part = storage_[v].base == gradients_ && v != gradients_ && gradients_ != kNone;
+    placement.of[v] = in_part ? parts[part_of(v)] : home_[storage_[v].base];
     placement.of[v].offset += storage_[v].offset_bytes;
   }
   return placement;

@@ -32,7 +32,7 @@ class MemoryPlacement {
   void find_lifetimes();
   void find_gradients();
   size_t part_of(ValueId value) const;
-  std::vector<size_t> place_state(ArenaId state);
+  std::vector<ValueId> place_state(ArenaId state);
   Operand add_packed(const std::string& name, size_t index, ArenaId activations, const Packing& packing);
 
   Plan& plan_;
@@ -42,10 +42,10 @@ class MemoryPlacement {
   const bool branch_;
   const std::vector<UpdatePart> updates_;
   const ValueId gradients_;  // that are updated in parts; kNone: none are
-  const std::vector<View> storage_;
-  std::vector<Operand> home_;          // of bases
-  std::vector<int32_t> first_, last_;  // nodes that touch a base
-  std::vector<Lifetime> lifetimes_;    // of gradients by part, then of activations
+  const Table<ValueId, View> storage_;
+  Table<ValueId, Operand> home_;          // of bases
+  Table<ValueId, int32_t> first_, last_;  // nodes that touch a base
+  std::vector<Lifetime> lifetimes_;       // of gradients by part, then of activations
 };
 
 }  // namespace arbalest

@@ -30,7 +30,7 @@ struct PlanInputs {
   std::string device_name(int32_t device) const { return to_string(request.devices[size_t(device)]); }
   // Index in Plan::graphs of the graph of `loop`, one of the program's loops.
   int32_t graph_of(const Loop& loop) const { return int32_t(&loop - program.loops.data()); }
-  const TensorType& type_of(ValueId value) const { return training().graph.values[size_t(value)].type; }
+  const TensorType& type_of(ValueId value) const { return training().graph.values[value].type; }
 };
 
 // Throws GraphError if the options do not fit the program or each other.
@@ -131,7 +131,7 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // For each value the base whose memory it shares: through views, in-place outputs, carries, and
 // outputs that are written over an input that nothing reads afterwards.
-std::vector<View> shared_storage(const Graph& graph);
+Table<ValueId, View> shared_storage(const Graph& graph);
 
 // Pinned slots of each copy to the host: one is written while the other is read.
 inline constexpr int32_t kReadBackSlots = 2;

@@ -14,12 +14,13 @@
 
 namespace arbalest {
 
-using TaskId = int32_t;
-using EdgeId = int32_t;
-using LaneId = int32_t;
-using ClockId = int32_t;
-using BufferId = int32_t;
-using ArenaId = int32_t;
+using TaskId = Id<struct TaskTag>;
+using EdgeId = Id<struct EdgeTag>;
+using LaneId = Id<struct LaneTag>;
+using ClockId = Id<struct ClockTag>;
+using RelationId = Id<struct RelationTag>;
+using BufferId = Id<struct BufferTag>;
+using ArenaId = Id<struct ArenaTag>;
 
 // A clock counts instances: tick 0, 1, … ticks − 1. Every task belongs to one; instance i of a task is its clock's tick
 // i.
@@ -55,7 +56,7 @@ struct Edge {
 
   TaskId from = kNone, to = kNone;
   int64_t distance = 0;
-  int32_t relation = kNone;  // index into Plan::relations if the clocks differ
+  RelationId relation = kNone;  // if the clocks differ
   Needs needs = Needs::Done;
   Why why = Why::Data;
   std::string what;  // the buffer or value the edge protects, for reading
@@ -146,8 +147,8 @@ struct Task {
   };
   std::string name;  // "cuda:0/learner 0/step"
   Kind kind = Kind::Work;
-  LaneId lane = 0;
-  ClockId clock = 0;
+  LaneId lane{0};
+  ClockId clock{0};
   int32_t width = 1;            // instances that may run at once (host tasks)
   int32_t part = 0, parts = 1;  // Fill: which of so many parts of a batch; the first writes the StepScalars too
   bool deferred = false;        // host task: an instance ends by Scheduler::finish(), not with its function
@@ -168,7 +169,7 @@ inline bool has_work(int64_t instance, int32_t every) {
 
 // The place of each value of a loop's graph; buffer kNone for values without memory of their own.
 struct Placement {
-  std::vector<Operand> of;      // one a value
+  Table<ValueId, Operand> of;
   ArenaId activations = kNone;  // the arena that is packed by lifetime
 };
 
@@ -223,7 +224,7 @@ struct PlanHandles {
   std::vector<LoopPlan> loops;  // that run, in the program's order
   TaskId report = kNone, validation_begin = kNone, validation_end = kNone;
   // Relations of the base clock to coarser ones.
-  int32_t by_report = kNone, by_sync = kNone, by_hosts = kNone, by_validation = kNone;
+  RelationId by_report = kNone, by_sync = kNone, by_hosts = kNone, by_validation = kNone;
   std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
   std::vector<MovingAverageBuffers> moving_averages;       // by device
   BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: the model validated last
@@ -236,13 +237,13 @@ struct Plan {
   std::vector<PlanDevice> devices;
   // The rank of each device of the whole plan, if this is a process's part of one (plan_part.h); otherwise empty.
   std::vector<int> ranks_of_devices;
-  std::vector<Clock> clocks;
-  std::vector<ClockRelation> relations;
-  std::vector<Lane> lanes;
-  std::vector<Task> tasks;
-  std::vector<Edge> edges;
-  std::vector<Arena> arenas;
-  std::vector<Buffer> buffers;
+  Table<ClockId, Clock> clocks;
+  Table<RelationId, ClockRelation> relations;
+  Table<LaneId, Lane> lanes;
+  Table<TaskId, Task> tasks;
+  Table<EdgeId, Edge> edges;
+  Table<ArenaId, Arena> arenas;
+  Table<BufferId, Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<Launch> launches;
   // Those of the program's loops in their order. Then comes "synchronisation" if averaging, moving averages or
@@ -250,9 +251,9 @@ struct Plan {
   std::vector<Graph> graphs;
   PlanHandles handles;
 
-  bool on_host(TaskId task) const { return lanes[size_t(tasks[size_t(task)].lane)].kind == Lane::Kind::Host; }
-  // The relation with this index of a handle; nullptr for kNone.
-  const ClockRelation* relation(int32_t index) const { return index == kNone ? nullptr : &relations[size_t(index)]; }
+  bool on_host(TaskId task) const { return lanes[tasks[task].lane].kind == Lane::Kind::Host; }
+  // A handle's relation; nullptr for kNone.
+  const ClockRelation* relation(RelationId id) const { return id == kNone ? nullptr : &relations[id]; }
 };
 
 // A state in which a plan stands still between two iterations: the number of complete iterations of the base clock and
@@ -284,6 +285,6 @@ Cycle critical_cycle(const Plan& plan);
 
 // For each edge u → v, the largest number of instances by which u can run ahead of those that v has started on. That
 // many events or slots of u are needed. Throws GraphError if an edge lies on no cycle, so that nothing bounds it.
-std::vector<int64_t> edge_leads(const Plan& plan);
+Table<EdgeId, int64_t> edge_leads(const Plan& plan);
 
 }  // namespace arbalest

@@ -14,23 +14,20 @@ Term part(const Operand& whole, DataType type, int64_t offset, int64_t bytes) {
 }
 
 ClockId PlanBuilder::add_clock(std::string name, int64_t ticks) {
-  plan.clocks.push_back({std::move(name), ticks});
-  return ClockId(plan.clocks.size() - 1);
+  return plan.clocks.push_back({std::move(name), ticks});
 }
 
-std::pair<ClockId, int32_t> PlanBuilder::add_coarser(std::string name, ClockId fine, int64_t group, int64_t period) {
-  ClockRelation relation{fine, ClockId(plan.clocks.size()), group, period};
-  const int64_t ticks = plan.clocks[size_t(fine)].ticks;
+std::pair<ClockId, RelationId> PlanBuilder::add_coarser(std::string name, ClockId fine, int64_t group, int64_t period) {
+  ClockRelation relation{fine, plan.clocks.end_id(), group, period};
+  const int64_t ticks = plan.clocks[fine].ticks;
   int64_t complete = relation.coarse_of(ticks - 1);
   if (relation.last_of(complete) < ticks) ++complete;
   add_clock(std::move(name), complete);
-  plan.relations.push_back(relation);
-  return {relation.coarse, int32_t(plan.relations.size()) - 1};
+  return {relation.coarse, plan.relations.push_back(relation)};
 }
 
 LaneId PlanBuilder::add_lane(Lane::Kind kind, int32_t device, int32_t learner, std::string name) {
-  plan.lanes.push_back({kind, device, learner, std::move(name)});
-  return LaneId(plan.lanes.size() - 1);
+  return plan.lanes.push_back({kind, device, learner, std::move(name)});
 }
 
 TaskId PlanBuilder::add_task(Task::Kind kind, std::string name, LaneId lane, ClockId clock, int32_t width) {
@@ -40,20 +37,19 @@ TaskId PlanBuilder::add_task(Task::Kind kind, std::string name, LaneId lane, Clo
   task.lane = lane;
   task.clock = clock;
   task.width = width;
-  task.device = plan.lanes[size_t(lane)].device;
+  task.device = plan.lanes[lane].device;
   task.first_launch = int32_t(plan.launches.size());
   task.first_operand = int32_t(plan.operands.size());
-  plan.tasks.push_back(std::move(task));
-  return TaskId(plan.tasks.size() - 1);
+  return plan.tasks.push_back(std::move(task));
 }
 
 void PlanBuilder::add_edge(TaskId from, TaskId to, int64_t distance, Edge::Needs needs, Edge::Why why,
                            std::string what) {
   const ClockId a = task(from).clock, b = task(to).clock;
-  int32_t relation = kNone;
-  for (size_t r = 0; r < plan.relations.size(); ++r) {
-    const ClockRelation& known = plan.relations[r];
-    if ((known.fine == a && known.coarse == b) || (known.fine == b && known.coarse == a)) relation = int32_t(r);
+  RelationId relation = kNone;
+  for (const RelationId id : plan.relations.ids()) {
+    const ClockRelation& known = plan.relations[id];
+    if ((known.fine == a && known.coarse == b) || (known.fine == b && known.coarse == a)) relation = id;
   }
   plan.edges.push_back({from, to, distance, relation, needs, why, std::move(what)});
 }
@@ -65,8 +61,7 @@ void PlanBuilder::add_operands(TaskId id, const std::vector<Operand>& operands) 
 }
 
 ArenaId PlanBuilder::add_arena(std::string name, int32_t device, Arena::Memory memory) {
-  plan.arenas.push_back({std::move(name), device, memory, 0});
-  return ArenaId(plan.arenas.size() - 1);
+  return plan.arenas.push_back({std::move(name), device, memory, 0});
 }
 
 BufferId PlanBuilder::add_device_buffer(const std::string& name, int32_t device, int64_t bytes, int32_t slots,
@@ -83,7 +78,7 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
     plan.graphs.back().registry = registry;
   }
   Graph& graph = plan.graphs[size_t(own_graph_)];
-  const auto buffer_name = [&](const Term& term) { return plan.buffers[size_t(term.operand.buffer)].name; };
+  const auto buffer_name = [&](const Term& term) { return plan.buffers[term.operand.buffer].name; };
   Launch launch{own_graph_, kNone, int32_t(plan.operands.size()), int32_t(inputs.size()), int32_t(outputs.size())};
   std::vector<ValueId> values;
   for (const Term& input : inputs) {
@@ -93,14 +88,14 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   }
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
   launch.node = graph.add_node(graph.op(op), name, std::move(values), int(outputs.size()), std::move(attributes));
-  graph.nodes[size_t(launch.node)].name = std::move(name);  // the same for all learners, whose tasks tell them apart
-  graph.nodes[size_t(launch.node)].stage = stage;
+  graph.nodes[launch.node].name = std::move(name);  // the same for all learners, whose tasks tell them apart
+  graph.nodes[launch.node].stage = stage;
   infer(graph, launch.node);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    ValueId& output = graph.nodes[size_t(launch.node)].outputs[i];
+    ValueId& output = graph.nodes[launch.node].outputs[i];
     if (outputs[i].operand.buffer == kNone) output = kNone;
     if (output == kNone) continue;
-    const Value& value = graph.values[size_t(output)];
+    const Value& value = graph.values[output];
     if (!(value.type == outputs[i].type)) {
       throw std::logic_error(fmt::format("{}: output {} is {}, its memory {}", task(id).name, i, to_string(value.type),
                                          to_string(outputs[i].type)));

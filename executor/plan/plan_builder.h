@@ -24,11 +24,11 @@ class PlanBuilder {
  public:
   Plan plan;
 
-  Task& task(TaskId id) { return plan.tasks[size_t(id)]; }
+  Task& task(TaskId id) { return plan.tasks[id]; }
 
   ClockId add_clock(std::string name, int64_t ticks);
-  // A clock that ticks when a group of `fine`'s ticks is complete, and the index of its relation to `fine`.
-  std::pair<ClockId, int32_t> add_coarser(std::string name, ClockId fine, int64_t group, int64_t period);
+  // A clock that ticks when a group of `fine`'s ticks is complete, and its relation to `fine`.
+  std::pair<ClockId, RelationId> add_coarser(std::string name, ClockId fine, int64_t group, int64_t period);
   LaneId add_lane(Lane::Kind kind, int32_t device, int32_t learner, std::string name);
   // The task is of the lane's device.
   TaskId add_task(Task::Kind kind, std::string name, LaneId lane, ClockId clock, int32_t width = 1);

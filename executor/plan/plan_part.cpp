@@ -17,8 +17,8 @@ class PartOfPlan {
     part_.graphs = whole_.graphs;
     take_places();
     for (const Buffer& buffer : whole_.buffers) {
-      const ArenaId arena = arenas_[size_t(buffer.arena)];
-      buffers_.push_back(arena == kNone ? kNone : BufferId(part_.buffers.size()));
+      const ArenaId arena = arenas_[buffer.arena];
+      buffers_.push_back(arena == kNone ? kNone : part_.buffers.end_id());
       if (arena == kNone) continue;
       part_.buffers.push_back(buffer);
       part_.buffers.back().arena = arena;
@@ -30,6 +30,10 @@ class PartOfPlan {
   }
 
  private:
+  template <class Key>
+  static Key at(const Table<Key, Key>& ids, Key id) {
+    return id == kNone ? id : ids[id];
+  }
   static int32_t at(const std::vector<int32_t>& ids, int32_t id) { return id == kNone ? kNone : ids[size_t(id)]; }
   bool here(int32_t device) const { return device == kNone || devices_[size_t(device)] != kNone; }
   bool has(const Arena& arena) const { return here(arena.device); }
@@ -45,9 +49,9 @@ class PartOfPlan {
       devices_.push_back(device.rank == rank_ ? int32_t(part_.devices.size()) : kNone);
       if (device.rank == rank_) part_.devices.push_back(device);
     }
-    const auto take = [&](const auto& from, auto& to, std::vector<int32_t>& ids) {
+    const auto take = [&](const auto& from, auto& to, auto& ids) {
       for (const auto& each : from) {
-        ids.push_back(has(each) ? int32_t(to.size()) : kNone);
+        ids.push_back(has(each) ? to.end_id() : kNone);
         if (ids.back() == kNone) continue;
         to.push_back(each);
         to.back().device = at(devices_, each.device);
@@ -63,11 +67,11 @@ class PartOfPlan {
   }
 
   void take_task(const Task& whole) {
-    const bool stays = lanes_[size_t(whole.lane)] != kNone && here(whole.device);
-    tasks_.push_back(stays ? TaskId(part_.tasks.size()) : kNone);
+    const bool stays = lanes_[whole.lane] != kNone && here(whole.device);
+    tasks_.push_back(stays ? part_.tasks.end_id() : kNone);
     if (!stays) return;
     Task task = whole;
-    task.lane = lanes_[size_t(whole.lane)];
+    task.lane = lanes_[whole.lane];
     task.device = at(devices_, whole.device);
     task.scalars = at(buffers_, whole.scalars);
     task.first_launch = int32_t(part_.launches.size());
@@ -90,7 +94,7 @@ class PartOfPlan {
   }
 
   void take_edge(const Edge& whole) {
-    const TaskId from = tasks_[size_t(whole.from)], to = tasks_[size_t(whole.to)];
+    const TaskId from = tasks_[whole.from], to = tasks_[whole.to];
     if (from != kNone && to != kNone) {
       part_.edges.push_back(whole);
       part_.edges.back().from = from;
@@ -98,14 +102,14 @@ class PartOfPlan {
       return;
     }
     const auto rank_of = [&](TaskId task) {
-      const int32_t device = whole_.lanes[size_t(whole_.tasks[size_t(task)].lane)].device;
-      const int32_t given = device == kNone ? whole_.tasks[size_t(task)].device : device;
+      const int32_t device = whole_.lanes[whole_.tasks[task].lane].device;
+      const int32_t given = device == kNone ? whole_.tasks[task].device : device;
       return given == kNone ? kNone : whole_.devices[size_t(given)].rank;
     };
     const int32_t a = rank_of(whole.from), b = rank_of(whole.to);
     if (a == kNone || b == kNone || a == b) return;
-    throw std::logic_error(whole_.tasks[size_t(whole.to)].name + " on one rank waits for " +
-                           whole_.tasks[size_t(whole.from)].name + " on another");
+    throw std::logic_error(whole_.tasks[whole.to].name + " on one rank waits for " + whole_.tasks[whole.from].name +
+                           " on another");
   }
 
   Replica take(const Replica& whole) const {
@@ -154,7 +158,12 @@ class PartOfPlan {
   const Plan& whole_;
   const int32_t rank_;
   Plan part_;
-  std::vector<int32_t> devices_, lanes_, arenas_, buffers_, tasks_;  // by the whole plan's number; kNone: elsewhere
+  // By the whole plan's numbers; kNone: elsewhere.
+  std::vector<int32_t> devices_;
+  Table<LaneId, LaneId> lanes_;
+  Table<ArenaId, ArenaId> arenas_;
+  Table<BufferId, BufferId> buffers_;
+  Table<TaskId, TaskId> tasks_;
 };
 
 }  // namespace
@@ -166,7 +175,7 @@ int32_t rank_count(const Plan& plan) {
 }
 
 std::vector<int> ranks_of(const Plan& part, LaneId lane) {
-  const std::vector<int32_t>& spans = part.lanes[size_t(lane)].spans;
+  const std::vector<int32_t>& spans = part.lanes[lane].spans;
   if (spans.empty()) return part.ranks_of_devices;
   std::vector<int> ranks;
   for (const int32_t device : spans) ranks.push_back(part.ranks_of_devices[size_t(device)]);

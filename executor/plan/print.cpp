@@ -21,21 +21,21 @@ std::string_view name_of(Edge::Why why) {
 std::string describe(const Plan& plan, const Edge& edge) {
   std::string instance = "i";
   if (edge.relation != kNone) {
-    const ClockRelation& relation = plan.relations[size_t(edge.relation)];
-    const bool from_fine = plan.tasks[size_t(edge.from)].clock == relation.fine;
-    instance = from_fine ? fmt::format("the last {} of i", printable(plan.clocks[size_t(relation.fine)].name))
-                         : fmt::format("the {} of i", printable(plan.clocks[size_t(relation.coarse)].name));
+    const ClockRelation& relation = plan.relations[edge.relation];
+    const bool from_fine = plan.tasks[edge.from].clock == relation.fine;
+    instance = from_fine ? fmt::format("the last {} of i", printable(plan.clocks[relation.fine].name))
+                         : fmt::format("the {} of i", printable(plan.clocks[relation.coarse].name));
   }
   if (edge.distance > 0 && edge.relation != kNone) instance = "(" + instance + ")";
   if (edge.distance > 0) instance += fmt::format(" - {}", edge.distance);
-  return fmt::format("needs {} [{}] {} ({}{}{})", printable(plan.tasks[size_t(edge.from)].name), instance,
+  return fmt::format("needs {} [{}] {} ({}{}{})", printable(plan.tasks[edge.from].name), instance,
                      edge.needs == Edge::Needs::Done ? "done" : "issued", name_of(edge.why),
                      edge.what.empty() ? "" : ": ", printable(edge.what));
 }
 
 std::string place(const Plan& plan, const Operand& operand) {
-  const Buffer& buffer = plan.buffers[size_t(operand.buffer)];
-  const std::string arena = printable(plan.arenas[size_t(buffer.arena)].name);
+  const Buffer& buffer = plan.buffers[operand.buffer];
+  const std::string arena = printable(plan.arenas[buffer.arena].name);
   std::string text = fmt::format("{}+{}", arena.substr(arena.rfind('/') + 1), buffer.offset + operand.offset);
   if (buffer.slots > 1) text += fmt::format(" of slot i mod {}", buffer.slots);
   return text;
@@ -43,18 +43,18 @@ std::string place(const Plan& plan, const Operand& operand) {
 
 std::string describe(const Plan& plan, const Launch& launch) {
   const Graph& graph = plan.graphs[size_t(launch.program)];
-  const Node& node = graph.nodes[size_t(launch.node)];
+  const Node& node = graph.nodes[launch.node];
   std::string text = fmt::format("      {:<8} {:<34} {}{}", name_of(node.stage), node.op->qualified_name(),
                                  printable(node.name), launch.aside ? ", aside" : "");
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNone) continue;
-    const Value& value = graph.values[size_t(node.inputs[i])];
+    const Value& value = graph.values[node.inputs[i]];
     text += fmt::format("\n        in   {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand) + i]));
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNone) continue;
-    const Value& value = graph.values[size_t(node.outputs[i])];
+    const Value& value = graph.values[node.outputs[i]];
     text += fmt::format("\n        out  {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand + launch.inputs) + i]));
   }
@@ -62,10 +62,9 @@ std::string describe(const Plan& plan, const Launch& launch) {
 }
 
 std::string describe(const Plan& plan, TaskId id) {
-  const Task& task = plan.tasks[size_t(id)];
-  std::string text =
-      fmt::format("  {}  on {}, each {}", printable(task.name), printable(plan.lanes[size_t(task.lane)].name),
-                  printable(plan.clocks[size_t(task.clock)].name));
+  const Task& task = plan.tasks[id];
+  std::string text = fmt::format("  {}  on {}, each {}", printable(task.name), printable(plan.lanes[task.lane].name),
+                                 printable(plan.clocks[task.clock].name));
   if (task.width > 1) text += fmt::format(", up to {} at once", task.width);
   if (task.every > 1) text += fmt::format(", with work for the last of every {}", task.every);
   text += '\n';
@@ -79,8 +78,8 @@ std::string describe(const Plan& plan, TaskId id) {
     for (int32_t i = 0; i + 1 < task.operands; i += 2) {
       const Operand &from = plan.operands[size_t(task.first_operand + i)],
                     &to = plan.operands[size_t(task.first_operand + i + 1)];
-      text += fmt::format("    copies {} from {} to {}\n", bytes_text(plan.buffers[size_t(to.buffer)].bytes),
-                          place(plan, from), place(plan, to));
+      text += fmt::format("    copies {} from {} to {}\n", bytes_text(plan.buffers[to.buffer].bytes), place(plan, from),
+                          place(plan, to));
     }
   }
   for (int32_t i = 0; i < task.launches; ++i) text += describe(plan, plan.launches[size_t(task.first_launch + i)]);
@@ -100,8 +99,8 @@ std::string print_plan(const Plan& plan) {
   std::string text = "clocks\n";
   for (const Clock& clock : plan.clocks) text += fmt::format("  {}: {} ticks\n", printable(clock.name), clock.ticks);
   for (const ClockRelation& relation : plan.relations) {
-    text += fmt::format("  {} {} make one {}", relation.group, printable(plan.clocks[size_t(relation.fine)].name),
-                        printable(plan.clocks[size_t(relation.coarse)].name));
+    text += fmt::format("  {} {} make one {}", relation.group, printable(plan.clocks[relation.fine].name),
+                        printable(plan.clocks[relation.coarse].name));
     text += relation.group == relation.period ? "\n" : fmt::format(", anew every {}\n", relation.period);
   }
   text += "lanes\n";
@@ -116,7 +115,7 @@ std::string print_plan(const Plan& plan) {
     }
   }
   text += "tasks\n";
-  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) text += describe(plan, task);
+  for (const TaskId task : plan.tasks.ids()) text += describe(plan, task);
   return text;
 }
 

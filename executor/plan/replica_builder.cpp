@@ -36,13 +36,13 @@ SamplesOnDevice& ReplicaBuilder::samples() {
   const std::string name = in_.device_name(device) + (validation ? "/validation samples" : "/training samples");
   if (here == all.end()) {
     const ArenaId arena = builder_.add_arena(name, device, Arena::Memory::Device);
-    builder_.plan.arenas[size_t(arena)].kept = true;
+    builder_.plan.arenas[arena].kept = true;
     here = all.insert(all.end(), {validation, device, arena, std::vector<BufferId>(loop_.fields.size(), kNone)});
   }
   const int64_t count = validation ? in_.request.validation_samples : in_.request.training_samples;
   for (size_t field = 0; field < loop_.fields.size(); ++field) {
     if (loop_.fields[field] == kNone || here->fields[field] != kNone) continue;
-    const Value& value = loop_.graph.values[size_t(loop_.fields[field])];
+    const Value& value = loop_.graph.values[loop_.fields[field]];
     const int64_t bytes = memory_of(value.type.bytes() / loop_.batch, count, name.c_str());
     here->fields[field] = add_buffer(builder_.plan, here->arena, name + "/" + value.name, bytes, 1, kNone);
   }
@@ -58,9 +58,9 @@ void ReplicaBuilder::add_taking(BufferId from, const std::string& name) {
   std::vector<Term> outputs = {{{replica.slots, 0, 0}, words(sizeof(StepScalars))}};
   for (size_t field = 0; field < loop_.fields.size(); ++field) {
     if (loop_.fields[field] == kNone) continue;
-    const int64_t bytes = loop_.graph.values[size_t(loop_.fields[field])].type.bytes() / loop_.batch;  // of a sample
+    const int64_t bytes = loop_.graph.values[loop_.fields[field]].type.bytes() / loop_.batch;  // of a sample
     const BufferId all = samples.fields[field];
-    const int64_t count = builder_.plan.buffers[size_t(all)].bytes / bytes;
+    const int64_t count = builder_.plan.buffers[all].bytes / bytes;
     inputs.push_back({{all, 0, 0}, {DataType::Uint8, {count, bytes}}});
     outputs.push_back({{replica.slots, layout_.offsets[field], 0}, {DataType::Uint8, {loop_.batch, bytes}}});
   }
@@ -130,10 +130,10 @@ void ReplicaBuilder::add_launches(NodeId begin, NodeId end, const Placement* pla
   Plan& plan = builder_.plan;
   const TaskId task = replica.step.back();
   const Placement& placed = placement ? *placement : replica.placement;
-  const auto place_of = [&](ValueId v) { return v == kNone ? Operand{} : placed.of[size_t(v)]; };
+  const auto place_of = [&](ValueId v) { return v == kNone ? Operand{} : placed.of[v]; };
   const bool branches = loop_.role == LoopRole::Train && has_branches(in_, builder_.task(task).device);
   for (NodeId n = begin; n < end; ++n) {
-    const Node& node = loop_.graph.nodes[size_t(n)];
+    const Node& node = loop_.graph.nodes[n];
     const bool aside = branches && can_run_aside(loop_.graph, node);
     plan.launches.push_back({in_.graph_of(loop_), n, int32_t(plan.operands.size()), int32_t(node.inputs.size()),
                              int32_t(node.outputs.size()), aside, placed.activations});
@@ -170,9 +170,9 @@ void ReplicaBuilder::add_read_back(ClockId clock) {
   const ArenaId pinned = builder_.add_arena(prefix_ + "/pinned tally", replica.device, Arena::Memory::Pinned);
   std::vector<Operand> copies;  // from, to
   const auto copy = [&](ValueId value, const std::string& name) {
-    const int64_t bytes = loop_.graph.values[size_t(value)].type.bytes();
+    const int64_t bytes = loop_.graph.values[value].type.bytes();
     const BufferId to = add_buffer(builder_.plan, pinned, prefix_ + "/pinned " + name, bytes, kReadBackSlots, clock);
-    copies.insert(copies.end(), {replica.placement.of[size_t(value)], {to, 0, 0}});
+    copies.insert(copies.end(), {replica.placement.of[value], {to, 0, 0}});
     return to;
   };
   replica.tally = copy(loop_.arenas.tally, "tally");
@@ -194,10 +194,10 @@ void ReplicaBuilder::add_hand_out() {
   const ArenaId pinned = builder_.add_arena(prefix_ + "/pinned outputs", replica.device, Arena::Memory::Pinned);
   std::vector<Operand> copies;  // from, to
   for (const ValueId output : loop_.outputs) {
-    const Value& value = loop_.graph.values[size_t(output)];
+    const Value& value = loop_.graph.values[output];
     replica.outputs.push_back(add_buffer(builder_.plan, pinned, prefix_ + "/pinned " + value.name, value.type.bytes(),
                                          kReadBackSlots, clock));
-    copies.insert(copies.end(), {replica.placement.of[size_t(output)], {replica.outputs.back(), 0, 0}});
+    copies.insert(copies.end(), {replica.placement.of[output], {replica.outputs.back(), 0, 0}});
   }
   const LaneId lane = lanes_.copy_out[size_t(replica.device)];
   const TaskId copy = builder_.add_task(Task::Kind::CopyOut, prefix_ + "/copy outputs", lane, clock);
@@ -208,7 +208,7 @@ void ReplicaBuilder::add_hand_out() {
   builder_.add_edge(copy, replica.step.front(), 1, Needs::Issued, Why::Reuse, "outputs");
   // An output that is part of the batch itself must stay in the batch's slot until it is copied, which may be after the
   // step.
-  const auto in_batch = [&](ValueId output) { return replica.placement.of[size_t(output)].buffer == replica.slots; };
+  const auto in_batch = [&](ValueId output) { return replica.placement.of[output].buffer == replica.slots; };
   if (std::any_of(loop_.outputs.begin(), loop_.outputs.end(), in_batch)) {
     builder_.add_edge(copy, replica.copy, in_.request.device_slots, Needs::Issued, Why::Reuse, "batch");
   }

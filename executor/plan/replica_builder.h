@@ -35,7 +35,7 @@ class ReplicaBuilder {
   // Adds the copy of the loop's outputs to the host for each batch, and the task that hands them out.
   void add_hand_out();
 
-  NodeId nodes() const { return NodeId(loop_.graph.nodes.size()); }
+  NodeId nodes() const { return loop_.graph.nodes.end_id(); }
   const std::string& prefix() const { return prefix_; }
 
  private:

@@ -10,8 +10,8 @@ namespace arbalest {
 
 // Slack in µs, by task and by edge; infinity for those on no cycle, since nothing ever waits for them in the long run.
 struct Slack {
-  std::vector<double> tasks;  // how much longer each instance may take before critical_cycle()'s bound rises
-  std::vector<double> edges;  // how much later the edge's data or slot may arrive
+  Table<TaskId, double> tasks;  // how much longer each instance may take before critical_cycle()'s bound rises
+  Table<EdgeId, double> edges;  // how much later the edge's data or slot may arrive
 };
 
 // `critical` is critical_cycle(plan), whose tasks and edges have no slack. Without a critical cycle all is infinite.

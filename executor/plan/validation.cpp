@@ -37,7 +37,7 @@ struct GatheredStatistics {
 };
 
 Term term_of(const Loop& loop, const Placement& placement, ValueId value) {
-  return {placement.of[size_t(value)], loop.graph.values[size_t(value)].type};
+  return {placement.of[value], loop.graph.values[value].type};
 }
 
 // Over several devices: each sums the statistics of its learners, then all sum those.
@@ -53,7 +53,7 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
     const std::string name = given.in.device_name(d) + "/sum statistics";
     std::vector<Term> terms;
     for (const Replica* replica : on_device(given.learners, d)) {
-      terms.push_back({replica->placement.of[size_t(statistics)], {DataType::Float32, type.shape}});
+      terms.push_back({replica->placement.of[statistics], {DataType::Float32, type.shape}});
     }
     const TaskId task =
         builder.add_task(Task::Kind::Average, name, given.lanes.averaging[size_t(d)], given.clocks.validation);
@@ -84,9 +84,9 @@ void snapshot_weights(const ValidationInputs& given, const Validator& validator,
   const bool averaged = !given.memory.moving_averages.empty() || !given.memory.shared.empty();
   if (!averaged) {
     const Placement& first = on_device(given.learners, device).front()->placement;
-    copies.insert(copies.end(), {first.of[size_t(from.weights)], placement.of[size_t(to.weights)]});
+    copies.insert(copies.end(), {first.of[from.weights], placement.of[to.weights]});
     if (from.weights_lowered == kNone || to.weights_lowered == kNone) return;
-    copies.insert(copies.end(), {first.of[size_t(from.weights_lowered)], placement.of[size_t(to.weights_lowered)]});
+    copies.insert(copies.end(), {first.of[from.weights_lowered], placement.of[to.weights_lowered]});
     return;
   }
   std::vector<Term> targets = {term_of(given.loop, placement, to.weights)};
@@ -109,7 +109,7 @@ void snapshot_statistics(const ValidationInputs& given, const GatheredStatistics
   const Placement& placement = validator.replica().placement;
   const std::vector<const Replica*> learners = on_device(given.learners, device);
   if (!given.in.synchronised()) {
-    copies.insert(copies.end(), {learners.front()->placement.of[size_t(from)], placement.of[size_t(to)]});
+    copies.insert(copies.end(), {learners.front()->placement.of[from], placement.of[to]});
     return;
   }
   const bool here = gathered.after == kNone;  // all learners are of this device
@@ -188,9 +188,9 @@ Replica add_recalibrator(const ValidationInputs& given, const Validator& validat
   const std::string prefix = given.in.device_name(start.device) + "/recalibration";
   ReplicaBuilder parts(builder, given.in, given.lanes, loop, prefix, start);
   parts.add_reader(given.clocks.recalibration_batch);
-  GivenMemory placed = {{ours.weights, snapshot.of[size_t(theirs.weights)]}};
+  GivenMemory placed = {{ours.weights, snapshot.of[theirs.weights]}};
   if (ours.weights_lowered != kNone) {
-    placed.emplace_back(ours.weights_lowered, snapshot.of[size_t(theirs.weights_lowered)]);
+    placed.emplace_back(ours.weights_lowered, snapshot.of[theirs.weights_lowered]);
   }
   given.memory.place_frozen(loop, start.device, placed);
   parts.place(placed);
@@ -229,7 +229,7 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
     const TaskId adopt =
         builder.add_task(Task::Kind::Snapshot, given.in.device_name(int32_t(d)) + "/recalibration/adopt",
                          validator.replica().lane, given.clocks.validation);
-    builder.add_operands(adopt, {averages[d].operand, validator.replica().placement.of[size_t(adopted)]});
+    builder.add_operands(adopt, {averages[d].operand, validator.replica().placement.of[adopted]});
     builder.add_lane_order(adopt);
     builder.add_edge(all != kNone ? all : average, adopt, 0, Needs::Issued, Why::Data, "statistics");
     builder.add_edge(adopt, average, 1, Needs::Issued, Why::Reuse, "statistics");

@@ -22,20 +22,16 @@ namespace arbalest {
 namespace {
 
 const std::string& name_of(const Plan& plan, TaskId task) {
-  return plan.tasks[size_t(task)].name;
+  return plan.tasks[task].name;
 }
 
 int64_t ticks_of(const Plan& plan, TaskId task) {
-  return plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks;
-}
-
-bool within(int64_t id, size_t count) {
-  return id >= 0 && id < int64_t(count);
+  return plan.clocks[plan.tasks[task].clock].ticks;
 }
 
 std::string label(const Plan& plan, const Edge& edge) {
   const auto task = [&](TaskId id) {
-    return within(id, plan.tasks.size()) ? fmt::format("'{}'", name_of(plan, id)) : fmt::format("task {}", id);
+    return plan.tasks.contains(id) ? fmt::format("'{}'", name_of(plan, id)) : fmt::format("task {}", int32_t(id));
   };
   return fmt::format("edge {} → {}{}", task(edge.from), task(edge.to),
                      edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
@@ -46,24 +42,24 @@ void check_clocks(const Plan& plan) {
     if (clock.ticks < 0) throw GraphError(fmt::format("clock '{}' has {} ticks", clock.name, clock.ticks));
   }
   for (const ClockRelation& relation : plan.relations) {
-    if (!within(relation.fine, plan.clocks.size()) || !within(relation.coarse, plan.clocks.size()) ||
+    if (!plan.clocks.contains(relation.fine) || !plan.clocks.contains(relation.coarse) ||
         relation.fine == relation.coarse) {
       throw GraphError(fmt::format("a clock relation links clocks {} and {}; expected two different ones of {}",
-                                   relation.fine, relation.coarse, plan.clocks.size()));
+                                   int32_t(relation.fine), int32_t(relation.coarse), plan.clocks.size()));
     }
     if (relation.group < 1 || relation.period < relation.group) {
       throw GraphError(fmt::format("clock '{}' groups {} ticks of '{}' with period {}; expected 1 ≤ group ≤ period",
-                                   plan.clocks[size_t(relation.coarse)].name, relation.group,
-                                   plan.clocks[size_t(relation.fine)].name, relation.period));
+                                   plan.clocks[relation.coarse].name, relation.group, plan.clocks[relation.fine].name,
+                                   relation.period));
     }
   }
 }
 
 void check_tasks(const Plan& plan) {
   for (const Task& task : plan.tasks) {
-    if (!within(task.clock, plan.clocks.size()) || !within(task.lane, plan.lanes.size())) {
-      throw GraphError(fmt::format("task '{}' has clock {} of {} and lane {} of {}", task.name, task.clock,
-                                   plan.clocks.size(), task.lane, plan.lanes.size()));
+    if (!plan.clocks.contains(task.clock) || !plan.lanes.contains(task.lane)) {
+      throw GraphError(fmt::format("task '{}' has clock {} of {} and lane {} of {}", task.name, int32_t(task.clock),
+                                   plan.clocks.size(), int32_t(task.lane), plan.lanes.size()));
     }
     if (task.width < 1 || task.width > kWidest) {
       throw GraphError(fmt::format("task '{}' has width {}; expected 1 to {}", task.name, task.width, kWidest));
@@ -73,23 +69,23 @@ void check_tasks(const Plan& plan) {
 
 void check_edge(const Plan& plan, const Edge& edge) {
   const auto fail = [&](const std::string& why) { throw GraphError(label(plan, edge) + " " + why); };
-  if (!within(edge.from, plan.tasks.size()) || !within(edge.to, plan.tasks.size())) fail("leads to no task");
+  if (!plan.tasks.contains(edge.from) || !plan.tasks.contains(edge.to)) fail("leads to no task");
   if (edge.distance < 0) fail(fmt::format("has the negative distance {}", edge.distance));
   if (edge.needs == Edge::Needs::Issued && (plan.on_host(edge.from) || plan.on_host(edge.to))) {
     fail("needs 'issued', but only device tasks are issued; expected 'done' from or to a host task");
   }
-  const ClockId from = plan.tasks[size_t(edge.from)].clock, to = plan.tasks[size_t(edge.to)].clock;
-  const std::string &from_name = plan.clocks[size_t(from)].name, &to_name = plan.clocks[size_t(to)].name;
+  const ClockId from = plan.tasks[edge.from].clock, to = plan.tasks[edge.to].clock;
+  const std::string &from_name = plan.clocks[from].name, &to_name = plan.clocks[to].name;
   if (from == to) {
     if (edge.relation != kNone) fail(fmt::format("has a clock relation, though both tasks belong to '{}'", to_name));
   } else {
-    if (!within(edge.relation, plan.relations.size())) {
+    if (!plan.relations.contains(edge.relation)) {
       fail(fmt::format("joins clocks '{}' and '{}' without a relation", from_name, to_name));
     }
-    const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+    const ClockRelation& relation = plan.relations[edge.relation];
     if (!(relation.fine == from && relation.coarse == to) && !(relation.fine == to && relation.coarse == from)) {
       fail(fmt::format("joins clocks '{}' and '{}', but its relation links '{}' and '{}'", from_name, to_name,
-                       plan.clocks[size_t(relation.fine)].name, plan.clocks[size_t(relation.coarse)].name));
+                       plan.clocks[relation.fine].name, plan.clocks[relation.coarse].name));
     }
   }
   const int64_t last = ticks_of(plan, edge.to) - 1;
@@ -102,37 +98,37 @@ void check_edge(const Plan& plan, const Edge& edge) {
 
 // Tasks so ordered that edges of distance 0 within a clock lead forward; shorter than the tasks if such edges close
 // a cycle.
-std::vector<TaskId> forward_order(const Plan& plan, const std::vector<std::vector<EdgeId>>& out_edges) {
+std::vector<TaskId> forward_order(const Plan& plan, const Table<TaskId, std::vector<EdgeId>>& out_edges) {
   const auto forward = [](const Edge& edge) { return edge.distance == 0 && edge.relation == kNone; };
-  std::vector<int> missing(plan.tasks.size());
-  for (const Edge& edge : plan.edges) missing[size_t(edge.to)] += forward(edge);
+  Table<TaskId, int> missing(plan.tasks.size());
+  for (const Edge& edge : plan.edges) missing[edge.to] += forward(edge);
   std::vector<TaskId> order;
-  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-    if (missing[size_t(task)] == 0) order.push_back(task);
+  for (const TaskId task : plan.tasks.ids()) {
+    if (missing[task] == 0) order.push_back(task);
   }
   for (size_t k = 0; k < order.size(); ++k) {
-    for (EdgeId id : out_edges[size_t(order[k])]) {
-      const Edge& edge = plan.edges[size_t(id)];
-      if (forward(edge) && --missing[size_t(edge.to)] == 0) order.push_back(edge.to);
+    for (EdgeId id : out_edges[order[k]]) {
+      const Edge& edge = plan.edges[id];
+      if (forward(edge) && --missing[edge.to] == 0) order.push_back(edge.to);
     }
   }
   return order;
 }
 
 // Step 1: no cycle of the least lags, each less a little, is negative.
-bool has_certificate(const Plan& plan, const ClockTimes& times, const std::vector<std::vector<EdgeId>>& out_edges) {
+bool has_certificate(const Plan& plan, const ClockTimes& times, const Table<TaskId, std::vector<EdgeId>>& out_edges) {
   constexpr int kSweeps = 64;  // in forward order a few suffice; a plan that needs more is left to step 2
   const std::vector<TaskId> order = forward_order(plan, out_edges);
   if (order.size() < plan.tasks.size()) return false;
-  const std::vector<ClockTimes::Lag> lags = times.edge_lags();
+  const Table<EdgeId, ClockTimes::Lag> lags = times.edge_lags();
   const double little = 1e-3 / double(plan.tasks.size() + 1);
-  std::vector<double> reach(plan.tasks.size(), 0.0);
+  Table<TaskId, double> reach(plan.tasks.size(), 0.0);
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     bool changed = false;
     for (TaskId task : order) {
-      for (EdgeId id : out_edges[size_t(task)]) {
-        const double shorter = reach[size_t(task)] + lags[size_t(id)].least - little;
-        double& there = reach[size_t(plan.edges[size_t(id)].to)];
+      for (EdgeId id : out_edges[task]) {
+        const double shorter = reach[task] + lags[id].least - little;
+        double& there = reach[plan.edges[id].to];
         if (shorter < there - little / 2) {
           there = shorter;
           changed = true;
@@ -145,54 +141,54 @@ bool has_certificate(const Plan& plan, const ClockTimes& times, const std::vecto
 }
 
 // Step 2: how many instances of each task start at all, up to the limits.
-std::vector<int64_t> run_counts(const Plan& plan, const std::vector<int64_t>& limits,
-                                const std::vector<std::vector<EdgeId>>& in_edges,
-                                const std::vector<std::vector<EdgeId>>& out_edges) {
-  std::vector<int64_t> counts(plan.tasks.size(), 0);
-  std::vector<char> queued(plan.tasks.size(), 1);
-  std::deque<TaskId> queue(plan.tasks.size());
-  for (TaskId task = 0; task < TaskId(queue.size()); ++task) queue[size_t(task)] = task;
+Table<TaskId, int64_t> run_counts(const Plan& plan, const Table<TaskId, int64_t>& limits,
+                                  const Table<TaskId, std::vector<EdgeId>>& in_edges,
+                                  const Table<TaskId, std::vector<EdgeId>>& out_edges) {
+  Table<TaskId, int64_t> counts(plan.tasks.size(), 0);
+  Table<TaskId, char> queued(plan.tasks.size(), 1);
+  std::deque<TaskId> queue;
+  for (const TaskId task : plan.tasks.ids()) queue.push_back(task);
   while (!queue.empty()) {
     const TaskId task = queue.front();
     queue.pop_front();
-    queued[size_t(task)] = 0;
-    int64_t reached = limits[size_t(task)];
-    for (EdgeId id : in_edges[size_t(task)]) {
-      const Edge& edge = plan.edges[size_t(id)];
-      reached = std::min(reached, allowed_instances(plan, edge, counts[size_t(edge.from)]));
+    queued[task] = 0;
+    int64_t reached = limits[task];
+    for (EdgeId id : in_edges[task]) {
+      const Edge& edge = plan.edges[id];
+      reached = std::min(reached, allowed_instances(plan, edge, counts[edge.from]));
     }
-    if (reached <= counts[size_t(task)]) continue;
-    counts[size_t(task)] = reached;
-    for (EdgeId id : out_edges[size_t(task)]) {
-      const TaskId next = plan.edges[size_t(id)].to;
-      if (!queued[size_t(next)]) queue.push_back(next);
-      queued[size_t(next)] = 1;
+    if (reached <= counts[task]) continue;
+    counts[task] = reached;
+    for (EdgeId id : out_edges[task]) {
+      const TaskId next = plan.edges[id].to;
+      if (!queued[next]) queue.push_back(next);
+      queued[next] = 1;
     }
   }
   return counts;
 }
 
 // Every task that is stuck waits for one that is stuck: walk back until a task comes a second time.
-[[noreturn]] void name_dead_cycle(const Plan& plan, const std::vector<int64_t>& counts, TaskId stuck,
-                                  const std::vector<std::vector<EdgeId>>& in_edges) {
+[[noreturn]] void name_dead_cycle(const Plan& plan, const Table<TaskId, int64_t>& counts, TaskId stuck,
+                                  const Table<TaskId, std::vector<EdgeId>>& in_edges) {
   const auto blocking = [&](TaskId task) -> const Edge& {
-    for (EdgeId id : in_edges[size_t(task)]) {
-      const Edge& edge = plan.edges[size_t(id)];
-      if (allowed_instances(plan, edge, counts[size_t(edge.from)]) <= counts[size_t(task)]) return edge;
+    for (EdgeId id : in_edges[task]) {
+      const Edge& edge = plan.edges[id];
+      if (allowed_instances(plan, edge, counts[edge.from]) <= counts[task]) return edge;
     }
     throw GraphError(fmt::format("task '{}' cannot start, though no edge holds it", name_of(plan, task)));
   };
-  std::vector<int> seen(plan.tasks.size(), 0);
+  Table<TaskId, int> seen(plan.tasks.size(), 0);
   TaskId task = stuck;
-  while (++seen[size_t(task)] < 2) task = blocking(task).from;
+  while (++seen[task] < 2) task = blocking(task).from;
   std::string path = name_of(plan, task), reason;
   TaskId at = task;
   do {
     const Edge& edge = blocking(at);
     path = name_of(plan, edge.from) + " → " + path;
-    reason += fmt::format("{}instance {} of '{}' needs instance {} of '{}'{}", reason.empty() ? "" : "; ",
-                          counts[size_t(at)], name_of(plan, at), needed_instance(plan, edge, counts[size_t(at)]),
-                          name_of(plan, edge.from), edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
+    reason += fmt::format("{}instance {} of '{}' needs instance {} of '{}'{}", reason.empty() ? "" : "; ", counts[at],
+                          name_of(plan, at), needed_instance(plan, edge, counts[at]), name_of(plan, edge.from),
+                          edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
     at = edge.from;
   } while (at != task);
   throw GraphError(fmt::format("the plan cannot run to its end: the cycle {} has no lag: {}", path, reason));
@@ -213,8 +209,8 @@ std::string to_string(const PlanDevice& device) {
 int64_t allowed_instances(const Plan& plan, const Edge& edge, int64_t completed) {
   const int64_t reach = completed + edge.distance;
   if (edge.relation == kNone) return reach;
-  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
-  if (plan.tasks[size_t(edge.from)].clock == relation.fine) return relation.coarse_of(reach);
+  const ClockRelation& relation = plan.relations[edge.relation];
+  if (plan.tasks[edge.from].clock == relation.fine) return relation.coarse_of(reach);
   return reach == 0 ? 0 : relation.last_of(reach - 1) + 1;
 }
 
@@ -223,19 +219,19 @@ void verify(const Plan& plan) {
   check_tasks(plan);
   for (const Edge& edge : plan.edges) check_edge(plan, edge);
 
-  std::vector<std::vector<EdgeId>> in_edges(plan.tasks.size()), out_edges(plan.tasks.size());
-  for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
-    in_edges[size_t(plan.edges[size_t(id)].to)].push_back(id);
-    out_edges[size_t(plan.edges[size_t(id)].from)].push_back(id);
+  Table<TaskId, std::vector<EdgeId>> in_edges(plan.tasks.size()), out_edges(plan.tasks.size());
+  for (const EdgeId id : plan.edges.ids()) {
+    in_edges[plan.edges[id].to].push_back(id);
+    out_edges[plan.edges[id].from].push_back(id);
   }
   const ClockTimes times(plan);
   if (has_certificate(plan, times, out_edges)) return;
 
-  std::vector<int64_t> limits;
+  Table<TaskId, int64_t> limits;
   for (const Task& task : plan.tasks) limits.push_back(times.phases(task.clock));
-  const std::vector<int64_t> counts = run_counts(plan, limits, in_edges, out_edges);
-  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-    if (counts[size_t(task)] < limits[size_t(task)]) name_dead_cycle(plan, counts, task, in_edges);
+  const Table<TaskId, int64_t> counts = run_counts(plan, limits, in_edges, out_edges);
+  for (const TaskId task : plan.tasks.ids()) {
+    if (counts[task] < limits[task]) name_dead_cycle(plan, counts, task, in_edges);
   }
 }
 

@@ -18,7 +18,7 @@ namespace arbalest {
 namespace {
 
 TensorType type_of(const Graph& graph, ValueId value) {
-  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type;
+  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[value].type;
 }
 
 std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>& values) {
@@ -50,8 +50,8 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
 // group only. If the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
 int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   if (edge.relation == kNone) return int32_t(lead) + 1;
-  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
-  if (plan.tasks[size_t(edge.from)].clock != relation.fine) return int32_t(lead) + 1;
+  const ClockRelation& relation = plan.relations[edge.relation];
+  if (plan.tasks[edge.from].clock != relation.fine) return int32_t(lead) + 1;
   if (edge.needs == Edge::Needs::Done) return 1;  // no queue waits for it, and the pace bounds what is under way
   for (const Edge& back : plan.edges) {
     const bool returns = back.from == edge.to && back.to == edge.from && back.relation == edge.relation;
@@ -79,7 +79,7 @@ std::string advice_on_samples(const Plan& plan, const std::vector<int32_t>& devi
   int64_t bytes = 0;
   for (const SamplesOnDevice& samples : plan.handles.samples) {
     const bool here = std::find(devices.begin(), devices.end(), samples.device) != devices.end();
-    if (here) bytes += plan.arenas[size_t(samples.arena)].bytes;
+    if (here) bytes += plan.arenas[samples.arena].bytes;
   }
   if (bytes == 0) return "";
   return fmt::format(
@@ -175,12 +175,12 @@ Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::
     allocate(*options.kept);
   });
   tasks_.resize(plan_.tasks.size());
-  const std::vector<int64_t> leads = edge_leads(plan_);
-  for (size_t e = 0; e < leads.size(); ++e) {
-    int32_t& events = tasks_[size_t(plan_.edges[e].from)].events;
-    events = std::max(events, events_for(plan_, plan_.edges[e], leads[e]));
+  const Table<EdgeId, int64_t> leads = edge_leads(plan_);
+  for (const EdgeId edge : leads.ids()) {
+    int32_t& events = tasks_[plan_.edges[edge].from].events;
+    events = std::max(events, events_for(plan_, plan_.edges[edge], leads[edge]));
   }
-  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
+  for (const TaskId task : plan_.tasks.ids()) bind(task, options);
 }
 
 void Binding::check_free_memory(const KeptArenas& kept) const {
@@ -210,16 +210,16 @@ void Binding::measure_libraries(const KeptArenas& kept) {
 }
 
 void Binding::make_queues() {
-  for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
-    const Lane& description = plan_.lanes[size_t(lane)];
+  for (const LaneId lane : plan_.lanes.ids()) {
+    const Lane& description = plan_.lanes[lane];
     if (description.kind != Lane::Kind::Host) queues_of(lane).make_queue(lane, description.kind);
   }
 }
 
 Queues& Binding::queues_of(LaneId lane) const {
-  const int32_t device = plan_.lanes[size_t(lane)].device;
+  const int32_t device = plan_.lanes[lane].device;
   if (device != kNone) return *devices_[size_t(device)];
-  if (!collectives_) throw std::logic_error(plan_.lanes[size_t(lane)].name + ": nothing runs this lane");
+  if (!collectives_) throw std::logic_error(plan_.lanes[lane].name + ": nothing runs this lane");
   return *collectives_;
 }
 
@@ -243,7 +243,7 @@ void Binding::make_kernels(const BindOptions& options) {
     });
     Queues& queues = queues_of(task->lane);
     queues.run_there([&] {
-      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues, task->lane,
+      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[launch.node], kind, options, queues, task->lane,
                                             std::max(1, int(learners) * options.at_once));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
     });
@@ -279,9 +279,8 @@ void Binding::allocate(KeptArenas& kept) {
 
 std::byte* Binding::address(const Operand& operand, int64_t tick) const {
   if (operand.buffer == kNone) return nullptr;
-  const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
-  return arenas_[size_t(buffer.arena)] + buffer.offset + (tick + operand.shift) % buffer.slots * buffer.stride +
-         operand.offset;
+  const Buffer& buffer = plan_.buffers[operand.buffer];
+  return arenas_[buffer.arena] + buffer.offset + (tick + operand.shift) % buffer.slots * buffer.stride + operand.offset;
 }
 
 void Binding::put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const {
@@ -303,7 +302,7 @@ std::vector<std::byte> Binding::get(const Operand& from, int64_t tick, int64_t b
 }
 
 Device& Binding::device_of(const Operand& operand) const {
-  return device(plan_.arenas[size_t(plan_.buffers[size_t(operand.buffer)].arena)].device);
+  return device(plan_.arenas[plan_.buffers[operand.buffer].arena].device);
 }
 
 int64_t Binding::peak_bytes(int32_t device) const {
@@ -313,8 +312,8 @@ int64_t Binding::peak_bytes(int32_t device) const {
 // Which slots a task's instances use: a choice for each clock of its buffers.
 void Binding::choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const {
   const auto add = [&](BufferId id) {
-    if (id == kNone || plan_.buffers[size_t(id)].slots == 1) return;
-    const Buffer& buffer = plan_.buffers[size_t(id)];
+    if (id == kNone || plan_.buffers[id].slots == 1) return;
+    const Buffer& buffer = plan_.buffers[id];
     const auto known = std::find(clocks.begin(), clocks.end(), buffer.clock);
     if (known != clocks.end()) {
       int64_t& slots = bound.choices[size_t(known - clocks.begin())].slots;
@@ -347,8 +346,8 @@ void Binding::choose_slots(const Task& task, BoundTask& bound, std::vector<Clock
 }
 
 void Binding::bind(TaskId id, const BindOptions& options) {
-  const Task& task = plan_.tasks[size_t(id)];
-  BoundTask& bound = tasks_[size_t(id)];
+  const Task& task = plan_.tasks[id];
+  BoundTask& bound = tasks_[id];
   bound.id = id;
   if (plan_.on_host(id)) return;
   std::vector<ClockId> clocks;
@@ -362,7 +361,7 @@ void Binding::bind(TaskId id, const BindOptions& options) {
     }
     bind_variant(task, bound.variants.emplace_back(), [&](const Operand& operand) {
       if (operand.buffer == kNone) return address(operand, 0);
-      const auto clock = std::find(clocks.begin(), clocks.end(), plan_.buffers[size_t(operand.buffer)].clock);
+      const auto clock = std::find(clocks.begin(), clocks.end(), plan_.buffers[operand.buffer].clock);
       return address(operand, clock == clocks.end() ? 0 : slots[size_t(clock - clocks.begin())]);
     });
   }
@@ -374,7 +373,7 @@ void Binding::bind(TaskId id, const BindOptions& options) {
   // Collectives over several GPUs of a process are never recorded.
   bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
   for (const Edge& edge : plan_.edges) {
-    const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
+    const bool other_lane = plan_.tasks[edge.from].lane != task.lane;
     if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {
       bound.waits.push_back({edge.from, edge});
     }
@@ -386,13 +385,13 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
   for (int32_t i = 0; i < task.operands; i += 2) {
     const Operand &from = plan_.operands[size_t(task.first_operand + i)],
                   &to = plan_.operands[size_t(task.first_operand + i + 1)];
-    variant.copies.push_back({at(to), at(from), plan_.buffers[size_t(to.buffer)].bytes});
+    variant.copies.push_back({at(to), at(from), plan_.buffers[to.buffer].bytes});
   }
   for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
     const Launch& launch = plan_.launches[size_t(i)];
     BoundLaunch ready;
     ready.kernel = kernels_[size_t(i)].get();
-    ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+    ready.node = &plan_.graphs[size_t(launch.program)].nodes[launch.node];
     ready.launch = i;
     ready.aside = launch.aside;
     const Workspace& workspace = workspaces_[size_t(i)];
@@ -400,7 +399,7 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
     for (int32_t o = 0; o < launch.inputs; ++o) ready.inputs.push_back(operand(o));
     for (int32_t o = 0; o < launch.outputs; ++o) ready.outputs.push_back(operand(launch.inputs + o));
     ready.context.stream = queues_of(task.lane).stream(task.lane);
-    if (workspace.arena != kNone) ready.context.workspace = arenas_[size_t(workspace.arena)] + workspace.offset;
+    if (workspace.arena != kNone) ready.context.workspace = arenas_[workspace.arena] + workspace.offset;
     ready.context.scalars = reinterpret_cast<const StepScalars*>(at({task.scalars, 0, 0}));
     variant.launches.push_back(std::move(ready));
   }

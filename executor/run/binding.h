@@ -55,9 +55,9 @@ class Binding {
   CallWatch& calls() const { return *calls_; }
   Device& device(int32_t index) const { return *devices_[size_t(index)]; }
   // The queues that run a device task.
-  Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
+  Queues& queues(TaskId task) const { return queues_of(plan_.tasks[task].lane); }
   const std::vector<Queues*>& all_queues() const { return all_queues_; }
-  const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
+  const Table<TaskId, BoundTask>& tasks() const { return tasks_; }  // host tasks have no variants
 
   // The address of an operand for instance `tick` of its buffer's clock.
   std::byte* address(const Operand& operand, int64_t tick) const;
@@ -91,11 +91,11 @@ class Binding {
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Queues> collectives_;
   std::vector<Queues*> all_queues_;
-  std::vector<std::byte*> arenas_;
+  Table<ArenaId, std::byte*> arenas_;
   std::vector<std::shared_ptr<std::byte>> kept_;  // those of them that outlive this
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
   std::vector<Workspace> workspaces_;             // one a launch
-  std::vector<BoundTask> tasks_;
+  Table<TaskId, BoundTask> tasks_;
   std::vector<int64_t> library_bytes_;  // by device
 };
 

@@ -73,7 +73,7 @@ struct LabelRule {
 
 std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   using Target = Comparison::Target;
-  const auto type = [&](size_t input) { return graph.values[size_t(node.inputs[input])].type; };
+  const auto type = [&](size_t input) { return graph.values[node.inputs[input]].type; };
   const std::string op = node.op->qualified_name();
   if (op == "arbalest.MixLabels") {
     return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
@@ -95,22 +95,22 @@ class Labels {
     for (const Node& node : loop.graph.nodes) {
       if (auto rule = rule_of(loop.graph, node)) rules_.push_back(*std::move(rule));
     }
-    std::vector<bool> needed(graph_.values.size(), false);
-    for (const LabelRule& rule : rules_) needed[size_t(rule.label)] = true;
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    Table<ValueId, bool> needed(graph_.values.size(), false);
+    for (const LabelRule& rule : rules_) needed[rule.label] = true;
+    for (NodeId n = graph_.nodes.end_id(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
-      const bool makes = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                     [&](ValueId v) { return v != kNone && needed[size_t(v)]; });
+      const bool makes =
+          std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return v != kNone && needed[v]; });
       if (!makes) continue;
-      nodes_.insert(nodes_.begin(), NodeId(n));
+      nodes_.insert(nodes_.begin(), n);
       for (const ValueId input : node.inputs) {
-        if (input != kNone) needed[size_t(input)] = true;
+        if (input != kNone) needed[input] = true;
       }
     }
     for (size_t f = 0; f < fields; ++f) {
       const ValueId value = loop.fields[f];
-      read_.push_back(value != kNone && needed[size_t(value)] ? value : kNone);
-      if (value != kNone && needed[size_t(value)]) graph_.values[size_t(value)].role = Role::Constant;
+      read_.push_back(value != kNone && needed[value] ? value : kNone);
+      if (value != kNone && needed[value]) graph_.values[value].role = Role::Constant;
     }
   }
 
@@ -124,7 +124,7 @@ class Labels {
 
   // Fields of a whole batch.
   void set(size_t field, const Bytes& batch) {
-    graph_.values[size_t(read_[field])].initializer = {Initializer::Kind::Data, 0, std::make_shared<Bytes>(batch)};
+    graph_.values[read_[field]].initializer = {Initializer::Kind::Data, 0, std::make_shared<Bytes>(batch)};
   }
   void compute() {
     for (const NodeId node : nodes_) infer_content(graph_, node);
@@ -139,7 +139,7 @@ class Labels {
     std::optional<Fault> first;
     std::set<std::pair<ValueId, int64_t>> counted;  // a loss and a metric may look at one label
     for (LabelRule& rule : rules_) {
-      const Value& label = graph_.values[size_t(rule.label)];
+      const Value& label = graph_.values[rule.label];
       const auto content = content_of(graph_, rule.label);
       if (!content) continue;  // drawn at random, or not made of fields alone
       const std::vector<double> values = numbers(label.type.dtype, *content);
@@ -166,7 +166,7 @@ class Labels {
   // The first note about labels that have been looked at.
   std::string note(const Source& source) const {
     for (const LabelRule& rule : rules_) {
-      std::string note = rule.note(graph_.values[size_t(rule.label)].name, source);
+      std::string note = rule.note(graph_.values[rule.label].name, source);
       if (!note.empty()) return note;
     }
     return "";
@@ -253,10 +253,10 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
   static const std::set<std::string_view> pass_on = {"Cast",    "Concat",    "Flatten", "Identity",
                                                      "Reshape", "Transpose", "Squeeze", "Unsqueeze"};
   std::set<ValueId> same = {value};
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     const auto takes = [&](ValueId input) {
-      return input != kNone && same.contains(input) && is_floating(graph.values[size_t(input)].type.dtype);
+      return input != kNone && same.contains(input) && is_floating(graph.values[input].type.dtype);
     };
     const std::string op = node.op->qualified_name();
     if (pass_on.contains(op)) {
@@ -267,9 +267,9 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
     }
     if (op.find("Norm") != op.npos || std::none_of(node.inputs.begin(), node.inputs.end(), takes)) continue;
     const bool product = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-      return input != kNone && graph.values[size_t(input)].role == Role::Parameter;
+      return input != kNone && graph.values[input].role == Role::Parameter;
     });
-    if (node.op->expand || product) return NodeId(n);
+    if (node.op->expand || product) return n;
   }
   return kNone;
 }
@@ -307,7 +307,7 @@ std::string unscaled_numbers(const Graph& graph, const Source& source, const std
     if (layer == kNone) continue;
     const FieldRange range = range_of(source, size_t(of_outputs[o]));
     if (std::max(-range.least, range.most) <= kLargest) continue;
-    const Node& node = graph.nodes[size_t(layer)];
+    const Node& node = graph.nodes[layer];
     return fmt::format(
         "field '{}' of split '{}' has numbers from {:g} to {:g}, and node '{}' ({}) takes them as they are; scale them "
         "to about -1 to 1 in the file, or by a Mul or Div before that node",

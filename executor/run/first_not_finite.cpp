@@ -79,9 +79,9 @@ class Search {
     bool infinite = false, undefined = false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
-      if (input == kNone || !is_floating(graph.values[size_t(input)].type.dtype)) continue;
+      if (input == kNone || !is_floating(graph.values[input].type.dtype)) continue;
       const ValueRange& range = range_of(graph, input, launch.inputs[i]);
-      const Role role = graph.values[size_t(input)].role;
+      const Role role = graph.values[input].role;
       found_.inputs.push_back(range);
       infinite = infinite || range.infinite > 0;
       undefined = undefined || range.undefined > 0;
@@ -93,7 +93,7 @@ class Search {
     device_.run_there([&] { launch.run_on(device_.stream(learner_.lane)); });
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId output = node.outputs[i];
-      if (output == kNone || !is_floating(graph.values[size_t(output)].type.dtype)) continue;
+      if (output == kNone || !is_floating(graph.values[output].type.dtype)) continue;
       const ValueRange& range = range_of(graph, output, launch.outputs[i]);
       if (range.finite()) continue;
       // Labels may be missing, so that what the batch holds is to blame only if it comes through.
@@ -118,7 +118,7 @@ class Search {
     const auto [place, is_new] = known_.try_emplace({&graph, id});
     ValueRange& range = place->second;
     if (!is_new) return range;
-    const Value& value = graph.values[size_t(id)];
+    const Value& value = graph.values[id];
     range.name = value.name;
     range.type = value.type;
     std::vector<std::byte> bytes(size_t(value.type.bytes()));
@@ -135,7 +135,7 @@ class Search {
   // Zeroes the outputs that share no memory with inputs. So old content of an output that the node does not write, such
   // as the factor of an update that is not due, is not reported.
   void clear_outputs(const Graph& graph, const BoundLaunch& launch) const {
-    const auto bytes_of = [&](ValueId id) { return graph.values[size_t(id)].type.bytes(); };
+    const auto bytes_of = [&](ValueId id) { return graph.values[id].type.bytes(); };
     const Node& node = *launch.node;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] == kNone || !launch.outputs[i]) continue;
@@ -173,7 +173,7 @@ std::optional<NotFinite> first_not_finite(const Binding& binding, int64_t tick) 
   for (size_t part = 0; part < parts; ++part) {
     for (size_t j = 0; j < learners.size(); ++j) {
       if (part >= learners[j].step.size()) continue;
-      const BoundTask& task = binding.tasks()[size_t(learners[j].step[part])];
+      const BoundTask& task = binding.tasks()[learners[j].step[part]];
       if (task.variants.empty()) continue;
       for (const BoundLaunch& launch : task.variants[task.variant_of(tick)].launches) {
         const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];

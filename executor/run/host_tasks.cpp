@@ -17,7 +17,7 @@ BatchFiller::BatchFiller(const Binding& binding, const Task& task, const BatchLa
       parts_of_batch_(int(task.parts)),
       first_(batch_ * task.part / task.parts),
       count_(batch_ * (task.part + 1) / task.parts - first_),
-      parts_(size_t(binding.plan().buffers[size_t(buffer_)].slots),
+      parts_(size_t(binding.plan().buffers[buffer_].slots),
              {std::vector<int64_t>(size_t(count_)), std::vector<SampleRef>(size_t(count_)),
               std::vector<std::byte*>(layout.offsets.size())}) {}
 
@@ -95,7 +95,7 @@ TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t su
     : binding_(binding), last_(sums, 0) {
   const Plan& plan = binding.plan();
   for (const Replica& replica : loop.replicas) {
-    sums_.push_back(plan.operands[size_t(plan.tasks[size_t(replica.read_back)].first_operand)]);
+    sums_.push_back(plan.operands[size_t(plan.tasks[replica.read_back].first_operand)]);
     buffers_.push_back(replica.tally);
   }
 }
@@ -115,7 +115,7 @@ std::vector<double> TallyReader::read_end() const {
   const Plan& plan = binding_.plan();
   for (size_t r = 0; r < sums_.size(); ++r) {
     const Operand& operand = sums_[r];
-    const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
+    const Arena& arena = plan.arenas[plan.buffers[operand.buffer].arena];
     binding_.device(arena.device)
         .download(tallies.data() + r * count, binding_.address(operand.buffer, 0) + operand.offset,
                   int64_t(count * sizeof(double)));

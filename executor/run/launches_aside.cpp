@@ -25,7 +25,7 @@ MemoryUse memory_use(const Plan& plan, const BoundLaunch& launch) {
   const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
   const auto range = [&](const void* at, ValueId value) {
     const auto* begin = static_cast<const std::byte*>(at);
-    return std::pair(begin, begin + (begin == nullptr ? 0 : graph.values[size_t(value)].type.bytes()));
+    return std::pair(begin, begin + (begin == nullptr ? 0 : graph.values[value].type.bytes()));
   };
   MemoryUse use;
   use.aside = launch.aside;

@@ -54,7 +54,7 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       threads_(options_.shared ? options_.shared
                                : std::make_shared<ExecutorThreads>(options_.threads, kIssuingThreads, patience(plan_),
                                                                    options_.thread_starter)) {
-  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
+  for (const TaskId task : plan_.tasks.ids()) on_host_.push_back(plan_.on_host(task));
   if (options_.trace) options_.trace->set_threads({threads_->threads(), threads_->issuing().count()});
 }
 
@@ -77,7 +77,7 @@ void Scheduler::run(const std::stop_token& stop) {
       }
     }
   } guard{*this};
-  const std::vector<int64_t> before = dependencies_.instances_before(options_.from);
+  const Table<TaskId, int64_t> before = dependencies_.instances_before(options_.from);
   for (Queues* queues : binding_.all_queues()) {
     queues->go_on_from(before);
     queues->start(plan_, binding_.tasks(), *this, options_.trace);
@@ -132,7 +132,7 @@ void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
   if (options_.trace) times(task, instance) = {options_.trace->now(), -1};  // before enter(), which hands it over
   enter();
   try {
-    if (on_host_[size_t(task)]) {
+    if (on_host_[task]) {
       threads_->host_tasks().enqueue([this, task, instance] {
         taken_over();
         run_host(task, instance);
@@ -204,12 +204,12 @@ void Scheduler::issue(TaskId task, int64_t instance) {
       const int64_t began = options_.trace ? options_.trace->now() : 0;
       if (options_.trace) times(task, instance).issued = began;
       {
-        const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
-        binding_.queues(task).issue(binding_.tasks()[size_t(task)], instance);
+        const NvtxRange range(options_.nvtx, plan_.tasks[task].name, instance);
+        binding_.queues(task).issue(binding_.tasks()[task], instance);
       }
       if (options_.trace) options_.trace->record(IssueSpan{task, instance, began, options_.trace->now(), 0});
       dependencies_.issued(task, instance, [&](TaskId ready, int64_t ready_instance) {
-        if (next == kNone && !on_host_[size_t(ready)]) {
+        if (next == kNone && !on_host_[ready]) {
           next = ready;
           next_instance = ready_instance;
           if (options_.trace) times(ready, ready_instance) = {options_.trace->now(), -1};
@@ -232,10 +232,10 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   if (options_.trace) times(task, instance).issued = started;
   try {
     {
-      const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
-      host_[size_t(task)](instance);
+      const NvtxRange range(options_.nvtx, plan_.tasks[task].name, instance);
+      host_[task](instance);
     }
-    if (!plan_.tasks[size_t(task)].deferred) {
+    if (!plan_.tasks[task].deferred) {
       completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
     }
   } catch (...) {
@@ -259,10 +259,10 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
     if (binding_.all_queues().size() > 1) {
       for (Queues* queues : binding_.all_queues()) queues->wake();
     }
-    const Task& ended = plan_.tasks[size_t(task)];
+    const Task& ended = plan_.tasks[task];
     const bool fills = ended.kind == Task::Kind::Fill && ended.clock == 0;
     dependencies_.done(task, instance, [&](TaskId ready, int64_t i) {
-      if (fills && plan_.tasks[size_t(ready)].kind == Task::Kind::CopyIn) {
+      if (fills && plan_.tasks[ready].kind == Task::Kind::CopyIn) {
         late_batches_.fetch_add(1, std::memory_order_relaxed);
       }
       dispatch(ready, i);
@@ -291,7 +291,7 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
       message = plain_message(e);
     } catch (...) {
     }
-    const bool tells = task != kNone && plan_.tasks[size_t(task)].clock == 0;
+    const bool tells = task != kNone && plan_.tasks[task].clock == 0;
     const int64_t iteration = tells ? options_.first_iteration + instance : -1;
     return std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
   };
@@ -307,21 +307,21 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
 
 std::string Scheduler::error_place(TaskId id, int64_t instance) const {
   if (id == kNone) return "a device";
-  const Task& task = plan_.tasks[size_t(id)];
+  const Task& task = plan_.tasks[id];
   std::string place = task.name;
   if (task.device != kNone) place += fmt::format(", device {}", to_string(plan_.devices[size_t(task.device)]));
   if (task.learner != kNone) place += fmt::format(", learner {}", task.learner);
-  return place + fmt::format(", {} {}", plan_.clocks[size_t(task.clock)].name, instance);
+  return place + fmt::format(", {} {}", plan_.clocks[task.clock].name, instance);
 }
 
 std::string Scheduler::describe_waiting() const {
   std::string text;
   for (const Dependencies::Waiting& waiting : dependencies_.describe_waiting()) {
-    text += fmt::format("  {} {}", plan_.tasks[size_t(waiting.task)].name, waiting.instance);
+    text += fmt::format("  {} {}", plan_.tasks[waiting.task].name, waiting.instance);
     if (waiting.running > 0) text += fmt::format(", {} running", waiting.running);
     for (const auto& lack : waiting.lacks) {
-      const Edge& edge = plan_.edges[size_t(lack.edge)];
-      text += fmt::format(", waits for {} {}{}", plan_.tasks[size_t(edge.from)].name, lack.needs,
+      const Edge& edge = plan_.edges[lack.edge];
+      text += fmt::format(", waits for {} {}{}", plan_.tasks[edge.from].name, lack.needs,
                           edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
     }
     text += '\n';
@@ -342,8 +342,8 @@ RankProgress Scheduler::progress() const {
   for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
   int first = 0;
   for (const auto& [task, instance] : dependencies_.running()) {
-    const bool together = plan_.tasks[size_t(task)].kind == Task::Kind::Collective;
-    const bool host = on_host_[size_t(task)] != 0;
+    const bool together = plan_.tasks[task].kind == Task::Kind::Collective;
+    const bool host = on_host_[task] != 0;
     const int rank = together ? 3 : executing.contains(task) ? 4 : host ? 2 : 1;
     if (rank <= first) continue;
     first = rank;

@@ -61,7 +61,7 @@ struct SchedulerOptions {
 class Scheduler final : private CompletionSink, private Issuer {
  public:
   // The functions of host tasks, called once for each instance. Parallel to the plan's tasks; empty for device tasks.
-  using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
+  using HostFunctions = Table<TaskId, std::function<void(int64_t instance)>>;
 
   // Throws RunError if the system refuses the threads that a run needs.
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
@@ -156,7 +156,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   SchedulerOptions options_;
   Dependencies dependencies_;
   std::vector<Times> times_;
-  std::vector<uint8_t> on_host_;
+  Table<TaskId, uint8_t> on_host_;
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<int64_t> late_batches_{0};

@@ -99,13 +99,13 @@ std::vector<NodeTime> time_nodes(const Binding& binding) {
   const Replica& first = learners.front();
   std::vector<NodeTime> times;
   for (size_t part = 0; part < first.step.size(); ++part) {
-    const BoundTask& task = binding.tasks()[size_t(first.step[part])];
+    const BoundTask& task = binding.tasks()[first.step[part]];
     if (task.variants.empty()) continue;
     const std::vector<BoundLaunch>& launches = task.variants.front().launches;
     const std::vector<int64_t> ns = binding.device(first.device).time_launches(first.lane, launches);
     for (const Replica& learner : learners) {
       const TaskId same = learner.step[part];
-      const int32_t ahead = plan.tasks[size_t(same)].first_launch - plan.tasks[size_t(task.id)].first_launch;
+      const int32_t ahead = plan.tasks[same].first_launch - plan.tasks[task.id].first_launch;
       for (size_t i = 0; i < launches.size(); ++i) times.push_back({launches[i].launch + ahead, same, ns[i]});
     }
   }
@@ -122,7 +122,7 @@ StepProfile profile_step(const Binding& binding, const BindOptions& options, Dat
   std::map<int32_t, int64_t> ns_of;  // by launch
   for (const NodeTime& node : time_nodes(binding)) ns_of[node.launch] = node.ns;
   for (const TaskId id : learner.step) {
-    const BoundTask& task = binding.tasks()[size_t(id)];
+    const BoundTask& task = binding.tasks()[id];
     if (task.variants.empty()) continue;
     int64_t sum = 0;
     for (const BoundLaunch& launch : task.variants.front().launches) {

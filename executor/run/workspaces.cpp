@@ -32,7 +32,7 @@ std::vector<Workspace> find_gaps(const Plan& plan, const std::vector<int64_t>& b
   }
   std::vector<Workspace> found(bytes.size());
   for (const auto& [arena, gaps] : arenas) {
-    const int64_t limit = plan.arenas[size_t(arena)].bytes;
+    const int64_t limit = plan.arenas[arena].bytes;
     const std::vector<int64_t> offsets = pack_into_gaps(gaps.buffers, gaps.offsets, gaps.workspaces, limit);
     for (size_t i = 0; i < offsets.size(); ++i) {
       if (offsets[i] >= 0) found[gaps.launches[i]] = {arena, offsets[i]};
@@ -44,7 +44,8 @@ std::vector<Workspace> find_gaps(const Plan& plan, const std::vector<int64_t>& b
 }  // namespace
 
 Lifetime life_of(const Launch& launch, int64_t workspace) {
-  return {workspace, launch.node, launch.node + (launch.aside ? linger_of(workspace) : 0)};
+  const auto node = int32_t(launch.node);
+  return {workspace, node, node + (launch.aside ? linger_of(workspace) : 0)};
 }
 
 std::vector<Workspace> place_workspaces(Plan& plan, const std::vector<int64_t>& bytes) {
@@ -58,17 +59,17 @@ std::vector<Workspace> place_workspaces(Plan& plan, const std::vector<int64_t>& 
   each([&](const Task& task, size_t i) {
     const bool aside = plan.launches[i].aside;
     if (bytes[i] == 0 || places[i].arena != kNone) return;
-    const auto [arena, is_new] = own.try_emplace({task.lane, aside}, ArenaId(plan.arenas.size()));
+    const auto [arena, is_new] = own.try_emplace({task.lane, aside}, plan.arenas.end_id());
     if (is_new) {
-      const std::string name = plan.lanes[size_t(task.lane)].name + (aside ? "/workspace aside" : "/workspace");
+      const std::string name = plan.lanes[task.lane].name + (aside ? "/workspace aside" : "/workspace");
       plan.arenas.push_back({name, task.device, Arena::Memory::Device, 0});
     }
-    int64_t& size = plan.arenas[size_t(arena->second)].bytes;
+    int64_t& size = plan.arenas[arena->second].bytes;
     size = std::max(size, bytes[i]);
   });
   each([&](const Task& task, size_t i) {
     const auto arena = own.find({task.lane, plan.launches[i].aside});
-    const bool fits = arena != own.end() && bytes[i] > 0 && bytes[i] <= plan.arenas[size_t(arena->second)].bytes;
+    const bool fits = arena != own.end() && bytes[i] > 0 && bytes[i] <= plan.arenas[arena->second].bytes;
     if (fits) places[i] = {arena->second, 0};
   });
   return places;

@@ -9,9 +9,9 @@ namespace {
 
 // The task that writes z_n+1 into the place of z_n−1.
 TaskId writer_of(const Plan& plan, BufferId average) {
-  for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
-    const Task& task = plan.tasks[size_t(id)];
-    if (task.clock != plan.buffers[size_t(average)].clock) continue;
+  for (const TaskId id : plan.tasks.ids()) {
+    const Task& task = plan.tasks[id];
+    if (task.clock != plan.buffers[average].clock) continue;
     for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
       const Launch& launch = plan.launches[size_t(l)];
       const auto output = plan.operands.begin() + launch.first_operand + launch.inputs;
@@ -27,15 +27,15 @@ TaskId writer_of(const Plan& plan, BufferId average) {
 bool is_meeting(const Plan& plan, const std::function<int64_t(TaskId)>& ended) {
   const ClockRelation* by_hosts = plan.relation(plan.handles.by_hosts);
   if (!by_hosts) return false;
-  const auto of_hosts = [&](TaskId id) { return plan.tasks[size_t(id)].clock == by_hosts->coarse; };
+  const auto of_hosts = [&](TaskId id) { return plan.tasks[id].clock == by_hosts->coarse; };
   std::set<TaskId> bring;
   for (const Edge& edge : plan.edges) {
     const bool together = of_hosts(edge.from) && of_hosts(edge.to) && edge.distance == 0;
-    const auto collective = [&](TaskId id) { return plan.tasks[size_t(id)].kind == Task::Kind::Collective; };
+    const auto collective = [&](TaskId id) { return plan.tasks[id].kind == Task::Kind::Collective; };
     if (together && collective(edge.to) && !collective(edge.from)) bring.insert(edge.from);
   }
   std::set<int64_t> counts;
-  for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
+  for (const TaskId id : plan.tasks.ids()) {
     if (of_hosts(id) && !bring.contains(id)) counts.insert(ended(id));
   }
   return counts.size() > 1;

@@ -110,13 +110,13 @@ void Segment::make_host_tasks() {
   host_.resize(plan_.tasks.size());
   for (const LoopPlan& loop : handles.loops) {
     for (const Replica& replica : loop.replicas) {
-      for (const TaskId id : replica.fills) host_[size_t(id)] = batches_.fill(loop.role, replica, id);
+      for (const TaskId id : replica.fills) host_[id] = batches_.fill(loop.role, replica, id);
     }
   }
-  host_[size_t(handles.report)] = reports_.report();
+  host_[handles.report] = reports_.report();
   if (handles.validation_end == kNone) return;
-  host_[size_t(handles.validation_begin)] = [](int64_t) {};
-  host_[size_t(handles.validation_end)] = reports_.end_validation();
+  host_[handles.validation_begin] = [](int64_t) {};
+  host_[handles.validation_end] = reports_.end_validation();
 }
 
 void Segment::run(const std::stop_token& stop, TraceRecorder* trace, SegmentRests rests) {
@@ -194,11 +194,11 @@ int64_t Segment::taken_bytes() const {
 
 void Segment::time_alone(TraceRecorder& trace) {
   if (prepared_.request.learners == 1) return;
-  std::vector<int64_t> alone(plan_.tasks.size(), -1);
+  Table<TaskId, int64_t> alone(plan_.tasks.size(), -1);
   for (const BoundTask& task : binding_->tasks()) {
-    const Lane& lane = plan_.lanes[size_t(plan_.tasks[size_t(task.id)].lane)];
+    const Lane& lane = plan_.lanes[plan_.tasks[task.id].lane];
     if (lane.kind != Lane::Kind::Compute) continue;
-    alone[size_t(task.id)] = binding_->device(lane.device).time_alone(task);
+    alone[task.id] = binding_->device(lane.device).time_alone(task);
   }
   trace.set_alone(std::move(alone));
 }

@@ -32,7 +32,7 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   bool filled = true;
   for (const SamplesOnDevice& place : plan.handles.samples) {
     if (place.validation != validation) continue;
-    const Arena& arena = plan.arenas[size_t(place.arena)];
+    const Arena& arena = plan.arenas[place.arena];
     filled = filled && prepared_.stores.kept_arenas->at(arena.name).filled;
     bytes = arena.bytes;
     places.push_back(place);
@@ -56,7 +56,7 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   if (!kept) return false;
   *(validation ? prepared_.stores.validation_kept : prepared_.stores.training_kept) = std::move(*kept);
   for (const SamplesOnDevice& place : places) {
-    prepared_.stores.kept_arenas->at(plan.arenas[size_t(place.arena)].name).filled = true;
+    prepared_.stores.kept_arenas->at(plan.arenas[place.arena].name).filled = true;
   }
   return true;
 }
@@ -71,8 +71,8 @@ std::function<void(int64_t)> SegmentBatches::fill(LoopRole role, const Replica& 
   const Loop& loop = loop_of(role);
   const PlanRequest& request = prepared_.request;
   const BatchOrigin origin = role == LoopRole::Validate ? request.validation_batches : request.training_batches;
-  const auto filler = std::make_shared<BatchFiller>(binding_, binding_.plan().tasks[size_t(task)],
-                                                    batch_layout(loop, origin), reader_of(loop));
+  const auto filler =
+      std::make_shared<BatchFiller>(binding_, binding_.plan().tasks[task], batch_layout(loop, origin), reader_of(loop));
   switch (role) {
     case LoopRole::Train: return fill_training(filler, replica.learner);
     case LoopRole::Validate: return fill_validation(filler, replica.place);

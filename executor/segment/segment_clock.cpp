@@ -12,10 +12,10 @@
 namespace arbalest {
 namespace {
 
-std::optional<IterationGroups> groups_of(const Plan& plan, int32_t relation) {
+std::optional<IterationGroups> groups_of(const Plan& plan, RelationId relation) {
   const ClockRelation* known = plan.relation(relation);
   if (!known) return std::nullopt;
-  return IterationGroups{*known, plan.clocks[size_t(known->coarse)].ticks};
+  return IterationGroups{*known, plan.clocks[known->coarse].ticks};
 }
 
 }  // namespace

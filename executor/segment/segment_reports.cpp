@@ -106,7 +106,7 @@ SegmentReports::Sums SegmentReports::sums_of(const Ranks::Parts& parts) const {
 void SegmentReports::with_all(TaskId task, int64_t tick, std::string part,
                               std::function<void(const Ranks::Parts&)> then) {
   if (!options_.ranks) return then({std::move(part)});
-  const std::string key = fmt::format("{} {}", binding_.plan().tasks[size_t(task)].name, tick);
+  const std::string key = fmt::format("{} {}", binding_.plan().tasks[task].name, tick);
   options_.ranks->exchange(key, std::move(part), [this, task, tick, then = std::move(then)](const Ranks::Parts& parts) {
     try {
       then(parts);

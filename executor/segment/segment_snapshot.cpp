@@ -16,8 +16,8 @@ std::vector<ValueId> kept_values(const Loop& training) {
                                     arenas.average, arenas.averaged,        arenas.frozen};
   for (const ArenaValues::Slot& slot : arenas.slots) elsewhere.push_back(slot.value);
   std::vector<ValueId> kept;
-  for (ValueId v = 0; v < ValueId(training.graph.values.size()); ++v) {
-    const Value& value = training.graph.values[size_t(v)];
+  for (const ValueId v : training.graph.values.ids()) {
+    const Value& value = training.graph.values[v];
     const bool own = value.view.base == kNone && value.role == Role::State;
     if (own && std::find(elsewhere.begin(), elsewhere.end(), v) == elsewhere.end()) kept.push_back(v);
   }
@@ -27,10 +27,8 @@ std::vector<ValueId> kept_values(const Loop& training) {
 int64_t weight_bytes_of(const Loop& training, ValueId kept) {
   const ArenaValues& arenas = training.arenas;
   if (kept == arenas.tally) return int64_t((training.sums - 1 - training.metrics.size()) * sizeof(double));
-  const auto bytes = [&](ValueId value) {
-    return value == kNone ? 0 : training.graph.values[size_t(value)].type.bytes();
-  };
-  const bool sums = training.graph.values[size_t(kept)].name == "accumulated";
+  const auto bytes = [&](ValueId value) { return value == kNone ? 0 : training.graph.values[value].type.bytes(); };
+  const bool sums = training.graph.values[kept].name == "accumulated";
   return sums ? bytes(arenas.gradients) - bytes(arenas.weights) : 0;
 }
 
@@ -47,7 +45,7 @@ SegmentSnapshot with_weights(SegmentSnapshot snapshot, const Program& program, i
   for (auto& learner : snapshot.kept) {
     for (size_t i = 0; i < std::min(kept.size(), learner.size()); ++i) {
       std::vector<std::byte>& bytes = learner[i];
-      const auto whole = size_t(loop.graph.values[size_t(kept[i])].type.bytes());
+      const auto whole = size_t(loop.graph.values[kept[i]].type.bytes());
       if (bytes.size() >= whole) continue;
       if (kept[i] == loop.arenas.tally) {
         std::vector<double> sums(bytes.size() / sizeof(double));

@@ -58,7 +58,7 @@ void SegmentState::put_back(const SegmentSnapshot& snapshot) const {
   for (const Replica& replica : learners()) {
     const auto& values = snapshot.kept[size_t(replica.learner - snapshot.first_learner)];
     for (size_t i = 0; i < kept.size(); ++i) {
-      binding_.put(replica.placement.of[size_t(kept[i])], 0, values[i]);
+      binding_.put(replica.placement.of[kept[i]], 0, values[i]);
     }
   }
   put_averages(snapshot.state, clock_.times().sync ? clock_.averagings(snapshot.at.iterations) : 0);
@@ -152,11 +152,11 @@ void SegmentState::put_validation(const SegmentSnapshot& snapshot) const {
     const std::vector<double>& sums = snapshot.tallies[size_t(replica.place)];
     std::vector<std::byte> bytes(sums.size() * sizeof(double));
     std::memcpy(bytes.data(), sums.data(), bytes.size());
-    binding_.put(replica.placement.of[size_t(arenas.tally)], 0, bytes);
+    binding_.put(replica.placement.of[arenas.tally], 0, bytes);
     if (snapshot.at.validations > 0) binding_.put({replica.tally, 0, 0}, snapshot.at.validations - 1, bytes);
     if (!snapshot.validating) continue;
     const auto put = [&](ValueId value, const std::vector<std::byte>& content) {
-      if (value != kNone) binding_.put(replica.placement.of[size_t(value)], 0, content);
+      if (value != kNone) binding_.put(replica.placement.of[value], 0, content);
     };
     put(arenas.weights, snapshot.model.weights);
     put(arenas.statistics, snapshot.model.statistics);
@@ -166,7 +166,7 @@ void SegmentState::put_validation(const SegmentSnapshot& snapshot) const {
 
 std::vector<std::byte> SegmentState::bytes_of(const Loop& loop, const Replica& replica, ValueId value) const {
   if (value == kNone) return {};
-  return binding_.get(replica.placement.of[size_t(value)], 0, loop.graph.values[size_t(value)].type.bytes());
+  return binding_.get(replica.placement.of[value], 0, loop.graph.values[value].type.bytes());
 }
 
 LearnerState SegmentState::learner(const Replica& replica, int64_t iterations) const {
@@ -184,7 +184,7 @@ LearnerState SegmentState::learner(const Replica& replica, int64_t iterations) c
 
 AverageState SegmentState::average(size_t device, int64_t averagings) const {
   const Operand models{plan_.handles.averages[device], 0, 0};
-  const int64_t bytes = plan_.buffers[size_t(models.buffer)].bytes;
+  const int64_t bytes = plan_.buffers[models.buffer].bytes;
   return {binding_.get(models, averagings, bytes), binding_.get(models, averagings + 1, bytes)};
 }
 
@@ -210,7 +210,7 @@ MovingAverage SegmentState::moving_average() const {
   const MovingAverageBuffers& from = plan_.handles.moving_averages.front();
   MovingAverage average;
   average.decay = prepared_.program.ema;
-  average.weights = binding_.get({from.weights, 0, 0}, 0, plan_.buffers[size_t(from.weights)].bytes);
+  average.weights = binding_.get({from.weights, 0, 0}, 0, plan_.buffers[from.weights].bytes);
   MovingAverageProgress progress;
   std::memcpy(&progress, binding_.get({from.progress, 0, 0}, 0, sizeof progress).data(), sizeof progress);
   average.updates = progress.updates;
@@ -253,7 +253,7 @@ ModelState SegmentState::validated_model() const {
   const auto kept = [&](BufferId buffer) {
     if (buffer == kNone) return std::vector<std::byte>();
     const std::byte* from = binding_.address(buffer, 0);
-    return std::vector<std::byte>(from, from + plan_.buffers[size_t(buffer)].bytes);
+    return std::vector<std::byte>(from, from + plan_.buffers[buffer].bytes);
   };
   return {kept(plan_.handles.kept_weights), kept(plan_.handles.kept_statistics), frozen_};
 }
@@ -271,7 +271,7 @@ std::string SegmentState::not_finite(const SegmentSnapshot& snapshot) const {
     if (!all_finite(DataType::Float32, learner.weights)) return "the weights" + of;
     if (!all_finite(DataType::Float32, learner.statistics)) return "the running statistics" + of;
     for (size_t i = 0; i < kept.size(); ++i) {
-      const Value& value = training().graph.values[size_t(kept[i])];
+      const Value& value = training().graph.values[kept[i]];
       if (all_finite(value.type.dtype, snapshot.kept[place][i])) continue;
       return fmt::format("the values of '{}'{}", value.name, of);
     }

@@ -23,7 +23,7 @@ std::string ValidationReader::part(int64_t tick) const {
   put(tallies.data(), tallies.size() * sizeof(double));
   const Plan& plan = binding_.plan();
   for (const std::vector<BufferId>& replica : rows_) {
-    for (const BufferId rows : replica) put(binding_.address(rows, tick), size_t(plan.buffers[size_t(rows)].bytes));
+    for (const BufferId rows : replica) put(binding_.address(rows, tick), size_t(plan.buffers[rows].bytes));
   }
   return std::move(part.bytes);
 }
@@ -34,7 +34,7 @@ ValidationReader::Parts ValidationReader::take_apart(int64_t tick, const std::ve
   std::vector<size_t> sizes;  // of a replica's rows, by metric, in bytes
   size_t of_replica = sums * sizeof(double);
   for (const BufferId rows : rows_.front()) {
-    sizes.push_back(size_t(binding_.plan().buffers[size_t(rows)].bytes));
+    sizes.push_back(size_t(binding_.plan().buffers[rows].bytes));
     of_replica += sizes.back();
   }
   Parts apart;
@@ -59,7 +59,7 @@ ValidationReader::Parts ValidationReader::take_apart(int64_t tick, const std::ve
 }
 
 int64_t ValidationReader::columns_of(const LoopMetric& metric) const {
-  return loop_.graph.values[size_t(metric.rows)].type.shape[1];
+  return loop_.graph.values[metric.rows].type.shape[1];
 }
 
 // Batch b of the split is batch b / devices of device b mod devices. What is left out of a batch has no row.

@@ -57,7 +57,7 @@ std::string shortened(const std::string& text) {
 std::string line_of(const Graph& graph, const Node& node) {
   const auto names = [&](const std::vector<ValueId>& values) {
     std::vector<std::string> found;
-    for (const ValueId value : values) found.push_back(value == kNone ? "" : graph.values[size_t(value)].name);
+    for (const ValueId value : values) found.push_back(value == kNone ? "" : graph.values[value].name);
     return fmt::format("{}", fmt::join(found, ", "));
   };
   std::string line = fmt::format("{}: {} = {} (", node.name, names(node.outputs), node.op->qualified_name());

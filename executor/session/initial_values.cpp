@@ -11,7 +11,7 @@ namespace {
 std::vector<std::byte> resident_input(const Loop& loop, ValueId input, const Source& source) {
   std::vector<SampleRef> samples(size_t(loop.batch));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = {int64_t(i) % source.size(), 0, i};
-  std::vector<std::byte> content(size_t(loop.graph.values[size_t(input)].type.bytes()));
+  std::vector<std::byte> content(size_t(loop.graph.values[input].type.bytes()));
   std::vector<std::byte*> fields;
   for (const ValueId field : loop.fields) fields.push_back(field == input ? content.data() : nullptr);
   source.fill(samples, fields);
@@ -24,9 +24,9 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
                              const std::vector<ValueId>& without) {
   const Graph& graph = loop.graph;
   InitialValues content;
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  for (const ValueId v : graph.values.ids()) {
     const Value& value = graph.values[v];
-    const auto id = ValueId(v);
+    const auto id = v;
     const bool filled_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged ||
                                   std::find(without.begin(), without.end(), id) != without.end();
     const bool in_slots = value.role == Role::Input && !source.resident();
@@ -55,10 +55,10 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
 
 void put_values(const Binding& binding, const Replica& replica, const Graph& graph, const InitialValues& content) {
   for (const auto& [value, bytes] : content) {
-    const Operand& home = replica.placement.of[size_t(value)];
+    const Operand& home = replica.placement.of[value];
     if (home.buffer == kNone) continue;
     if (bytes.empty()) {
-      binding.put_zeros(home, graph.values[size_t(value)].type.bytes());
+      binding.put_zeros(home, graph.values[value].type.bytes());
     } else {
       binding.put(home, 0, bytes);
     }

@@ -74,9 +74,9 @@ void open_sources(Prepared& prepared, const SessionOptions& options) {
 
 // The field that a value of the graph is, unchanged; nullptr if it is none.
 const Field* field_of(const Graph& graph, const std::vector<Field>& fields, ValueId value) {
-  const NodeId producer = graph.values[size_t(value)].producer;
-  if (producer == kNone || graph.nodes[size_t(producer)].op->qualified_name() != "arbalest.Prefetch") return nullptr;
-  const Node& prefetch = graph.nodes[size_t(producer)];
+  const NodeId producer = graph.values[value].producer;
+  if (producer == kNone || graph.nodes[producer].op->qualified_name() != "arbalest.Prefetch") return nullptr;
+  const Node& prefetch = graph.nodes[producer];
   const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), value) - prefetch.outputs.begin();
   return &fields[size_t(fields_of_outputs(graph, prefetch, fields)[size_t(output)])];
 }
@@ -90,7 +90,7 @@ void check_classes(Prepared& prepared) {
     const bool mixes = node.op->name == "MixImages" && node.op->domain == "arbalest";
     if (!mixes && !is_loss_of_classes(*node.op)) continue;
     const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
-    const int64_t numbers = prepared.graph.values[size_t(rows)].type.shape.back();
+    const int64_t numbers = prepared.graph.values[rows].type.shape.back();
     const Field* label = field_of(prepared.graph, fields, node.inputs[1]);
     if (label && numbers < label->classes) {
       fail(node, fmt::format("{} {} for {} classes of field '{}' of '{}'", numbers, mixes ? "numbers" : "logits",
@@ -233,7 +233,7 @@ Node& validate_of(Graph& graph) {
   const Node train = *require_op(graph, "arbalest.Train");
   const NodeId id =
       graph.add_node(graph.op("arbalest.Validate"), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
-  return graph.nodes[size_t(id)];
+  return graph.nodes[id];
 }
 
 // Gives the values a node each that nothing else reads, so that passes leave them as they are. Returns the names of
@@ -248,7 +248,7 @@ std::vector<std::string> hand_out(Graph& graph, const std::vector<std::string>& 
       throw GraphError(fmt::format("graph '{}' has no value '{}'{}", graph.name, name, did_you_mean(name, known)));
     }
     const NodeId node = graph.add_node(graph.op("Identity"), "output of " + name, {value}, 1);
-    names.push_back(graph.values[size_t(graph.nodes[size_t(node)].outputs[0])].name);
+    names.push_back(graph.values[graph.nodes[node].outputs[0]].name);
   }
   return names;
 }

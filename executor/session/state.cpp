@@ -18,13 +18,13 @@ namespace {
 
 std::vector<ValueId> members(const Graph& graph, ValueId base) {
   std::vector<ValueId> found;
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  for (const ValueId v : graph.values.ids()) {
     const Role role = graph.values[v].role;
     const bool stored = role != Role::Activation && role != Role::Input;
-    if (stored && graph.values[v].view.base == base) found.push_back(ValueId(v));
+    if (stored && graph.values[v].view.base == base) found.push_back(v);
   }
   std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
-    return graph.values[size_t(a)].view.offset_bytes < graph.values[size_t(b)].view.offset_bytes;
+    return graph.values[a].view.offset_bytes < graph.values[b].view.offset_bytes;
   });
   return found;
 }
@@ -104,12 +104,12 @@ bool all_finite(std::span<const std::byte> content) {
 }  // namespace
 
 std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads) {
-  const Value& arena = graph.values[size_t(base)];
+  const Value& arena = graph.values[base];
   std::vector<std::byte> content(size_t(arena.type.bytes()));
   const bool zeros = starts_as_zeros(arena);
   if (!zeros) put(arena, drawn(arena, seed, threads).data(), content.data());
   for (const ValueId member : members(graph, base)) {
-    const Value& value = graph.values[size_t(member)];
+    const Value& value = graph.values[member];
     if (zeros && starts_as_zeros(value)) continue;
     put(value, drawn(value, seed, threads).data(), content.data() + value.view.offset_bytes);
   }
@@ -117,10 +117,9 @@ std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_
 }
 
 bool starts_as_zeros(const Graph& graph, ValueId base) {
-  if (!starts_as_zeros(graph.values[size_t(base)])) return false;
+  if (!starts_as_zeros(graph.values[base])) return false;
   const std::vector<ValueId> parts = members(graph, base);
-  return std::all_of(parts.begin(), parts.end(),
-                     [&](ValueId member) { return starts_as_zeros(graph.values[size_t(member)]); });
+  return std::all_of(parts.begin(), parts.end(), [&](ValueId member) { return starts_as_zeros(graph.values[member]); });
 }
 
 std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
@@ -138,7 +137,7 @@ std::vector<std::string> adopt_tensors(const WeightsFile& file, const Graph& gra
                                        std::vector<std::byte>& content) {
   std::vector<std::string> used;
   for (const ValueId member : members(graph, base)) {
-    const Value& value = graph.values[size_t(member)];
+    const Value& value = graph.values[member];
     if (!file.has(value.name)) continue;
     put(value, file.read(value).data(), content.data() + value.view.offset_bytes);
     used.push_back(value.name);
@@ -150,7 +149,7 @@ void check_weights(const WeightsFile& file, const Graph& graph, const std::vecto
   std::vector<std::string> names;
   for (const ValueId base : bases) {
     if (base == kNone) continue;
-    for (const ValueId member : members(graph, base)) names.push_back(graph.values[size_t(member)].name);
+    for (const ValueId member : members(graph, base)) names.push_back(graph.values[member].name);
   }
   file.check(names);
   if (const std::string summary = file.summary(names); !summary.empty()) warn(summary);
@@ -160,7 +159,7 @@ std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base) {
   std::vector<ArenaMember> found;
   if (base == kNone) return found;
   for (const ValueId member : members(graph, base)) {
-    const Value& value = graph.values[size_t(member)];
+    const Value& value = graph.values[member];
     found.push_back({value.name, value.type, value.view.offset_bytes});
   }
   return found;
@@ -168,7 +167,7 @@ std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base) {
 
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content) {
   for (const ValueId member : members(graph, base)) {
-    const Value& value = graph.values[size_t(member)];
+    const Value& value = graph.values[member];
     NamedTensor tensor{value.name, value.type.dtype, value.type.shape, {}};
     tensor.bytes.resize(size_t(value.type.bytes()));
     to_row_major(value.type, content.data() + value.view.offset_bytes, tensor.bytes.data());

@@ -35,11 +35,11 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
     if (value.view.base != loop.arenas.gradients || elements == 0) continue;
     members[value.view.offset_bytes / int64_t(sizeof(float))] = {value.producer, value.producer, elements};
   }
-  const std::vector<View> storage = shared_storage(graph);
+  const Table<ValueId, View> storage = shared_storage(graph);
   bool together = members.empty();
   const auto touch = [&](ValueId value, NodeId node) {
     if (value == kNone) return;
-    const View& view = storage[size_t(value)];
+    const View& view = storage[value];
     const bool lowered = view.base == loop.arenas.weights_lowered;
     if (view.base != loop.arenas.gradients && view.base != loop.arenas.weights && !lowered) return;
     together = together || view.base == value;
@@ -47,10 +47,10 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
     NodeId& last = std::prev(members.upper_bound(element))->second.last;
     last = std::max(last, node);
   };
-  for (NodeId n = 0; n < NodeId(graph.nodes.size()) && !together; ++n) {
+  for (NodeId n = 0; n < graph.nodes.end_id() && !together; ++n) {
     if (n == update) continue;
-    for (const ValueId input : graph.nodes[size_t(n)].inputs) touch(input, n);
-    for (const ValueId output : graph.nodes[size_t(n)].outputs) touch(output, n);
+    for (const ValueId input : graph.nodes[n].inputs) touch(input, n);
+    for (const ValueId output : graph.nodes[n].outputs) touch(output, n);
   }
   if (together) return {};
 

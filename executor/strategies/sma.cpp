@@ -28,10 +28,10 @@ class Sma final : public Strategy {
   explicit Sma(StrategySpec facts) : Strategy(std::move(facts)) {}
 
   StepCut cut_step(const PlanInputs& in) const override {
-    const std::vector<Node>& nodes = in.training().graph.nodes;
+    const Table<NodeId, Node>& nodes = in.training().graph.nodes;
     const auto is_update = [](const Node& node) { return node.stage == Stage::Update; };
     StepCut cut;
-    cut.ends = {NodeId(std::find_if(nodes.begin(), nodes.end(), is_update) - nodes.begin())};
+    cut.ends = {nodes.id_of(std::find_if(nodes.begin(), nodes.end(), is_update))};
     return cut;
   }
 

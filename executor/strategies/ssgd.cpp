@@ -35,11 +35,11 @@ class Ssgd final : public Strategy {
 };
 
 NodeId find_accumulate(const PlanInputs& in) {
-  const std::vector<Node>& nodes = in.training().graph.nodes;
+  const Table<NodeId, Node>& nodes = in.training().graph.nodes;
   const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
     return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
   });
-  return found == nodes.end() ? kNone : NodeId(found - nodes.begin());
+  return found == nodes.end() ? kNone : nodes.id_of(found);
 }
 
 // Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
@@ -57,7 +57,7 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
     if (value.view.base == arena) members.push_back({value.view.offset_bytes, value.producer});
   }
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.offset < b.offset; });
-  const int64_t whole = graph.values[size_t(arena)].type.bytes(), size = in.request.strategy.bucket_bytes;
+  const int64_t whole = graph.values[arena].type.bytes(), size = in.request.strategy.bucket_bytes;
   int64_t tail = whole;  // where the last bucket begins
   for (auto member = members.rbegin(); in.devices() > 1 && member != members.rend(); ++member) {
     tail = member->offset;
@@ -116,7 +116,7 @@ std::pair<Term, TaskId> bucket_on(const GradientInputs& given, int32_t device, s
   const ValueId gradients = given.cut.averaged_gradients(given.in.training());
   std::vector<Term> terms;
   for (const Replica* replica : on_device(given.learners, device)) {
-    terms.push_back(part(replica->placement.of[size_t(gradients)], DataType::Float32, bucket.offset, bucket.bytes));
+    terms.push_back(part(replica->placement.of[gradients], DataType::Float32, bucket.offset, bucket.bytes));
   }
   if (given.in.request.learners == 1) return {terms.front(), on_device(given.learners, device).front()->step[index]};
   const std::string name = fmt::format("{}/mean gradients {}", given.in.device_name(device), index);

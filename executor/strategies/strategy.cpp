@@ -10,7 +10,7 @@ namespace arbalest {
 
 StepCut Strategy::cut_step(const PlanInputs& in) const {
   StepCut cut;
-  cut.ends = {NodeId(in.training().graph.nodes.size())};
+  cut.ends = {in.training().graph.nodes.end_id()};
   return cut;
 }
 

@@ -7,7 +7,7 @@ namespace arbalest {
 
 Term weights_of(const PlanSoFar& plan, const Replica& replica) {
   const ValueId weights = plan.in.training().arenas.weights;
-  return {replica.placement.of[size_t(weights)], plan.in.type_of(weights)};
+  return {replica.placement.of[weights], plan.in.type_of(weights)};
 }
 
 namespace {
@@ -96,7 +96,7 @@ Term replace_models(const PlanSoFar& plan, TaskId task, int32_t device, const st
   std::vector<Term> models, lowered;
   for (const Replica* replica : on_device(plan.learners, device)) {
     models.push_back(weights_of(plan, *replica));
-    if (copy != kNone) lowered.push_back({replica->placement.of[size_t(copy)], plan.in.type_of(copy)});
+    if (copy != kNone) lowered.push_back({replica->placement.of[copy], plan.in.type_of(copy)});
   }
   const auto count = int64_t(lowered.size());
   models.insert(models.end(), lowered.begin(), lowered.end());
@@ -143,7 +143,7 @@ TaskId add_model_move(const PlanSoFar& plan, const std::string& name, int32_t de
                                             plan.lanes.averaging[size_t(device)], plan.clocks.hosts);
   for (const Replica* replica : on_device(plan.learners, device)) {
     std::vector<Term> models = {weights_of(plan, *replica)};
-    if (lowered != kNone) models.push_back({replica->placement.of[size_t(lowered)], plan.in.type_of(lowered)});
+    if (lowered != kNone) models.push_back({replica->placement.of[lowered], plan.in.type_of(lowered)});
     write(task, *replica, models);
     plan.builder.add_edge(task, replica->first(), 1, Edge::Needs::Issued, Edge::Why::Data, "weights");
   }

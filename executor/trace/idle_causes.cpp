@@ -26,7 +26,7 @@ IdleCause cause_of_lane(Lane::Kind kind) {
 }
 
 std::string waiting_for(const Plan& plan, const Edge& edge) {
-  const std::string& from = plan.tasks[size_t(edge.from)].name;
+  const std::string& from = plan.tasks[edge.from].name;
   if (edge.why == Edge::Why::Pace) return fmt::format("pace ({})", from);
   if (edge.why == Edge::Why::Reuse) {
     return fmt::format("waiting for {} (to free {})", from, edge.what.empty() ? "a slot" : edge.what);
@@ -50,7 +50,7 @@ Intervals all_reading(const TraceFile& trace) {
     int8_t tasks = 0, fills = 0;  // so many more
   };
   const auto fills_of = [&](const TaskSpan& span) {
-    return int8_t(trace.plan.tasks[size_t(span.task)].kind == Task::Kind::Fill);
+    return int8_t(trace.plan.tasks[span.task].kind == Task::Kind::Fill);
   };
   int64_t read = 0, from = std::numeric_limits<int64_t>::max(), to = 0;
   for (const TaskSpan& span : trace.tasks) {
@@ -92,7 +92,7 @@ class IdleCauses::WayBack {
     auto [edge, needed] = causes_.last_needed(next);
     stages_of(next, needed == nullptr ? from_ : needed->ended);
     for (int depth = 0; at_ > from_ && edge != nullptr; ++depth) {
-      const Spent on{causes_.wait_for(*edge), causes_.cause_of(*edge), plan_.tasks[size_t(edge->from)].lane};
+      const Spent on{causes_.wait_for(*edge), causes_.cause_of(*edge), plan_.tasks[edge->from].lane};
       if (edge->why == Edge::Why::Pace || depth == kDeepest) {
         back_to(from_, on);
         break;
@@ -126,7 +126,7 @@ class IdleCauses::WayBack {
   // waited for a host thread or, on a CPU device, for its turn. A batch whose fill waits for a thread counts as not
   // read yet, and one whose copy is not issued as on its way.
   void wait_of(const TaskSpan& span, int64_t satisfied, const Spent& own) {
-    const Task& task = plan_.tasks[size_t(span.task)];
+    const Task& task = plan_.tasks[span.task];
     if (task.kind == Task::Kind::Fill || task.kind == Task::Kind::CopyIn) return back_to(satisfied, own);
     if (plan_.on_host(span.task)) {
       const int64_t ready = std::max(satisfied, span.ready);
@@ -145,16 +145,16 @@ class IdleCauses::WayBack {
     int64_t rest = at_ - begin;
     if (rest == 0) return;
     for (const LaneId other : causes_.sharing_thread(lane_)) {
-      const int64_t busy = std::min(rest, overlap(causes_.busy_[size_t(other)], begin, at_));
+      const int64_t busy = std::min(rest, overlap(causes_.busy_[other], begin, at_));
       if (busy == 0) continue;
-      add({"thread busy with " + plan_.lanes[size_t(other)].name, IdleCause::Turns, other}, busy);
+      add({"thread busy with " + plan_.lanes[other].name, IdleCause::Turns, other}, busy);
       rest -= busy;
     }
-    if (turns_of_ != kNone && plan_.lanes[size_t(turns_of_)].device != plan_.lanes[size_t(lane_)].device) {
+    if (turns_of_ != kNone && plan_.lanes[turns_of_].device != plan_.lanes[lane_].device) {
       for (const LaneId other : causes_.sharing_thread(turns_of_)) {
-        const int64_t busy = std::min(rest, overlap(causes_.busy_[size_t(other)], begin, at_));
+        const int64_t busy = std::min(rest, overlap(causes_.busy_[other], begin, at_));
         if (busy == 0) continue;
-        const Lane& known = plan_.lanes[size_t(other)];
+        const Lane& known = plan_.lanes[other];
         add({"waiting for " + known.name, cause_of_lane(known.kind), other}, busy);
         rest -= busy;
       }
@@ -183,7 +183,7 @@ class IdleCauses::WayBack {
   std::vector<IdlePart> parts_;
 };
 
-IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const std::vector<Intervals>& busy)
+IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const Table<LaneId, Intervals>& busy)
     : plan_(trace.plan),
       index_(index),
       busy_(busy),
@@ -191,14 +191,14 @@ IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const std
       sharing_(trace.plan.lanes.size()),
       reading_(all_reading(trace)) {
   for (const Edge& edge : plan_.edges) {
-    into_[size_t(edge.to)].push_back(&edge);
+    into_[edge.to].push_back(&edge);
     waiting_.push_back(waiting_for(plan_, edge));
   }
-  for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
-    const int32_t device = plan_.lanes[size_t(lane)].device;
+  for (const LaneId lane : plan_.lanes.ids()) {
+    const int32_t device = plan_.lanes[lane].device;
     if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) continue;
-    for (LaneId other = 0; other < LaneId(plan_.lanes.size()); ++other) {
-      if (other != lane && plan_.lanes[size_t(other)].device == device) sharing_[size_t(lane)].push_back(other);
+    for (const LaneId other : plan_.lanes.ids()) {
+      if (other != lane && plan_.lanes[other].device == device) sharing_[lane].push_back(other);
     }
   }
 }
@@ -210,7 +210,7 @@ std::vector<IdlePart> IdleCauses::of(LaneId lane, const Interval& gap, const Tas
 // The edge that was satisfied last, and the instance that satisfied it.
 std::pair<const Edge*, const TaskSpan*> IdleCauses::last_needed(const TaskSpan& span) const {
   std::pair<const Edge*, const TaskSpan*> last{nullptr, nullptr};
-  for (const Edge* edge : into_[size_t(span.task)]) {
+  for (const Edge* edge : into_[span.task]) {
     const int64_t instance = needed_instance(plan_, *edge, span.instance);
     const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
     if (needed == nullptr || (last.second != nullptr && needed->ended <= last.second->ended)) continue;
@@ -221,8 +221,8 @@ std::pair<const Edge*, const TaskSpan*> IdleCauses::last_needed(const TaskSpan& 
 
 IdleCause IdleCauses::cause_of(const Edge& edge) const {
   if (edge.why == Edge::Why::Pace) return IdleCause::Pace;
-  const Task& from = plan_.tasks[size_t(edge.from)];
-  const Lane::Kind lane = plan_.lanes[size_t(from.lane)].kind;
+  const Task& from = plan_.tasks[edge.from];
+  const Lane::Kind lane = plan_.lanes[from.lane].kind;
   if (lane != Lane::Kind::Host) return cause_of_lane(lane);
   switch (from.kind) {
     case Task::Kind::Fill: return IdleCause::Input;

@@ -24,7 +24,7 @@ struct IdlePart {
 class IdleCauses {
  public:
   // All of them outlive the object. `busy`: when each lane ran a task, by lane.
-  IdleCauses(const TraceFile& trace, const SpanIndex& index, const std::vector<Intervals>& busy);
+  IdleCauses(const TraceFile& trace, const SpanIndex& index, const Table<LaneId, Intervals>& busy);
 
   // Divides a gap of a lane, which `next` ended, among its causes. From the start of `next` the way leads back over the
   // edge that was satisfied last to the instance that satisfied it. While that does not cover the gap, it leads on to
@@ -38,14 +38,14 @@ class IdleCauses {
   IdleCause cause_of(const Edge& edge) const;
   const std::string& wait_for(const Edge& edge) const { return waiting_[size_t(&edge - plan_.edges.data())]; }
   IdleCause waiting_for_thread(int64_t from, int64_t to) const;
-  const std::vector<LaneId>& sharing_thread(LaneId lane) const { return sharing_[size_t(lane)]; }
+  const std::vector<LaneId>& sharing_thread(LaneId lane) const { return sharing_[lane]; }
 
   const Plan& plan_;
   const SpanIndex& index_;
-  const std::vector<Intervals>& busy_;
-  std::vector<std::vector<const Edge*>> into_;  // by task
+  const Table<LaneId, Intervals>& busy_;
+  Table<TaskId, std::vector<const Edge*>> into_;
   std::vector<std::string> waiting_;            // by edge: what is said of those that wait for it
-  std::vector<std::vector<LaneId>> sharing_;    // by lane: other lanes of the same CPU device, which take turns
+  Table<LaneId, std::vector<LaneId>> sharing_;  // other lanes of the same CPU device, which take turns
   Intervals reading_;                           // when all threads of the host read batches
 };
 

@@ -17,32 +17,32 @@ LayerNode layer_of(const std::string& node) {
   return {node.substr(0, at), true};
 }
 
-std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace) {
+Table<TaskId, std::vector<NodeShare>> node_shares(const TraceFile& trace) {
   const size_t tasks = trace.plan.tasks.size();
-  std::vector<std::vector<NodeShare>> shares(tasks);  // ns at first
-  std::vector<double> whole(tasks, 0);
-  std::vector<std::map<int32_t, size_t>> places(tasks);  // by launch
+  Table<TaskId, std::vector<NodeShare>> shares(tasks);  // ns at first
+  Table<TaskId, double> whole(tasks, 0);
+  Table<TaskId, std::map<int32_t, size_t>> places(tasks);  // by launch
   const auto add = [&](TaskId task, int32_t launch, int64_t ns) {
-    std::vector<NodeShare>& nodes = shares[size_t(task)];
-    const auto [place, first] = places[size_t(task)].try_emplace(launch, nodes.size());
+    std::vector<NodeShare>& nodes = shares[task];
+    const auto [place, first] = places[task].try_emplace(launch, nodes.size());
     if (first) nodes.push_back({launch, 0});
     nodes[place->second].share += double(ns);
   };
   // The oldest spans may be gone: a task's time counts from the first instance of which nodes are left.
-  std::vector<int64_t> since(tasks, INT64_MAX);
+  Table<TaskId, int64_t> since(tasks, INT64_MAX);
   for (const NodeSpan& node : trace.nodes) {
     add(node.task, node.launch, node.ended - node.started);
-    since[size_t(node.task)] = std::min(since[size_t(node.task)], node.instance);
+    since[node.task] = std::min(since[node.task], node.instance);
   }
   for (const TaskSpan& span : trace.tasks) {
-    if (span.instance >= since[size_t(span.task)]) whole[size_t(span.task)] += double(span.ended - span.started);
+    if (span.instance >= since[span.task]) whole[span.task] += double(span.ended - span.started);
   }
   for (const NodeTime& node : trace.timed) {
-    if (since[size_t(node.task)] != INT64_MAX) continue;
+    if (since[node.task] != INT64_MAX) continue;
     add(node.task, node.launch, node.ns);
-    whole[size_t(node.task)] += double(node.ns);
+    whole[node.task] += double(node.ns);
   }
-  for (size_t task = 0; task < tasks; ++task) {
+  for (const TaskId task : shares.ids()) {
     for (NodeShare& node : shares[task]) node.share = whole[task] > 0 ? node.share / whole[task] : 0;
   }
   return shares;
@@ -51,12 +51,12 @@ std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace) {
 std::vector<LayerTime> layer_times(const TraceFile& trace) {
   std::vector<LayerNode> layers;
   for (const std::string& name : trace.launches) layers.push_back(layer_of(name));
-  std::vector<int64_t> total(trace.plan.tasks.size(), 0);
-  for (const TaskSpan& span : trace.tasks) total[size_t(span.task)] += span.ended - span.started;
-  const std::vector<std::vector<NodeShare>> shares = node_shares(trace);
+  Table<TaskId, int64_t> total(trace.plan.tasks.size(), 0);
+  for (const TaskSpan& span : trace.tasks) total[span.task] += span.ended - span.started;
+  const Table<TaskId, std::vector<NodeShare>> shares = node_shares(trace);
   std::map<std::string, LayerTime> times;
-  for (size_t task = 0; task < shares.size(); ++task) {
-    if (trace.plan.lanes[size_t(trace.plan.tasks[task].lane)].kind != Lane::Kind::Compute) continue;
+  for (const TaskId task : shares.ids()) {
+    if (trace.plan.lanes[trace.plan.tasks[task].lane].kind != Lane::Kind::Compute) continue;
     for (const NodeShare& node : shares[task]) {
       const LayerNode& layer = layers[size_t(node.launch)];
       LayerTime& time = times[layer.layer];

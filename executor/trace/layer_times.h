@@ -19,7 +19,7 @@ struct NodeShare {
 };
 
 // By task, in the order in which its nodes run; empty if the trace knows none.
-std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace);
+Table<TaskId, std::vector<NodeShare>> node_shares(const TraceFile& trace);
 
 struct LayerTime {
   std::string name;        // "conv2": of the node, and of the gradients that autodiff made of it

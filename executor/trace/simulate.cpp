@@ -106,8 +106,8 @@ class Simulator {
 
   void make_servers() {
     std::vector<int32_t> of_device(plan_.devices.size(), kNone);
-    for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
-      const Lane& known = plan_.lanes[size_t(lane)];
+    for (const LaneId lane : plan_.lanes.ids()) {
+      const Lane& known = plan_.lanes[lane];
       if (known.kind == Lane::Kind::Host) continue;
       const bool in_turn = known.device != kNone && plan_.devices[size_t(known.device)].kind == PlanDevice::Kind::Cpu;
       int32_t server = in_turn ? of_device[size_t(known.device)] : kNone;
@@ -117,23 +117,23 @@ class Simulator {
         if (in_turn) of_device[size_t(known.device)] = server;
       }
       servers_[size_t(server)].lanes.push_back(lane);
-      lanes_[size_t(lane)].server = server;
+      lanes_[lane].server = server;
     }
   }
 
   void find_awaited() {
     for (const Edge& edge : plan_.edges) {
       if (edge.needs != Edge::Needs::Issued || lane_of(edge.from) == lane_of(edge.to)) continue;
-      tasks_[size_t(edge.to)].awaits.push_back(&edge);
-      const int32_t server = lanes_[size_t(lane_of(edge.to))].server;
-      auto& servers = tasks_[size_t(edge.from)].awaited_by;
+      tasks_[edge.to].awaits.push_back(&edge);
+      const int32_t server = lanes_[lane_of(edge.to)].server;
+      auto& servers = tasks_[edge.from].awaited_by;
       if (std::find(servers.begin(), servers.end(), server) == servers.end()) servers.push_back(server);
     }
   }
 
-  LaneId lane_of(TaskId task) const { return plan_.tasks[size_t(task)].lane; }
+  LaneId lane_of(TaskId task) const { return plan_.tasks[task].lane; }
   LaneId lane_of_span(SpanId span) const { return lane_of(spans_[size_t(span)].task); }
-  const LaneCosts& lane_costs(SpanId span) const { return costs_.lanes[size_t(lane_of_span(span))]; }
+  const LaneCosts& lane_costs(SpanId span) const { return costs_.lanes[lane_of_span(span)]; }
 
   void foresee(int64_t delay, Happens what, int32_t whose) { events_.push({now_ + delay, number_++, what, whose}); }
 
@@ -160,7 +160,7 @@ class Simulator {
 
   void dispatch(TaskId task, int64_t instance) {
     const SpanId span = add_span(task, instance);
-    foresee(costs_.tasks[size_t(task)].dispatch.of(instance),
+    foresee(costs_.tasks[task].dispatch.of(instance),
             plan_.on_host(task) ? Happens::HostTaskArrives : Happens::IssueArrives, span);
   }
 
@@ -188,15 +188,15 @@ class Simulator {
     foresee(duration(span), Happens::HostTaskEnds, id);
   }
 
-  int64_t duration(const TaskSpan& span) const { return costs_.tasks[size_t(span.task)].duration.of(span.instance); }
+  int64_t duration(const TaskSpan& span) const { return costs_.tasks[span.task].duration.of(span.instance); }
 
   void issue(SpanId id) {
     TaskSpan& span = spans_[size_t(id)];
     span.issued = now_;
-    LaneState& lane = lanes_[size_t(lane_of_span(id))];
+    LaneState& lane = lanes_[lane_of_span(id)];
     lane.queue.push_back({id, now_ + lane_costs(id).after_issue});
     foresee(lane_costs(id).after_issue, Happens::Look, lane.server);
-    foresee(costs_.tasks[size_t(span.task)].issuing, Happens::IssueEnds, id);
+    foresee(costs_.tasks[span.task].issuing, Happens::IssueEnds, id);
   }
 
   void end_issue(SpanId id) {
@@ -218,9 +218,9 @@ class Simulator {
   int64_t held_until(const Server& server, const Queued& head) const {
     const TaskSpan& span = spans_[size_t(head.span)];
     int64_t held = server.free_from;
-    for (const Edge* edge : tasks_[size_t(span.task)].awaits) {
+    for (const Edge* edge : tasks_[span.task].awaits) {
       const int64_t needed = needed_instance(plan_, *edge, span.instance);
-      const std::vector<int64_t>& ends = tasks_[size_t(edge->from)].ends;
+      const std::vector<int64_t>& ends = tasks_[edge->from].ends;
       if (needed >= int64_t(ends.size())) return kNever;
       if (needed >= 0) held = std::max(held, ends[size_t(needed)]);
     }
@@ -233,7 +233,7 @@ class Simulator {
     if (server.span != kNone) return;
     for (size_t k = 0; k < server.lanes.size(); ++k) {
       const size_t place = (server.next + k) % server.lanes.size();
-      auto& queue = lanes_[size_t(server.lanes[place])].queue;
+      auto& queue = lanes_[server.lanes[place]].queue;
       if (queue.empty() || queue.front().from > now_) continue;
       const int64_t held = held_until(server, queue.front());
       if (held == kNever) continue;
@@ -252,7 +252,7 @@ class Simulator {
 
   // The work that is done in a ns on a server.
   double rate(const Server& server) const {
-    const Lane& lane = plan_.lanes[size_t(server.lanes.front())];
+    const Lane& lane = plan_.lanes[server.lanes.front()];
     return lane.kind == Lane::Kind::Compute && collectives_[size_t(lane.device)] > 0 ? 1 - costs_.collective_share : 1;
   }
 
@@ -263,7 +263,7 @@ class Simulator {
 
   // Counts a task that begins or ends, if it is a collective: what its GPUs compute goes on at another rate.
   void count_collective(LaneId id, int change) {
-    const Lane& lane = plan_.lanes[size_t(id)];
+    const Lane& lane = plan_.lanes[id];
     if (lane.kind != Lane::Kind::Collectives || costs_.collective_share <= 0) return;
     for (int32_t device = 0; device < int32_t(plan_.devices.size()); ++device) {
       if (plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cuda) continue;
@@ -274,36 +274,36 @@ class Simulator {
 
   void change_rate(int32_t device, int change) {
     for (Server& server : servers_) {
-      if (server.span == kNone || plan_.lanes[size_t(server.lanes.front())].device != device) continue;
+      if (server.span == kNone || plan_.lanes[server.lanes.front()].device != device) continue;
       const int64_t worked = std::max<int64_t>(0, now_ - server.since);
       server.left = std::max(0.0, server.left - double(worked) * rate(server));
       server.since += worked;
     }
     collectives_[size_t(device)] += change;
     for (Server& server : servers_) {
-      if (server.span != kNone && plan_.lanes[size_t(server.lanes.front())].device == device) foresee_end(server);
+      if (server.span != kNone && plan_.lanes[server.lanes.front()].device == device) foresee_end(server);
     }
   }
 
   void end(SpanId id) {
     TaskSpan& span = spans_[size_t(id)];
     span.ended = now_;
-    if (plan_.tasks[size_t(span.task)].clock == 0 && span.instance < iterations_) --to_run_;
+    if (plan_.tasks[span.task].clock == 0 && span.instance < iterations_) --to_run_;
     foresee(lane_costs(id).notice, Happens::Noticed, id);
   }
 
   void end_on_device(SpanId id) {
     const TaskId task = spans_[size_t(id)].task;
-    const int32_t own = lanes_[size_t(lane_of(task))].server;
+    const int32_t own = lanes_[lane_of(task)].server;
     Server& server = servers_[size_t(own)];
     if (server.span != id || server.ends != now_) return;  // foreseen at a rate that has changed since
     end(id);
-    tasks_[size_t(task)].ends.push_back(now_);
+    tasks_[task].ends.push_back(now_);
     server.span = kNone;
     server.free_from = now_;
     count_collective(lane_of(task), -1);
     look(own);
-    for (const int32_t server : tasks_[size_t(task)].awaited_by) {
+    for (const int32_t server : tasks_[task].awaited_by) {
       if (server != own) look(server);
     }
   }
@@ -312,9 +312,9 @@ class Simulator {
   const Costs& costs_;
   Dependencies dependencies_;
   Pool host_, issuing_;
-  std::vector<LaneState> lanes_;
+  Table<LaneId, LaneState> lanes_;
   std::vector<Server> servers_;
-  std::vector<TaskState> tasks_;
+  Table<TaskId, TaskState> tasks_;
   std::vector<int> collectives_;  // by device: that run on it, if it is a GPU
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<TaskSpan> spans_;

@@ -29,7 +29,7 @@ struct SimulationOptions {
 struct Simulation {
   std::vector<TaskSpan> spans;  // as a trace would hold them, by start
   SteadyState steady;           // iteration_ns: the time per iteration of clock 0
-  std::vector<double> busy;     // by lane: share of the steady state during which it ran a task
+  Table<LaneId, double> busy;   // share of the steady state during which it ran a task
 };
 
 // `plan` is live (verify). Throws std::logic_error if `costs` is not made for it.

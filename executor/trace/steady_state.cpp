@@ -19,7 +19,7 @@ struct Iteration {
 std::vector<Iteration> iterations_of(const Plan& plan, const std::vector<TaskSpan>& spans) {
   std::vector<Iteration> iterations;
   for (const TaskSpan& span : spans) {
-    if (plan.tasks[size_t(span.task)].clock == 0) iterations.push_back({span.instance, 1, span.ended});
+    if (plan.tasks[span.task].clock == 0) iterations.push_back({span.instance, 1, span.ended});
   }
   std::sort(iterations.begin(), iterations.end(),
             [](const Iteration& a, const Iteration& b) { return a.number < b.number; });
@@ -40,9 +40,9 @@ std::vector<Iteration> iterations_of(const Plan& plan, const std::vector<TaskSpa
 }  // namespace
 
 SteadyState find_steady_state(const Plan& plan, const std::vector<TaskSpan>& spans, double warm_up) {
-  std::vector<char> runs(plan.tasks.size(), 0);
+  Table<TaskId, char> runs(plan.tasks.size(), 0);
   for (const TaskSpan& span : spans) {
-    if (plan.tasks[size_t(span.task)].clock == 0) runs[size_t(span.task)] = 1;
+    if (plan.tasks[span.task].clock == 0) runs[span.task] = 1;
   }
   const int64_t tasks = std::count(runs.begin(), runs.end(), 1);
   const std::vector<Iteration> iterations = iterations_of(plan, spans);

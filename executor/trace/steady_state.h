@@ -16,7 +16,7 @@ struct SteadyState {
   double iteration_ns = 0;       // from end to end of iterations; 0: unknown
 
   bool holds(const Plan& plan, const TaskSpan& span) const {
-    return plan.tasks[size_t(span.task)].clock == 0 && span.instance >= first && span.instance <= last;
+    return plan.tasks[span.task].clock == 0 && span.instance >= first && span.instance <= last;
   }
 };
 

@@ -18,8 +18,8 @@ Contention contention_on(int32_t device, const TraceFile& trace, const SteadySta
   std::map<TaskId, std::vector<int64_t>> took;
   std::set<LaneId> lanes;
   for (const TaskSpan& span : trace.tasks) {
-    const LaneId lane = plan.tasks[size_t(span.task)].lane;
-    if (plan.lanes[size_t(lane)].kind != Lane::Kind::Compute || plan.lanes[size_t(lane)].device != device) continue;
+    const LaneId lane = plan.tasks[span.task].lane;
+    if (plan.lanes[lane].kind != Lane::Kind::Compute || plan.lanes[lane].device != device) continue;
     lanes.insert(lane);
     if (steady.holds(plan, span)) took[span.task].push_back(span.ended - span.started);
   }
@@ -27,7 +27,7 @@ Contention contention_on(int32_t device, const TraceFile& trace, const SteadySta
   for (auto& [task, durations] : took) {
     const auto middle = durations.begin() + std::ptrdiff_t(durations.size() / 2);
     std::nth_element(durations.begin(), middle, durations.end());
-    const int64_t alone = trace.alone.empty() ? -1 : trace.alone[size_t(task)];
+    const int64_t alone = trace.alone.empty() ? -1 : trace.alone[task];
     contention.measured = contention.measured && alone >= 0;
     const double share = alone < 0 ? 1 / double(lanes.size()) : double(alone) / double(std::max<int64_t>(1, *middle));
     contention.alone[task] = std::min(1.0, share);
@@ -53,7 +53,7 @@ class CostMeasurement {
         index_(trace),
         into_(plan_.tasks.size()),
         dispatch_(plan_.tasks.size()) {
-    for (const Edge& edge : plan_.edges) into_[size_t(edge.to)].push_back(&edge);
+    for (const Edge& edge : plan_.edges) into_[edge.to].push_back(&edge);
     costs_.tasks.resize(plan_.tasks.size());
     costs_.lanes.resize(plan_.lanes.size());
     for (const IssueSpan& span : trace_.issues) issue_ends_[{span.task, span.instance}] = span.ended;
@@ -73,13 +73,13 @@ class CostMeasurement {
   }
 
  private:
-  const Lane& lane_of(TaskId task) const { return plan_.lanes[size_t(plan_.tasks[size_t(task)].lane)]; }
+  const Lane& lane_of(TaskId task) const { return plan_.lanes[plan_.tasks[task].lane]; }
   bool in_time(int64_t from, int64_t to) const { return from >= steady_.begin && to <= steady_.end; }
 
   void measure_durations() {
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
+    for (const TaskId task : plan_.tasks.ids()) {
       std::vector<const TaskSpan*> chosen;
-      const bool base = plan_.tasks[size_t(task)].clock == 0;
+      const bool base = plan_.tasks[task].clock == 0;
       for (const TaskSpan* span : index_.of(task)) {
         if (base ? steady_.holds(plan_, *span) : in_time(span->started, span->ended)) chosen.push_back(span);
       }
@@ -89,14 +89,14 @@ class CostMeasurement {
       const size_t count = chosen.size(), turn = size_t(chosen.front()->instance) % count;
       std::vector<int64_t> durations(count);
       for (size_t i = 0; i < count; ++i) durations[(i + turn) % count] = chosen[i]->ended - chosen[i]->started;
-      costs_.tasks[size_t(task)].duration = std::move(durations);
+      costs_.tasks[task].duration = std::move(durations);
     }
   }
 
   void measure_issuing() {
-    std::vector<std::vector<int64_t>> samples(plan_.tasks.size());
-    for (const IssueSpan& span : trace_.issues) samples[size_t(span.task)].push_back(span.ended - span.started);
-    for (size_t task = 0; task < samples.size(); ++task) {
+    Table<TaskId, std::vector<int64_t>> samples(plan_.tasks.size());
+    for (const IssueSpan& span : trace_.issues) samples[span.task].push_back(span.ended - span.started);
+    for (const TaskId task : samples.ids()) {
       costs_.tasks[task].issuing = std::max<int64_t>(0, median(std::move(samples[task])));
     }
   }
@@ -139,7 +139,7 @@ class CostMeasurement {
       // thread that was free then.
       if (running(span.ready) >= costs_.threads.host) continue;
       const int64_t waited = common_within(all_working, span.ready, span.started);
-      dispatch_[size_t(span.task)].push_back(std::max<int64_t>(0, span.started - span.ready - waited));
+      dispatch_[span.task].push_back(std::max<int64_t>(0, span.started - span.ready - waited));
     }
   }
 
@@ -170,20 +170,20 @@ class CostMeasurement {
 
   // Lanes that one thread serves in turn count as one: those of a CPU.
   int32_t server_of(LaneId lane) const {
-    const int32_t device = plan_.lanes[size_t(lane)].device;
+    const int32_t device = plan_.lanes[lane].device;
     const bool cpu = device != kNone && plan_.devices[size_t(device)].kind == PlanDevice::Kind::Cpu;
-    return cpu ? device : int32_t(plan_.devices.size()) + lane;
+    return cpu ? device : int32_t(plan_.devices.size()) + int32_t(lane);
   }
 
   void measure_starts() {
     std::map<int32_t, int64_t> free_from;  // by server
-    std::vector<std::vector<int64_t>> after_issue(plan_.lanes.size()), after_queue(plan_.lanes.size());
+    Table<LaneId, std::vector<int64_t>> after_issue(plan_.lanes.size()), after_queue(plan_.lanes.size());
     for (const TaskSpan& span : trace_.tasks) {
       if (plan_.on_host(span.task)) continue;
-      const LaneId lane = plan_.tasks[size_t(span.task)].lane;
+      const LaneId lane = plan_.tasks[span.task].lane;
       int64_t& free = free_from.try_emplace(server_of(lane), -1).first->second;
       int64_t held = free;
-      for (const Edge* edge : into_[size_t(span.task)]) {
+      for (const Edge* edge : into_[span.task]) {
         if (edge->needs != Edge::Needs::Issued) continue;
         const TaskSpan* needed = index_.find(edge->from, needed_instance(plan_, *edge, span.instance));
         if (needed != nullptr) held = std::max(held, needed->ended);
@@ -191,12 +191,12 @@ class CostMeasurement {
       free = std::max(free, span.ended);
       if (span.issued < 0 || !in_time(span.started, span.ended)) continue;
       auto& samples = held > span.issued ? after_queue : after_issue;
-      samples[size_t(lane)].push_back(std::max<int64_t>(0, span.started - std::max(held, span.issued)));
+      samples[lane].push_back(std::max<int64_t>(0, span.started - std::max(held, span.issued)));
     }
-    for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
-      LaneCosts& costs = costs_.lanes[size_t(lane)];
-      costs.after_issue = median(after_issue[size_t(lane)]);
-      costs.after_queue = std::max<int64_t>(0, median(after_queue[size_t(lane)]));
+    for (const LaneId lane : plan_.lanes.ids()) {
+      LaneCosts& costs = costs_.lanes[lane];
+      costs.after_issue = median(after_issue[lane]);
+      costs.after_queue = std::max<int64_t>(0, median(after_queue[lane]));
       if (costs.after_issue < 0) costs.after_issue = longest_issuing(lane);
     }
   }
@@ -205,7 +205,7 @@ class CostMeasurement {
   // waited for something else after it was issued. It is the longest time that issuing takes.
   int64_t longest_issuing(LaneId lane) const {
     int64_t longest = 0;
-    for (size_t task = 0; task < plan_.tasks.size(); ++task) {
+    for (const TaskId task : plan_.tasks.ids()) {
       if (plan_.tasks[task].lane == lane) longest = std::max(longest, costs_.tasks[task].issuing);
     }
     return longest;
@@ -219,7 +219,7 @@ class CostMeasurement {
       if (span.ready < 0 || !in_time(span.ready, span.started)) continue;
       int64_t satisfied = -1;
       const Edge* last = nullptr;
-      for (const Edge* edge : into_[size_t(span.task)]) {
+      for (const Edge* edge : into_[span.task]) {
         const int64_t time = satisfied_at(*edge, needed_instance(plan_, *edge, span.instance));
         if (time <= satisfied) continue;
         satisfied = time;
@@ -229,10 +229,9 @@ class CostMeasurement {
       notice[lane_of(last->from).device].push_back(span.ready - satisfied);
       if (plan_.on_host(span.task) || span.issued < span.ready) continue;
       // Waiting for a thread is simulated.
-      dispatch_[size_t(span.task)].push_back(span.issued - span.ready -
-                                             common_within(all_issuing_, span.ready, span.issued));
+      dispatch_[span.task].push_back(span.issued - span.ready - common_within(all_issuing_, span.ready, span.issued));
     }
-    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
+    for (const LaneId lane : plan_.lanes.ids()) {
       costs_.lanes[lane].notice = std::max<int64_t>(0, median(notice[plan_.lanes[lane].device]));
     }
   }
@@ -262,13 +261,13 @@ class CostMeasurement {
   // A task that was never dispatched on its own takes what is usual: of the host's, or of device tasks.
   void measure_dispatch() {
     std::vector<int64_t> all[2];
-    for (size_t task = 0; task < dispatch_.size(); ++task) {
-      auto& alike = all[plan_.on_host(TaskId(task))];
+    for (const TaskId task : dispatch_.ids()) {
+      auto& alike = all[plan_.on_host(task)];
       alike.insert(alike.end(), dispatch_[task].begin(), dispatch_[task].end());
     }
     const int64_t usual[2] = {std::max<int64_t>(0, median(all[0])), std::max<int64_t>(0, median(all[1]))};
-    for (size_t task = 0; task < dispatch_.size(); ++task) {
-      if (dispatch_[task].empty()) dispatch_[task] = {usual[plan_.on_host(TaskId(task))]};
+    for (const TaskId task : dispatch_.ids()) {
+      if (dispatch_[task].empty()) dispatch_[task] = {usual[plan_.on_host(task)]};
       costs_.tasks[task].dispatch = std::move(dispatch_[task]);
     }
   }
@@ -277,7 +276,7 @@ class CostMeasurement {
   int64_t satisfied_at(const Edge& edge, int64_t instance) const {
     if (edge.needs == Edge::Needs::Done) {
       int64_t ended = -1;
-      const int64_t width = plan_.tasks[size_t(edge.from)].width;
+      const int64_t width = plan_.tasks[edge.from].width;
       for (int64_t i = std::max<int64_t>(0, instance - width + 1); i <= instance; ++i) {
         const TaskSpan* span = index_.find(edge.from, i);
         if (span != nullptr) ended = std::max(ended, span->ended);
@@ -298,16 +297,16 @@ class CostMeasurement {
 
   void measure_nodes() {
     costs_.launches = trace_.launches;
-    std::vector<std::vector<NodeShare>> shares = node_shares(trace_);
-    for (size_t task = 0; task < shares.size(); ++task) costs_.tasks[task].nodes = std::move(shares[task]);
+    Table<TaskId, std::vector<NodeShare>> shares = node_shares(trace_);
+    for (const TaskId task : shares.ids()) costs_.tasks[task].nodes = std::move(shares[task]);
   }
 
   const TraceFile& trace_;
   const Plan& plan_;
   const SteadyState& steady_;
   SpanIndex index_;
-  std::vector<std::vector<const Edge*>> into_;  // by task
-  std::vector<std::vector<int64_t>> dispatch_;  // by task
+  Table<TaskId, std::vector<const Edge*>> into_;
+  Table<TaskId, std::vector<int64_t>> dispatch_;
   std::map<std::pair<TaskId, int64_t>, int64_t> issue_ends_;
   Intervals all_issuing_;
   Costs costs_;

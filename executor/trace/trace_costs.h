@@ -78,8 +78,8 @@ struct LaneCosts {
 };
 
 struct Costs {
-  std::vector<TaskCosts> tasks;        // parallel to Plan::tasks
-  std::vector<LaneCosts> lanes;        // parallel to Plan::lanes
+  Table<TaskId, TaskCosts> tasks;
+  Table<LaneId, LaneCosts> lanes;
   std::vector<Contention> contention;  // parallel to Plan::devices
   std::vector<std::string> launches;   // node names, by NodeShare::launch
   TraceThreads threads{1, 1};

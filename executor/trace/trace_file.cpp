@@ -33,8 +33,8 @@ int64_t nanoseconds_or_unknown(const EventFields& args, const char* key) {
 int64_t integer_in(const EventFields& args, const char* key, int64_t most) {
   return whole_number(args.at(key), key, 0, most);
 }
-int32_t task_of(const EventFields& args) {
-  return int32_t(integer_in(args, "task", INT32_MAX));
+TaskId task_of(const EventFields& args) {
+  return TaskId(integer_in(args, "task", INT32_MAX));
 }
 int64_t instance_of(const EventFields& args) {
   return integer_in(args, "iteration", kMostTraceTicks);
@@ -110,11 +110,12 @@ class EventReader {
 template <typename Span>
 void check_tasks(const std::vector<Span>& spans, const Plan& plan) {
   for (const Span& span : spans) {
-    if (size_t(span.task) >= plan.tasks.size()) {
-      throw GraphError(fmt::format("an event names task {}, but the plan has {}", span.task, plan.tasks.size()));
+    if (!plan.tasks.contains(span.task)) {
+      throw GraphError(
+          fmt::format("an event names task {}, but the plan has {}", int32_t(span.task), plan.tasks.size()));
     }
-    const Task& task = plan.tasks[size_t(span.task)];
-    const Clock& clock = plan.clocks[size_t(task.clock)];
+    const Task& task = plan.tasks[span.task];
+    const Clock& clock = plan.clocks[task.clock];
     if (span.instance < clock.ticks) continue;
     throw GraphError(fmt::format("an event is instance {} of task '{}', but its clock '{}' makes {} ticks",
                                  span.instance, task.name, clock.name, clock.ticks));
@@ -174,9 +175,9 @@ void check_trace(const TraceFile& trace) {
   for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
   for (const NodeTime& node : trace.timed) {
     check_launch(node.launch, trace, "the list 'timed'");
-    if (size_t(node.task) < trace.plan.tasks.size()) continue;
-    throw GraphError(
-        fmt::format("the list 'timed' names task {}, but the plan has {}", node.task, trace.plan.tasks.size()));
+    if (trace.plan.tasks.contains(node.task)) continue;
+    throw GraphError(fmt::format("the list 'timed' names task {}, but the plan has {}", int32_t(node.task),
+                                 trace.plan.tasks.size()));
   }
 }
 
@@ -194,7 +195,7 @@ void sort_by_start(TraceFile& trace) {
 }
 
 SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size()) {
-  for (const TaskSpan& span : trace.tasks) by_task_[size_t(span.task)].push_back(&span);
+  for (const TaskSpan& span : trace.tasks) by_task_[span.task].push_back(&span);
   for (auto& spans : by_task_) {
     std::sort(spans.begin(), spans.end(),
               [](const TaskSpan* a, const TaskSpan* b) { return a->instance < b->instance; });
@@ -202,7 +203,7 @@ SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size())
 }
 
 const TaskSpan* SpanIndex::find(TaskId task, int64_t instance) const {
-  const auto& spans = by_task_[size_t(task)];
+  const auto& spans = by_task_[task];
   if (spans.empty()) return nullptr;
   const auto place = uint64_t(instance - spans.front()->instance);  // if none before it is missing
   if (place < spans.size() && spans[place]->instance == instance) return spans[place];

@@ -117,9 +117,9 @@ struct TraceFile {
   std::vector<NodeSpan> nodes;
   std::vector<IssueSpan> issues;
   TraceThreads threads;
-  ReadingTimes reading;         // of training's samples
-  std::vector<int64_t> alone;   // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
-  std::vector<NodeTime> timed;  // nodes of a task lie together, in its order; may be empty
+  ReadingTimes reading;          // of training's samples
+  Table<TaskId, int64_t> alone;  // ns that it takes while nothing else runs there, −1: unknown; may be empty
+  std::vector<NodeTime> timed;   // nodes of a task lie together, in its order; may be empty
   Sampling sampling;
   int64_t dropped = 0;     // spans that rings overwrote: the oldest
   int64_t unfinished = 0;  // instances without a start or an end, left out of `tasks`
@@ -132,11 +132,11 @@ void sort_by_start(TraceFile& trace);
 class SpanIndex {
  public:
   explicit SpanIndex(const TraceFile& trace);
-  const TaskSpan* find(TaskId task, int64_t instance) const;                                    // nullptr: not recorded
-  const std::vector<const TaskSpan*>& of(TaskId task) const { return by_task_[size_t(task)]; }  // by instance
+  const TaskSpan* find(TaskId task, int64_t instance) const;                            // nullptr: not recorded
+  const std::vector<const TaskSpan*>& of(TaskId task) const { return by_task_[task]; }  // by instance
 
  private:
-  std::vector<std::vector<const TaskSpan*>> by_task_;
+  Table<TaskId, std::vector<const TaskSpan*>> by_task_;
 };
 
 struct TraceWriteOptions {

@@ -48,10 +48,10 @@ inline int64_t common(const Intervals& a, const Intervals& b) {
 }
 
 // When each lane ran a task, by lane.
-inline std::vector<Intervals> busy_times(const Plan& plan, const std::vector<TaskSpan>& spans) {
-  std::vector<Intervals> busy(plan.lanes.size());
+inline Table<LaneId, Intervals> busy_times(const Plan& plan, const std::vector<TaskSpan>& spans) {
+  Table<LaneId, Intervals> busy(plan.lanes.size());
   for (const TaskSpan& span : spans) {
-    busy[size_t(plan.tasks[size_t(span.task)].lane)].push_back({span.started, span.ended});
+    busy[plan.tasks[span.task].lane].push_back({span.started, span.ended});
   }
   for (Intervals& lane : busy) lane = merged(std::move(lane));
   return busy;

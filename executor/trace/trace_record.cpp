@@ -75,8 +75,8 @@ Task task_of(const json& item) {
   Task task;
   task.name = name_of(item);
   task.kind = enumerator<Task::Kind>(kTaskKinds, item, "kind");
-  task.lane = index_of(item, "lane");
-  task.clock = index_of(item, "clock");
+  task.lane = LaneId(index_of(item, "lane"));
+  task.clock = ClockId(index_of(item, "clock"));
   task.width = int32_t(integer_of(item, "width", 1, kMostWidth));
   task.every = item.contains("every") ? int32_t(integer_of(item, "every", 1, kMostWidth)) : 1;
   task.device = index_of(item, "device");
@@ -92,10 +92,10 @@ Arena arena_of(const json& item) {
 
 Edge edge_of(const json& item) {
   Edge edge;
-  edge.from = index_of(item, "from");
-  edge.to = index_of(item, "to");
+  edge.from = TaskId(index_of(item, "from"));
+  edge.to = TaskId(index_of(item, "to"));
   edge.distance = integer_of(item, "distance", 0, kMostTraceTicks);
-  edge.relation = index_of(item, "relation");
+  edge.relation = RelationId(index_of(item, "relation"));
   edge.needs = enumerator<Edge::Needs>(kNeeds, item, "needs");
   edge.why = enumerator<Edge::Why>(kWhys, item, "why");
   edge.what = printable(item.at("what").get<std::string>());
@@ -103,8 +103,8 @@ Edge edge_of(const json& item) {
 }
 
 ClockRelation relation_of(const json& item) {
-  return {index_of(item, "fine"), index_of(item, "coarse"), integer_of(item, "group", 1, kMostTraceTicks),
-          integer_of(item, "period", 1, kMostTraceTicks)};
+  return {ClockId(index_of(item, "fine")), ClockId(index_of(item, "coarse")),
+          integer_of(item, "group", 1, kMostTraceTicks), integer_of(item, "period", 1, kMostTraceTicks)};
 }
 
 void check_index(int64_t index, size_t count, bool optional, const char* what) {
@@ -115,26 +115,26 @@ void check_index(int64_t index, size_t count, bool optional, const char* what) {
 // A relation of other clocks would be asked for ticks that it cannot have.
 void check_relation(const Plan& plan, const Edge& edge) {
   if (edge.relation == kNone) return;
-  const Task &from = plan.tasks[size_t(edge.from)], &to = plan.tasks[size_t(edge.to)];
-  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  const Task &from = plan.tasks[edge.from], &to = plan.tasks[edge.to];
+  const ClockRelation& relation = plan.relations[edge.relation];
   const bool down = relation.fine == from.clock && relation.coarse == to.clock;
   const bool up = relation.coarse == from.clock && relation.fine == to.clock;
   if (down || up) return;
   throw GraphError(fmt::format("the edge from '{}' to '{}' has relation {}, which is not one of their clocks",
-                               from.name, to.name, edge.relation));
+                               from.name, to.name, int32_t(edge.relation)));
 }
 
 void check(const Plan& plan) {
   int64_t most_ticks = 0;
   for (const Clock& clock : plan.clocks) most_ticks = std::max(most_ticks, clock.ticks);
   for (const ClockRelation& relation : plan.relations) {
-    check_index(relation.fine, plan.clocks.size(), false, "clock");
-    check_index(relation.coarse, plan.clocks.size(), false, "clock");
+    check_index(int64_t(relation.fine), plan.clocks.size(), false, "clock");
+    check_index(int64_t(relation.coarse), plan.clocks.size(), false, "clock");
     int64_t product = 0;  // the last instance that a coarse tick stands for
-    if (__builtin_mul_overflow(plan.clocks[size_t(relation.coarse)].ticks + 1, relation.period, &product)) {
-      throw GraphError(fmt::format(
-          "clock '{}' makes {} ticks, and a pattern of its relation has {}: more than can be counted",
-          plan.clocks[size_t(relation.coarse)].name, plan.clocks[size_t(relation.coarse)].ticks, relation.period));
+    if (__builtin_mul_overflow(plan.clocks[relation.coarse].ticks + 1, relation.period, &product)) {
+      throw GraphError(
+          fmt::format("clock '{}' makes {} ticks, and a pattern of its relation has {}: more than can be counted",
+                      plan.clocks[relation.coarse].name, plan.clocks[relation.coarse].ticks, relation.period));
     }
     if (relation.period > kLongestPeriod && most_ticks > kMostTicksApart) {
       throw GraphError(
@@ -145,14 +145,14 @@ void check(const Plan& plan) {
   for (const Lane& lane : plan.lanes) check_index(lane.device, plan.devices.size(), true, "device");
   for (const Arena& arena : plan.arenas) check_index(arena.device, plan.devices.size(), true, "device");
   for (const Task& task : plan.tasks) {
-    check_index(task.lane, plan.lanes.size(), false, "lane");
-    check_index(task.clock, plan.clocks.size(), false, "clock");
+    check_index(int64_t(task.lane), plan.lanes.size(), false, "lane");
+    check_index(int64_t(task.clock), plan.clocks.size(), false, "clock");
     check_index(task.device, plan.devices.size(), true, "device");
   }
   for (const Edge& edge : plan.edges) {
-    check_index(edge.from, plan.tasks.size(), false, "task");
-    check_index(edge.to, plan.tasks.size(), false, "task");
-    check_index(edge.relation, plan.relations.size(), true, "relation");
+    check_index(int64_t(edge.from), plan.tasks.size(), false, "task");
+    check_index(int64_t(edge.to), plan.tasks.size(), false, "task");
+    check_index(int64_t(edge.relation), plan.relations.size(), true, "relation");
     check_relation(plan, edge);
   }
 }
@@ -185,8 +185,8 @@ json timed_record(const std::vector<NodeTime>& timed) {
 }
 
 std::vector<NodeTime> timed_of(const json& timed) {
-  const auto launches = timed.at("launch").get<std::vector<int32_t>>(),
-             tasks = timed.at("task").get<std::vector<TaskId>>();
+  const auto launches = timed.at("launch").get<std::vector<int32_t>>();
+  const auto tasks = timed.at("task").get<std::vector<TaskId>>();
   const auto times = timed.at("ns").get<std::vector<int64_t>>();
   if (launches.size() != tasks.size() || launches.size() != times.size()) {
     throw GraphError(fmt::format("the lists of 'timed' have {}, {} and {} elements, expected as many in each",
@@ -404,7 +404,7 @@ void take_record(const json& record, TraceFile& trace) {
         seconds_of(*reading, reading->contains("scale") ? "scale" : "transform")};  // the latter: of earlier versions
   }
   if (const auto alone = record.find("alone"); alone != record.end()) {
-    trace.alone = alone->get<std::vector<int64_t>>();
+    trace.alone = Table<TaskId, int64_t>(alone->get<std::vector<int64_t>>());
     for (int64_t& time : trace.alone) time = std::clamp<int64_t>(time, -1, int64_t(kMostMicroseconds) * 1000);
   }
   if (const auto timed = record.find("timed"); timed != record.end()) trace.timed = timed_of(*timed);

@@ -10,7 +10,7 @@ namespace {
 
 bool on_gpu(const Plan& plan, TaskId task) {
   if (plan.on_host(task)) return false;
-  const int32_t device = plan.tasks[size_t(task)].device;  // kNone: a collective of all devices, which are alike
+  const int32_t device = plan.tasks[task].device;  // kNone: a collective of all devices, which are alike
   return plan.devices[device == kNone ? 0 : size_t(device)].kind == PlanDevice::Kind::Cuda;
 }
 
@@ -18,13 +18,13 @@ bool on_gpu(const Plan& plan, TaskId task) {
 // before it in its lane and what its lane waited for had ended.
 void find_starts_on_gpus(TraceFile& trace) {
   const Plan& plan = trace.plan;
-  std::vector<std::vector<const Edge*>> waits(plan.tasks.size());
+  Table<TaskId, std::vector<const Edge*>> waits(plan.tasks.size());
   for (const Edge& edge : plan.edges) {
-    if (edge.needs == Edge::Needs::Issued && edge.from != edge.to) waits[size_t(edge.to)].push_back(&edge);
+    if (edge.needs == Edge::Needs::Issued && edge.from != edge.to) waits[edge.to].push_back(&edge);
   }
-  std::vector<std::vector<TaskSpan*>> lanes(plan.lanes.size());
+  Table<LaneId, std::vector<TaskSpan*>> lanes(plan.lanes.size());
   for (TaskSpan& span : trace.tasks) {
-    if (on_gpu(plan, span.task)) lanes[size_t(plan.tasks[size_t(span.task)].lane)].push_back(&span);
+    if (on_gpu(plan, span.task)) lanes[plan.tasks[span.task].lane].push_back(&span);
   }
   const SpanIndex index(trace);
   for (std::vector<TaskSpan*>& lane : lanes) {
@@ -33,7 +33,7 @@ void find_starts_on_gpus(TraceFile& trace) {
     for (TaskSpan* span : lane) {
       span->started = std::max(span->started, before);
       before = span->ended;
-      for (const Edge* edge : waits[size_t(span->task)]) {
+      for (const Edge* edge : waits[span->task]) {
         const int64_t needed = needed_instance(plan, *edge, span->instance);
         const TaskSpan* from = needed < 0 ? nullptr : index.find(edge->from, needed);
         if (from) span->started = std::max(span->started, from->ended);
@@ -66,7 +66,7 @@ TraceFile TraceRecorder::collect() const {
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];
-    const Node& node = graph.nodes[size_t(launch.node)];
+    const Node& node = graph.nodes[launch.node];
     trace.launches.push_back(node.name);
     trace.operators.push_back(node.op->qualified_name());
   }

@@ -23,8 +23,8 @@ class TraceRecorder {
 
   void set_threads(const TraceThreads& threads) { threads_ = threads; }
   void set_reading(const ReadingTimes& reading) { reading_ = reading; }
-  void set_alone(std::vector<int64_t> alone) { alone_ = std::move(alone); }   // TraceFile::alone
-  void set_timed(std::vector<NodeTime> timed) { timed_ = std::move(timed); }  // TraceFile::timed
+  void set_alone(Table<TaskId, int64_t> alone) { alone_ = std::move(alone); }  // TraceFile::alone
+  void set_timed(std::vector<NodeTime> timed) { timed_ = std::move(timed); }   // TraceFile::timed
   void set_run(TracedRun run) { run_ = std::move(run); }
   void set_sampling(Sampling sampling) { sampling_ = std::move(sampling); }
 
@@ -70,7 +70,7 @@ class TraceRecorder {
   const size_t capacity_;
   TraceThreads threads_;
   ReadingTimes reading_;
-  std::vector<int64_t> alone_;
+  Table<TaskId, int64_t> alone_;
   std::vector<NodeTime> timed_;
   Sampling sampling_;
   TracedRun run_;

@@ -98,8 +98,8 @@ class Report {
     return groups;
   }
 
-  const std::string& lane_name(LaneId lane) const { return plan_.lanes[size_t(lane)].name; }
-  const std::string& task_name(TaskId task) const { return plan_.tasks[size_t(task)].name; }
+  const std::string& lane_name(LaneId lane) const { return plan_.lanes[lane].name; }
+  const std::string& task_name(TaskId task) const { return plan_.tasks[task].name; }
 
   bool takes_turns() const {
     std::map<int32_t, int> learners;  // by CPU device
@@ -193,7 +193,7 @@ class Report {
            percent(1 - ratio(busy, whole)),
            shares.size() == 1 ? "" : fmt::format("  busy from {} to {}", percent(*least), percent(*most)));
       reasons("idle", lanes, &LaneSummary::reasons, whole);
-      const bool compute = plan_.lanes[size_t(lanes.members[0]->lane)].kind == Lane::Kind::Compute;
+      const bool compute = plan_.lanes[lanes.members[0]->lane].kind == Lane::Kind::Compute;
       if (!compute || lanes.sum(&LaneSummary::steady_idle_ns) == 0) continue;
       reasons("idle in the steady state", lanes, &LaneSummary::steady_reasons, lanes.sum(&LaneSummary::steady_ns));
     }
@@ -290,8 +290,8 @@ class Report {
   void overlaps() {
     std::vector<Overlap> near;
     for (const Overlap& overlap : summary_.overlaps) {
-      const Lane& lane = plan_.lanes[size_t(overlap.lane)];
-      const Lane& other = plan_.lanes[size_t(overlap.other)];
+      const Lane& lane = plan_.lanes[overlap.lane];
+      const Lane& other = plan_.lanes[overlap.other];
       const bool here = lane.kind == Lane::Kind::Compute && lane.device == other.device;
       if ((here || lane.kind == Lane::Kind::Host) && other.kind == Lane::Kind::Compute) near.push_back(overlap);
     }
@@ -355,7 +355,7 @@ class Report {
     line("  {} of work, {:g} iteration{} from one turn to the next", duration(cycle.microseconds * 1000), cycle.lag,
          cycle.lag == 1 ? "" : "s");
     for (const EdgeId id : cycle.edges) {
-      const Edge& edge = plan_.edges[size_t(id)];
+      const Edge& edge = plan_.edges[id];
       line("  {} -> {}, distance {}{}", task_name(edge.from), task_name(edge.to), edge.distance,
            edge.what.empty() ? "" : " (" + edge.what + ")");
     }

@@ -45,7 +45,7 @@ class Analysis {
         idle_causes_(trace, index_, busy_),
         waited_(plan_.lanes.size(), 0) {
     lane_spans_.resize(plan_.lanes.size());
-    for (const TaskSpan& span : trace_.tasks) lane_spans_[size_t(lane_of(span))].push_back(&span);
+    for (const TaskSpan& span : trace_.tasks) lane_spans_[lane_of(span)].push_back(&span);
   }
 
   TraceSummary run() {
@@ -60,8 +60,8 @@ class Analysis {
     summary_.last_steady = steady_.last;
     summary_.iteration_ns = steady_.iteration_ns;
     summary_.awaited_ns.assign(plan_.lanes.size(), 0);
-    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
-      if (!lane_spans_[lane].empty()) summarize_lane(LaneId(lane));
+    for (const LaneId lane : plan_.lanes.ids()) {
+      if (!lane_spans_[lane].empty()) summarize_lane(lane);
     }
     summarize_tasks();
     list_slowest();
@@ -75,14 +75,14 @@ class Analysis {
   }
 
  private:
-  LaneId lane_of(const TaskSpan& span) const { return plan_.tasks[size_t(span.task)].lane; }
-  const std::string& name_of_task(TaskId task) const { return plan_.tasks[size_t(task)].name; }
+  LaneId lane_of(const TaskSpan& span) const { return plan_.tasks[span.task].lane; }
+  const std::string& name_of_task(TaskId task) const { return plan_.tasks[task].name; }
 
   void summarize_lane(LaneId lane) {
-    const auto& spans = lane_spans_[size_t(lane)];
+    const auto& spans = lane_spans_[lane];
     LaneSummary result;
     result.lane = lane;
-    result.busy_ns = length(busy_[size_t(lane)]);
+    result.busy_ns = length(busy_[lane]);
     result.idle_ns = summary_.end - summary_.begin - result.busy_ns;
 
     int64_t steady_from = -1, steady_to = -1;
@@ -132,12 +132,12 @@ class Analysis {
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
         count_causes(idle, is_steady);
-        if (plan_.lanes[size_t(lane)].kind == Lane::Kind::Compute) count_awaited(idle, is_steady);
+        if (plan_.lanes[lane].kind == Lane::Kind::Compute) count_awaited(idle, is_steady);
         for (const IdlePart& part : idle.parts) {
           add(reasons, part.why, part.ns);
           if (is_steady) add(steady_reasons, part.why, part.ns);
         }
-        if (plan_.lanes[size_t(lane)].kind != Lane::Kind::Host) gaps_.push_back({idle_from, spans[i]});
+        if (plan_.lanes[lane].kind != Lane::Kind::Host) gaps_.push_back({idle_from, spans[i]});
       }
       idle_from = std::max(idle_from, spans[i]->ended);
     }
@@ -157,8 +157,8 @@ class Analysis {
     const bool counts = is_steady || summary_.iteration_ns <= 0;
     for (const IdlePart& part : idle.parts) {
       if (part.lane == kNone) continue;
-      waited_[size_t(part.lane)] += part.ns;
-      if (counts && part.cause == IdleCause::Compute) summary_.awaited_ns[size_t(part.lane)] += part.ns;
+      waited_[part.lane] += part.ns;
+      if (counts && part.cause == IdleCause::Compute) summary_.awaited_ns[part.lane] += part.ns;
     }
   }
 
@@ -170,11 +170,11 @@ class Analysis {
   }
 
   void summarize_tasks() {
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
+    for (const TaskId task : plan_.tasks.ids()) {
       TaskSummary result;
       result.task = task;
       for (const TaskSpan* span : index_.of(task)) {
-        if (!has_work(span->instance, plan_.tasks[size_t(task)].every)) continue;
+        if (!has_work(span->instance, plan_.tasks[task].every)) continue;
         ++result.count;
         result.total_ns += span->ended - span->started;
         result.longest_ns = std::max(result.longest_ns, span->ended - span->started);
@@ -199,7 +199,7 @@ class Analysis {
   void list_gaps() {
     const size_t count = std::min(gaps_.size(), size_t(std::max(0, options_.gaps)));
     const auto rank = [&](const KnownGap& gap) {
-      return std::pair(plan_.lanes[size_t(lane_of(*gap.next))].kind == Lane::Kind::Compute, gap.length());
+      return std::pair(plan_.lanes[lane_of(*gap.next)].kind == Lane::Kind::Compute, gap.length());
     };
     std::partial_sort(gaps_.begin(), gaps_.begin() + std::ptrdiff_t(count), gaps_.end(),
                       [&](const KnownGap& a, const KnownGap& b) { return rank(a) > rank(b); });
@@ -216,7 +216,7 @@ class Analysis {
   void summarize_compute() {
     int64_t time = 0, idle = 0;
     for (const LaneSummary& lane : summary_.lanes) {
-      if (plan_.lanes[size_t(lane.lane)].kind != Lane::Kind::Compute) continue;
+      if (plan_.lanes[lane.lane].kind != Lane::Kind::Compute) continue;
       time += lane.steady_ns;
       idle += lane.steady_idle_ns;
     }
@@ -228,7 +228,7 @@ class Analysis {
     if (trace_.issues.empty()) return;
     int64_t from = std::numeric_limits<int64_t>::max(), to = -1;
     for (const IssueSpan& span : trace_.issues) {
-      const bool base = plan_.tasks[size_t(span.task)].clock == kBaseClock;
+      const bool base = plan_.tasks[span.task].clock == kBaseClock;
       if (!base || span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
       from = std::min(from, span.started);
       to = std::max(to, span.ended);
@@ -239,7 +239,7 @@ class Analysis {
     std::vector<int64_t> of_iteration(size_t(iterations), 0);
     for (const IssueSpan& span : trace_.issues) {
       if (span.started >= from && span.ended <= to) sum += span.ended - span.started;
-      const bool base = plan_.tasks[size_t(span.task)].clock == kBaseClock;
+      const bool base = plan_.tasks[span.task].clock == kBaseClock;
       if (!base || span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
       of_iteration[size_t(span.instance - summary_.first_steady)] += span.ended - span.started;
     }
@@ -252,7 +252,7 @@ class Analysis {
     for (const LaneSummary& a : summary_.lanes) {
       for (const LaneSummary& b : summary_.lanes) {
         if (a.lane == b.lane || a.busy_ns == 0) continue;
-        const int64_t both = common(busy_[size_t(a.lane)], busy_[size_t(b.lane)]);
+        const int64_t both = common(busy_[a.lane], busy_[b.lane]);
         summary_.overlaps.push_back({a.lane, b.lane, double(both) / double(a.busy_ns)});
       }
     }
@@ -261,7 +261,7 @@ class Analysis {
   // Compute lanes of a device as one; of all devices for kNone.
   Intervals compute_of(int32_t device) const {
     Intervals all;
-    for (size_t lane = 0; lane < busy_.size(); ++lane) {
+    for (const LaneId lane : busy_.ids()) {
       const Lane& known = plan_.lanes[lane];
       if (known.kind != Lane::Kind::Compute || (device != kNone && known.device != device)) continue;
       all.insert(all.end(), busy_[lane].begin(), busy_[lane].end());
@@ -273,12 +273,12 @@ class Analysis {
     std::map<int32_t, Intervals> compute;  // by device
     std::map<Lane::Kind, std::vector<Hiding>> by_kind;
     for (const LaneSummary& summary : summary_.lanes) {
-      const Lane& lane = plan_.lanes[size_t(summary.lane)];
+      const Lane& lane = plan_.lanes[summary.lane];
       if (lane.kind == Lane::Kind::Host || lane.kind == Lane::Kind::Compute) continue;
       const auto [cover, added] = compute.try_emplace(lane.device);
       if (added) cover->second = compute_of(lane.device);
-      summary_.hiding.push_back({summary.lane, lane.kind, summary.busy_ns,
-                                 common(busy_[size_t(summary.lane)], cover->second), waited_[size_t(summary.lane)]});
+      summary_.hiding.push_back({summary.lane, lane.kind, summary.busy_ns, common(busy_[summary.lane], cover->second),
+                                 waited_[summary.lane]});
       by_kind[lane.kind].push_back(summary_.hiding.back());
     }
     for (const auto& [kind, lanes] : by_kind) {
@@ -296,18 +296,18 @@ class Analysis {
   void find_critical_cycle() {
     Plan plan = plan_;
     for (const TaskSummary& task : summary_.tasks) {
-      Task& known = plan.tasks[size_t(task.task)];
+      Task& known = plan.tasks[task.task];
       known.microseconds = task.mean_ns / 1000 / known.every;
     }
     // Mean durations over the iterations that the time per iteration is averaged over: all of the steady state but its
     // first, at whose end that time begins.
-    std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
+    Table<TaskId, std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
     for (const TaskSpan& span : trace_.tasks) {
       if (!steady_.holds(plan, span) || span.instance == steady_.first) continue;
-      steady[size_t(span.task)].first += double(span.ended - span.started);
-      ++steady[size_t(span.task)].second;
+      steady[span.task].first += double(span.ended - span.started);
+      ++steady[span.task].second;
     }
-    for (size_t task = 0; task < steady.size(); ++task) {
+    for (const TaskId task : steady.ids()) {
       const auto& [ns, instances] = steady[task];
       if (instances > 0) plan.tasks[task].microseconds = ns / double(instances) / 1000;
     }
@@ -319,12 +319,12 @@ class Analysis {
   const Plan& plan_;
   const SummaryOptions& options_;
   SpanIndex index_;
-  std::vector<std::vector<const TaskSpan*>> lane_spans_;  // by lane, by start
-  std::vector<Intervals> busy_;                           // by lane
+  Table<LaneId, std::vector<const TaskSpan*>> lane_spans_;  // by start
+  Table<LaneId, Intervals> busy_;
   const IdleCauses idle_causes_;
   SteadyState steady_;
-  std::vector<KnownGap> gaps_;   // of device lanes
-  std::vector<int64_t> waited_;  // by lane: ns of gaps of compute lanes while a task of it ran
+  std::vector<KnownGap> gaps_;     // of device lanes
+  Table<LaneId, int64_t> waited_;  // ns of gaps of compute lanes while a task of it ran
   TraceSummary summary_;
 };
 

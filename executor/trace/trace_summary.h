@@ -95,10 +95,10 @@ struct TraceSummary {
   double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
   double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
-  std::vector<int64_t> awaited_ns;  // by lane: idle time of compute lanes while that lane computed what they waited for
-  std::vector<Hiding> hiding;       // lanes that are neither host nor compute; then kinds with several lanes
-  Cycle critical;                   // with mean durations of the steady state; empty if the plan has no cycle
-  Slack slack;                      // outside that cycle, with the same durations
+  Table<LaneId, int64_t> awaited_ns;  // idle time of compute lanes while that lane computed what they waited for
+  std::vector<Hiding> hiding;         // lanes that are neither host nor compute; then kinds with several lanes
+  Cycle critical;                     // with mean durations of the steady state; empty if the plan has no cycle
+  Slack slack;                        // outside that cycle, with the same durations
 };
 
 // "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".

@@ -85,9 +85,9 @@ class Tracks {
   Tracks(const Plan& plan) : plan_(plan) {}
 
   Track take(const TaskSpan& span) {
-    const LaneId lane = plan_.tasks[size_t(span.task)].lane;
-    const int32_t device = plan_.lanes[size_t(lane)].device;
-    if (!plan_.on_host(span.task)) return {process_of(device), kFirstLaneTrack + lane};
+    const LaneId lane = plan_.tasks[span.task].lane;
+    const int32_t device = plan_.lanes[lane].device;
+    if (!plan_.on_host(span.task)) return {process_of(device), kFirstLaneTrack + int32_t(lane)};
     size_t track = 0;
     while (track < host_.size() && (host_[track].lane != lane || host_[track].free_from > span.started)) ++track;
     if (track == host_.size()) host_.push_back({lane, 0});
@@ -166,12 +166,12 @@ class Writer {
   // slice is cut where the earlier one ends, for slices of a track must nest.
   void write_tasks() {
     Tracks tracks(plan_);
-    std::vector<int64_t> lane_end(plan_.lanes.size(), 0);
+    Table<LaneId, int64_t> lane_end(plan_.lanes.size(), 0);
     slices_.reserve(trace_.tasks.size());
     for (const TaskSpan& span : trace_.tasks) {
       int64_t start = span.started;
       if (!plan_.on_host(span.task)) {
-        int64_t& end = lane_end[size_t(plan_.tasks[size_t(span.task)].lane)];
+        int64_t& end = lane_end[plan_.tasks[span.task].lane];
         start = std::min(std::max(start, end), span.ended);
         end = std::max(end, span.ended);
       }
@@ -183,8 +183,8 @@ class Writer {
       if (span.ready >= 0) times += fmt::format(",\"wait_us\":{}", Microseconds{span.started - span.ready});
       event(R"({{"ph":"X","cat":"task","name":{},"pid":{},"tid":{},"ts":{},"dur":{},)"
             R"("args":{{"task":{},"iteration":{}{}}}}})",
-            task_names_[size_t(span.task)], track.process, track.thread, Microseconds{start},
-            Microseconds{span.ended - start}, span.task, span.instance, times);
+            task_names_[span.task], track.process, track.thread, Microseconds{start}, Microseconds{span.ended - start},
+            int32_t(span.task), span.instance, times);
     }
     host_lanes_ = tracks.host_lanes();
   }
@@ -193,13 +193,13 @@ class Writer {
     std::vector<std::string> names;
     for (const std::string& name : trace_.launches) names.push_back(quoted(name));
     for (const NodeSpan& span : trace_.nodes) {
-      const LaneId lane = plan_.tasks[size_t(span.task)].lane;
+      const LaneId lane = plan_.tasks[span.task].lane;
       const bool named = span.launch >= 0 && size_t(span.launch) < names.size();
       event(R"({{"ph":"X","cat":"node","name":{},"pid":{},"tid":{},"ts":{},"dur":{},)"
             R"("args":{{"task":{},"iteration":{},"launch":{}}}}})",
-            named ? names[size_t(span.launch)] : "\"node\"", Tracks::process_of(plan_.lanes[size_t(lane)].device),
-            kFirstLaneTrack + lane, Microseconds{span.started}, Microseconds{span.ended - span.started}, span.task,
-            span.instance, span.launch);
+            named ? names[size_t(span.launch)] : "\"node\"", Tracks::process_of(plan_.lanes[lane].device),
+            kFirstLaneTrack + int32_t(lane), Microseconds{span.started}, Microseconds{span.ended - span.started},
+            int32_t(span.task), span.instance, span.launch);
     }
   }
 
@@ -208,8 +208,8 @@ class Writer {
       issue_threads_ = std::max(issue_threads_, span.thread + 1);
       event(R"({{"ph":"X","cat":"issue","name":{},"pid":{},"tid":{},"ts":{},"dur":{},)"
             R"("args":{{"task":{},"iteration":{},"thread":{}}}}})",
-            task_names_[size_t(span.task)], kHostProcess, kFirstIssueTrack + span.thread, Microseconds{span.started},
-            Microseconds{span.ended - span.started}, span.task, span.instance, span.thread);
+            task_names_[span.task], kHostProcess, kFirstIssueTrack + span.thread, Microseconds{span.started},
+            Microseconds{span.ended - span.started}, int32_t(span.task), span.instance, span.thread);
     }
   }
 
@@ -230,7 +230,7 @@ class Writer {
       const int process = Tracks::process_of(int32_t(device));
       name_process(process, to_string(plan_.devices[device]), process);
     }
-    for (size_t i = 0; i < plan_.lanes.size(); ++i) {
+    for (const LaneId i : plan_.lanes.ids()) {
       const Lane& lane = plan_.lanes[i];
       if (lane.kind == Lane::Kind::Host) continue;
       const int track = kFirstLaneTrack + int(i);
@@ -238,7 +238,7 @@ class Writer {
     }
     std::map<LaneId, int> tracks;  // of each lane so far
     for (size_t i = 0; i < host_lanes_.size(); ++i) {
-      const std::string& lane = plan_.lanes[size_t(host_lanes_[i])].name;
+      const std::string& lane = plan_.lanes[host_lanes_[i]].name;
       name_thread({kHostProcess, kFirstHostTrack + int(i)}, fmt::format("{} tasks {}", lane, tracks[host_lanes_[i]]++),
                   kFirstHostTrack + int(i));
     }
@@ -250,15 +250,15 @@ class Writer {
   // An arrow from the end of (u, i − d) to the start of (v, i), for edges that carry data between lanes.
   void write_flows() {
     const SpanIndex index(trace_);
-    std::vector<std::vector<const Edge*>> into(plan_.tasks.size());
+    Table<TaskId, std::vector<const Edge*>> into(plan_.tasks.size());
     for (const Edge& edge : plan_.edges) {
-      const bool crosses = plan_.tasks[size_t(edge.from)].lane != plan_.tasks[size_t(edge.to)].lane;
-      if (crosses && edge.why == Edge::Why::Data) into[size_t(edge.to)].push_back(&edge);
+      const bool crosses = plan_.tasks[edge.from].lane != plan_.tasks[edge.to].lane;
+      if (crosses && edge.why == Edge::Why::Data) into[edge.to].push_back(&edge);
     }
     int64_t flow = 0;
     for (size_t i = 0; i < trace_.tasks.size() && flow < most_flows_; ++i) {
       const TaskSpan& to = trace_.tasks[i];
-      for (const Edge* edge : into[size_t(to.task)]) {
+      for (const Edge* edge : into[to.task]) {
         const TaskSpan* from = index.find(edge->from, needed_instance(plan_, *edge, to.instance));
         if (from != nullptr && flow < most_flows_)
           flow += write_flow(flow, slices_[size_t(from - trace_.tasks.data())], slices_[i]);
@@ -285,16 +285,16 @@ class Writer {
   // reuse edge consumer → producer names the consumers.
   void write_counters() {
     const SpanIndex index(trace_);
-    for (size_t producer = 0; producer < plan_.tasks.size(); ++producer) {
+    for (const TaskId producer : plan_.tasks.ids()) {
       const Task& task = plan_.tasks[producer];
       if (task.kind != Task::Kind::Fill && task.kind != Task::Kind::CopyIn) continue;
       std::vector<TaskId> consumers;
       for (const Edge& edge : plan_.edges) {
-        if (edge.to == TaskId(producer) && edge.why == Edge::Why::Reuse && edge.relation == kNone) {
+        if (edge.to == producer && edge.why == Edge::Why::Reuse && edge.relation == kNone) {
           consumers.push_back(edge.from);
         }
       }
-      if (!consumers.empty()) write_counter(TaskId(producer), consumers, index);
+      if (!consumers.empty()) write_counter(producer, consumers, index);
     }
   }
 
@@ -311,8 +311,8 @@ class Writer {
       if (freed >= filled->ended) changes.emplace_back(freed, -1);
     }
     std::sort(changes.begin(), changes.end());
-    const int process = Tracks::process_of(plan_.lanes[size_t(plan_.tasks[size_t(producer)].lane)].device);
-    const std::string name = quoted(plan_.tasks[size_t(producer)].name + " slots");
+    const int process = Tracks::process_of(plan_.lanes[plan_.tasks[producer].lane].device);
+    const std::string name = quoted(plan_.tasks[producer].name + " slots");
     int64_t filled = 0;
     for (size_t i = 0; i < changes.size(); ++i) {
       filled += changes[i].second;
@@ -339,8 +339,8 @@ class Writer {
   const Plan& plan_;
   GzipFile file_;
   const int64_t most_flows_;
-  std::vector<std::string> task_names_;  // quoted
-  std::vector<Slice> slices_;            // as written, by index of trace_.tasks
+  Table<TaskId, std::string> task_names_;  // quoted
+  std::vector<Slice> slices_;              // as written, by index of trace_.tasks
   std::string text_;
   bool first_ = true;
   std::vector<LaneId> host_lanes_;  // of the host's tracks

@@ -51,7 +51,7 @@ class Judgement {
   }
 
  private:
-  const Lane& lane_of(LaneId lane) const { return trace_.plan.lanes[size_t(lane)]; }
+  const Lane& lane_of(LaneId lane) const { return trace_.plan.lanes[lane]; }
   bool computes(LaneId lane) const { return lane_of(lane).kind == Lane::Kind::Compute; }
 
   // The share of the steady state in which a device computes, over all devices that do; and its compute lanes.
@@ -60,21 +60,21 @@ class Judgement {
     if (steady_) {
       window = {summary_.end, summary_.begin};
       for (const TaskSpan& span : trace_.tasks) {
-        const Task& task = trace_.plan.tasks[size_t(span.task)];
+        const Task& task = trace_.plan.tasks[span.task];
         if (task.clock != 0 || !computes(task.lane)) continue;
         if (span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
         window.from = std::min(window.from, span.started);
         window.to = std::max(window.to, span.ended);
       }
     }
-    const std::vector<Intervals> busy = busy_times(trace_.plan, trace_.tasks);
+    const Table<LaneId, Intervals> busy = busy_times(trace_.plan, trace_.tasks);
     std::map<int32_t, Intervals> of_device;
     for (const LaneSummary& lane : summary_.lanes) {
       if (!computes(lane.lane)) continue;
       if (first_lane_ == kNone) first_lane_ = lane.lane;
       ++lanes_;
       Intervals& all = of_device[lane_of(lane.lane).device];
-      all.insert(all.end(), busy[size_t(lane.lane)].begin(), busy[size_t(lane.lane)].end());
+      all.insert(all.end(), busy[lane.lane].begin(), busy[lane.lane].end());
     }
     const Intervals whole = {window};
     for (auto& [device, times] : of_device) {
@@ -139,7 +139,7 @@ class Judgement {
     const auto cause = IdleCause(top - shares_.begin());
     verdict_.figures.push_back({in_percent(busy_),
                                 fmt::format("of the time {} compute{}", where(), devices_.size() > 1 ? "" : "s"),
-                                VerdictFigure::Where::Lane, first_lane_});
+                                VerdictFigure::Where::Lane, int32_t(first_lane_)});
     if (busy_ >= kBusy || *top <= 0) {
       const std::string most = costliest();
       verdict_.sentence = fmt::format("Bound by compute on {}, busy {} of the time{}", where(), in_percent(busy_),
@@ -159,15 +159,15 @@ class Judgement {
   // The learner or the device that is waited for, if it is the same most of the time.
   std::string slowest() const {
     constexpr double kMost = 0.6;
-    const std::vector<int64_t>& awaited = summary_.awaited_ns;
+    const Table<LaneId, int64_t>& awaited = summary_.awaited_ns;
     const auto all = double(std::accumulate(awaited.begin(), awaited.end(), int64_t{0}));
     std::map<int32_t, int64_t> by_device;
-    for (LaneId lane = 0; lane < LaneId(awaited.size()); ++lane) {
+    for (const LaneId lane : awaited.ids()) {
       if (!computes(lane)) continue;
-      by_device[lane_of(lane).device] += awaited[size_t(lane)];
+      by_device[lane_of(lane).device] += awaited[lane];
     }
-    const auto lane = LaneId(std::max_element(awaited.begin(), awaited.end()) - awaited.begin());
-    if (double(awaited[size_t(lane)]) > kMost * all && lane_of(lane).learner != kNone) {
+    const auto lane = awaited.id_of(std::max_element(awaited.begin(), awaited.end()));
+    if (double(awaited[lane]) > kMost * all && lane_of(lane).learner != kNone) {
       const std::string device = to_string(trace_.plan.devices[size_t(lane_of(lane).device)]);
       return fmt::format("learner {} on {}, the slowest", lane_of(lane).learner, device);
     }
@@ -190,7 +190,7 @@ class Judgement {
     std::map<std::string, int64_t> tasks;
     int64_t all = 0;
     for (const TaskSummary& task : summary_.tasks) {
-      const Task& known = trace_.plan.tasks[size_t(task.task)];
+      const Task& known = trace_.plan.tasks[task.task];
       if (!computes(known.lane)) continue;
       tasks[known.name.substr(known.name.rfind('/') + 1)] += task.total_ns;
       all += task.total_ns;
@@ -204,7 +204,7 @@ class Judgement {
 
   void input() {
     const auto fill = std::find_if(summary_.tasks.begin(), summary_.tasks.end(), [&](const TaskSummary& task) {
-      const Task& known = trace_.plan.tasks[size_t(task.task)];
+      const Task& known = trace_.plan.tasks[task.task];
       return known.kind == Task::Kind::Fill && known.learner != kNone;
     });
     if (fill == summary_.tasks.end() || lanes_ == 0) return;
@@ -216,7 +216,7 @@ class Judgement {
           {"never",
            fmt::format("did compute wait for input, in {}{}", counted(batches, "batch", "batches"),
                        steady_ ? " of the steady state" : ""),
-           VerdictFigure::Where::Task, fill->task});
+           VerdictFigure::Where::Task, int32_t(fill->task)});
       return;
     }
     verdict_.sentence += fmt::format("; input late for {} of {}", grouped(late), counted(batches, "batch", "batches"));
@@ -226,7 +226,7 @@ class Judgement {
                     many ? fmt::format("of {} ", grouped(batches)) : "", in_percent(shares_[size_t(input_)]));
     const std::string value =
         many ? in_percent(double(late) / double(batches)) : fmt::format("{} of {}", grouped(late), grouped(batches));
-    verdict_.figures.push_back({value, text, VerdictFigure::Where::Idle, idle_lane_});
+    verdict_.figures.push_back({value, text, VerdictFigure::Where::Idle, int32_t(idle_lane_)});
   }
 
   void averaging() {
@@ -252,7 +252,7 @@ class Judgement {
                                                turns             ? "another"
                                                : device == kNone ? "a"
                                                                  : "its");
-    verdict_.figures.push_back({share, text, VerdictFigure::Where::Lane, lane});
+    verdict_.figures.push_back({share, text, VerdictFigure::Where::Lane, int32_t(lane)});
   }
 
   void pace() {

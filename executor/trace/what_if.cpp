@@ -81,7 +81,7 @@ void scale_tasks(const WhatIf& change, Scenario& scenario) {
   const bool tasks_only = change.kind == WhatIf::Kind::Source;
   if (!tasks_only && scale_nodes(costs, nodes_of(costs, in_layer), change.factor)) return;
   bool found = false;
-  for (size_t task = 0; task < scenario.plan.tasks.size(); ++task) {
+  for (const TaskId task : scenario.plan.tasks.ids()) {
     const Task& known = scenario.plan.tasks[task];
     const bool meant =
         change.kind == WhatIf::Kind::Source ? known.kind == Task::Kind::Fill : contains(known.name, change.pattern);
@@ -101,9 +101,9 @@ void set_depth(const WhatIf& change, Scenario& scenario) {
   const auto width = int32_t(std::min<int64_t>(change.count, kWidest));
   bool found = false;
   for (Edge& edge : plan.edges) {
-    Task& to = plan.tasks[size_t(edge.to)];
+    Task& to = plan.tasks[edge.to];
     if (to.kind != Task::Kind::Fill) continue;
-    const bool reuse = edge.why == Edge::Why::Reuse && plan.tasks[size_t(edge.from)].kind == Task::Kind::CopyIn;
+    const bool reuse = edge.why == Edge::Why::Reuse && plan.tasks[edge.from].kind == Task::Kind::CopyIn;
     if (reuse) edge.distance = change.count;
     if (edge.from == edge.to && edge.why == Edge::Why::Self) edge.distance = width;
     to.width = width;
@@ -127,8 +127,8 @@ std::vector<int32_t> learners_on(const Plan& plan, int32_t device) {
 void remove_learners(Scenario& scenario, const std::set<int32_t>& gone) {
   Plan& plan = scenario.plan;
   const auto removed = [&](const auto& owned) { return owned.learner != kNone && gone.contains(owned.learner); };
-  std::vector<LaneId> lane_now(plan.lanes.size(), kNone);
-  std::vector<TaskId> task_now(plan.tasks.size(), kNone);
+  Table<LaneId, LaneId> lane_now(plan.lanes.size(), kNone);
+  Table<TaskId, TaskId> task_now(plan.tasks.size(), kNone);
   Plan left = plan;
   left.lanes.clear();
   left.tasks.clear();
@@ -136,28 +136,28 @@ void remove_learners(Scenario& scenario, const std::set<int32_t>& gone) {
   Costs costs = scenario.costs;
   costs.lanes.clear();
   costs.tasks.clear();
-  for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+  for (const LaneId lane : plan.lanes.ids()) {
     if (removed(plan.lanes[lane])) continue;
     lane_now[lane] = LaneId(left.lanes.size());
     left.lanes.push_back(plan.lanes[lane]);
     costs.lanes.push_back(scenario.costs.lanes[lane]);
   }
-  for (size_t task = 0; task < plan.tasks.size(); ++task) {
+  for (const TaskId task : plan.tasks.ids()) {
     if (removed(plan.tasks[task])) continue;
     task_now[task] = TaskId(left.tasks.size());
     left.tasks.push_back(plan.tasks[task]);
-    left.tasks.back().lane = lane_now[size_t(plan.tasks[task].lane)];
+    left.tasks.back().lane = lane_now[plan.tasks[task].lane];
     costs.tasks.push_back(scenario.costs.tasks[task]);
   }
   for (Edge edge : plan.edges) {
-    edge.from = task_now[size_t(edge.from)];
-    edge.to = task_now[size_t(edge.to)];
+    edge.from = task_now[edge.from];
+    edge.to = task_now[edge.to];
     if (edge.from != kNone && edge.to != kNone) left.edges.push_back(std::move(edge));
   }
   for (Contention& contention : costs.contention) {
     std::map<TaskId, double> alone;
     for (const auto& [task, part] : contention.alone) {
-      if (task_now[size_t(task)] != kNone) alone[task_now[size_t(task)]] = part;
+      if (task_now[task] != kNone) alone[task_now[task]] = part;
     }
     contention.alone = std::move(alone);
   }
@@ -179,7 +179,7 @@ void drop_learners(const WhatIf& change, Scenario& scenario) {
     const double share = double(left - 1) / double(had - 1);  // of the others
     for (auto& [task, alone] : contention.alone) {
       const double factor = contention.scale(task, share);
-      scenario.costs.tasks[size_t(task)].duration.scale(factor);
+      scenario.costs.tasks[task].duration.scale(factor);
       alone /= factor;
     }
   }
@@ -190,11 +190,11 @@ void drop_learners(const WhatIf& change, Scenario& scenario) {
 
 void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& links) {
   bool known = false;
-  for (size_t id = 0; id < scenario.plan.tasks.size(); ++id) {
+  for (const TaskId id : scenario.plan.tasks.ids()) {
     const Task& task = scenario.plan.tasks[id];
     if (task.kind != Task::Kind::Collective) continue;
     known = known || task.reduced_bytes > 0;
-    const bool within = !scenario.plan.lanes[size_t(task.lane)].spans.empty();
+    const bool within = !scenario.plan.lanes[task.lane].spans.empty();
     const WorldSize spanned = within ? WorldSize{1, size.devices} : size;
     const double seconds = all_reduce_seconds(double(task.reduced_bytes), spanned, links);
     scenario.costs.tasks[id].duration = std::vector<int64_t>{std::llround(seconds * 1e9)};

@@ -77,7 +77,7 @@ class PlanPrediction {
       const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
       times_.add(ns);
       rest.push_back(fmt::format(" {:>12.1f} {:>9.1f} %  {} {:.1f} %", each * devices * 1e9 / ns, 100 * alone / ns,
-                                 measured_.plan.lanes[size_t(most - simulation.busy.begin())].name, 100 * *most));
+                                 measured_.plan.lanes[simulation.busy.id_of(most)].name, 100 * *most));
     }
     line("  {:<9} {:>7}  {:>17} {:>12} {:>11}  {}", "world", "devices", times_.heading(), "batches/s", "efficiency",
          "busiest lane");
@@ -142,7 +142,7 @@ class PlanPrediction {
     const double rate = batches_of(plan) * 1e9 / simulation.steady.iteration_ns;
     const std::string change = fmt::format("{:+.1f} %", 100 * (rate / against - 1));
     const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
-    const std::string& lane = plan.lanes[size_t(most - simulation.busy.begin())].name;
+    const std::string& lane = plan.lanes[simulation.busy.id_of(most)].name;
     return fmt::format(" {:>9}  {} {:.1f} %", change, lane, 100 * *most);
   }
 
@@ -153,10 +153,10 @@ class PlanPrediction {
       const std::string name = to_string(trace_.plan.devices[device]);
       if (known.measured) {
         const auto longest = std::max_element(known.alone.begin(), known.alone.end(), [&](auto& a, auto& b) {
-          return trace_.alone[size_t(a.first)] < trace_.alone[size_t(b.first)];
+          return trace_.alone[a.first] < trace_.alone[b.first];
         });
         line("  {}: alone, '{}' takes {:.0f} % of its time with all learners (measured after the run)", name,
-             trace_.plan.tasks[size_t(longest->first)].name, 100 * longest->second);
+             trace_.plan.tasks[longest->first].name, 100 * longest->second);
       } else if (!known.alone.empty()) {
         line("  {}: learners taken as sharing its throughput, so this is the most saved", name);
       } else {

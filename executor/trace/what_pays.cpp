@@ -20,11 +20,11 @@ constexpr int64_t kMostInstances = 60'000;  // of a simulation: long enough for 
 
 // Groups the tasks that ran by kind: tasks that differ in device and learner alone change together.
 std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace) {
-  std::vector<char> runs(trace.plan.tasks.size(), 0);
-  for (const TaskSpan& span : trace.tasks) runs[size_t(span.task)] = 1;
+  Table<TaskId, char> runs(trace.plan.tasks.size(), 0);
+  for (const TaskSpan& span : trace.tasks) runs[span.task] = 1;
   std::map<std::string, std::vector<TaskId>> kinds;
-  for (TaskId task = 0; task < TaskId(trace.plan.tasks.size()); ++task) {
-    if (runs[size_t(task)]) kinds[kind_of(trace.plan.tasks[size_t(task)])].push_back(task);
+  for (const TaskId task : trace.plan.tasks.ids()) {
+    if (runs[task]) kinds[kind_of(trace.plan.tasks[task])].push_back(task);
   }
   return kinds;
 }
@@ -33,10 +33,10 @@ std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace
 // kind of the task that waits for one.
 std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   std::map<std::string, std::vector<EdgeId>> kinds;
-  for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
-    const Edge& edge = plan.edges[size_t(id)];
+  for (const EdgeId id : plan.edges.ids()) {
+    const Edge& edge = plan.edges[id];
     if (edge.why != Edge::Why::Reuse || edge.distance < 1) continue;
-    const std::string to = kind_of(plan.tasks[size_t(edge.to)]);
+    const std::string to = kind_of(plan.tasks[edge.to]);
     kinds[fmt::format("{}, {} slots for {}", edge.what, edge.distance, to)].push_back(id);
   }
   return kinds;
@@ -46,9 +46,9 @@ std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
 // once as there are slots.
 void set_slots(Plan& plan, const std::vector<EdgeId>& edges, int64_t by) {
   for (const EdgeId id : edges) {
-    Edge& edge = plan.edges[size_t(id)];
+    Edge& edge = plan.edges[id];
     edge.distance += by;
-    Task& to = plan.tasks[size_t(edge.to)];
+    Task& to = plan.tasks[edge.to];
     if (to.kind != Task::Kind::Fill) continue;
     to.width = int32_t(std::min<int64_t>(edge.distance, kWidest));
     for (Edge& self : plan.edges) {
@@ -63,12 +63,12 @@ void add_layers(const TraceFile& trace, const Costs& costs, std::vector<Payoff>&
   const std::vector<LayerTime> layers = layer_times(trace);
   for (size_t i = 0; i < std::min(layers.size(), kMostLayers); ++i) {
     Payoff change{Payoff::Kind::LayerHalved, layers[i].name + " twice as fast", {}, layers[i].name, {}};
-    for (size_t task = 0; task < costs.tasks.size(); ++task) {
+    for (const TaskId task : costs.tasks.ids()) {
       const std::vector<NodeShare>& nodes = costs.tasks[task].nodes;
       const bool has = std::any_of(nodes.begin(), nodes.end(), [&](const NodeShare& node) {
         return layer_of(costs.launches[size_t(node.launch)]).layer == change.layer;
       });
-      if (has) change.tasks.push_back(TaskId(task));
+      if (has) change.tasks.push_back(task);
     }
     changes.push_back(std::move(change));
   }
@@ -83,12 +83,12 @@ std::vector<Payoff> changes_of(const TraceFile& trace, const Costs& costs) {
   add_layers(trace, costs, changes);
   const Plan& plan = trace.plan;
   for (const auto& [name, edges] : kinds_of_slots(plan)) {
-    const Edge& first = plan.edges[size_t(edges[0])];
+    const Edge& first = plan.edges[edges[0]];
     const std::string what = first.what.empty() ? "slots" : first.what;
-    const std::string of = kind_of(plan.tasks[size_t(first.to)]);
+    const std::string of = kind_of(plan.tasks[first.to]);
     std::vector<TaskId> tasks;
-    for (const EdgeId id : edges) tasks.push_back(plan.edges[size_t(id)].to);
-    const Task& to = plan.tasks[size_t(first.to)];
+    for (const EdgeId id : edges) tasks.push_back(plan.edges[id].to);
+    const Task& to = plan.tasks[first.to];
     const bool fill = to.kind == Task::Kind::Fill;
     const auto text = [&](int64_t slots) {
       if (fill && to.learner != kNone) return fmt::format("prefetch.depth: {} instead of {}", slots, first.distance);
@@ -124,7 +124,7 @@ void apply(const Payoff& change, Scenario& scenario) {
     case Payoff::Kind::Halved:
     case Payoff::Kind::Removed:
       for (const TaskId task : change.tasks) {
-        scenario.costs.tasks[size_t(task)].duration.scale(change.kind == Payoff::Kind::Halved ? 0.5 : 0);
+        scenario.costs.tasks[task].duration.scale(change.kind == Payoff::Kind::Halved ? 0.5 : 0);
       }
       break;
     case Payoff::Kind::LayerHalved: scale_layer(change, scenario.costs); break;

@@ -58,7 +58,7 @@ void apply_changes(Graph& graph, const std::vector<std::string>& changes) {
   for (const std::string& change : changes) {
     const auto [node, attribute] = override_target(graph, change, "--change");
     const bool known = std::find(kChangeable.begin(), kChangeable.end(), attribute) != kChangeable.end();
-    if (!known || graph.nodes[size_t(node)].op->qualified_name() != "arbalest.Train") {
+    if (!known || graph.nodes[node].op->qualified_name() != "arbalest.Train") {
       throw GraphError(fmt::format("--change {}: expected a number of the learning rate's schedule: train.{}", change,
                                    fmt::join(kChangeable, ", train.")));
     }

@@ -157,7 +157,7 @@ struct CheckpointLayout::Array {
 
 CheckpointLayout::CheckpointLayout(const Loop& training) {
   const Graph& graph = training.graph;
-  const auto bytes_of = [&](ValueId value) { return value == kNone ? 0 : graph.values[size_t(value)].type.bytes(); };
+  const auto bytes_of = [&](ValueId value) { return value == kNone ? 0 : graph.values[value].type.bytes(); };
   weights_ = arena_members(graph, training.arenas.weights);
   statistics_ = arena_members(graph, training.arenas.statistics);
   frozen_ = arena_members(graph, training.arenas.frozen);
@@ -167,7 +167,7 @@ CheckpointLayout::CheckpointLayout(const Loop& training) {
   frozen_bytes_ = bytes_of(training.arenas.frozen);
   for (const ArenaValues::Slot& slot : training.arenas.slots) slots_.push_back(slot.name);
   for (const ValueId value : kept_values(training)) {
-    const Value& kept = graph.values[size_t(value)];
+    const Value& kept = graph.values[value];
     const int64_t bytes = kept.type.bytes();
     kept_.push_back({kept.name, kept.type.dtype, bytes, bytes - weight_bytes_of(training, value)});
   }

@@ -23,9 +23,9 @@ int32_t threads_of(const TraceFile& trace) {
   return threads;
 }
 
-template <typename Item>
-void append(std::vector<Item>& to, std::vector<Item> items, const std::function<void(Item&)>& change) {
-  for (Item& item : items) {
+template <typename List, typename Change>
+void append(List& to, List items, const Change& change) {
+  for (auto& item : items) {
     change(item);
     to.push_back(std::move(item));
   }
@@ -34,21 +34,21 @@ void append(std::vector<Item>& to, std::vector<Item> items, const std::function<
 void add_plan(Plan& to, Plan& plan, const Offsets& at) {
   const auto moved = [&](int32_t device) { return device == kNone ? kNone : device + at.devices; };
   const std::string owner = plan.devices.front().host + "/";
-  append<PlanDevice>(to.devices, std::move(plan.devices), [](PlanDevice&) {});
-  append<Lane>(to.lanes, std::move(plan.lanes), [&](Lane& lane) {
+  append(to.devices, std::move(plan.devices), [](PlanDevice&) {});
+  append(to.lanes, std::move(plan.lanes), [&](Lane& lane) {
     if (lane.device == kNone) lane.name = owner + lane.name;
     lane.device = moved(lane.device);
   });
-  append<Task>(to.tasks, std::move(plan.tasks), [&](Task& task) {
+  append(to.tasks, std::move(plan.tasks), [&](Task& task) {
     if (task.device == kNone) task.name = owner + task.name;
     task.device = moved(task.device);
     task.lane += at.lanes;
   });
-  append<Edge>(to.edges, std::move(plan.edges), [&](Edge& edge) {
+  append(to.edges, std::move(plan.edges), [&](Edge& edge) {
     edge.from += at.tasks;
     edge.to += at.tasks;
   });
-  append<Arena>(to.arenas, std::move(plan.arenas), [&](Arena& arena) { arena.device = moved(arena.device); });
+  append(to.arenas, std::move(plan.arenas), [&](Arena& arena) { arena.device = moved(arena.device); });
 }
 
 void add_samples(Sampling& to, const Sampling& sampling, const Offsets& at, const std::string& owner) {
@@ -127,19 +127,19 @@ TraceFile joined(std::vector<TraceFile> traces) {
     all.run.clock_error = std::max(all.run.clock_error, trace.run.clock_error);
     add_samples(all.sampling, trace.sampling, at, trace.plan.devices.front().host);
     trace.alone.resize(alone ? trace.plan.tasks.size() : 0, -1);
-    append<int64_t>(all.alone, std::move(trace.alone), [](int64_t&) {});
+    append(all.alone, std::move(trace.alone), [](int64_t&) {});
     add_plan(all.plan, trace.plan, at);
-    append<std::string>(all.run.models, std::move(trace.run.models), [](std::string&) {});
-    append<std::string>(all.launches, std::move(trace.launches), [](std::string&) {});
-    append<std::string>(all.operators, std::move(trace.operators), [](std::string&) {});
-    append<TaskSpan>(all.tasks, std::move(trace.tasks), [&](TaskSpan& span) { span.task += at.tasks; });
+    append(all.run.models, std::move(trace.run.models), [](std::string&) {});
+    append(all.launches, std::move(trace.launches), [](std::string&) {});
+    append(all.operators, std::move(trace.operators), [](std::string&) {});
+    append(all.tasks, std::move(trace.tasks), [&](TaskSpan& span) { span.task += at.tasks; });
     const auto place = [&](auto& one) {
       one.task += at.tasks;
       one.launch += at.launches;
     };
-    append<NodeSpan>(all.nodes, std::move(trace.nodes), place);
-    append<NodeTime>(all.timed, std::move(trace.timed), place);
-    append<IssueSpan>(all.issues, std::move(trace.issues), [&](IssueSpan& span) {
+    append(all.nodes, std::move(trace.nodes), place);
+    append(all.timed, std::move(trace.timed), place);
+    append(all.issues, std::move(trace.issues), [&](IssueSpan& span) {
       span.task += at.tasks;
       span.thread += at.threads;
     });

@@ -128,7 +128,7 @@ std::string idle_options_note(const RunBeginning& run) {
 
 bool validates(const Plan& plan) {
   const ClockRelation* known = plan.relation(plan.handles.by_validation);
-  return known && plan.clocks[size_t(known->coarse)].ticks > 0;
+  return known && plan.clocks[known->coarse].ticks > 0;
 }
 
 // Epochs without learning are not meant. Runs of some --iterations, and those that go on from a checkpoint, have a note

@@ -35,9 +35,8 @@ Graph GraphBuilder::build() {
   ErrorList errors;
   for (const SourceNode& node : source_.nodes) add_or_note(node, scope, errors);
   const auto declare_sound = [&](const SourceValue& value) {
-    if (unsound_.count(value.name.text)) return kNone;
     ValueId id = kNone;
-    errors.attempt([&] { id = declare(value, scope); });
+    if (!unsound_.count(value.name.text)) errors.attempt([&] { id = declare(value, scope); });
     return id;
   };
   for (const SourceValue& value : source_.values) {
@@ -125,7 +124,7 @@ std::string GraphBuilder::at(const SourcePlace& place, const SourceNode* node) {
 // A new value under its full name. `node`: which makes it; nullptr: it is an input or an initialiser.
 ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role, const SourceNode* node) {
   if (const auto found = scope.values.find(name.text); found != scope.values.end()) {
-    const Position first = found->second == kNone ? Position{} : graph_.values[size_t(found->second)].where;
+    const Position first = found->second == kNone ? Position{} : graph_.values[found->second].where;
     fail(name.place, at(name.place, node) + (first.line ? fmt::format("value '{}' is defined twice, first at line {}",
                                                                       name.text, first.line)
                                                         : fmt::format("value '{}' is defined twice", name.text)));
@@ -151,7 +150,7 @@ std::string GraphBuilder::full_name(const std::string& name, const Scope& scope)
 void GraphBuilder::add_input(const SourceValue& input, Scope& scope) {
   if (!input.type) fail(input.name.place, fmt::format("input '{}' needs a type and a shape", input.name.text));
   const ValueId id = add_value(input.name, scope, Role::Input);
-  graph_.values[size_t(id)].type = bind(input);
+  graph_.values[id].type = bind(input);
   graph_.inputs.push_back(id);
 }
 
@@ -162,7 +161,7 @@ void GraphBuilder::add_initializer(const SourceValue& value, Scope& scope) {
 
 void GraphBuilder::add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer,
                             const SourceNode* node) {
-  Value& value = graph_.values[size_t(add_value(name, scope, role, node))];
+  Value& value = graph_.values[add_value(name, scope, role, node)];
   value.type = std::move(type);
   value.initializer = std::move(initializer);
 }
@@ -184,7 +183,7 @@ ValueId GraphBuilder::find(const SourceName& name, const Scope& scope, std::stri
 ValueId GraphBuilder::declare(const SourceValue& stated, const Scope& scope) {
   const ValueId id = find(stated.name, scope, "value");
   if (id == kNone || !stated.type) return id;
-  Value& value = graph_.values[size_t(id)];
+  Value& value = graph_.values[id];
   const TensorType type = bind(stated);
   if (value.producer != kNone) {
     value.declared = type;
@@ -280,12 +279,12 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
     // An initialiser that says how an operator works, such as the scales of Resize, is not trained.
     const OperandSpec* spec = op.input_spec(node.inputs.size() - 1);
     if (!spec || !spec->constant || node.inputs.back() == kNone) continue;
-    Value& value = graph_.values[size_t(node.inputs.back())];
+    Value& value = graph_.values[node.inputs.back()];
     if (value.role == Role::Parameter) value.role = Role::Constant;
   }
   for (const SourceName& output : written.outputs) {
     node.outputs.push_back(output.text.empty() ? kNone : add_value(output, scope, Role::Activation, &written));
-    if (node.outputs.back() != kNone) graph_.values[size_t(node.outputs.back())].producer = NodeId(graph_.nodes.size());
+    if (node.outputs.back() != kNone) graph_.values[node.outputs.back()].producer = graph_.nodes.end_id();
   }
   const bool labelled = !written.label.text.empty();
   const SourceName& name = called(written);

@@ -86,18 +86,18 @@ void GraphBuilder::check_models_called() const {
 void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model, Scope& scope) {
   const Graph& graph = model.graph;
   const std::string prefix = scope.prefix + called(call).text + "/";
-  std::vector<ValueId> placed(graph.values.size(), kNone);
+  Table<ValueId, ValueId> placed(graph.values.size(), kNone);
   for (size_t i = 0; i < model.operands.size(); ++i) {
     const SourceName& operand = call.inputs[i];
     if (operand.text.empty()) fail(call.op.place, fmt::format("operand {} of model '{}' is left out", i, call.op.text));
     const ValueId value = find(operand, scope, "input", &call);
-    if (model.operands[i] != kNone) placed[size_t(model.operands[i])] = value;
+    if (model.operands[i] != kNone) placed[model.operands[i]] = value;
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     const ValueId output = graph.outputs[i];
     if (call.outputs[i].text.empty()) continue;
-    if (placed[size_t(output)] == kNone && graph.values[size_t(output)].producer != kNone) {
-      placed[size_t(output)] = add_value(call.outputs[i], scope, Role::Activation, &call);
+    if (placed[output] == kNone && graph.values[output].producer != kNone) {
+      placed[output] = add_value(call.outputs[i], scope, Role::Activation, &call);
     } else {  // an operand, an initialiser, or a value that is asked for twice
       bind_result(call, i, place_value(graph, output, prefix, placed), scope);
     }
@@ -108,7 +108,7 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
     for (ValueId& input : copy.inputs) input = place_value(graph, input, prefix, placed);
     for (ValueId& output : copy.outputs) {
       output = place_value(graph, output, prefix, placed);
-      if (output != kNone) graph_.values[size_t(output)].producer = NodeId(graph_.nodes.size());
+      if (output != kNone) graph_.values[output].producer = graph_.nodes.end_id();
     }
     copy.name = free_name(node_names_, prefix, node.name);
     graph_.nodes.push_back(std::move(copy));
@@ -133,16 +133,16 @@ bool GraphBuilder::is_of_layer(const std::string& name) const {
 
 // The value of this graph that stands for one of the model's.
 ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::string& prefix,
-                                  std::vector<ValueId>& placed) {
+                                  Table<ValueId, ValueId>& placed) {
   if (id == kNone) return kNone;
-  if (placed[size_t(id)] != kNone) return placed[size_t(id)];
-  Value value = model.values[size_t(id)];
+  if (placed[id] != kNone) return placed[id];
+  Value value = model.values[id];
   const bool keeps = value.role == Role::Parameter && !own_names_.count(value.name) && !is_of_layer(value.name);
   if (!keeps || !value_names_.insert(value.name).second) {
     value.name = free_name(value_names_, prefix, value.name);
   }
   value.producer = kNone;
-  return placed[size_t(id)] = graph_.add_value(std::move(value));
+  return placed[id] = graph_.add_value(std::move(value));
 }
 
 }  // namespace arbalest

@@ -79,7 +79,7 @@ bool is_written_as_constant(const Value& value) {
 }
 
 std::string typed_name(const Graph& graph, ValueId id) {
-  const Value& value = graph.values[size_t(id)];
+  const Value& value = graph.values[id];
   return type_text(value.declared ? *value.declared : value.type) + name_text(value.name);
 }
 
@@ -99,7 +99,7 @@ std::string operands_text(const Graph& graph, const std::vector<ValueId>& operan
   for (size_t i = 0; i < operands.size(); ++i) {
     if (i) text += ", ";
     if (operands[i] != kNone)
-      text += name_text(graph.values[size_t(operands[i])].name);
+      text += name_text(graph.values[operands[i]].name);
     else if (operands.size() == 1)
       text += "\"\"";  // () would be no operand at all
   }
@@ -109,7 +109,7 @@ std::string operands_text(const Graph& graph, const std::vector<ValueId>& operan
 std::string node_text(const Graph& graph, const Node& node) {
   std::string default_name;
   for (const ValueId output : node.outputs) {
-    if (output != kNone && default_name.empty()) default_name = graph.values[size_t(output)].name;
+    if (output != kNone && default_name.empty()) default_name = graph.values[output].name;
   }
   const std::string label = node.name == default_name ? "" : fmt::format("[{}] ", name_text(node.name));
   return fmt::format("  {}{} = {}{} ({})\n", label, operands_text(graph, node.outputs), node.op->qualified_name(),
@@ -125,7 +125,7 @@ std::string node_text(const Graph& graph, const Node& node) {
 void check_writable(const Graph& graph) {
   if (!graph.carries.empty()) {
     refuse(fmt::format("value '{}' is carried from one iteration to the next",
-                       graph.values[size_t(graph.carries[0].current)].name));
+                       graph.values[graph.carries[0].current].name));
   }
   for (const Value& value : graph.values) {
     if (value.role == Role::State) refuse(fmt::format("value '{}' is a state", value.name));

@@ -259,7 +259,7 @@ CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, co
   follow_training(model.graph, part, call.training);
   spell_out_old_softmax(model.graph);
   for (const std::string& name : names) {
-    const auto is = [&](ValueId input) { return model.graph.values[size_t(input)].name == name; };
+    const auto is = [&](ValueId input) { return model.graph.values[input].name == name; };
     const auto found = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(), is);
     model.operands.push_back(found == model.graph.inputs.end() ? kNone : *found);
   }

@@ -45,10 +45,10 @@ bool is_weight(const Node& node, size_t input) {
 }
 
 ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
-  const Value from = graph.values[size_t(id)];
+  const Value from = graph.values[id];
   const ValueId copy = graph.add_value(name, from.type, from.role);
-  graph.values[size_t(copy)].initializer = from.initializer;
-  graph.values[size_t(copy)].where = from.where;
+  graph.values[copy].initializer = from.initializer;
+  graph.values[copy].where = from.where;
   return copy;
 }
 
@@ -90,17 +90,17 @@ void check_finite(const Value& weight) {
 
 void find_weights(Graph& graph, const GraphSource& source) {
   const bool only_initialisers = constants_are_no_weights(source);
-  std::vector<bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
+  Table<ValueId, bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[size_t(id)])) continue;
-      const Value& value = graph.values[size_t(id)];
-      neutral[size_t(id)] = is_norm(node) && is_neutral(source, value);
-      learned[size_t(id)] = !(only_initialisers && value.role == Role::Constant);
+      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[id])) continue;
+      const Value& value = graph.values[id];
+      neutral[id] = is_norm(node) && is_neutral(source, value);
+      learned[id] = !(only_initialisers && value.role == Role::Constant);
     }
   }
-  for (size_t v = 0; v < learned.size(); ++v) {
+  for (const ValueId v : learned.ids()) {
     Value& value = graph.values[v];
     if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
     if (learned[v] && !value.type.shape.empty()) {
@@ -136,7 +136,7 @@ std::string label_of(const Node& node, size_t input) {
 std::string name_of_own(const Graph& graph, const Node& node, size_t input) {
   constexpr std::string_view kWeight = ".weight";
   if (input >= 2 && is_weight(node, input) && node.inputs[1] != kNone) {
-    const std::string& weight = graph.values[size_t(node.inputs[1])].name;
+    const std::string& weight = graph.values[node.inputs[1]].name;
     if (weight.ends_with(kWeight)) {
       return weight.substr(0, weight.size() - kWeight.size() + 1) + label_of(node, input);
     }
@@ -152,13 +152,13 @@ size_t common_start(const std::string& a, const std::string& b) {
 // store once. Each node gets its own; the original stays with the node whose name is most like its.
 void part_shared(Graph& graph) {
   const auto shared = [&](ValueId id) {
-    return id != kNone && graph.values[size_t(id)].role == Role::Parameter && is_uniform(graph.values[size_t(id)]);
+    return id != kNone && graph.values[id].role == Role::Parameter && is_uniform(graph.values[id]);
   };
-  std::unordered_map<ValueId, size_t> owners;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  std::unordered_map<ValueId, NodeId> owners;
+  for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId id : graph.nodes[n].inputs) {
       if (!shared(id)) continue;
-      const std::string& name = graph.values[size_t(id)].name;
+      const std::string& name = graph.values[id].name;
       const auto [owner, added] = owners.emplace(id, n);
       if (common_start(graph.nodes[n].name, name) > common_start(graph.nodes[owner->second].name, name)) {
         owner->second = n;
@@ -166,7 +166,7 @@ void part_shared(Graph& graph) {
     }
   }
   std::unordered_set<ValueId> taken;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     for (size_t i = 0; i < graph.nodes[n].inputs.size(); ++i) {
       const ValueId id = graph.nodes[n].inputs[i];
       if (!shared(id) || (owners.at(id) == n && taken.insert(id).second)) continue;
@@ -191,7 +191,7 @@ void name_counted(Graph& graph) {
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNone) continue;
-      Value& value = graph.values[size_t(node.inputs[i])];
+      Value& value = graph.values[node.inputs[i]];
       if (value.role != Role::Parameter || !is_counted(value.name)) continue;
       std::string name = name_of_own(graph, node, i);
       while (!taken.insert(name).second) name += '_';
@@ -201,14 +201,14 @@ void name_counted(Graph& graph) {
 }
 
 void copy_identities(Graph& graph) {
-  std::vector<bool> gone(graph.nodes.size(), false);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<NodeId, bool> gone(graph.nodes.size(), false);
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     if (node.op->qualified_name() != "Identity" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
     if (node.outputs.size() != 1) continue;  // verify() refuses it
-    const Value& from = graph.values[size_t(node.inputs[0])];
+    const Value& from = graph.values[node.inputs[0]];
     if (!is_stored(from)) continue;
-    Value& copy = graph.values[size_t(node.outputs[0])];
+    Value& copy = graph.values[node.outputs[0]];
     copy.type = from.type;
     copy.role = from.role;
     copy.initializer = from.initializer;
@@ -224,15 +224,15 @@ void copy_identities(Graph& graph) {
 void read_uncast(Graph& graph) {
   const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
   std::unordered_map<ValueId, ValueId> same;
-  std::vector<bool> gone(graph.nodes.size(), false);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<NodeId, bool> gone(graph.nodes.size(), false);
+  for (const NodeId n : graph.nodes.ids()) {
     Node& node = graph.nodes[n];
     for (ValueId& input : node.inputs) {
       if (const auto found = same.find(input); found != same.end()) input = found->second;
     }
     if (node.op->qualified_name() != "Cast" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
     if (node.outputs.size() != 1 || asked.count(node.outputs[0])) continue;
-    const Value& from = graph.values[size_t(node.inputs[0])];
+    const Value& from = graph.values[node.inputs[0]];
     const NamedAttribute* to = node.attributes.find_named("to");
     if (!is_stored(from) || !to || to->value != Attribute(onnx_number(from.type.dtype))) continue;
     same.emplace(node.outputs[0], node.inputs[0]);
@@ -245,7 +245,7 @@ void read_uncast(Graph& graph) {
 // state that is learned is one for all samples.
 void leave_out_zero_states(Graph& graph) {
   const auto is_zeros = [&](ValueId id, size_t samples) {
-    const Value& value = graph.values[size_t(id)];
+    const Value& value = graph.values[id];
     if (!is_stored(value) || value.type.dtype != DataType::Float32 || value.type.shape.size() != 3) return false;
     if (value.type.shape[samples] == 1 && !is_made_up(value.name)) return false;
     const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
@@ -275,10 +275,10 @@ void keep_constants(Graph& graph) {
     const ValueId id = open.back();
     open.pop_back();
     if (!seen.insert(id).second) continue;
-    Value& value = graph.values[size_t(id)];
+    Value& value = graph.values[id];
     if (value.role == Role::Parameter) value.role = Role::Constant;
-    if (value.producer == kNone || graph.nodes[size_t(value.producer)].op->content) continue;
-    for (const ValueId input : graph.nodes[size_t(value.producer)].inputs) {
+    if (value.producer == kNone || graph.nodes[value.producer].op->content) continue;
+    for (const ValueId input : graph.nodes[value.producer].inputs) {
       if (input != kNone) open.push_back(input);
     }
   }
@@ -289,7 +289,7 @@ void keep_first_output(const Graph& graph, Node& node, const std::unordered_set<
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (!read.count(node.outputs[i])) continue;
     fail(node, fmt::format("its output '{}' is read; expected readers of its first output alone",
-                           graph.values[size_t(node.outputs[i])].name));
+                           graph.values[node.outputs[i]].name));
   }
   node.outputs.resize(1);
 }
@@ -312,8 +312,8 @@ ValueId append(Graph& graph, const Node& at, const char* op, std::string_view la
                Attributes attributes = {}) {
   const NodeId id =
       graph.add_node(graph.op(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1, std::move(attributes));
-  graph.nodes[size_t(id)].where = at.where;
-  return graph.nodes[size_t(id)].outputs[0];
+  graph.nodes[id].where = at.where;
+  return graph.nodes[id].outputs[0];
 }
 
 }  // namespace
@@ -343,7 +343,7 @@ void own_parameters(Graph& graph, const GraphSource& source) {
 void follow_training(Graph& graph, const GraphSource& source, bool training) {
   const std::unordered_set<ValueId> read = values_read(graph);
   std::unordered_set<ValueId> statistics;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     Node& node = graph.nodes[n];
     const std::string name = node.op->qualified_name();
     if (name == "Dropout") {
@@ -351,7 +351,7 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
       node.attributes.set("training_mode", int64_t{training}, node.where);
     } else if (name == "BatchNormalization" && node.inputs.size() > kVarianceInput) {
       const auto stored = [&](size_t i) {
-        return node.inputs[i] != kNone && graph.values[size_t(node.inputs[i])].role == Role::Parameter;
+        return node.inputs[i] != kNone && graph.values[node.inputs[i]].role == Role::Parameter;
       };
       if (!stored(kMeanInput) || !stored(kVarianceInput)) continue;
       node.attributes.set("training_mode", int64_t{training}, node.where);
@@ -361,7 +361,7 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
       for (const size_t i : {kMeanInput, kVarianceInput}) {
         const ValueId shared = graph.nodes[n].inputs[i];
         if (statistics.insert(shared).second) continue;
-        graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[size_t(shared)].name);
+        graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[shared].name);
       }
     }
   }
@@ -369,7 +369,7 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
 
 void spell_out_old_softmax(Graph& graph) {
   if (!is_before(graph, 13)) return;
-  const std::vector<Node> nodes = std::move(graph.nodes);
+  const Table<NodeId, Node> nodes = std::move(graph.nodes);
   graph.nodes.clear();
   for (const Node& node : nodes) {
     const std::string op = node.op->qualified_name();
@@ -386,14 +386,15 @@ void spell_out_old_softmax(Graph& graph) {
     const ValueId rows = append(graph, node, "Flatten", "rows", {x}, flat);
     const ValueId y = append(graph, node, op.c_str(), "of_rows", {rows}, {{"axis", int64_t{-1}}});
     const ValueId shape = append(graph, node, "Shape", "shape", {x});
-    Node& reshape = graph.nodes.emplace_back(node);
+    graph.nodes.push_back(node);
+    Node& reshape = graph.nodes.back();
     reshape.op = &graph.op("Reshape");
     reshape.inputs = {y, shape};
     reshape.attributes = {};
   }
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
+      if (output != kNone) graph.values[output].producer = n;
     }
   }
 }

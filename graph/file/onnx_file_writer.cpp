@@ -188,9 +188,9 @@ void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptio
   }
   onnx::GraphProto& proto = *model.mutable_graph();
   proto.set_name(graph.name);
-  const auto name = [&](ValueId id) { return id == kNone ? std::string() : graph.values[size_t(id)].name; };
-  for (const ValueId input : graph.inputs) fill(*proto.add_input(), graph.values[size_t(input)]);
-  for (const ValueId output : graph.outputs) fill(*proto.add_output(), graph.values[size_t(output)]);
+  const auto name = [&](ValueId id) { return id == kNone ? std::string() : graph.values[id].name; };
+  for (const ValueId input : graph.inputs) fill(*proto.add_input(), graph.values[input]);
+  for (const ValueId output : graph.outputs) fill(*proto.add_output(), graph.values[output]);
   std::optional<ExternalWriter> external;
   if (needs_external_data(graph, options.external_data)) external.emplace(external_data_path(path));
   for (const Value& value : graph.values) {

@@ -36,7 +36,7 @@ std::string snake_case_of(std::string_view name) {
 
 std::string first_output(const Graph& graph, const Node& node) {
   const auto first = std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId id) { return id != kNone; });
-  return first == node.outputs.end() ? node.name : graph.values[size_t(*first)].name;
+  return first == node.outputs.end() ? node.name : graph.values[*first].name;
 }
 
 std::string_view trim(std::string_view text) {
@@ -62,7 +62,7 @@ class Override {
   OverrideTarget target(const Graph& graph) const { return {find_node(graph), std::string(attribute_)}; }
 
   std::string apply(Graph& graph) const {
-    Node& node = graph.nodes[size_t(find_node(graph))];
+    Node& node = graph.nodes[find_node(graph)];
     const AttributeSpec* spec = node.op->attribute_spec(attribute_);
     if (!spec) {
       std::vector<std::string> known;
@@ -89,11 +89,11 @@ class Override {
   NodeId find_node(const Graph& graph) const {
     std::vector<NodeId> matches;
     std::vector<std::string> known;
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : graph.nodes.ids()) {
       const Node& node = graph.nodes[n];
       const std::string output = first_output(graph, node), op = snake_case_of(node.op->name);
-      if (output == target_ || node.name == target_) return NodeId(n);
-      if (op == target_) matches.push_back(NodeId(n));
+      if (output == target_ || node.name == target_) return n;
+      if (op == target_) matches.push_back(n);
       known.push_back(output);
       if (std::find(known.begin(), known.end(), op) == known.end()) known.push_back(op);
     }
@@ -103,7 +103,7 @@ class Override {
                        did_you_mean(target_, known)));
     }
     std::vector<std::string> candidates;
-    for (const NodeId id : matches) candidates.push_back(first_output(graph, graph.nodes[size_t(id)]));
+    for (const NodeId id : matches) candidates.push_back(first_output(graph, graph.nodes[id]));
     constexpr size_t kMost = 20;
     const bool cut = candidates.size() > kMost;
     if (cut) candidates.resize(kMost);
@@ -179,7 +179,7 @@ void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& as
     const auto [first, added] = names.emplace(std::pair(target.node, target.attribute), each.name);
     if (added) continue;
     throw GraphError(fmt::format("{} and {} both change the attribute '{}' of node '{}'; expected one of them",
-                                 first->second, each.name, target.attribute, graph.nodes[size_t(target.node)].name));
+                                 first->second, each.name, target.attribute, graph.nodes[target.node].name));
   }
 }
 
@@ -187,13 +187,13 @@ bool is_override(const NamedAttribute& attribute) {
   return attribute.where.file.starts_with(kOption);
 }
 
-std::vector<std::string> override_names(const Graph& graph) {
+Table<NodeId, std::string> override_names(const Graph& graph) {
   std::map<std::string, int> count;  // of nodes that a name may mean
   for (const Node& node : graph.nodes) {
     ++count[snake_case_of(node.op->name)];
     ++count[first_output(graph, node)];
   }
-  std::vector<std::string> names;
+  Table<NodeId, std::string> names;
   for (const Node& node : graph.nodes) {
     const std::string op = snake_case_of(node.op->name), output = first_output(graph, node);
     names.push_back(count[op] == (op == output ? 2 : 1) ? op : output);

@@ -37,6 +37,6 @@ void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& as
 bool is_override(const NamedAttribute& attribute);
 
 // The X that names each node: its operator if that is unambiguous.
-std::vector<std::string> override_names(const Graph& graph);
+Table<NodeId, std::string> override_names(const Graph& graph);
 
 }  // namespace arbalest

@@ -51,12 +51,12 @@ bool is_known(const Graph& graph, const Node& node) {
   for (const ValueId input : node.inputs) {
     if (input == kNone) continue;
     any = true;
-    if (graph.values[size_t(input)].type.layout != Layout::RowMajor || !content_of(graph, input)) return false;
+    if (graph.values[input].type.layout != Layout::RowMajor || !content_of(graph, input)) return false;
   }
   int64_t bytes = 0;
   for (const ValueId output : node.outputs) {
     if (output == kNone) continue;
-    const TensorType& type = graph.values[size_t(output)].type;
+    const TensorType& type = graph.values[output].type;
     if (type.layout != Layout::RowMajor || type.bytes() > kMostContentBytes) return false;
     bytes += type.bytes();
   }
@@ -64,11 +64,11 @@ bool is_known(const Graph& graph, const Node& node) {
 }
 
 // How many read each value: nodes, and the graph's outputs.
-std::vector<int> readers_of(const Graph& graph) {
-  std::vector<int> readers(graph.values.size(), 0);
+Table<ValueId, int> readers_of(const Graph& graph) {
+  Table<ValueId, int> readers(graph.values.size(), 0);
   const auto count = [&](const std::vector<ValueId>& values) {
     for (const ValueId value : values) {
-      if (value != kNone) ++readers[size_t(value)];
+      if (value != kNone) ++readers[value];
     }
   };
   for (const Node& node : graph.nodes) count(node.inputs);
@@ -79,19 +79,19 @@ std::vector<int> readers_of(const Graph& graph) {
 }  // namespace
 
 std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {
-  const Value& value = graph.values[size_t(id)];
+  const Value& value = graph.values[id];
   if (value.role == Role::Activation) return value.content;
   const bool constant = value.role == Role::Constant && value.initializer.kind == Initializer::Kind::Data;
   return constant ? value.initializer.data : nullptr;
 }
 
 double infer_content(Graph& graph, NodeId id) {
-  const Node& node = graph.nodes[size_t(id)];
+  const Node& node = graph.nodes[id];
   for (const ValueId output : node.outputs) {
-    if (output != kNone) graph.values[size_t(output)].content = nullptr;
+    if (output != kNone) graph.values[output].content = nullptr;
   }
   if (node.op->content && node.outputs[0] != kNone) {
-    Value& output = graph.values[size_t(node.outputs[0])];
+    Value& output = graph.values[node.outputs[0]];
     Bytes content = node.op->content(InferContext(graph, id));
     if (int64_t(content.size()) != output.type.bytes()) return 0;  // CastLike of what is not known
     output.content = std::make_shared<Bytes>(std::move(content));
@@ -107,13 +107,13 @@ double infer_content(Graph& graph, NodeId id) {
     throw GraphError(node.where, error.what());  // it names the node
   }
   for (size_t i = 0; i < results.size(); ++i) {
-    if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
+    if (node.outputs[i] != kNone) graph.values[node.outputs[i]].content = results[i];
   }
   return cost_of(graph, host.node()).flops + operand_bytes(graph, host.node());
 }
 
 Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKind kind) {
-  const Value& value = graph.values[size_t(node.inputs[i])];
+  const Value& value = graph.values[node.inputs[i]];
   const std::string what = fmt::format("input '{}' ('{}')", node.op->input_spec(i)->name, value.name);
   const auto content = content_of(graph, node.inputs[i]);
   if (!content) {
@@ -128,7 +128,9 @@ Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKi
   if (!fits || (whole && is_floating(value.type.dtype))) {
     const char* const one = whole ? "one integer" : "one number";
     fail(node, fmt::format("{} is {}, expected {}", what, to_string(value.type),
-                           !list ? one : whole ? "a list of integers" : "a list of numbers"));
+                           !list   ? one
+                           : whole ? "a list of integers"
+                                   : "a list of numbers"));
   }
   if (whole) {
     std::vector<int64_t> numbers = integers(value.type.dtype, *content);
@@ -169,12 +171,12 @@ size_t chosen_operand(const Graph& graph, const Node& node) {
 }
 
 void leave_out_unchosen(Graph& graph) {
-  std::vector<int> readers = readers_of(graph);
-  std::vector<bool> erased(graph.nodes.size(), false);
+  Table<ValueId, int> readers = readers_of(graph);
+  Table<NodeId, bool> erased(graph.nodes.size(), false);
   std::vector<ValueId> left_out;
   const auto drop = [&](ValueId& input) {
     if (input == kNone) return;
-    if (--readers[size_t(input)] == 0) left_out.push_back(input);
+    if (--readers[input] == 0) left_out.push_back(input);
     input = kNone;
   };
   for (Node& node : graph.nodes) {
@@ -184,15 +186,15 @@ void leave_out_unchosen(Graph& graph) {
       drop(node.inputs[chosen == kChoiceThen ? kChoiceElse : kChoiceThen]);
   }
   while (!left_out.empty()) {
-    Value& value = graph.values[size_t(left_out.back())];
+    Value& value = graph.values[left_out.back()];
     left_out.pop_back();
     if (value.role == Role::Parameter) value.role = Role::Constant;  // nothing trains it
     if (value.producer == kNone) continue;
-    Node& node = graph.nodes[size_t(value.producer)];
+    Node& node = graph.nodes[value.producer];
     const bool read = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                  [&](ValueId output) { return output != kNone && readers[size_t(output)] > 0; });
-    if (read || node.op->side_effect || erased[size_t(value.producer)]) continue;
-    erased[size_t(value.producer)] = true;
+                                  [&](ValueId output) { return output != kNone && readers[output] > 0; });
+    if (read || node.op->side_effect || erased[value.producer]) continue;
+    erased[value.producer] = true;
     std::for_each(node.inputs.begin(), node.inputs.end(), drop);
   }
   erase_nodes(graph, erased);

@@ -27,9 +27,7 @@ class AlignedMemory {
 
 HostNode::HostNode(const Graph& graph, const Node& node) : graph_(graph), node_(node) {
   take_operands(graph, node_);
-  const auto type_of = [&](ValueId v) {
-    return v == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(v)].type;
-  };
+  const auto type_of = [&](ValueId v) { return v == kNone ? TensorType{DataType::Token, {}} : graph.values[v].type; };
   KernelRequest request{.node = node_, .inputs = {}, .outputs = {}};
   for (const ValueId input : node_.inputs) request.inputs.push_back(type_of(input));
   for (const ValueId output : node_.outputs) outputs_.push_back(type_of(output));
@@ -48,7 +46,7 @@ std::vector<std::shared_ptr<HostNode::Bytes>> HostNode::run(
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
   for (const ValueId input : node_.inputs) {
-    void* first = input == kNone ? nullptr : memory.allocate(graph_.values[size_t(input)].type.bytes());
+    void* first = input == kNone ? nullptr : memory.allocate(graph_.values[input].type.bytes());
     const auto bytes = input == kNone ? nullptr : content(input);
     if (bytes && !bytes->empty()) std::memcpy(first, bytes->data(), bytes->size());
     inputs.push_back(first);

@@ -38,12 +38,12 @@ std::vector<const Node*> own_nodes(const Graph& graph) {
 }
 
 const Value& value(const Graph& graph, ValueId id) {
-  return graph.values[size_t(id)];
+  return graph.values[id];
 }
 
 const Node* maker(const Graph& graph, ValueId id) {
   const NodeId producer = value(graph, id).producer;
-  return producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
+  return producer == kNone ? nullptr : &graph.nodes[producer];
 }
 
 // The value of an integer operand, or of the attribute of its name.
@@ -88,25 +88,25 @@ Notes empty_comparisons(const Graph& graph) {
   return notes;
 }
 
-// By value: whether a node reads it, or the graph hands it out.
-std::vector<bool> read_values(const Graph& graph) {
-  std::vector<bool> read(graph.values.size(), false);
-  for (const ValueId output : graph.outputs) read[size_t(output)] = true;
-  for (const Carry& carry : graph.carries) read[size_t(carry.next)] = true;
+// Whether a node reads each value, or the graph hands it out.
+Table<ValueId, bool> read_values(const Graph& graph) {
+  Table<ValueId, bool> read(graph.values.size(), false);
+  for (const ValueId output : graph.outputs) read[output] = true;
+  for (const Carry& carry : graph.carries) read[carry.next] = true;
   for (const Node& node : graph.nodes) {
     for (const ValueId input : node.inputs) {
-      if (input != kNone) read[size_t(input)] = true;
+      if (input != kNone) read[input] = true;
     }
   }
   return read;
 }
 
 Notes unread_nodes(const Graph& graph) {
-  const std::vector<bool> read = read_values(graph);
+  const Table<ValueId, bool> read = read_values(graph);
   Notes notes;
   for (const Node* node : own_nodes(graph)) {
     const bool used = std::any_of(node->outputs.begin(), node->outputs.end(),
-                                  [&](ValueId output) { return output != kNone && read[size_t(output)]; });
+                                  [&](ValueId output) { return output != kNone && read[output]; });
     if (used || node->op->side_effect || node->op->qualified_name() == "arbalest.Prefetch") continue;
     notes.push_back(note(*node, node->op->metric
                                     ? "nothing reads it, so that it is not measured; Validate lists metrics"
@@ -116,12 +116,12 @@ Notes unread_nodes(const Graph& graph) {
 }
 
 Notes unread_fields(const Graph& graph) {
-  const std::vector<bool> read = read_values(graph);
+  const Table<ValueId, bool> read = read_values(graph);
   Notes notes;
   for (const Node& node : graph.nodes) {
     if (node.op->qualified_name() != "arbalest.Prefetch") continue;
     for (const ValueId output : node.outputs) {
-      if (output == kNone || read[size_t(output)]) continue;
+      if (output == kNone || read[output]) continue;
       notes.push_back(note(node, fmt::format("nothing reads '{}', so that no loss and no metric depends on it",
                                              value(graph, output).name)));
     }
@@ -264,13 +264,13 @@ bool normalises(const Graph& graph, const Node& node, bool normalised) {
 
 Notes normalised_twice(const Graph& graph) {
   Notes notes;
-  std::vector<const Node*> source(graph.values.size(), nullptr);  // by value: the Augment whose images it holds
+  Table<ValueId, const Node*> source(graph.values.size(), nullptr);  // by value: the Augment whose images it holds
   for (const Node& node : graph.nodes) {
     if (node.op->qualified_name() == "arbalest.Augment") {
-      source[size_t(node.outputs[0])] = &node;
+      source[node.outputs[0]] = &node;
       continue;
     }
-    const Node* augment = node.inputs.empty() || node.inputs[0] == kNone ? nullptr : source[size_t(node.inputs[0])];
+    const Node* augment = node.inputs.empty() || node.inputs[0] == kNone ? nullptr : source[node.inputs[0]];
     if (!augment || node.outputs.size() != 1) continue;
     const bool normalised = !floats_attribute(*augment, "mean").empty() || !floats_attribute(*augment, "std").empty();
     if (normalises(graph, node, normalised)) {
@@ -278,7 +278,7 @@ Notes normalised_twice(const Graph& graph) {
                                              "(image / 255 − mean) / std of them",
                                              augment->name)));
     } else if (passes_on(node)) {
-      source[size_t(node.outputs[0])] = augment;
+      source[node.outputs[0]] = augment;
     }
   }
   return notes;

@@ -30,7 +30,7 @@ uint64_t scrambled(uint64_t x) {
 
 // Whether the content is used as it is. Weights are drawn instead: a weight of 0 now need not stay 0.
 bool is_given(const Graph& graph, ValueId value) {
-  return graph.values[size_t(value)].role != Role::Parameter && content_of(graph, value);
+  return graph.values[value].role != Role::Parameter && content_of(graph, value);
 }
 
 // Random numbers for one operand: of a batch, or of weights, which are positive, as variances have to be.
@@ -126,11 +126,10 @@ class Candidates {
 // One node's runs.
 class Runs {
  public:
-  Runs(const Graph& graph, const HostNode& host, const std::vector<SampleOrder>& values, int64_t samples)
+  Runs(const Graph& graph, const HostNode& host, const Table<ValueId, SampleOrder>& values, int64_t samples)
       : graph_(graph), host_(host), values_(values), samples_(samples) {
     for (const ValueId output : host.node().outputs) {
-      candidates_.emplace_back(output == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(output)].type,
-                               samples);
+      candidates_.emplace_back(output == kNone ? TensorType{DataType::Token, {}} : graph.values[output].type, samples);
     }
   }
 
@@ -157,7 +156,7 @@ class Runs {
   bool decided() const {
     return std::all_of(candidates_.begin(), candidates_.end(), [](const Candidates& each) { return each.decided(); });
   }
-  const Value& value(ValueId id) const { return graph_.values[size_t(id)]; }
+  const Value& value(ValueId id) const { return graph_.values[id]; }
   Draw numbers(ValueId input, int attempt) const {
     const bool weights =
         value(input).role == Role::Parameter || value(input).role == Role::State || value(input).role == Role::Frozen;
@@ -175,7 +174,7 @@ class Runs {
 
   void change(int attempt, int64_t sample) {
     for (auto& [input, bytes] : contents_) {
-      const SampleOrder& order = values_[size_t(input)];
+      const SampleOrder& order = values_[input];
       if (order.kind != Kind::Apart) continue;
       auto changed = std::make_shared<Bytes>(*bytes);
       const TensorType& type = value(input).type;
@@ -197,7 +196,7 @@ class Runs {
 
   const Graph& graph_;
   const HostNode& host_;
-  const std::vector<SampleOrder>& values_;
+  const Table<ValueId, SampleOrder>& values_;
   const int64_t samples_;
   std::unordered_map<ValueId, std::shared_ptr<Bytes>> contents_;  // of operands whose numbers are drawn
   std::vector<Candidates> candidates_;                            // one an output
@@ -208,7 +207,7 @@ bool is_large(const Graph& graph, const Node& node) {
   constexpr int64_t kMost = int64_t{64} << 20;
   int64_t bytes = 0;
   for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
-    for (const ValueId value : *values) bytes += value == kNone ? 0 : graph.values[size_t(value)].type.bytes();
+    for (const ValueId value : *values) bytes += value == kNone ? 0 : graph.values[value].type.bytes();
   }
   return bytes > kMost;
 }
@@ -221,19 +220,18 @@ SampleOrder by_rows(const TensorType& type, int64_t samples, NodeId node) {
 
 }  // namespace
 
-std::vector<SampleOrder> SampleProbe::outputs(NodeId id, const std::vector<SampleOrder>& values) {
-  const Node& node = graph_.nodes[size_t(id)];
+std::vector<SampleOrder> SampleProbe::outputs(NodeId id, const Table<ValueId, SampleOrder>& values) {
+  const Node& node = graph_.nodes[id];
   std::vector<SampleOrder> orders(node.outputs.size());
   bool apart = false;
   for (const ValueId input : node.inputs) {
     if (input == kNone) continue;
-    const SampleOrder& order = values[size_t(input)];
+    const SampleOrder& order = values[input];
     if (order.kind == Kind::Mixed) return std::vector<SampleOrder>(node.outputs.size(), order);
     apart = apart || order.kind == Kind::Apart;
   }
-  const bool known = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
-    return output == kNone || graph_.values[size_t(output)].content;
-  });
+  const bool known = std::all_of(node.outputs.begin(), node.outputs.end(),
+                                 [&](ValueId output) { return output == kNone || graph_.values[output].content; });
   if (!apart || known) return orders;
   const auto [entry, fresh] = known_.try_emplace(key(node, values));
   if (fresh) {
@@ -244,7 +242,7 @@ std::vector<SampleOrder> SampleProbe::outputs(NodeId id, const std::vector<Sampl
     }
     for (size_t i = 0; i < orders.size() && entry->second.size() < orders.size(); ++i) {
       const ValueId output = node.outputs[i];
-      if (output != kNone) orders[i] = by_rows(graph_.values[size_t(output)].type, samples_, id);
+      if (output != kNone) orders[i] = by_rows(graph_.values[output].type, samples_, id);
     }
     if (entry->second.size() < orders.size()) entry->second = orders;
   }
@@ -256,7 +254,7 @@ std::vector<SampleOrder> SampleProbe::outputs(NodeId id, const std::vector<Sampl
 }
 
 // All that a run depends on; numbers of weights are drawn.
-std::string SampleProbe::key(const Node& node, const std::vector<SampleOrder>& values) const {
+std::string SampleProbe::key(const Node& node, const Table<ValueId, SampleOrder>& values) const {
   std::string text = node.op->qualified_name();
   for (const NamedAttribute& attribute : node.attributes)
     text += fmt::format(" {}={}", attribute.name, to_string(attribute.value));
@@ -265,8 +263,8 @@ std::string SampleProbe::key(const Node& node, const std::vector<SampleOrder>& v
       text += " ,";
       continue;
     }
-    const Value& value = graph_.values[size_t(input)];
-    text += fmt::format(" {} {} {}", to_string(value.type), int(value.role), values[size_t(input)].stride);
+    const Value& value = graph_.values[input];
+    text += fmt::format(" {} {} {}", to_string(value.type), int(value.role), values[input].stride);
     if (!is_given(graph_, input)) continue;
     const auto content = content_of(graph_, input);
     text += fmt::format(" {:x}", hash_name({reinterpret_cast<const char*>(content->data()), content->size()}));

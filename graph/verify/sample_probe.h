@@ -30,10 +30,10 @@ class SampleProbe {
 
   // The order of each of the node's outputs, given that of all values before it. An operator that has no CPU kernel is
   // taken to keep samples apart if its outputs have them along the first axis.
-  std::vector<SampleOrder> outputs(NodeId node, const std::vector<SampleOrder>& values);
+  std::vector<SampleOrder> outputs(NodeId node, const Table<ValueId, SampleOrder>& values);
 
  private:
-  std::string key(const Node& node, const std::vector<SampleOrder>& values) const;
+  std::string key(const Node& node, const Table<ValueId, SampleOrder>& values) const;
 
   const Graph& graph_;
   const int64_t samples_;

@@ -101,13 +101,13 @@ void check_extents(const Value& value) {
 // As infer(); returns what infer_content() does.
 double infer_node(Graph& graph, NodeId id) {
   InferContext context(graph, id);
-  const Node& node = graph.nodes[size_t(id)];
+  const Node& node = graph.nodes[id];
   for (size_t i = 0; i < node.inputs.size() && !node.op->prepare; ++i) {
     if (node.inputs[i] == kNone || context.input(i).dtype != DataType::String) continue;
     context.fail(
         fmt::format("input '{}' is {}, files as they are stored; expected a tensor, as RandomResizedCrop or ResizeCrop "
                     "make of them",
-                    graph.values[size_t(node.inputs[i])].name, to_string(context.input(i))));
+                    graph.values[node.inputs[i]].name, to_string(context.input(i))));
   }
   try {
     if (node.op->infer) node.op->infer(context);
@@ -118,13 +118,13 @@ double infer_node(Graph& graph, NodeId id) {
 }
 
 // Checks of a node that need no types.
-void check_node(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
+void check_node(const Graph& graph, const Node& node, const Table<ValueId, bool>& defined) {
   check_operands(node, node.inputs, node.op->inputs, "input");
   check_operands(node, node.outputs, node.op->outputs, "output");
   check_attributes(node);
   for (const ValueId input : node.inputs) {
-    if (input != kNone && !defined[size_t(input)]) {
-      fail(node, fmt::format("input '{}' is used before it is computed", graph.values[size_t(input)].name));
+    if (input != kNone && !defined[input]) {
+      fail(node, fmt::format("input '{}' is used before it is computed", graph.values[input].name));
     }
   }
 }
@@ -143,8 +143,8 @@ void check_names(const Graph& graph, ErrorList& errors) {
 
 // Whether the type of something that the node's own type follows from is not known. Of what a choice is between, one
 // counts.
-bool reads_unknown(const Graph& graph, const Node& node, const std::vector<bool>& unknown) {
-  const auto is_unknown = [&](ValueId input) { return input != kNone && unknown[size_t(input)]; };
+bool reads_unknown(const Graph& graph, const Node& node, const Table<ValueId, bool>& unknown) {
+  const auto is_unknown = [&](ValueId input) { return input != kNone && unknown[input]; };
   if (is_choice(node) && node.inputs.size() > kChoiceElse) {
     if (is_unknown(node.inputs[kChoiceCondition])) return true;
     const size_t chosen = chosen_operand(graph, node);
@@ -156,20 +156,20 @@ bool reads_unknown(const Graph& graph, const Node& node, const std::vector<bool>
 // Checks the nodes and infers their types.
 void infer_all(Graph& graph, ErrorList& errors) {
   double work = 0;  // of what is computed of constants
-  std::vector<bool> defined(graph.values.size(), false), unknown(graph.values.size(), false);  // unknown: types
+  Table<ValueId, bool> defined(graph.values.size(), false), unknown(graph.values.size(), false);  // unknown: types
   for (const ValueId input : graph.inputs) {
-    unknown[size_t(input)] = !errors.attempt([&] { check_extents(graph.values[size_t(input)]); });
+    unknown[input] = !errors.attempt([&] { check_extents(graph.values[input]); });
   }
-  for (size_t v = 0; v < graph.values.size(); ++v) defined[v] = graph.values[v].producer == kNone;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const ValueId v : graph.values.ids()) defined[v] = graph.values[v].producer == kNone;
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     const bool follows = reads_unknown(graph, node, unknown);
     // A consequence of an error is not another one: types are inferred if those of all inputs are known.
     bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
     sound = sound && errors.attempt([&] {
-      work += infer_node(graph, NodeId(n));
+      work += infer_node(graph, n);
       for (const ValueId output : node.outputs) {
-        if (output != kNone) check_declared(graph.values[size_t(output)]);
+        if (output != kNone) check_declared(graph.values[output]);
       }
     });
     if (work > kMostContentWork) {
@@ -179,8 +179,8 @@ void infer_all(Graph& graph, ErrorList& errors) {
     }
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
-      defined[size_t(output)] = true;
-      unknown[size_t(output)] = !sound;
+      defined[output] = true;
+      unknown[output] = !sound;
     }
   }
 }
@@ -214,21 +214,21 @@ void check_ids(const Graph& graph) {
 }
 
 void check_producers(const Graph& graph) {
-  std::vector<NodeId> makers(graph.values.size(), kNone);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<ValueId, NodeId> makers(graph.values.size(), kNone);
+  for (const NodeId n : graph.nodes.ids()) {
     for (const ValueId output : graph.nodes[n].outputs) {
       if (output == kNone) continue;
-      if (makers[size_t(output)] != kNone) {
-        fail(graph.nodes[n], fmt::format("makes '{}', which node '{}' makes too", graph.values[size_t(output)].name,
-                                         graph.nodes[size_t(makers[size_t(output)])].name));
+      if (makers[output] != kNone) {
+        fail(graph.nodes[n], fmt::format("makes '{}', which node '{}' makes too", graph.values[output].name,
+                                         graph.nodes[makers[output]].name));
       }
-      makers[size_t(output)] = NodeId(n);
+      makers[output] = n;
     }
   }
-  for (size_t v = 0; v < makers.size(); ++v) {
+  for (const ValueId v : makers.ids()) {
     const Value& value = graph.values[v];
     if (makers[v] == value.producer) continue;
-    const auto name = [&](NodeId node) { return node == kNone ? "none" : graph.nodes[size_t(node)].name; };
+    const auto name = [&](NodeId node) { return node == kNone ? "none" : graph.nodes[node].name; };
     throw GraphError(value.where, fmt::format("value '{}' has the producer '{}'; the node that makes it is '{}'",
                                               value.name, name(value.producer), name(makers[v])));
   }
@@ -238,7 +238,7 @@ void check_producers(const Graph& graph) {
 void check_inputs(const Graph& graph, const Node& node) {
   for (const ValueId input : node.inputs) {
     if (input == kNone) continue;
-    const Value& value = graph.values[size_t(input)];
+    const Value& value = graph.values[input];
     if (value.role != Role::Activation || value.producer != kNone || value.view.base != kNone) continue;
     fail(node, fmt::format("input '{}' is made by no node", value.name));
   }
@@ -247,22 +247,21 @@ void check_inputs(const Graph& graph, const Node& node) {
 // The outputs' types are those that the operator infers. A precision that was lowered stays so: most operators follow
 // their inputs', and those that do not say by OperandSpec::lowered that they may.
 void check_types(const Graph& graph, Graph& inferred, NodeId id) {
-  const Node& node = graph.nodes[size_t(id)];
+  const Node& node = graph.nodes[id];
   if (node.op->infer) {
     InferContext context(inferred, id);
     node.op->infer(context);
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNone) continue;
-    const TensorType& found = graph.values[size_t(node.outputs[i])].type;
-    TensorType& expected = inferred.values[size_t(node.outputs[i])].type;
+    const TensorType& found = graph.values[node.outputs[i]].type;
+    TensorType& expected = inferred.values[node.outputs[i]].type;
     const bool lowered =
         found.dtype == DataType::Bfloat16 && expected.dtype == DataType::Float32 && node.op->output_spec(i)->lowered;
     if (lowered) expected.dtype = found.dtype;
     if (found == expected) continue;
-    fail(node,
-         fmt::format("output '{}' is {}, {}; the operator infers {}, {}", graph.values[size_t(node.outputs[i])].name,
-                     to_string(found), name_of(found.layout), to_string(expected), name_of(expected.layout)));
+    fail(node, fmt::format("output '{}' is {}, {}; the operator infers {}, {}", graph.values[node.outputs[i]].name,
+                           to_string(found), name_of(found.layout), to_string(expected), name_of(expected.layout)));
   }
 }
 
@@ -272,7 +271,7 @@ void check_aliases(const Graph& graph, const Node& node) {
     if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
     const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
     if (to == kNone || from == kNone) continue;
-    const Value &made = graph.values[size_t(to)], &home = graph.values[size_t(from)];
+    const Value &made = graph.values[to], &home = graph.values[from];
     if (made.type.bytes() <= home.type.bytes()) continue;
     fail(node, fmt::format("output '{}' ({}) takes the memory of '{}' ({}), which is less", made.name,
                            to_string(made.type), home.name, to_string(home.type)));
@@ -282,10 +281,10 @@ void check_aliases(const Graph& graph, const Node& node) {
 // Views lie within what they are parts of, and apart from each other.
 void check_views(const Graph& graph) {
   std::map<ValueId, std::map<int64_t, ValueId>> parts;  // by base, then by the first byte
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  for (const ValueId v : graph.values.ids()) {
     const Value& value = graph.values[v];
     if (value.view.base == kNone) continue;
-    const Value& base = graph.values[size_t(value.view.base)];
+    const Value& base = graph.values[value.view.base];
     const int64_t begin = value.view.offset_bytes, end = begin + value.type.bytes();
     if (base.view.base != kNone) {
       throw GraphError(value.where,
@@ -295,7 +294,7 @@ void check_views(const Graph& graph) {
       throw GraphError(value.where, fmt::format("value '{}' takes bytes {} to {} of '{}', which has {}", value.name,
                                                 begin, end, base.name, base.type.bytes()));
     }
-    if (value.type.bytes() > 0 && !parts[value.view.base].emplace(begin, ValueId(v)).second) {
+    if (value.type.bytes() > 0 && !parts[value.view.base].emplace(begin, v).second) {
       throw GraphError(value.where,
                        fmt::format("value '{}' has the same place in '{}' as another", value.name, base.name));
     }
@@ -303,10 +302,10 @@ void check_views(const Graph& graph) {
   for (const auto& [base, members] : parts) {
     int64_t end = 0;
     for (const auto& [begin, member] : members) {
-      const Value& value = graph.values[size_t(member)];
+      const Value& value = graph.values[member];
       if (begin < end) {
         throw GraphError(value.where, fmt::format("value '{}' begins at byte {} of '{}', within the part before it",
-                                                  value.name, begin, graph.values[size_t(base)].name));
+                                                  value.name, begin, graph.values[base].name));
       }
       end = begin + value.type.bytes();
     }
@@ -315,7 +314,7 @@ void check_views(const Graph& graph) {
 
 void check_carries(const Graph& graph) {
   for (const Carry& carry : graph.carries) {
-    const Value &current = graph.values[size_t(carry.current)], &next = graph.values[size_t(carry.next)];
+    const Value &current = graph.values[carry.current], &next = graph.values[carry.next];
     if (current.type == next.type && current.role != Role::Activation) continue;
     throw GraphError(next.where,
                      fmt::format("'{}' ({}) is what the next iteration reads as '{}' ({}); expected a stored value of "
@@ -338,18 +337,18 @@ void check_sound(const Graph& graph) {
   errors.attempt([&] { check_views(graph); });
   errors.attempt([&] { check_carries(graph); });
   Graph inferred = graph;
-  std::vector<bool> defined(graph.values.size());
-  for (size_t v = 0; v < defined.size(); ++v) defined[v] = graph.values[v].producer == kNone;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  Table<ValueId, bool> defined(graph.values.size());
+  for (const ValueId v : defined.ids()) defined[v] = graph.values[v].producer == kNone;
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     errors.attempt([&] {
       check_node(graph, node, defined);
       check_inputs(graph, node);
-      check_types(graph, inferred, NodeId(n));
+      check_types(graph, inferred, n);
       check_aliases(graph, node);
     });
     for (const ValueId output : node.outputs) {
-      if (output != kNone) defined[size_t(output)] = true;
+      if (output != kNone) defined[output] = true;
     }
   }
   errors.throw_if_any();

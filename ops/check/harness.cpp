@@ -153,20 +153,20 @@ std::vector<TensorType> lowered_outputs(const Case& test, DataType type) {
 }
 
 // Runs every node of the graph on the CPU; `known` holds the graph's own inputs at first, everything at the end.
-void evaluate(const Graph& graph, std::vector<Tensor>& known, const StepScalars& scalars) {
+void evaluate(const Graph& graph, Table<ValueId, Tensor>& known, const StepScalars& scalars) {
   const auto device = make_cpu_device();
   for (const Node& node : graph.nodes) {
     std::vector<Tensor> inputs;
     for (const ValueId value : node.inputs) {
-      inputs.push_back(value == kNone ? Tensor{{DataType::Token, {}}, {}} : known[size_t(value)]);
+      inputs.push_back(value == kNone ? Tensor{{DataType::Token, {}}, {}} : known[value]);
     }
     std::vector<TensorType> types;
     for (const ValueId value : node.outputs) {
-      types.push_back(value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type);
+      types.push_back(value == kNone ? TensorType{DataType::Token, {}} : graph.values[value].type);
     }
     Outcome outcome = run_kernel(*device, node, types, inputs, {.scalars = scalars, .share_aliases = false});
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] != kNone) known[size_t(node.outputs[i])] = std::move(outcome.outputs[i]);
+      if (node.outputs[i] != kNone) known[node.outputs[i]] = std::move(outcome.outputs[i]);
     }
   }
 }
@@ -267,13 +267,13 @@ Case::Case(const Op& op, const std::vector<TensorType>& inputs, int output_count
 
 std::vector<TensorType> Case::input_types() const {
   std::vector<TensorType> types;
-  for (const ValueId value : get().inputs) types.push_back(graph.values[size_t(value)].type);
+  for (const ValueId value : get().inputs) types.push_back(graph.values[value].type);
   return types;
 }
 
 std::vector<TensorType> Case::output_types() const {
   std::vector<TensorType> types;
-  for (const ValueId value : get().outputs) types.push_back(graph.values[size_t(value)].type);
+  for (const ValueId value : get().outputs) types.push_back(graph.values[value].type);
   return types;
 }
 
@@ -429,7 +429,7 @@ class GradientCheck {
     std::vector<size_t> found;
     for (size_t k = 0; k < forward_.get().outputs.size(); ++k) {
       const ValueId value = forward_.get().outputs[k];
-      if (value == kNone || !is_floating(forward_.graph.values[size_t(value)].type.dtype)) continue;
+      if (value == kNone || !is_floating(forward_.graph.values[value].type.dtype)) continue;
       try {
         const Backward tried(*this, {k});
       } catch (const GraphError&) {
@@ -456,7 +456,7 @@ class GradientCheck {
       Graph& graph = test.graph;
       std::vector<ValueId> output_gradients(test.get().outputs.size(), kNone);
       for (const size_t k : seeded) {
-        const TensorType type = graph.values[size_t(test.get().outputs[k])].type;
+        const TensorType type = graph.values[test.get().outputs[k]].type;
         seeds.push_back(graph.add_value(fmt::format("r{}", k), type, Role::Input));
         output_gradients[k] = seeds.back();
       }
@@ -484,35 +484,35 @@ std::string GradientCheck::fault(const std::vector<size_t>& seeded) const {
   const Node& node = forward_.get();
 
   std::mt19937_64 random(seed_of(op_, sample_) + 1);
-  std::vector<Tensor> known(graph.values.size());
+  Table<ValueId, Tensor> known(graph.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (node.inputs[i] != kNone) known[size_t(node.inputs[i])] = inputs[i];
+    if (node.inputs[i] != kNone) known[node.inputs[i]] = inputs[i];
   }
   std::vector<std::vector<double>> weights;  // r, by seeded output
   for (const ValueId seed : backward.seeds) {
-    const TensorType& type = graph.values[size_t(seed)].type;
+    const TensorType& type = graph.values[seed].type;
     weights.push_back(draw({type}, random));
-    known[size_t(seed)] = make_tensor(type, weights.back());
+    known[seed] = make_tensor(type, weights.back());
   }
   evaluate(graph, known, sample_.scalars);
 
   const auto functional = [&](size_t moved, const std::vector<double>& values) {
-    std::vector<Tensor> trial(forward_.graph.values.size());
+    Table<ValueId, Tensor> trial(forward_.graph.values.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (node.inputs[i] != kNone) trial[size_t(node.inputs[i])] = inputs[i];
+      if (node.inputs[i] != kNone) trial[node.inputs[i]] = inputs[i];
     }
-    trial[size_t(node.inputs[moved])] = make_tensor(inputs[moved].type, values);
+    trial[node.inputs[moved]] = make_tensor(inputs[moved].type, values);
     evaluate(forward_.graph, trial, sample_.scalars);
     double sum = 0;
     for (size_t k = 0; k < seeded.size(); ++k) {
-      sum += dot(weights[k], values_of(trial[size_t(node.outputs[seeded[k]])]));
+      sum += dot(weights[k], values_of(trial[node.outputs[seeded[k]]]));
     }
     return sum;
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!needed_[i]) continue;
     if (gradients[i] == kNone) return fmt::format("no gradient for input {}", i);
-    const Tensor& gradient = known[size_t(gradients[i])];
+    const Tensor& gradient = known[gradients[i]];
     if (gradient.type.dtype != inputs[i].type.dtype || gradient.type.shape != inputs[i].type.shape)
       return fmt::format("the gradient of input {} is {}", i, to_string(gradient.type));
     const std::vector<double> analytic = values_of(gradient), at = values_of(inputs[i]);

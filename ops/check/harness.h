@@ -30,7 +30,7 @@ struct Case {
 
   Case(const Op& op, const std::vector<TensorType>& inputs, int output_count, const Attributes& attributes,
        const std::string& name = "under_test");
-  const Node& get() const { return graph.nodes[size_t(node)]; }
+  const Node& get() const { return graph.nodes[node]; }
   std::vector<TensorType> input_types() const;
   std::vector<TensorType> output_types() const;
 };

@@ -160,10 +160,10 @@ void infer_augment(InferContext& context) {
 }
 
 void augment_for_inference(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
+  Node& node = graph.nodes[id];
   node.attributes.set("random", int64_t{0});
   if (floats_attribute(node, "area").empty() || int_attribute(node, "resize") != 0) return;
-  const Shape& image = graph.values[size_t(node.inputs[0])].type.shape;
+  const Shape& image = graph.values[node.inputs[0]].type.shape;
   const int64_t pad = int_attribute(node, "pad");
   node.attributes.set("resize", default_resize(image[2] + 2 * pad, image[3] + 2 * pad, crop_of(node, image)));
 }

@@ -98,12 +98,12 @@ void expand_mix_images(ExpandContext& context) {
 }
 
 void pixels_for_inference(Graph& graph, NodeId id) {
-  graph.nodes[size_t(id)].op = &graph.op("Identity");
-  graph.nodes[size_t(id)].attributes = {};
+  graph.nodes[id].op = &graph.op("Identity");
+  graph.nodes[id].attributes = {};
 }
 
 void labels_for_inference(Graph& graph, NodeId id) {
-  for (const char* alpha : {"mixup", "cutmix"}) graph.nodes[size_t(id)].attributes.set(alpha, 0.0);
+  for (const char* alpha : {"mixup", "cutmix"}) graph.nodes[id].attributes.set(alpha, 0.0);
 }
 
 // y may not be any of the others.

@@ -59,7 +59,7 @@ Region crop_of_resized(const ImageInfo& image, int64_t resize, const PreparedSiz
 }
 
 void prepare_without_chance(Graph& graph, NodeId node) {
-  graph.nodes[size_t(node)].attributes.set("random", int64_t{0});
+  graph.nodes[node].attributes.set("random", int64_t{0});
 }
 
 }  // namespace arbalest

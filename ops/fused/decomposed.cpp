@@ -24,16 +24,16 @@ class DecomposedKernel final : public Kernel {
   int64_t workspace_bytes() const override { return bytes_; }
 
   void run(const KernelContext& context) const override {
-    std::vector<void*> memory(graph_.values.size());
-    for (size_t v = 0; v < memory.size(); ++v) memory[v] = static_cast<std::byte*>(context.workspace) + offset_[v];
+    Table<ValueId, void*> memory(graph_.values.size());
+    for (const ValueId v : memory.ids()) memory[v] = static_cast<std::byte*>(context.workspace) + offset_[v];
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (inputs_[i] != kNone) memory[size_t(inputs_[i])] = const_cast<void*>(context.inputs[i]);
+      if (inputs_[i] != kNone) memory[inputs_[i]] = const_cast<void*>(context.inputs[i]);
     }
     for (const auto& [value, content] : constants_) {
-      std::memcpy(memory[size_t(value)], content->data(), content->size());
+      std::memcpy(memory[value], content->data(), content->size());
     }
-    const auto of = [&](ValueId value) { return value == kNone ? nullptr : memory[size_t(value)]; };
-    for (size_t n = 0; n < kernels_.size(); ++n) {
+    const auto of = [&](ValueId value) { return value == kNone ? nullptr : memory[value]; };
+    for (const NodeId n : kernels_.ids()) {
       std::vector<const void*> in;
       std::vector<void*> out;
       for (const ValueId value : graph_.nodes[n].inputs) in.push_back(of(value));
@@ -47,7 +47,7 @@ class DecomposedKernel final : public Kernel {
   }
 
  private:
-  const TensorType& type(ValueId value) const { return graph_.values[size_t(value)].type; }
+  const TensorType& type(ValueId value) const { return graph_.values[value].type; }
   TensorType operand_type(ValueId value) const {
     return value == kNone ? TensorType{DataType::Token, {}} : type(value);
   }
@@ -79,7 +79,7 @@ class DecomposedKernel final : public Kernel {
         outputs_.push_back(kNone);
         continue;
       }
-      ValueId made = replaced_[size_t(node.outputs[i])];
+      ValueId made = replaced_[node.outputs[i]];
       made = converted(in_layout(graph_, made, request.outputs[i].layout, node), request.outputs[i].dtype, node);
       if (!(type(made) == request.outputs[i])) {
         throw std::logic_error(node.op->qualified_name() + ": its decomposition makes " + to_string(type(made)) +
@@ -100,20 +100,21 @@ class DecomposedKernel final : public Kernel {
       scratch = std::max(scratch, kernels_.back()->workspace_bytes());
     }
     scratch_ = graph_.add_value("scratch", {DataType::Uint8, {scratch}});
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
+    for (const ValueId v : graph_.values.ids()) {
       constexpr int64_t kAligned = 256;
       offset_.push_back(bytes_);
       bytes_ += (graph_.values[v].type.bytes() + kAligned - 1) / kAligned * kAligned;
-      if (graph_.values[v].role == Role::Constant) constants_.emplace_back(ValueId(v), content_of(graph_, ValueId(v)));
+      if (graph_.values[v].role == Role::Constant) constants_.emplace_back(v, content_of(graph_, v));
     }
   }
 
   Graph graph_;
-  std::vector<ValueId> inputs_, outputs_, replaced_;
-  std::vector<std::unique_ptr<Kernel>> kernels_;
+  std::vector<ValueId> inputs_, outputs_;
+  Table<ValueId, ValueId> replaced_;
+  Table<NodeId, std::unique_ptr<Kernel>> kernels_;
   std::vector<std::pair<ValueId, std::shared_ptr<const std::vector<std::byte>>>> constants_;
-  std::vector<int64_t> offset_;  // by value
-  ValueId scratch_ = kNone;      // of one kernel at a time
+  Table<ValueId, int64_t> offset_;
+  ValueId scratch_ = kNone;  // of one kernel at a time
   int64_t bytes_ = 0;
 };
 

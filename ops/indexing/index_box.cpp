@@ -20,15 +20,15 @@ struct Along {
 
 std::optional<Ints> numbers_of(const Graph& graph, ValueId value) {
   const auto content = content_of(graph, value);
-  if (!content || graph.values[size_t(value)].type.dtype != DataType::Int64) return std::nullopt;
+  if (!content || graph.values[value].type.dtype != DataType::Int64) return std::nullopt;
   Ints numbers(content->size() / sizeof(int64_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), content->data(), content->size());
   return numbers;
 }
 
 const Node* producer_of(const Graph& graph, ValueId value) {
-  const NodeId producer = graph.values[size_t(value)].producer;
-  return producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
+  const NodeId producer = graph.values[value].producer;
+  return producer == kNone ? nullptr : &graph.nodes[producer];
 }
 
 bool is(const Node* node, std::string_view op) {
@@ -39,7 +39,7 @@ bool is(const Node* node, std::string_view op) {
 std::optional<Along> column_of(const Graph& graph, ValueId indices, size_t axis) {
   const std::optional<Ints> all = numbers_of(graph, indices);
   if (!all) return std::nullopt;
-  Along along{{}, graph.values[size_t(indices)].type.shape};
+  Along along{{}, graph.values[indices].type.shape};
   const auto depth = size_t(along.shape.back());
   along.shape.pop_back();
   for (size_t at = axis; at < all->size(); at += depth) along.indices.push_back((*all)[at]);
@@ -49,24 +49,24 @@ std::optional<Along> column_of(const Graph& graph, ValueId indices, size_t axis)
 // Column `axis` of indices that are put together from a column for each axis, as exporters do.
 std::optional<Along> part_of(const Graph& graph, ValueId indices, size_t axis) {
   const Node* together = producer_of(graph, indices);
-  const Shape& shape = graph.values[size_t(indices)].type.shape;
+  const Shape& shape = graph.values[indices].type.shape;
   if (!is(together, "Concat") || int64_t(together->inputs.size()) != shape.back()) return std::nullopt;
   const int64_t place = int_attribute(*together, "axis");
   if (place != -1 && place != int64_t(shape.size()) - 1) return std::nullopt;
   ValueId part = together->inputs[axis];
-  Shape column = graph.values[size_t(part)].type.shape;
+  Shape column = graph.values[part].type.shape;
   if (column.back() != 1) return std::nullopt;
   const Node* node = producer_of(graph, part);
   const bool unsqueezed = is(node, "Unsqueeze");
   if (unsqueezed) {
-    const Shape& before = graph.values[size_t(node->inputs[0])].type.shape;
+    const Shape& before = graph.values[node->inputs[0]].type.shape;
     if (before != Shape(column.begin(), column.end() - 1)) return std::nullopt;
     column = before;
     part = node->inputs[0], node = producer_of(graph, part);
   }
   if (is(node, "Expand")) {
     part = node->inputs[0];
-    const Shape& before = graph.values[size_t(part)].type.shape;
+    const Shape& before = graph.values[part].type.shape;
     if (before.size() > column.size()) return std::nullopt;
     column.assign(column.size() - before.size(), 1);
     column.insert(column.end(), before.begin(), before.end());
@@ -93,7 +93,7 @@ std::optional<int64_t> first_of(const Along& along, size_t axis, int64_t count, 
 }  // namespace
 
 std::optional<IndexBox> box_of(const Graph& graph, ValueId indices, const Shape& shape) {
-  const Shape& found = graph.values[size_t(indices)].type.shape;
+  const Shape& found = graph.values[indices].type.shape;
   if (found.size() < 2 || found.back() != int64_t(found.size()) - 1) return std::nullopt;
   const size_t depth = found.size() - 1;
   IndexBox box{{}, {found.begin(), found.end() - 1}};

@@ -26,7 +26,7 @@ void infer_validate(InferContext& context) {
     if (std::find(inputs.begin() + 1, inputs.begin() + std::ptrdiff_t(i), inputs[i]) ==
         inputs.begin() + std::ptrdiff_t(i))
       continue;
-    context.fail(fmt::format("lists the metric '{}' twice", context.graph().values[size_t(inputs[i])].name));
+    context.fail(fmt::format("lists the metric '{}' twice", context.graph().values[inputs[i]].name));
   }
   int_attribute_from(context.node(), "batch", 0);
   int_attribute_from(context.node(), "every_epochs", 1);
@@ -39,7 +39,7 @@ void infer_validate(InferContext& context) {
     const MetricDirection stated = parse_direction(text);
     std::vector<std::string> listed;
     for (size_t i = 1; i < context.input_count(); ++i) {
-      listed.push_back(context.graph().values[size_t(context.node().inputs[i])].name);
+      listed.push_back(context.graph().values[context.node().inputs[i]].name);
     }
     if (stated.better && std::find(listed.begin(), listed.end(), stated.metric) != listed.end()) continue;
     context.fail(

@@ -127,7 +127,7 @@ void expand_layer(ExpandContext& context) {
 }
 
 void drop_nothing(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
+  Node& node = graph.nodes[id];
   if (masks(graph, node)) {
     if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
     node.attributes.set("training_mode", int64_t{0});

@@ -69,7 +69,7 @@ void refuse_attributes(const Node& node) {
 
 // Lengths that a file states, and no data set.
 void check_lengths(const InferContext& context, int64_t steps) {
-  const Value& lengths = context.graph().values[size_t(context.node().inputs[Operand::Lengths])];
+  const Value& lengths = context.graph().values[context.node().inputs[Operand::Lengths]];
   if (lengths.initializer.kind != Initializer::Kind::Data) return;
   const std::vector<std::byte>& bytes = *lengths.initializer.data;
   for (size_t at = 0; at < bytes.size(); at += sizeof(int32_t)) {
@@ -83,8 +83,8 @@ void check_lengths(const InferContext& context, int64_t steps) {
 
 // The attribute may be left out here, but not everywhere.
 void state_hidden_size(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
-  node.attributes.set("hidden_size", graph.values[size_t(node.inputs[Operand::R])].type.shape[2], node.where);
+  Node& node = graph.nodes[id];
+  node.attributes.set("hidden_size", graph.values[node.inputs[Operand::R]].type.shape[2], node.where);
 }
 
 // X is [steps, samples, features], or [samples, steps, features] with `layout` 1.

@@ -39,8 +39,8 @@ std::unique_ptr<Kernel> stochastic_depth_cpu(const KernelRequest& request, const
 }
 
 void keep_all_branches(Graph& graph, NodeId id) {
-  graph.nodes[size_t(id)].op = &graph.op("Identity");
-  graph.nodes[size_t(id)].attributes = {};
+  graph.nodes[id].op = &graph.op("Identity");
+  graph.nodes[id].attributes = {};
 }
 
 std::vector<Sample> stochastic_depth_samples(const Attributes& others) {

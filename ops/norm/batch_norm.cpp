@@ -68,7 +68,7 @@ void expand_onnx_norm(ExpandContext& context) {
 
 // Puts the operator into inference mode for export, if it has not been expanded.
 void onnx_for_inference(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
+  Node& node = graph.nodes[id];
   node.attributes.set("training_mode", int64_t{0});
   node.attributes.erase("correction");
   node.attributes.erase("spatial");
@@ -144,7 +144,7 @@ Repetition norm_again(const Graph& graph, const Node& node) {
 
 // Inference form of BatchNormTraining: the same inputs, running statistics instead of the batch's, one output.
 void training_for_inference(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
+  Node& node = graph.nodes[id];
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
   node.op = &graph.op("arbalest.BatchNormInference");
   node.attributes = std::move(attributes);

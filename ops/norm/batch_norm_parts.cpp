@@ -96,7 +96,7 @@ Repetition parts_again(const Graph& graph, const Node& node) {
 
 // Running statistics instead of the batch's, and one output.
 void parts_for_inference(Graph& graph, NodeId id) {
-  Node& node = graph.nodes[size_t(id)];
+  Node& node = graph.nodes[id];
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
   std::vector<ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 5);
   for (size_t i = 1; i < training_parts(node.inputs.size()); ++i) inputs.push_back(node.inputs[training_part(i)]);

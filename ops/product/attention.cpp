@@ -149,7 +149,7 @@ AttentionProblem problem_of(const Node& node, bool gradient, const TypeOf& type_
 }
 
 AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient) {
-  return problem_of(node, gradient, [&](ValueId input) { return graph.values[size_t(input)].type; });
+  return problem_of(node, gradient, [&](ValueId input) { return graph.values[input].type; });
 }
 
 // The problem, after a check of the element types of Q, K, V and the bias.

@@ -115,7 +115,7 @@ double bytes_not_viewed(const Graph& graph, const Node& node) {
   const std::vector<int64_t> views = ints_attribute(node, "views");
   double bytes = 0;
   for (size_t at = 0; at < views.size(); at += 2 + shape.size()) {
-    const TensorType& type = graph.values[size_t(node.inputs[size_t(views[at])])].type;
+    const TensorType& type = graph.values[node.inputs[size_t(views[at])]].type;
     int64_t viewed = 1;
     for (size_t axis = 0; axis < shape.size(); ++axis) viewed *= views[at + 2 + axis] == 0 ? 1 : shape[axis];
     bytes += double(type.elements() - viewed) * double(size_of(type.dtype));
@@ -356,10 +356,10 @@ bool is_region_step(const Graph& graph, const Node& node) {
   const bool numbers =
       std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
         if (input == kNone) return false;
-        const DataType type = graph.values[size_t(input)].type.dtype;
+        const DataType type = graph.values[input].type.dtype;
         return is_number(type) || type == DataType::Bool;
       });
-  return numbers && is_number(graph.values[size_t(node.outputs[0])].type.dtype);
+  return numbers && is_number(graph.values[node.outputs[0]].type.dtype);
 }
 
 bool RegionProgram::sums_by_sample() const {

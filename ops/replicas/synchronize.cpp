@@ -63,9 +63,9 @@ bool reads(const StrategySpec& spec, const std::string& attribute) {
 
 // The node of the same operator whose token this one takes, if there is one.
 const Node* node_before(const Graph& graph, const Node& node) {
-  const NodeId producer = graph.values[size_t(node.inputs[0])].producer;
-  const bool follows = producer != kNone && graph.nodes[size_t(producer)].op == node.op;
-  return follows ? &graph.nodes[size_t(producer)] : nullptr;
+  const NodeId producer = graph.values[node.inputs[0]].producer;
+  const bool follows = producer != kNone && graph.nodes[producer].op == node.op;
+  return follows ? &graph.nodes[producer] : nullptr;
 }
 
 // Strategies that follow each other are a chain of nodes, each from a later epoch on.

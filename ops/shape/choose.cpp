@@ -16,7 +16,7 @@ void infer_choose(InferContext& context) {
     context.fail(fmt::format("input 'condition' is {}; expected one bool", to_string(condition)));
   }
   const size_t chosen = chosen_operand(context.graph(), context.node());
-  const std::string& name = context.graph().values[size_t(context.node().inputs[kChoiceCondition])].name;
+  const std::string& name = context.graph().values[context.node().inputs[kChoiceCondition]].name;
   if (chosen == 0) {
     context.fail(
         fmt::format("the condition '{}' is computed when the graph runs; expected a constant, or what follows "

@@ -19,7 +19,7 @@ ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& am
   Rewriter rewriter(graph);
   const NodeId producer = rewriter.producer(loss, "arbalest.SoftmaxCrossEntropy");
   if (producer == kNone || rewriter.node(producer).outputs.size() > 1) return kNone;  // the graph's own
-  for (NodeId n = 0; n < rewriter.count(); ++n) {
+  for (const NodeId n : rewriter.ids()) {
     if (!reads_the_same(rewriter.node(n), rewriter.node(producer))) continue;
     const ValueId accuracy = rewriter.node(n).outputs[0];
     const bool wanted = std::find(among.begin(), among.end(), accuracy) != among.end();

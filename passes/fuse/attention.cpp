@@ -51,7 +51,7 @@ class AttentionFusion {
   explicit AttentionFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "Softmax")) fuse(n);
     }
     rewriter_.finish();
@@ -80,7 +80,7 @@ class AttentionFusion {
 
   std::optional<double> factor(ValueId value) const {
     const auto content = content_of(graph_, value);
-    const TensorType& type = graph_.values[size_t(value)].type;
+    const TensorType& type = graph_.values[value].type;
     if (!content || type.dtype != DataType::Float32 || type.elements() != 1) return std::nullopt;
     float number;
     std::memcpy(&number, content->data(), sizeof number);
@@ -242,7 +242,7 @@ class AttentionFusion {
     std::set<NodeId> between;
     for (ValueId value : operands.read) {
       while (value != packed) {
-        const NodeId producer = graph_.values[size_t(value)].producer;
+        const NodeId producer = graph_.values[value].producer;
         between.insert(producer);
         value = node(producer).inputs[0];
       }

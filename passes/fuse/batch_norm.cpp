@@ -39,7 +39,7 @@ NodeId take_residual(Rewriter& rewriter, ValueId sum) {
 
 void fuse_batch_norm(Graph& graph) {
   Rewriter rewriter(graph);
-  for (NodeId relu = 0; relu < rewriter.count(); ++relu) {
+  for (const NodeId relu : rewriter.ids()) {
     if (!rewriter.is(relu, "Relu")) continue;
     const ValueId sum = rewriter.input(relu, 0), y = rewriter.node(relu).outputs[0];
     NodeId norm = fusible(rewriter, sum);

@@ -15,7 +15,7 @@ class PairFusion {
   explicit PairFusion(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "arbalest.BatchNormTraining")) fuse(n);
     }
     rewriter_.finish();

@@ -14,7 +14,7 @@ class BiasFusion {
   BiasFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "Add") && rewriter_.node(n).inputs.size() == 2) take_in(n, 0) || take_in(n, 1);
     }
     rewriter_.finish();

@@ -29,7 +29,7 @@ class ConcatFusion {
 
   void run() {
     std::vector<NodeId> concats, norms;
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (takes_parts(node(n))) norms.push_back(n);
       if (!is_concat(node(n))) continue;
       concats.push_back(n);
@@ -38,14 +38,14 @@ class ConcatFusion {
     for (const NodeId norm : norms) share_parts(node(norm));
     for (const NodeId norm : norms) {
       const ValueId x = node(norm).inputs[BatchNormInput::X];
-      if (goes_[size_t(x)]) {
-        give_parts(norm, parts_[size_t(x)]);
-      } else if (is_training(node(norm)) && is_shared_[size_t(x)]) {
+      if (goes_[x]) {
+        give_parts(norm, parts_[x]);
+      } else if (is_training(node(norm)) && is_shared_[x]) {
         give_parts(norm, {x});
       }
     }
     for (const NodeId concat : concats) {
-      const auto whole = size_t(node(concat).outputs[0]);
+      const ValueId whole = node(concat).outputs[0];
       goes_[whole] ? rewriter_.remove(concat) : rewriter_.set_inputs(concat, parts_[whole]);
     }
     rewriter_.finish();
@@ -80,10 +80,10 @@ class ConcatFusion {
   std::vector<ValueId> flattened(const std::vector<ValueId>& inputs) const {
     std::vector<ValueId> parts;
     for (const ValueId input : inputs) {
-      if (!goes_[size_t(input)]) {
+      if (!goes_[input]) {
         parts.push_back(input);
       } else {
-        parts.insert(parts.end(), parts_[size_t(input)].begin(), parts_[size_t(input)].end());
+        parts.insert(parts.end(), parts_[input].begin(), parts_[input].end());
       }
     }
     return parts;
@@ -94,17 +94,17 @@ class ConcatFusion {
     const ValueId whole = concat.outputs[0];
     std::vector<ValueId> parts = flattened(concat.inputs);
     if (parts.size() > kMostParts) {
-      for (const ValueId input : concat.inputs) goes_[size_t(input)] = false;
+      for (const ValueId input : concat.inputs) goes_[input] = false;
       parts = concat.inputs;
     }
-    goes_[size_t(whole)] = is_read_in_parts(whole) && parts.size() <= kMostParts;
-    parts_[size_t(whole)] = std::move(parts);
+    goes_[whole] = is_read_in_parts(whole) && parts.size() <= kMostParts;
+    parts_[whole] = std::move(parts);
   }
 
   // Parts whose statistics there will be.
   void share_parts(const Node& node) {
-    if (!takes_parts(node) || !is_training(node) || !goes_[size_t(node.inputs[BatchNormInput::X])]) return;
-    for (const ValueId part : parts_[size_t(node.inputs[BatchNormInput::X])]) is_shared_[size_t(part)] = true;
+    if (!takes_parts(node) || !is_training(node) || !goes_[node.inputs[BatchNormInput::X]]) return;
+    for (const ValueId part : parts_[node.inputs[BatchNormInput::X]]) is_shared_[part] = true;
   }
 
   void give_parts(NodeId id, const std::vector<ValueId>& parts) {
@@ -133,8 +133,8 @@ class ConcatFusion {
   }
 
   Rewriter rewriter_;
-  std::vector<bool> goes_, is_shared_;       // by value, as there were at the start
-  std::vector<std::vector<ValueId>> parts_;  // of each Concat's result
+  Table<ValueId, bool> goes_, is_shared_;       // as there were at the start
+  Table<ValueId, std::vector<ValueId>> parts_;  // of each Concat's result
   std::map<ValueId, ValueId> statistics_;
 };
 

@@ -15,7 +15,7 @@ class GradientSumFusion {
   explicit GradientSumFusion(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "arbalest.BatchNormGrad")) read_both(n);
       if (rewriter_.is(n, "Add")) add_in_place(n);
     }

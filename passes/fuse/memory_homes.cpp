@@ -15,15 +15,15 @@ bool is_view(const Node& node) {
 }
 
 MemoryHomes::MemoryHomes(const Graph& graph) : home_(graph.values.size()) {
-  for (size_t v = 0; v < home_.size(); ++v) home_[v] = storage_of(graph, ValueId(v)).base;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const ValueId v : home_.ids()) home_[v] = storage_of(graph, v).base;
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     for (const auto& [output, input] : node.op->aliases) {
       if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
       const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
       if (to == kNone || from == kNone) continue;
-      home_[size_t(to)] = home_[size_t(from)];
-      if (!is_view(node)) writers_[home_[size_t(to)]].push_back(NodeId(n));
+      home_[to] = home_[from];
+      if (!is_view(node)) writers_[home_[to]].push_back(n);
     }
   }
 }

@@ -90,8 +90,8 @@ class MoveFusion {
   MoveFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) follow(n);
-    for (NodeId n = 0; n < rewriter_.count(); ++n) rewrite(n);
+    for (const NodeId n : rewriter_.ids()) follow(n);
+    for (const NodeId n : rewriter_.ids()) rewrite(n);
     rewriter_.finish();
   }
 

@@ -20,7 +20,7 @@ class BatchNorms {
   explicit BatchNorms(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_training(n);
       if (rewriter_.is(n, "arbalest.BatchNormGrad")) open_gradient(n);
     }

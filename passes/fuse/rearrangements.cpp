@@ -15,7 +15,7 @@ class RearrangementFusion {
   RearrangementFusion(Graph& graph, const std::vector<ValueId>& asked) : graph_(graph), rewriter_(graph, asked) {}
 
   void run() {
-    for (NodeId n = rewriter_.count(); n-- > 0;) {
+    for (NodeId n = rewriter_.ids().last; n-- > 0;) {
       if (!removed_.contains(n) && moves(n)) join(n);
     }
     rewriter_.finish();

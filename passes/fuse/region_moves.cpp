@@ -27,10 +27,10 @@ class RegionMoves {
   explicit RegionMoves(Graph& graph) : graph_(graph), rewriter_(graph), memory_(graph) {}
 
   void run() {
-    for (NodeId n = rewriter_.count(); n-- > 0;) {
+    for (NodeId n = rewriter_.ids().last; n-- > 0;) {
       if (moves(n)) read_through(n);
     }
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "Concat")) write_through(n);
     }
     for (const auto& [id, region] : regions_) {

@@ -29,16 +29,16 @@ constexpr size_t kDeepest = 32;  // operators one after the other that are compu
 // The value whose elements lie in memory as those of `value` do, in rows as long, and that no such view makes.
 ValueId behind_views(const Graph& graph, ValueId value) {
   const auto channels = [&](ValueId id) {
-    const TensorType& type = graph.values[size_t(id)].type;
+    const TensorType& type = graph.values[id].type;
     return type.shape.empty() ? 0 : type.shape[innermost_axis(type)];
   };
   while (true) {
-    const NodeId producer = graph.values[size_t(value)].producer;
+    const NodeId producer = graph.values[value].producer;
     if (producer == kNone) return value;
-    const Node& node = graph.nodes[size_t(producer)];
+    const Node& node = graph.nodes[producer];
     const std::string name = node.op->qualified_name();
     if (name != "Reshape" && name != "arbalest.TransposeInPlace") return value;
-    const TensorType& from = graph.values[size_t(node.inputs[0])].type;
+    const TensorType& from = graph.values[node.inputs[0]].type;
     const bool in_order = from.layout == Layout::RowMajor || name == "arbalest.TransposeInPlace";
     if (!in_order || channels(node.inputs[0]) != channels(value)) return value;
     value = node.inputs[0];
@@ -69,8 +69,8 @@ std::optional<SumWalk> sum_walk(const Node& node, const TensorType& x, const Ten
 // The sum over rows that the node is, but for what it is of.
 std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
   if (node.inputs.empty() || node.inputs[0] == kNone || node.outputs.size() != 1) return std::nullopt;
-  const TensorType& x = graph.values[size_t(node.inputs[0])].type;
-  const TensorType& y = graph.values[size_t(node.outputs[0])].type;
+  const TensorType& x = graph.values[node.inputs[0]].type;
+  const TensorType& y = graph.values[node.outputs[0]].type;
   if (!is_number(x.dtype) || !is_number(y.dtype) || x.elements() == 0 || x.shape.size() < 2) return std::nullopt;
   const size_t innermost = innermost_axis(x);
   const int64_t channels = x.shape[innermost];
@@ -90,7 +90,7 @@ std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
   RegionSum sum{0, walk->scale, by_sample ? rank : 1};
   const TensorType whole = sum_type(x, sum);
   if (whole.shape == y.shape && whole.layout == y.layout) return sum;
-  if (y.layout != Layout::RowMajor || graph.values[size_t(node.outputs[0])].view.base != kNone) return std::nullopt;
+  if (y.layout != Layout::RowMajor || graph.values[node.outputs[0]].view.base != kNone) return std::nullopt;
   if (by_sample) sum.rank = 2;
   return sum;  // which a view shows as y
 }
@@ -100,7 +100,7 @@ class Order {
  public:
   explicit Order(const Graph& graph) : followers_(graph.nodes.size()), memory_(graph) {
     std::map<ValueId, std::vector<NodeId>> readers;  // of memory, so far
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : graph.nodes.ids()) {
       const Node& node = graph.nodes[n];
       for (const auto& [output, input] : node.op->aliases) {
         const bool has = size_t(output) < node.outputs.size() && size_t(input) < node.inputs.size();
@@ -108,7 +108,7 @@ class Order {
           continue;
         }
         for (const NodeId reader : readers[memory_.home(node.inputs[size_t(input)])]) {
-          followers_[size_t(reader)].push_back(NodeId(n));
+          followers_[reader].push_back(n);
         }
       }
       for (ValueId input : node.inputs) {
@@ -116,18 +116,18 @@ class Order {
         if (const auto sum = row_sum(graph, node); sum && !sum->by_sample()) {
           input = behind_views(graph, input);  // which is what its region reads
         }
-        readers[memory_.home(input)].push_back(NodeId(n));
-        const NodeId producer = graph.values[size_t(input)].producer;
-        if (producer != kNone) followers_[size_t(producer)].push_back(NodeId(n));
+        readers[memory_.home(input)].push_back(n);
+        const NodeId producer = graph.values[input].producer;
+        if (producer != kNone) followers_[producer].push_back(n);
       }
     }
   }
-  const std::vector<NodeId>& followers(NodeId node) const { return followers_[size_t(node)]; }
+  const std::vector<NodeId>& followers(NodeId node) const { return followers_[node]; }
   const std::vector<NodeId>& writers(ValueId value) const { return memory_.writers(value); }
   const MemoryHomes& memory() const { return memory_; }
 
  private:
-  std::vector<std::vector<NodeId>> followers_;  // by node
+  Table<NodeId, std::vector<NodeId>> followers_;
   MemoryHomes memory_;
 };
 
@@ -141,7 +141,7 @@ class Regions {
   }
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (!is_member(n)) continue;
       for (const ValueId input : operands(n)) {
         const NodeId producer = rewriter_.value(input).producer;
@@ -229,7 +229,7 @@ class Regions {
     for (const NodeId n : group.members) {
       // While groups are joined, members are in two.
       std::set<std::optional<size_t>> reading = reading_groups(n);
-      for (const NodeId member : group.members) reading.erase(group_[size_t(member)]);
+      for (const NodeId member : group.members) reading.erase(group_[member]);
       if (!reading.empty()) ends.outputs.push_back(result(n));
     }
     return ends;
@@ -238,7 +238,7 @@ class Regions {
   // again. None stands for the graph.
   std::set<std::optional<size_t>> reading_groups(NodeId n) const {
     std::set<std::optional<size_t>> found;
-    const size_t own = group_[size_t(n)];
+    const size_t own = group_[n];
     const auto add = [&](size_t group) {
       const Group& other = groups_[group];
       if (group != own && other.needed && !other.again.contains(n)) found.insert(group);
@@ -249,7 +249,7 @@ class Regions {
         found.insert(std::nullopt);
         continue;
       }
-      add(group_[size_t(reader)]);
+      add(group_[reader]);
       const auto again = again_in_.find(reader);
       if (again == again_in_.end()) continue;
       for (const size_t group : again->second) add(group);
@@ -263,12 +263,12 @@ class Regions {
     std::set<size_t> seen;
     const auto follow = [&](NodeId n) {
       for (const NodeId next : order_.followers(n)) {
-        if (seen.insert(group_[size_t(next)]).second) open.push_back(group_[size_t(next)]);
+        if (seen.insert(group_[next]).second) open.push_back(group_[next]);
       }
     };
     for (const NodeId n : members) {
       for (const NodeId next : order_.followers(n)) {
-        const size_t group = group_[size_t(next)];
+        const size_t group = group_[next];
         if (group != a && group != b && seen.insert(group).second) open.push_back(group);
       }
     }
@@ -282,13 +282,13 @@ class Regions {
   }
 
   void join(NodeId first, NodeId second) {
-    const size_t a = group_[size_t(first)], b = group_[size_t(second)];
+    const size_t a = group_[first], b = group_[second];
     if (a == b || !one_space(first, second)) return;
     Group both;
     std::merge(groups_[a].members.begin(), groups_[a].members.end(), groups_[b].members.begin(),
                groups_[b].members.end(), std::back_inserter(both.members));
     if (!ends_of(both).fits() || reads_own_sum(both) || !is_closed(both.members, a, b)) return;
-    for (const NodeId n : both.members) group_[size_t(n)] = a;
+    for (const NodeId n : both.members) group_[n] = a;
     groups_[a] = std::move(both);
     groups_[b] = {};
   }
@@ -309,7 +309,7 @@ class Regions {
   // Operators near each other that read the same tensor read it once.
   void join_readers() {
     std::map<ValueId, NodeId> before;  // the last reader so far
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (!is_member(n)) continue;
       for (const ValueId input : operands(n)) {
         if (space(n).shape != rewriter_.shape(input)) continue;
@@ -379,7 +379,7 @@ class Regions {
   }
 
   void compute_again() {
-    for (NodeId n = rewriter_.count(); n-- > 0;) {
+    for (NodeId n = rewriter_.ids().last; n-- > 0;) {
       if (may_join(n) && may_repeat(n)) consider(n);
     }
   }
@@ -402,7 +402,7 @@ class Regions {
       changed.try_emplace(*group, groups_[*group]);
     }
     if (changed.empty()) {
-      leave_out_unless_needed(group_[size_t(n)]);
+      leave_out_unless_needed(group_[n]);
       return true;
     }
     int64_t gain = bytes(value);
@@ -422,7 +422,7 @@ class Regions {
       for (const NodeId again : group.again) again_in_[again].insert(id);
       groups_[id] = std::move(group);
     }
-    leave_out_unless_needed(group_[size_t(n)]);
+    leave_out_unless_needed(group_[n]);
     return true;
   }
   void leave_out_unless_needed(size_t id) {
@@ -443,16 +443,16 @@ class Regions {
     const auto add = [&](size_t before, size_t after) {
       if (before != after) followers[before].insert(after);
     };
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
-      for (const NodeId next : order_.followers(n)) add(group_[size_t(n)], group_[size_t(next)]);
+    for (const NodeId n : rewriter_.ids()) {
+      for (const NodeId next : order_.followers(n)) add(group_[n], group_[next]);
     }
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].again.empty()) continue;
       for (const ValueId input : ends_of(groups_[g]).inputs) {
         const NodeId producer = rewriter_.value(input).producer;
-        if (producer != kNone) add(group_[size_t(producer)], g);
+        if (producer != kNone) add(group_[producer], g);
         for (const NodeId writer : order_.writers(input)) {  // the earlier ones made what the group reads
-          if (writer > groups_[g].members.back()) add(g, group_[size_t(writer)]);
+          if (writer > groups_[g].members.back()) add(g, group_[writer]);
         }
       }
     }
@@ -466,14 +466,14 @@ class Regions {
     }
     int64_t place = 0;
     while (!ready.empty()) {
-      const size_t group = group_[size_t(ready.top())];
+      const size_t group = group_[ready.top()];
       ready.pop();
       for (const NodeId member : groups_[group].members) rewriter_.put(member, 2 * place++);
       for (const size_t next : followers[group]) {
         if (--waits[next] == 0) ready.push(groups_[next].members.back());
       }
     }
-    if (place != rewriter_.count()) throw std::logic_error("regions wait for each other");
+    if (place != int64_t(rewriter_.ids().last)) throw std::logic_error("regions wait for each other");
   }
 
   // The node that a group becomes.
@@ -545,7 +545,7 @@ class Regions {
   Order order_;
   Rewriter rewriter_;
   std::vector<Group> groups_;
-  std::vector<size_t> group_;                    // by node
+  Table<NodeId, size_t> group_;
   std::map<NodeId, std::set<size_t>> again_in_;  // the groups that compute a node again
 };
 

@@ -6,7 +6,7 @@ namespace arbalest {
 
 void fuse_relu(Graph& graph) {
   Rewriter rewriter(graph);
-  for (NodeId relu = 0; relu < rewriter.count(); ++relu) {
+  for (const NodeId relu : rewriter.ids()) {
     if (!rewriter.is(relu, "Relu")) continue;
     const ValueId sum = rewriter.input(relu, 0), y = rewriter.node(relu).outputs[0];
     const NodeId conv = rewriter.producer(sum, "Conv");

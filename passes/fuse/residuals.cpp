@@ -18,7 +18,7 @@ class ResidualFusion {
   explicit ResidualFusion(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "Add") && rewriter_.node(n).inputs.size() == 2) take_in(n, 0) || take_in(n, 1);
     }
     rewriter_.finish();

@@ -10,18 +10,17 @@ namespace arbalest {
 namespace {
 
 // Whether each value is computed from weights and constants alone, whatever the batch is.
-std::vector<bool> made_of_weights(const Graph& graph) {
-  std::vector<bool> found(graph.values.size());
-  for (size_t v = 0; v < found.size(); ++v) {
+Table<ValueId, bool> made_of_weights(const Graph& graph) {
+  Table<ValueId, bool> found(graph.values.size());
+  for (const ValueId v : found.ids()) {
     const Role role = graph.values[v].role;
     found[v] = role != Role::Activation && role != Role::Input;
   }
   for (const Node& node : graph.nodes) {
-    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-      return input == kNone || found[size_t(input)];
-    });
+    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(),
+                                                         [&](ValueId input) { return input == kNone || found[input]; });
     for (const ValueId output : node.outputs) {
-      if (output != kNone) found[size_t(output)] = all;
+      if (output != kNone) found[output] = all;
     }
   }
   return found;
@@ -32,12 +31,12 @@ class SampleFusion {
   explicit SampleFusion(Graph& graph) : graph_(graph), rewriter_(graph), of_weights_(made_of_weights(graph)) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "arbalest.NormalizeSamples")) keep_shape(n);
       if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_weights(n);
     }
     rewriter_.finish();
-    for (NodeId n = 0; changed_ && n < NodeId(graph_.nodes.size()); ++n) infer(graph_, n);  // layouts
+    for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
   }
 
  private:
@@ -60,7 +59,7 @@ class SampleFusion {
     const bool computed = rewriter_.value(node.inputs[In::Mean]).producer != kNone &&
                           rewriter_.value(node.inputs[In::Variance]).producer != kNone;
     const bool plain = node.inputs.size() == In::Residual && int_attribute(node, "relu") == 0;
-    if (!computed || !plain || !of_weights_[size_t(x)] || shape.size() < 3 || shape[0] != 1) return;
+    if (!computed || !plain || !of_weights_[x] || shape.size() < 3 || shape[0] != 1) return;
     for (size_t i = 1; i < node.outputs.size(); ++i) {
       if (node.outputs[i] != kNone && !rewriter_.readers(node.outputs[i]).empty()) return;
     }
@@ -109,7 +108,7 @@ class SampleFusion {
 
   Graph& graph_;
   Rewriter rewriter_;
-  const std::vector<bool> of_weights_;  // by value
+  const Table<ValueId, bool> of_weights_;
   bool changed_ = false;
 };
 

@@ -31,7 +31,7 @@ bool is_folded_by_stride(const Node& node, const Shape& filter) {
 std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
   if (!all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) return std::nullopt;
-  const Shape& filter = graph.values[size_t(node.inputs[1])].type.shape;
+  const Shape& filter = graph.values[node.inputs[1]].type.shape;
   if (!all_are(node, "strides", 1)) {
     const bool forward = node.op->qualified_name() == "Conv";
     return forward && is_folded_by_stride(node, filter) ? std::optional(row_chunk_pixels(image.shape)) : std::nullopt;
@@ -60,7 +60,7 @@ class StatisticsFusion {
   explicit StatisticsFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "arbalest.BatchNormTraining")) fuse_training(n);
       if (rewriter_.is(n, "arbalest.BatchNormGrad")) fuse_gradient(n);
     }

@@ -26,9 +26,9 @@ template <typename IsWanted>
 std::optional<std::vector<Step>> way_back(const Graph& graph, ValueId value, const IsWanted& is_wanted) {
   std::vector<Step> steps;
   while (!is_wanted(value)) {
-    const NodeId producer = graph.values[size_t(value)].producer;
-    if (producer == kNone || !leads_through(graph, graph.nodes[size_t(producer)])) return std::nullopt;
-    steps.push_back({&graph.nodes[size_t(producer)], value});
+    const NodeId producer = graph.values[value].producer;
+    if (producer == kNone || !leads_through(graph, graph.nodes[producer])) return std::nullopt;
+    steps.push_back({&graph.nodes[producer], value});
     value = steps.back().node->inputs[0];
   }
   return steps;
@@ -74,7 +74,7 @@ std::optional<std::vector<Factors>> reshaped(const std::vector<Factors>& axes, c
 class Follower {
  public:
   Follower(const Graph& graph, ValueId base) : graph_(graph), base_(base), axes_(shape(base).size()) {
-    const std::vector<int64_t> strides = memory_strides(graph.values[size_t(base)].type);
+    const std::vector<int64_t> strides = memory_strides(graph.values[base].type);
     for (size_t i = 0; i < axes_.size(); ++i) append(axes_[i], {shape(base)[i], strides[i]});
   }
 
@@ -118,7 +118,7 @@ class Follower {
   }
 
  private:
-  const Shape& shape(ValueId value) const { return graph_.values[size_t(value)].type.shape; }
+  const Shape& shape(ValueId value) const { return graph_.values[value].type.shape; }
 
   bool turn(const Node& transpose) {
     std::vector<Factors> turned;
@@ -182,7 +182,7 @@ class Follower {
 
 template <typename IsWanted>
 std::optional<StridedView> view_back(const Graph& graph, ValueId value, const IsWanted& is_wanted) {
-  if (graph.values[size_t(value)].type.elements() == 0) return std::nullopt;
+  if (graph.values[value].type.elements() == 0) return std::nullopt;
   const auto steps = way_back(graph, value, is_wanted);
   if (!steps) return std::nullopt;
   Follower follower(graph, steps->empty() ? value : steps->back().node->inputs[0]);
@@ -207,15 +207,15 @@ bool leads_through(const Graph& graph, const Node& node) {
                                                    "arbalest.TransposeInPlace",
                                                    "arbalest.UnflattenInPlace"};
   if (node.op->qualified_name() == "arbalest.Assemble") {  // a box of one tensor, as several slices leave it
-    return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[size_t(node.outputs[0])].type.shape;
+    return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[node.outputs[0]].type.shape;
   }
   if (node.op->qualified_name() != "Gather") return names.contains(node.op->qualified_name());
   const ValueId index = node.inputs[1];
-  return graph.values[size_t(index)].type.elements() == 1 && content_of(graph, index) != nullptr;
+  return graph.values[index].type.elements() == 1 && content_of(graph, index) != nullptr;
 }
 
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole) {
-  return view_back(graph, value, [&](ValueId found) { return graph.values[size_t(found)].type.shape == whole; });
+  return view_back(graph, value, [&](ValueId found) { return graph.values[found].type.shape == whole; });
 }
 
 std::optional<StridedView> view_in(const Graph& graph, ValueId value, ValueId base) {
@@ -223,12 +223,12 @@ std::optional<StridedView> view_in(const Graph& graph, ValueId value, ValueId ba
 }
 
 std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes) {
-  Follower follower(graph, graph.nodes[size_t(nodes.front())].inputs[0]);
+  Follower follower(graph, graph.nodes[nodes.front()].inputs[0]);
   const TensorType* last = nullptr;
   for (const NodeId id : nodes) {
-    const Node& node = graph.nodes[size_t(id)];
+    const Node& node = graph.nodes[id];
     if (!follower.follow({&node, node.outputs[0]})) return std::nullopt;
-    last = &graph.values[size_t(node.outputs[0])].type;
+    last = &graph.values[node.outputs[0]].type;
   }
   const Factors to = follower.in_memory(*last);
   std::vector<int64_t> from(to.size());  // the factors as the base has them

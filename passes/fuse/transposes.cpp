@@ -30,10 +30,10 @@ class TransposeFusion {
   TransposeFusion(Graph& graph, const std::vector<ValueId>& asked) : rewriter_(graph, asked) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (rewriter_.is(n, "Transpose") && !node(n).inputs.empty()) join(n);
     }
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       while (absorb(n, 0) || absorb(n, 1)) {
       }
     }

@@ -18,7 +18,7 @@ class WeightGradientFusion {
   explicit WeightGradientFusion(Graph& graph) : rewriter_(graph) {}
 
   void run() {
-    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+    for (const NodeId n : rewriter_.ids()) {
       if (is_sum(n) && !is_term(rewriter_.node(n).outputs[0])) join(n);
     }
     rewriter_.finish();

@@ -52,14 +52,14 @@ std::string meaning(Graph graph) {
     }
     for (const ValueId v : node.inputs) {
       if (v == kNone) continue;
-      const Value& value = graph.values[size_t(v)];
+      const Value& value = graph.values[v];
       text += fmt::format(" {}", to_string(value.type));
       if (value.role == Role::Parameter || value.role == Role::Constant)
         text += fmt::format(" {}:{}", int(value.initializer.kind), value.initializer.a);
     }
     text += " ->";
     for (const ValueId v : node.outputs) {
-      if (v != kNone) text += fmt::format(" {}", to_string(graph.values[size_t(v)].type));
+      if (v != kNone) text += fmt::format(" {}", to_string(graph.values[v].type));
     }
     text += '\n';
   }
@@ -178,7 +178,7 @@ TEST_CASE("stages of the examples have the published shapes") {
       INFO(name);
       const ValueId id = graph.find_value(name);
       REQUIRE(id != kNone);
-      const Shape& found = graph.values[size_t(id)].type.shape;
+      const Shape& found = graph.values[id].type.shape;
       CHECK(Shape(found.begin() + 1, found.end()) == shape);
     }
   }

@@ -91,7 +91,7 @@ TEST_CASE("If: branches nest, and read what is around them") {
       "}, else_branch = four () => (x, x) {}>\n"
       "y = Add (a, b)");
   CHECK(op_names(graph) == std::vector<std::string>{"Exp", "Identity", "Identity", "Identity", "Add"});
-  CHECK(value(graph, "a/then_branch/p").producer == 0);
+  CHECK(value(graph, "a/then_branch/p").producer == NodeId(0));
 }
 
 TEST_CASE("If: what cannot be decided, or is none, is refused") {

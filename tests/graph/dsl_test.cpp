@@ -79,7 +79,7 @@ TEST_CASE("what images are augmented and mixed with are the attributes of those 
   const Tensor logits = linear(mixed, {.units = 10});
   validate(train(softmax_cross_entropy(logits, rows), {.lr = 0.1}), {accuracy(logits, label)});
   const Graph& graph = model.graph();
-  const Node& augmented = graph.nodes[size_t(graph.values[size_t(x.value())].producer)];
+  const Node& augmented = graph.nodes[graph.values[x.value()].producer];
   using Floats = std::vector<double>;
   CHECK(ints_attribute(augmented, "crop") == std::vector<int64_t>{6, 6});
   CHECK(int_attribute(augmented, "vertical_flip") == 1);

@@ -32,7 +32,7 @@ std::string bytes_of(const std::vector<float>& numbers) {
 }
 
 std::vector<float> floats_of(const Graph& graph, const std::string& name) {
-  const Value& value = graph.values.at(size_t(graph.find_value(name)));
+  const Value& value = graph.values.at(graph.find_value(name));
   std::vector<float> numbers(size_t(value.type.elements()));
   REQUIRE(value.initializer.data->size() == numbers.size() * sizeof(float));
   std::memcpy(numbers.data(), value.initializer.data->data(), value.initializer.data->size());

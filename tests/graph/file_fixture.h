@@ -87,7 +87,7 @@ inline const OpRegistry& file_test_ops() {
 // The first difference that a user could see, or "". Ids, places and inferred types of intermediate values do not
 // count.
 inline std::string difference(const Graph& a, const Graph& b) {
-  const auto name = [](const Graph& graph, ValueId id) { return id == kNone ? "" : graph.values[size_t(id)].name; };
+  const auto name = [](const Graph& graph, ValueId id) { return id == kNone ? "" : graph.values[id].name; };
   const auto names = [&](const Graph& graph, const std::vector<ValueId>& ids) {
     std::string text;
     for (const ValueId id : ids) text += name(graph, id) + '\0';
@@ -101,7 +101,7 @@ inline std::string difference(const Graph& a, const Graph& b) {
   for (const Value& value : a.values) {
     const ValueId other_id = b.find_value(value.name);
     if (other_id == kNone) return "no value " + value.name;
-    const Value& other = b.values[size_t(other_id)];
+    const Value& other = b.values[other_id];
     if (value.role != other.role) return "role of " + value.name;
     if ((value.producer == kNone) != (other.producer == kNone)) return "producer of " + value.name;
     if (value.producer != kNone) continue;
@@ -110,7 +110,7 @@ inline std::string difference(const Graph& a, const Graph& b) {
     if (value.initializer.data && *value.initializer.data != *other.initializer.data) return "data of " + value.name;
   }
   if (a.nodes.size() != b.nodes.size()) return "number of nodes";
-  for (size_t n = 0; n < a.nodes.size(); ++n) {
+  for (const NodeId n : a.nodes.ids()) {
     const Node &left = a.nodes[n], &right = b.nodes[n];
     if (left.name != right.name || left.op != right.op) return "node " + left.name;
     if (left.inputs.size() != right.inputs.size() || names(a, left.inputs) != names(b, right.inputs)) {

@@ -27,17 +27,17 @@ Graph read(const std::string& text, int64_t batch = 0) {
 
 template <typename T>
 std::vector<T> data_of(const Graph& graph, const std::string& name) {
-  const auto& bytes = *graph.values.at(size_t(graph.find_value(name))).initializer.data;
+  const auto& bytes = *graph.values.at(graph.find_value(name)).initializer.data;
   std::vector<T> items(bytes.size() / sizeof(T));
   std::memcpy(items.data(), bytes.data(), bytes.size());
   return items;
 }
 
 const Value& value(const Graph& graph, const std::string& name) {
-  return graph.values.at(size_t(graph.find_value(name)));
+  return graph.values.at(graph.find_value(name));
 }
 const Node& node(const Graph& graph, const std::string& name) {
-  return graph.nodes.at(size_t(graph.find_node(name)));
+  return graph.nodes.at(graph.find_node(name));
 }
 
 // Everything the syntax has, in one file.
@@ -231,7 +231,7 @@ TEST_CASE("graph file: random graphs survive the round trip to the last bit") {
       auto bytes = std::make_shared<std::vector<std::byte>>(size_t(type.bytes()));
       for (std::byte& byte : *bytes)
         byte = std::byte(below(127));  // no NaN: a sign and the exponent's top bit are clear
-      Value& added = graph.values[size_t(graph.add_value(text(), type, role))];
+      Value& added = graph.values[graph.add_value(text(), type, role)];
       added.initializer = {Initializer::Kind::Data, 0, std::move(bytes)};
     }
     for (int i = 0, n = 1 + below(6); i < n; ++i) {
@@ -246,10 +246,10 @@ TEST_CASE("graph file: random graphs survive the round trip to the last bit") {
         if (below(2)) attributes.set(name, choices[below(6)]);
       }
       std::vector<ValueId> inputs;
-      for (int k = below(4); k > 0; --k) inputs.push_back(below(4) ? below(int(graph.values.size())) : kNone);
+      for (int k = below(4); k > 0; --k) inputs.push_back(below(4) ? ValueId(below(int(graph.values.size()))) : kNone);
       const NodeId id = graph.add_node(file_test_ops().get(below(2) ? "Split" : "arbalest.Train"), text(), inputs,
                                        1 + below(2), std::move(attributes));
-      Node& added = graph.nodes[size_t(id)];
+      Node& added = graph.nodes[id];
       while (graph.find_node(added.name) != id) added.name += "x";
     }
     graph.outputs = {graph.nodes.back().outputs[0]};
@@ -268,7 +268,7 @@ TEST_CASE("graph file: what only passes make cannot be written") {
   state.add_value("running", {DataType::Float32, {2}}, Role::State);
   CHECK(error_of([&] { write_graph_text(state); }).find("'running' is a state") != std::string::npos);
   Graph filled = graph;
-  Value& constant = filled.values[size_t(filled.add_value("w", {DataType::Float32, {2}}, Role::Parameter))];
+  Value& constant = filled.values[filled.add_value("w", {DataType::Float32, {2}}, Role::Parameter)];
   constant.initializer.a = 0.5;
   CHECK(write_graph_text(filled).find("float[2] w = {0.5, 0.5}") != std::string::npos);
   constant.initializer.kind = Initializer::Kind::Normal;

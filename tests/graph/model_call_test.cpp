@@ -57,7 +57,7 @@ const Value& value(const Graph& graph, const std::string& name) {
   INFO(name);
   const ValueId id = graph.find_value(name);
   REQUIRE(id != kNone);
-  return graph.values[size_t(id)];
+  return graph.values[id];
 }
 
 std::vector<float> floats(const Value& value) {
@@ -193,10 +193,10 @@ net (float[N, 2] x) => (float[N, 1] y)
   CHECK(graph.find_op("Cast") == nullptr);
   const std::vector<ValueId>& inputs = only(graph, "Gemm").inputs;
   for (size_t i = 0; i < 2; ++i) {
-    CHECK(graph.values[size_t(inputs[i + 1])].name == (i == 0 ? "fc.weight" : "fc.bias"));
-    CHECK(graph.values[size_t(inputs[i + 1])].role == Role::Parameter);
+    CHECK(graph.values[inputs[i + 1]].name == (i == 0 ? "fc.weight" : "fc.bias"));
+    CHECK(graph.values[inputs[i + 1]].role == Role::Parameter);
   }
-  CHECK(graph.values[size_t(only(graph, "MatMul").inputs[1])].name == "stored");
+  CHECK(graph.values[only(graph, "MatMul").inputs[1]].name == "stored");
   CHECK(value(graph, "stored").role == Role::Parameter);
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("model: Softmax means what it meant in the opset of the model's file")
     for (const char* attributes : {"<axis = 1>", ""}) {
       const Graph graph = read(12, fmt::format("y = {} {} (x)", op, attributes));
       const Node& softmax = only(graph, op);
-      CHECK(graph.values[size_t(softmax.inputs[0])].type.shape == Shape{2, 12});
+      CHECK(graph.values[softmax.inputs[0]].type.shape == Shape{2, 12});
       CHECK(int_attribute(softmax, "axis") == -1);
     }
   }
@@ -330,8 +330,7 @@ TEST_CASE("model: operands are its inputs in the file's order, or by name") {
   Files::write(two, "two (float[N, 3] a, float[N, 3] b) => (float[N, 3] y) { n = Neg (b) y = Add (a, n) }");
   const auto inputs_of = [&](const std::string& call) {
     const Graph graph = files.read(call, {{"", two}}, "float[5, 3] p, float[5, 3] q");
-    return std::pair(graph.values[size_t(only(graph, "Add").inputs[0])].name,
-                     graph.values[size_t(only(graph, "Neg").inputs[0])].name);
+    return std::pair(graph.values[only(graph, "Add").inputs[0]].name, graph.values[only(graph, "Neg").inputs[0]].name);
   };
   CHECK(inputs_of("y = model.two (p, q)") == std::pair<std::string, std::string>("p", "q"));
   CHECK(inputs_of("y = model.two <inputs = [\"b\", \"a\"]> (p, q)") == std::pair<std::string, std::string>("q", "p"));
@@ -523,7 +522,7 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
   const auto extents = [&](const std::string& name) {
     Graph graph = files.read("y = model.parts <outputs = [\"" + name + "\"]> (x)", {{"", path}}, "float[5,6,4] x");
     verify(graph);
-    return graph.values[size_t(graph.find_value("y"))].type.shape;
+    return graph.values[graph.find_value("y")].type.shape;
   };
   CHECK(extents("three") == Shape{5, 3, 4});
   CHECK(extents("middle") == Shape{5, 2, 4});

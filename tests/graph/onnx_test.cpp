@@ -145,8 +145,8 @@ TEST_CASE("onnx: initialisers without axes are numbers of formulas, not weights"
     number.add_float_data(0.5f);
   }
   const Graph graph = read_onnx(save(folder, model), file_test_ops());
-  CHECK(graph.values[size_t(graph.find_value("half"))].role == Role::Constant);
-  CHECK(graph.values[size_t(graph.find_value("weight"))].role == Role::Parameter);
+  CHECK(graph.values[graph.find_value("half")].role == Role::Constant);
+  CHECK(graph.values[graph.find_value("weight")].role == Role::Parameter);
 }
 
 TEST_CASE("onnx: models as exporters write them") {
@@ -197,13 +197,13 @@ TEST_CASE("onnx: models as exporters write them") {
 
   Graph graph = read_onnx(save(folder, model), file_test_ops(), 32);
   CHECK(graph.inputs.size() == 1);
-  CHECK(graph.values[size_t(graph.inputs[0])].type.shape == Shape{32, 2});
-  CHECK(graph.values.at(size_t(graph.find_value("conv.weight"))).role == Role::Parameter);
+  CHECK(graph.values[graph.inputs[0]].type.shape == Shape{32, 2});
+  CHECK(graph.values.at(graph.find_value("conv.weight")).role == Role::Parameter);
   REQUIRE(graph.find_node("/conv/Conv") != kNone);
-  CHECK(int_attribute(graph.nodes.at(size_t(graph.find_node("/conv/Conv"))), "group") == 2);
-  CHECK(int_attribute(graph.nodes.at(size_t(graph.find_node("y/c"))), "filters") == 8);
+  CHECK(int_attribute(graph.nodes.at(graph.find_node("/conv/Conv")), "group") == 2);
+  CHECK(int_attribute(graph.nodes.at(graph.find_node("y/c")), "filters") == 8);
   verify(graph);
-  CHECK(graph.values.at(size_t(graph.find_value("y"))).type.shape == Shape{32, 2});
+  CHECK(graph.values.at(graph.find_value("y")).type.shape == Shape{32, 2});
 
   Graph symbolic = read_onnx(save(folder, model), file_test_ops());
   CHECK(has(error_of([&] { verify(symbolic); }), "'x'"));
@@ -234,7 +234,7 @@ net (float16[N, 2] x, int64[N, 2] whole) => (float16[N, 2] y)
   for (const int bits : {0x3555, 0xfc00}) bias.add_int32_data(bits);
   Graph graph = read_onnx(save(folder, model), builtin_ops(), 3);
   const auto floats = [&](const char* name) {
-    const Value& value = graph.values[size_t(graph.find_value(name))];
+    const Value& value = graph.values[graph.find_value(name)];
     CHECK(value.role == Role::Parameter);
     REQUIRE(value.type.dtype == DataType::Float32);
     std::vector<float> numbers(size_t(value.type.elements()));
@@ -245,13 +245,13 @@ net (float16[N, 2] x, int64[N, 2] whole) => (float16[N, 2] y)
   CHECK(floats("weight") == std::vector<float>{1, -2.5f, 65504, 5.9604645e-8f});
   CHECK(floats("bias") == std::vector<float>{0.333251953125f, -HUGE_VALF});
   verify(graph);  // types as declared
-  CHECK(graph.values[size_t(graph.inputs[0])].type == TensorType{DataType::Float32, {3, 2}});
+  CHECK(graph.values[graph.inputs[0]].type == TensorType{DataType::Float32, {3, 2}});
   expand_layers(graph);
   std::vector<std::string> ops;
   for (const Node& node : graph.nodes) ops.push_back(node.op->name);
   CHECK(ops == std::vector<std::string>{"Cast", "Add", "MatMul", "Add"});
-  CHECK(graph.values[size_t(graph.nodes[0].inputs[0])].name == "whole");
-  CHECK(graph.values[size_t(graph.nodes[1].inputs[0])].name == "x");
+  CHECK(graph.values[graph.nodes[0].inputs[0]].name == "whole");
+  CHECK(graph.values[graph.nodes[1].inputs[0]].name == "x");
 }
 
 TEST_CASE("onnx: numbers in float16 keep their sign, and what is no number stays none") {
@@ -267,7 +267,7 @@ net (float16[N, 6] x) => (float16[N, 6] y)
   bias.set_data_type(onnx::TensorProto::FLOAT16);
   for (const int bits : {0x7e00, 0xfc01, 0x8000, 0x8001, 0x83ff, 0x8400}) bias.add_int32_data(bits);
   const Graph graph = read_onnx(save(folder, model), builtin_ops(), 3);
-  const std::vector<std::byte>& data = *graph.values[size_t(graph.find_value("bias"))].initializer.data;
+  const std::vector<std::byte>& data = *graph.values[graph.find_value("bias")].initializer.data;
   std::array<float, 6> numbers = {};
   REQUIRE(data.size() == sizeof numbers);
   std::memcpy(numbers.data(), data.data(), data.size());

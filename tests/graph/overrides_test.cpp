@@ -31,7 +31,7 @@ template <typename T>
 T after(const char* assignment, const char* node, const char* attribute) {
   Graph graph = network();
   apply_override(graph, assignment);
-  const Node& changed = graph.nodes.at(size_t(graph.find_node(node)));
+  const Node& changed = graph.nodes.at(graph.find_node(node));
   return std::get<T>(*changed.attributes.find(attribute));
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("overrides: what changes nothing, or is changed again, is reported") {
   CHECK(apply_override(graph, "train.lr=0.2") == "--set train.lr=0.2: replaces --set train.lr=0.1");
   CHECK(apply_override(graph, "h1/c1.filters=8") == "");
   CHECK(has(apply_override(graph, "train.momentum=0"), "changes nothing"));  // by default
-  CHECK(is_override(*graph.nodes[size_t(graph.find_node("trained"))].attributes.find_named("lr")));
+  CHECK(is_override(*graph.nodes[graph.find_node("trained")].attributes.find_named("lr")));
 }
 
 TEST_CASE("overrides: two names of one attribute are refused, by the names that messages have for them") {

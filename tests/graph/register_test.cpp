@@ -120,7 +120,7 @@ TEST_CASE("a program's own operator may be called as one of the library's in ano
   const Program program = make_program(std::move(graph), {});
   CHECK(program.training().arenas.statistics == kNone);
   const Graph& validation = program.find(LoopRole::Validate)->graph;
-  CHECK(validation.nodes.at(size_t(validation.find_node("p"))).attributes.empty());
+  CHECK(validation.nodes.at(validation.find_node("p")).attributes.empty());
 }
 
 TEST_CASE("an operator that cannot be one is refused, with the reason") {

@@ -77,7 +77,7 @@ Numbers run_expanded(const char* name, const std::vector<Tensor>& inputs, const 
   make_runnable(test.graph);
   const auto device = make_cpu_device();
   const auto found = run_graph(*device, test.graph, given);
-  return found.at(test.graph.values[size_t(test.graph.outputs[0])].name).values;
+  return found.at(test.graph.values[test.graph.outputs[0]].name).values;
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ TEST_CASE("what flows back through a cast takes the type of its input; nothing d
     GradContext context(test.graph, test.node, flows_back, needed, gradients);
     test.get().op->grad(context);
     REQUIRE((gradients[0] != kNone) == back);
-    if (back) CHECK(test.graph.values[size_t(gradients[0])].type.dtype == DataType::Float32);
+    if (back) CHECK(test.graph.values[gradients[0]].type.dtype == DataType::Float32);
   }
 }
 

@@ -21,7 +21,7 @@ Graph expanded(const char* layer, const TensorType& x, const Attributes& attribu
   Case test(builtin_ops().get(layer), {x}, 1, attributes, "h1");
   test.graph.outputs = {test.get().outputs[0]};
   expand_layers(test.graph);
-  for (size_t n = 0; n < test.graph.nodes.size(); ++n) infer(test.graph, NodeId(n));
+  for (const NodeId n : test.graph.nodes.ids()) infer(test.graph, n);
   return test.graph;
 }
 
@@ -29,7 +29,7 @@ const Value& value(const Graph& graph, const char* name) {
   const ValueId id = graph.find_value(name);
   INFO("value ", name);
   REQUIRE(id != kNone);
-  return graph.values[size_t(id)];
+  return graph.values[id];
 }
 
 std::vector<std::string> op_names(const Graph& graph) {

@@ -47,7 +47,7 @@ double loss(const char* op, const std::vector<Operand>& operands, const Attribut
   const auto device = make_cpu_device();
   const int32_t batch = valid >= 0 ? valid : int32_t(types[0].shape[0]);
   const auto found = run_graph(*device, graph, inputs, {.valid = batch});
-  return found.at(graph.values[size_t(graph.outputs[0])].name).values.at(0);
+  return found.at(graph.values[graph.outputs[0]].name).values.at(0);
 }
 
 // dX for a gradient of 1 that flows back into the loss.

@@ -58,7 +58,7 @@ std::vector<Tensor> run(TestDevice& device, const char* name, const std::vector<
   Case test(builtin_ops().get(name), types_of(inputs), int(placement.in_place.size()), attributes);
   std::vector<TensorType> output_types = test.output_types();
   for (const size_t output : placement.left_out) {
-    test.graph.nodes[size_t(test.node)].outputs[output] = kNone;
+    test.graph.nodes[test.node].outputs[output] = kNone;
     output_types[output] = {DataType::Token, {}};
   }
   const auto kernel = device.factory(*test.get().op)(

@@ -68,7 +68,7 @@ TEST_CASE("attention is found in the forms that people and exporters write") {
       const Node& attention = only(graph, together ? "arbalest.PackedAttention" : "arbalest.Attention");
       CHECK(float_attribute(attention, "scale") == doctest::Approx(form.scale));
       std::vector<std::string> operands;
-      for (const ValueId input : attention.inputs) operands.push_back(graph.values[size_t(input)].name);
+      for (const ValueId input : attention.inputs) operands.push_back(graph.values[input].name);
       if (together) {
         CHECK(operands == std::vector<std::string>{"qkv"});
         CHECK(int_attribute(attention, "heads") == 2);
@@ -99,7 +99,7 @@ TEST_CASE("biases and masks that are added to the scores become attention's") {
       const Node& attention = only(graph, "arbalest.Attention");
       CHECK(float_attribute(attention, "scale") == 0.25);
       REQUIRE(attention.inputs.size() == 4);
-      CHECK(graph.values[size_t(attention.inputs[3])].name == added);
+      CHECK(graph.values[attention.inputs[3]].name == added);
     }
   }
 }
@@ -120,7 +120,7 @@ TEST_CASE("biases of attention are trained, and masks are not") {
     CHECK(gradient.inputs.size() == 7);
     CHECK(gradient.outputs.size() == (trained ? 4 : 3));
     const ValueId bias = only(training, "arbalest.Attention").inputs[3];
-    CHECK(training.values[size_t(bias)].type.dtype == DataType::Bfloat16);
+    CHECK(training.values[bias].type.dtype == DataType::Bfloat16);
   }
 }
 

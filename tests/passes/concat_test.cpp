@@ -37,7 +37,7 @@ const std::string kNested = conv("a", "x", 4) + "n1 = arbalest.BatchNorm (a)\nr1
 const Node& maker(const Graph& graph, std::string_view name) {
   const NodeId producer = value(graph, name).producer;
   REQUIRE(producer != kNone);
-  return graph.nodes[size_t(producer)];
+  return graph.nodes[producer];
 }
 
 std::vector<std::string> parts_of(const Graph& graph, const Node& norm) {
@@ -46,10 +46,10 @@ std::vector<std::string> parts_of(const Graph& graph, const Node& norm) {
   const size_t count = training ? training_parts(norm.inputs.size()) : inference_parts(norm.inputs.size());
   for (size_t i = 0; i < count; ++i) {
     const ValueId part = norm.inputs[training ? training_part(i) : inference_part(i)];
-    names.push_back(graph.values[size_t(part)].name);
+    names.push_back(graph.values[part].name);
     if (!training) continue;
-    const Value& statistics = graph.values[size_t(norm.inputs[training_statistics(i)])];
-    const Node& made = graph.nodes[size_t(statistics.producer)];
+    const Value& statistics = graph.values[norm.inputs[training_statistics(i)]];
+    const Node& made = graph.nodes[statistics.producer];
     CHECK(made.op->qualified_name() == "arbalest.ChannelStatistics");
     CHECK(made.inputs == std::vector<ValueId>{part});
   }
@@ -102,7 +102,7 @@ TEST_CASE("nested Concats become the parts of batch norms, which share the stati
   CHECK(int_attribute(maker(step, "h"), "relu") == 1);
   // Statistics are made as soon as what they are of is there.
   const NodeId made = value(step, "a").producer;
-  CHECK(step.nodes[size_t(made) + 1].op->qualified_name() == "arbalest.ChannelStatistics");
+  CHECK(step.nodes[made + 1].op->qualified_name() == "arbalest.ChannelStatistics");
 
   // The last batch norm's gradient is computed first; each before it adds what is there of its parts to its own.
   std::vector<const Node*> gradients;
@@ -125,7 +125,7 @@ TEST_CASE("nested Concats become the parts of batch norms, which share the stati
 
 TEST_CASE("running statistics of batch norms over parts are merged, averaged and kept as any") {
   const Program program = program_of_net(kNested);
-  const Value& statistics = program.training().graph.values[size_t(program.training().arenas.statistics)];
+  const Value& statistics = program.training().graph.values[program.training().arenas.statistics];
   const Graph& step = program.training().graph;
   for (const char* norm : {"n1", "n2", "n3"}) {
     const Value& mean = value(step, fmt::format("{}.running_mean", norm));
@@ -214,7 +214,7 @@ TEST_CASE("beyond the most parts a Concat of them is one part") {
 
 TEST_CASE("a batch norm over parts may be frozen") {
   Graph graph = net(kNested);
-  graph.nodes[size_t(graph.find_node("trained"))].attributes.set("frozen", std::vector<std::string>{"n2.running_*"});
+  graph.nodes[graph.find_node("trained")].attributes.set("frozen", std::vector<std::string>{"n2.running_*"});
   const Graph step = make_program(graph, {}).training().graph;
   check_sound(step);
   CHECK(count_ops(step, kTraining) == 2);

@@ -35,7 +35,7 @@ std::vector<int64_t> integers(const Graph& graph, std::string_view name) {
 const Node& node_of(const Graph& graph, std::string_view name) {
   const NodeId id = graph.find_node(name);
   REQUIRE(id != kNone);
-  return graph.nodes[size_t(id)];
+  return graph.nodes[id];
 }
 
 // x is float[4,2,6,6].
@@ -64,7 +64,7 @@ TEST_CASE("shapes, and what is computed of constants alone, are known when a gra
   CHECK(integers(graph, "middle") == std::vector<int64_t>{2, 6});
   CHECK(integers(graph, "pixels") == std::vector<int64_t>{12});
   CHECK(integers(graph, "none").empty());
-  CHECK(graph.values[size_t(graph.find_value("column"))].type.shape == Shape{4, 1});
+  CHECK(graph.values[graph.find_value("column")].type.shape == Shape{4, 1});
   const auto scale = content_of(graph, graph.find_value("scale"));
   REQUIRE(scale);
   float second = 0;
@@ -75,7 +75,7 @@ TEST_CASE("shapes, and what is computed of constants alone, are known when a gra
 
   const Graph step = make_program(graph, {}).training().graph;
   for (const char* name : {"whole", "count", "column", "sum", "scale"}) CHECK(step.find_node(name) == kNone);
-  CHECK(step.values[size_t(step.find_value("scale"))].role == Role::Constant);
+  CHECK(step.values[step.find_value("scale")].role == Role::Constant);
 }
 
 TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is read") {
@@ -144,8 +144,8 @@ TEST_CASE("a constant in the type of another value is known, whatever that value
   CHECK(*bits == std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{1}});
   CHECK_FALSE(content_of(graph, graph.find_value("y")));
   const Graph step = make_program(graph, {}).training().graph;
-  CHECK(float_attribute(step.nodes[size_t(step.find_node("h0"))], "min") == -1);
-  CHECK(float_attribute(step.nodes[size_t(step.find_node("h0"))], "max") == 2);
+  CHECK(float_attribute(step.nodes[step.find_node("h0")], "min") == -1);
+  CHECK(float_attribute(step.nodes[step.find_node("h0")], "max") == 2);
 }
 
 TEST_CASE("a range of integers that are far apart has just the numbers that fit") {
@@ -211,7 +211,7 @@ TEST_CASE("a mask of shifted windows, put together region by region, is known wh
   CHECK(found == expected);
   const Graph step = make_program(graph, {}).training().graph;
   CHECK_FALSE(step.find_op("ScatterND"));
-  CHECK(step.values[size_t(step.find_value("last"))].role == Role::Constant);
+  CHECK(step.values[step.find_value("last")].role == Role::Constant);
 }
 
 TEST_CASE("a shape that is computed follows the batch of each loop") {
@@ -226,9 +226,7 @@ TEST_CASE("a shape that is computed follows the batch of each loop") {
   CHECK(integers(graph, "list") == std::vector<int64_t>{4});
   const Program program = make_program(graph, {});
   const Graph& validation = program.find(LoopRole::Validate)->graph;
-  const auto shape_of = [](const Graph& g, const char* name) {
-    return g.values[size_t(g.find_value(name))].type.shape;
-  };
+  const auto shape_of = [](const Graph& g, const char* name) { return g.values[g.find_value(name)].type.shape; };
   CHECK(shape_of(program.training().graph, "one") == Shape{4, 2, 36});
   CHECK(shape_of(validation, "one") == Shape{5, 2, 36});
   CHECK(ints_attribute(node_of(validation, "one"), "shape") == std::vector<int64_t>{0, 2, 36});

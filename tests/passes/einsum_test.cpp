@@ -43,7 +43,7 @@ TEST_CASE("Einsum is products of matrices, whatever the batch") {
       expected.insert(expected.begin(), loop.batch);
       const Graph& graph = loop.graph;
       CHECK(graph.find_op("Einsum") == nullptr);
-      CHECK(graph.values[size_t(graph.find_value("h"))].type.shape == expected);
+      CHECK(graph.values[graph.find_value("h")].type.shape == expected);
     }
   }
 }

@@ -27,7 +27,7 @@ TEST_CASE("layers expand into operators with parameters") {
   CHECK(value(graph, "h.bn.running_mean").role == Role::State);
   CHECK(value(graph, "logits.weight").type.shape == Shape{3, 4 * 6 * 6});
   CHECK(graph.carries.size() == 2);
-  for (const Carry& carry : graph.carries) CHECK(graph.values[size_t(carry.current)].role == Role::State);
+  for (const Carry& carry : graph.carries) CHECK(graph.values[carry.current].role == Role::State);
 }
 
 TEST_CASE("running statistics that a file gives are states, not parameters") {
@@ -86,7 +86,7 @@ TEST_CASE("of two batch norms that are added, the later one takes in the sum") {
   fuse_batch_norm(graph);
   check_sound(graph);
   CHECK(count_ops(graph, "arbalest.BatchNormTraining") == 2);
-  const Node& norm = graph.nodes[size_t(value(graph, "h").producer)];
+  const Node& norm = graph.nodes[value(graph, "h").producer];
   REQUIRE(norm.inputs.size() == 6);
   CHECK(norm.inputs[5] == graph.find_value("m"));
 }
@@ -120,7 +120,7 @@ TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
   REQUIRE(first.inputs.size() == 8);
   CHECK(first.inputs[2] == kNone);
   CHECK(first.inputs[6] == step.find_value("a.bn.bias"));
-  const auto maker = [&](ValueId value) { return step.nodes[size_t(step.values[size_t(value)].producer)].op->name; };
+  const auto maker = [&](ValueId value) { return step.nodes[step.values[value].producer].op->name; };
   CHECK(std::set<std::string>{maker(first.inputs[0]), maker(first.inputs[7])} ==
         std::set<std::string>{"BatchNormGrad", "ConvGradInput"});
   // With a residual it is Y that the mask follows from.
@@ -193,7 +193,7 @@ TEST_CASE("two batch norms whose sum goes through Relu become one node, and so d
                            "t = Add (e, r)\nu = Relu (t)\nh = GlobalAveragePool (u)\n");
   const Node& of_both = only(both, "arbalest.BatchNormPairGrad");
   REQUIRE(of_both.inputs.size() == 13);
-  const Node& conv = both.nodes[size_t(both.values[size_t(of_both.inputs[3])].producer)];
+  const Node& conv = both.nodes[both.values[of_both.inputs[3]].producer];
   CHECK(conv.op->name == "ConvGradInputSums");
   REQUIRE(conv.inputs.size() == 11);
   REQUIRE(conv.outputs.size() == 3);
@@ -262,7 +262,7 @@ TEST_CASE("pointwise convolutions leave statistics and sums, before a residual a
   CHECK(count_ops(step, "arbalest.ConvGradInputSums") == 2);
   for (const Node& gradient : step.nodes) {
     if (gradient.op->qualified_name() != "arbalest.ConvGradInputSums") continue;
-    const TensorType& image = step.values[size_t(gradient.outputs[0])].type;
+    const TensorType& image = step.values[gradient.outputs[0]].type;
     const int64_t chunk_pixels = int_attribute(gradient, "chunk_pixels");
     CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape));
     const Node& norm = reader_of(step, gradient.outputs[1]);
@@ -295,7 +295,7 @@ TEST_CASE("convolutions of 3 x 3 of many channels leave statistics, and sums als
   const Node& conv = only(step, "arbalest.ConvStatistics");
   const Node& gradient = only(step, "arbalest.ConvGradInputSums");
   for (const Node& node : {conv, gradient}) {
-    const Shape& image = step.values[size_t(node.outputs[0])].type.shape;
+    const Shape& image = step.values[node.outputs[0]].type.shape;
     CHECK(int_attribute(node, "chunk_pixels") == halo_chunk_pixels(image));
   }
   CHECK(reader_of(step, gradient.outputs[1]).inputs[3] == step.find_value("a.bn.weight"));
@@ -387,7 +387,7 @@ TEST_CASE("a sum of gradients that others read too stays") {
   const Node norm = only(graph, "arbalest.BatchNormTraining");
   const NodeId add = graph.add_node(builtin_ops().get("Add"), "sum", {n, h}, 1);
   infer(graph, add);
-  const ValueId sum = graph.nodes[size_t(add)].outputs[0];
+  const ValueId sum = graph.nodes[add].outputs[0];
   const auto add_gradient = [&](const char* name) {
     infer(graph, graph.add_node(builtin_ops().get("arbalest.BatchNormGrad"), name,
                                 {sum, norm.inputs[0], kNone, norm.inputs[1], norm.outputs[3], norm.outputs[4]}, 3));

@@ -20,7 +20,7 @@ namespace {
 double check_gradients(const std::string& body, const std::vector<std::string>& frozen = {},
                        const ProgramOptions& options = {}) {
   Graph graph = net(body);
-  graph.nodes[size_t(graph.find_node("trained"))].attributes.set("frozen", frozen);
+  graph.nodes[graph.find_node("trained")].attributes.set("frozen", frozen);
   const Program program = make_program(graph, options);
   const Loop& loop = program.training();
   InDouble net(loop);
@@ -28,7 +28,7 @@ double check_gradients(const std::string& body, const std::vector<std::string>& 
   constexpr double kStep = 1e-6;
   constexpr int64_t kPerParameter = 6;
   int64_t nonzero = 0;
-  for (size_t v = 0; v < net.graph().values.size(); ++v) {
+  for (const ValueId v : net.graph().values.ids()) {
     const Value& value = net.graph().values[v];
     if (value.role != Role::Parameter || value.view.base == kNone) continue;
     const double* gradient = net.of(value.name + ".gradient");
@@ -36,7 +36,7 @@ double check_gradients(const std::string& body, const std::vector<std::string>& 
     std::vector<double> computed(gradient, gradient + count);  // run() computes it anew
     for (int64_t k = 0; k < std::min(count, kPerParameter); ++k) {
       const int64_t i = k * count / std::min(count, kPerParameter);
-      double& parameter = net.of(ValueId(v))[i];
+      double& parameter = net.of(v)[i];
       const double at = parameter;
       parameter = at + kStep;
       const double above = net.loss();
@@ -181,18 +181,18 @@ TEST_CASE("an update follows its formula and leaves the gaps of the arenas at ze
   const NodeId update = net.graph().find_node("update");
   REQUIRE(update != kNone);
   const double* weights = net.of(arenas.weights);
-  const double* next = net.of(net.graph().nodes[size_t(update)].outputs[0]);
+  const double* next = net.of(net.graph().nodes[update].outputs[0]);
   const double* velocity = net.of(arenas.slots.at(0).value);
   const double* gradient = net.of(arenas.gradients);
   double moved = 0;
-  for (int64_t i = 0; i < net.graph().values[size_t(arenas.weights)].type.elements(); ++i) {
+  for (int64_t i = 0; i < net.graph().values[arenas.weights].type.elements(); ++i) {
     const double expected = weights[i] - 0.25 * (0.9 * velocity[i] + gradient[i] + 0.001 * weights[i]);
     REQUIRE(next[i] == doctest::Approx(expected).epsilon(1e-12));
     moved += std::abs(next[i] - weights[i]);
   }
   CHECK(moved > 1);
   // Between two members: 3 biases, then nothing up to the next multiple of 64 elements.
-  const Value& bias = net.graph().values[size_t(net.graph().find_value("logits.bias.gradient"))];
+  const Value& bias = net.graph().values[net.graph().find_value("logits.bias.gradient")];
   for (int64_t i = 3; i < 64; ++i) CHECK(gradient[bias.view.offset_bytes / 8 + i] == 0);
 }
 

@@ -28,7 +28,7 @@ class InDouble {
       const bool floats = value.type.dtype == DataType::Float64;
       if (floats) value.view.offset_bytes *= 2;
     }
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
+    for (const ValueId v : graph_.values.ids()) {
       const bool own = graph_.values[v].view.base == kNone;
       memory_.emplace_back(own ? size_t(graph_.values[v].type.bytes()) / 8 + 1 : 0, 0.0);
     }
@@ -46,7 +46,7 @@ class InDouble {
   const Graph& graph() const { return graph_; }
 
   void run() {
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    for (const NodeId n : graph_.nodes.ids()) {
       std::vector<const void*> inputs;
       std::vector<void*> outputs;
       for (const ValueId v : graph_.nodes[n].inputs) inputs.push_back(v == kNone ? nullptr : of(v));
@@ -60,7 +60,7 @@ class InDouble {
   void step() {
     run();
     for (const Carry& carry : graph_.carries) {
-      std::memcpy(of(carry.current), of(carry.next), size_t(graph_.values[size_t(carry.current)].type.bytes()));
+      std::memcpy(of(carry.current), of(carry.next), size_t(graph_.values[carry.current].type.bytes()));
     }
   }
 
@@ -72,14 +72,12 @@ class InDouble {
  private:
   uint8_t* bytes_of(ValueId v) {
     const View storage = storage_of(graph_, v);
-    return reinterpret_cast<uint8_t*>(memory_[size_t(storage.base)].data()) + storage.offset_bytes;
+    return reinterpret_cast<uint8_t*>(memory_[storage.base].data()) + storage.offset_bytes;
   }
 
-  TensorType type(ValueId v) const {
-    return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
-  }
+  TensorType type(ValueId v) const { return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[v].type; }
 
-  void set_constant(size_t v) {
+  void set_constant(ValueId v) {
     const Initializer& initial = graph_.values[v].initializer;
     const TensorType& made = graph_.values[v].type;
     for (int64_t i = 0; i < made.elements(); ++i) {
@@ -87,11 +85,11 @@ class InDouble {
       if (made.dtype == DataType::Float64) {
         float element = float(initial.a);
         if (data) std::memcpy(&element, initial.data->data() + size_t(i) * sizeof element, sizeof element);
-        of(ValueId(v))[i] = data ? element : initial.a;
+        of(v)[i] = data ? element : initial.a;
       } else if (made.dtype == DataType::Uint8 && !data) {
-        bytes_of(ValueId(v))[i] = uint8_t(initial.a);
+        bytes_of(v)[i] = uint8_t(initial.a);
       } else if (data) {
-        std::memcpy(bytes_of(ValueId(v)), initial.data->data(), size_t(made.bytes()));
+        std::memcpy(bytes_of(v), initial.data->data(), size_t(made.bytes()));
         return;
       }
     }
@@ -101,14 +99,14 @@ class InDouble {
   void draw() {
     std::uniform_real_distribution<double> uniform(-0.6, 0.6);
     double* velocities = of(loop_.arenas.slots.at(0).value);
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
+    for (const ValueId v : graph_.values.ids()) {
       const Value& value = graph_.values[v];
       if (value.role == Role::Constant) set_constant(v);
       const bool trained = value.role == Role::Parameter, frozen = value.role == Role::Frozen;
       if (value.view.base == kNone || !(trained || frozen)) continue;
       std::mt19937 random(uint32_t(std::hash<std::string>{}(value.name)));
       // Variances are among what is frozen, and far from 0.
-      for (int64_t i = 0; i < value.type.elements(); ++i) of(ValueId(v))[i] = uniform(random) + (frozen ? 1 : 0);
+      for (int64_t i = 0; i < value.type.elements(); ++i) of(v)[i] = uniform(random) + (frozen ? 1 : 0);
       for (int64_t i = 0; i < value.type.elements() && trained; ++i) {
         velocities[value.view.offset_bytes / 8 + i] = uniform(random);
       }
@@ -126,8 +124,8 @@ class InDouble {
 
   const Loop& loop_;
   Graph graph_;
-  std::vector<std::vector<double>> memory_;
-  std::vector<std::unique_ptr<Kernel>> kernels_;
+  Table<ValueId, std::vector<double>> memory_;
+  Table<NodeId, std::unique_ptr<Kernel>> kernels_;
   StepScalars scalars_;
 };
 
@@ -144,11 +142,11 @@ inline Trained train(const Program& program, int steps) {
     net.step();
     trained.losses.push_back(*net.of(program.training().metrics[0].name));
   }
-  for (size_t v = 0; v < net.graph().values.size(); ++v) {
+  for (const ValueId v : net.graph().values.ids()) {
     const Value& value = net.graph().values[v];
     const bool stored = value.role == Role::Parameter || value.role == Role::State;
     if (!stored || value.view.base == kNone || value.name.ends_with(".gradient")) continue;
-    const double* first = net.of(ValueId(v));
+    const double* first = net.of(v);
     trained.values[value.name] = {first, first + value.type.elements()};
   }
   return trained;

@@ -43,10 +43,10 @@ TEST_CASE("a tensor of rank 4 that is no image is row-major, and changes where a
   CHECK(value(step, "filters.gradient").type.layout == Layout::ChannelsLast);
   CHECK(count_ops(step, "arbalest.ChangeLayout") == 2);  // forward, and its gradient back
   const Node& conv = only(step, "Conv");
-  CHECK(step.values[size_t(conv.inputs[0])].name == "scaled.channels_last");
+  CHECK(step.values[conv.inputs[0]].name == "scaled.channels_last");
   for (const Node& node : step.nodes) {
     if (node.op->name != "MulGradB") continue;
-    CHECK(step.values[size_t(node.inputs[0])].type.layout == Layout::RowMajor);
+    CHECK(step.values[node.inputs[0]].type.layout == Layout::RowMajor);
   }
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("a split whose parts are wanted channels-last is turned once, and so i
   const Graph sum = validation("c = Conv <pads = [1, 1, 1, 1]> (s, v)\nh = Add (c, s)\n", 2);
   CHECK(count_ops(sum, "arbalest.ChangeLayout") == 1);
   for (const ValueId input : only(sum, "Add").inputs) {
-    CHECK(sum.values[size_t(input)].type.layout == Layout::ChannelsLast);
+    CHECK(sum.values[input].type.layout == Layout::ChannelsLast);
   }
 }
 

@@ -41,7 +41,7 @@ TEST_CASE("a max-pool keeps where its maxima are, and no image for its gradient"
   CHECK(pool.outputs[0] == step.find_value("h"));
   REQUIRE(pool.outputs.size() == 2);
   const TensorType& y = value(step, "h").type;
-  const TensorType& taps = step.values[size_t(pool.outputs[1])].type;
+  const TensorType& taps = step.values[pool.outputs[1]].type;
   CHECK(taps.dtype == DataType::Uint8);
   CHECK(taps.shape == y.shape);
   CHECK(taps.layout == y.layout);
@@ -65,8 +65,8 @@ TEST_CASE("a Relu before a max-pool masks windows, and the image between is not 
     const Node& gradient = only(step, "arbalest.MaxPoolTapsGrad");
     CHECK(relu.inputs[1] == step.find_value("h"));
     CHECK(gradient.inputs[0] == relu.outputs[0]);
-    CHECK(step.values[size_t(relu.outputs[0])].type == value(step, "h").type);
-    CHECK(step.values[size_t(gradient.outputs[0])].type == value(step, "r").type);
+    CHECK(step.values[relu.outputs[0]].type == value(step, "h").type);
+    CHECK(step.values[gradient.outputs[0]].type == value(step, "r").type);
     CHECK(only(step, "arbalest.ConvGradWeight").inputs[1] == gradient.outputs[0]);
     CHECK(readers_behind(step, step.find_value("r")) == 0);
   }

@@ -360,7 +360,7 @@ TEST_CASE("samples that are normalised as rows keep their shape only where nothi
     const Program program = program_of(net_of(there, back)), apart = program_of(net_of(there, back), {"fuse_samples"});
     check_same(train(apart, 3), train(program, 3));
     const Node& norm = only(program.training().graph, "arbalest.NormalizeSamples");
-    const size_t rank = program.training().graph.values[size_t(norm.inputs[0])].type.shape.size();
+    const size_t rank = program.training().graph.values[norm.inputs[0]].type.shape.size();
     CHECK(rank == (reshapes ? 3 : 4));
   }
   // Rows that are images between, in a sample of one axis.
@@ -400,7 +400,7 @@ TEST_CASE("products read transposed matrices as they lie, and write gradients so
   CHECK(count_ops(linear, "Transpose") == 0);
   CHECK(count_ops(linear, "MatMul") == 0);
   const ValueId gradient = linear.find_value("w.gradient");
-  CHECK(linear.nodes[size_t(linear.values[size_t(gradient)].producer)].op->qualified_name() == "arbalest.GemmGradB");
+  CHECK(linear.nodes[linear.values[gradient].producer].op->qualified_name() == "arbalest.GemmGradB");
   const std::string rows = "rows = Reshape <shape = [-1, 8]> (x)\n";
   for (const std::string& body :
        {rows + "t = Transpose (w)\nu = Gemm (rows, t)\ny = Reshape <shape = [-1, 45]> (u)\n",
@@ -527,7 +527,7 @@ TEST_CASE("windows of a sample take turns with attention's bias, each with its m
     const Graph& validation = program.find(LoopRole::Validate)->graph;
     const Node& attention = only(validation, "arbalest.PackedAttention");
     REQUIRE(attention.inputs.size() == 2);
-    CHECK(validation.values[size_t(attention.inputs[1])].type.shape == Shape{windows, 2, 9, 9});
+    CHECK(validation.values[attention.inputs[1]].type.shape == Shape{windows, 2, 9, 9});
     check_same(train(program_of(body, {"fuse_attention"}), 3), train(program, 3));
   }
 }
@@ -631,7 +631,7 @@ TEST_CASE("constants are in bfloat16 from the start, and gradients are cast once
   for (const Node& node : graph.nodes) {
     if (node.op->name != "Cast") continue;
     INFO(node.name);
-    const Value &from = graph.values[size_t(node.inputs[0])], &to = graph.values[size_t(node.outputs[0])];
+    const Value &from = graph.values[node.inputs[0]], &to = graph.values[node.outputs[0]];
     CHECK(from.role != Role::Constant);
     CHECK(from.type.dtype != to.type.dtype);
   }
@@ -650,11 +650,11 @@ TEST_CASE("gradients of parameters that are reshaped stay float") {
   const Program program = program_of_net(body, true);
   const Graph& graph = program.training().graph;
   CHECK(value(graph, "scale.gradient").type.dtype == DataType::Float32);
-  const std::string& made = graph.nodes[size_t(value(graph, "scale.gradient").producer)].op->name;
+  const std::string& made = graph.nodes[value(graph, "scale.gradient").producer].op->name;
   CHECK(made == "Reshape");
   for (const Node& node : graph.nodes) {
     const bool gradient = node.stage == Stage::Backward && node.op->name == "Cast";
-    CHECK_MESSAGE(!(gradient && graph.values[size_t(node.inputs[0])].type.shape == Shape{1, 8}), node.name);
+    CHECK_MESSAGE(!(gradient && graph.values[node.inputs[0]].type.shape == Shape{1, 8}), node.name);
   }
 }
 

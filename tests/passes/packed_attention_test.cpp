@@ -171,7 +171,7 @@ TEST_CASE("ViT's program has no copy of Q, K or V, and none of their gradients")
     return node.op->qualified_name() == "arbalest.PackedAttentionGrad";
   });
   // 16 · 16 patches and the class token.
-  CHECK(to_string(training.values[size_t(gradient.outputs[0])].type) == "bfloat16[64,257,1152]");
+  CHECK(to_string(training.values[gradient.outputs[0]].type) == "bfloat16[64,257,1152]");
 }
 
 }  // namespace packed_attention_test

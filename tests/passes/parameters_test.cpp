@@ -49,7 +49,7 @@ bool contains(const std::string& text, const std::string& part) {
 // Decay and factor of the rate of each parameter, as the update's kernel finds them.
 std::map<std::string, std::pair<double, double>> groups_of(const Program& program) {
   const Loop& loop = program.training();
-  const Node& update = loop.graph.nodes.at(size_t(loop.graph.find_node("update")));
+  const Node& update = loop.graph.nodes.at(loop.graph.find_node("update"));
   const UpdateOperands place(*update.op->optimizer);
   std::map<std::string, std::pair<double, double>> found;
   for (const Value& member : loop.graph.values) {
@@ -118,7 +118,7 @@ TEST_CASE("groups of huge layers take no memory before a run does") {
   const Program program = make_program(std::move(graph), {});
   const auto groups = program.training().graph.find_value("parameter_groups");
   REQUIRE(groups != kNone);
-  CHECK(program.training().graph.values[size_t(groups)].type.bytes() > 1'000'000'000);
+  CHECK(program.training().graph.values[groups].type.bytes() > 1'000'000'000);
   for (const Value& value : program.training().graph.values) {
     INFO(value.name);
     CHECK((!value.initializer.data || value.initializer.data->size() < 1000));
@@ -128,7 +128,7 @@ TEST_CASE("groups of huge layers take no memory before a run does") {
 TEST_CASE("without groups the update has neither a table nor a factor") {
   const Program program = program_of({});
   const Loop& loop = program.training();
-  CHECK(loop.graph.nodes.at(size_t(loop.graph.find_node("update"))).inputs.size() == 3);
+  CHECK(loop.graph.nodes.at(loop.graph.find_node("update")).inputs.size() == 3);
   CHECK(loop.arenas.frozen == kNone);
   // All of one kind is no group of its own either.
   const auto none = groups_of(program_of({"train.no_decay=[\"*\"]"}));
@@ -160,7 +160,7 @@ TEST_CASE("an optimiser by matrix knows rows, columns and outputs, and which par
                   "train.rate_patterns=[\"*.bias\"]", "train.rate_factors=[2]"},
                  false, body);
   const Graph& graph = program.training().graph;
-  const std::vector<int64_t> numbers = ints_attribute(graph.nodes.at(size_t(graph.find_node("update"))), "matrices");
+  const std::vector<int64_t> numbers = ints_attribute(graph.nodes.at(graph.find_node("update")), "matrices");
   std::map<int64_t, std::vector<int64_t>> by_place;  // parameters lie in the order of `matrices`
   std::map<std::string, std::vector<int64_t>> found;
   for (const Value& value : graph.values) {
@@ -235,7 +235,7 @@ TEST_CASE("frozen layers have neither gradients nor an update, and their batch n
     // Nothing flows back into what is frozen.
     CHECK(count_ops(loop.graph, "arbalest.BatchNormInferenceGrad") == 0);
     CHECK(count_ops(loop.graph, "arbalest.BatchNormGrad") == 1);
-    for (const Carry& carry : loop.graph.carries) CHECK(loop.graph.values[size_t(carry.current)].role != Role::Frozen);
+    for (const Carry& carry : loop.graph.carries) CHECK(loop.graph.values[carry.current].role != Role::Frozen);
     CHECK((arenas.frozen_lowered != kNone) == bf16);
     if (bf16) CHECK(value(loop.graph, "a.conv.weight.bf16").view.base == arenas.frozen_lowered);
   }
@@ -253,11 +253,11 @@ TEST_CASE("the statistics of a batch norm may be frozen alone") {
 TEST_CASE("clipping is one factor of all gradients") {
   const Program program = program_of({"train.clip_norm=2", "train.accumulate=3"});
   const Graph& graph = program.training().graph;
-  const Node& update = graph.nodes.at(size_t(graph.find_node("update")));
-  const Node& clip = graph.nodes.at(size_t(graph.find_node("clip_factor")));
+  const Node& update = graph.nodes.at(graph.find_node("update"));
+  const Node& clip = graph.nodes.at(graph.find_node("clip_factor"));
   CHECK(float_attribute(clip, "norm") == 2);
   CHECK(clip.inputs[0] == update.inputs[0]);  // the mean gradient of three batches
-  CHECK(graph.nodes.at(size_t(graph.values.at(size_t(clip.inputs[0])).producer)).op->name == "Accumulate");
+  CHECK(graph.nodes.at(graph.values.at(clip.inputs[0]).producer).op->name == "Accumulate");
   CHECK(update.inputs.at(UpdateOperands(*update.op->optimizer).clip()) == clip.outputs[0]);
 }
 

@@ -32,7 +32,7 @@ inline const Value& value(const Graph& graph, std::string_view name) {
   const ValueId id = graph.find_value(name);
   INFO("value ", std::string(name));
   REQUIRE(id != kNone);
-  return graph.values[size_t(id)];
+  return graph.values[id];
 }
 
 inline const Node& only(const Graph& graph, std::string_view op) {

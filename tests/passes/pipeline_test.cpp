@@ -93,7 +93,7 @@ std::string text_of(const Graph& graph) {
   std::string text;
   for (const Node& node : graph.nodes) {
     text += fmt::format("{} {}", node.name, node.op->qualified_name());
-    for (const ValueId v : node.inputs) text += " " + (v == kNone ? "-" : graph.values[size_t(v)].name);
+    for (const ValueId v : node.inputs) text += " " + (v == kNone ? "-" : graph.values[v].name);
     text += "\n";
   }
   return text;
@@ -155,23 +155,23 @@ TEST_CASE("a pass that leaves a graph unsound is named, with the fault") {
     CHECK(text.starts_with("the pass break left graph 'net' unsound: "));
     CHECK(text.find(fault) != std::string::npos);
   };
-  check([](const Passage&, Loop& loop) { loop.graph.values[size_t(loop.graph.nodes[3].outputs[0])].type.shape[0] = 7; },
+  check([](const Passage&, Loop& loop) { loop.graph.values[loop.graph.nodes[3].outputs[0]].type.shape[0] = 7; },
         "; the operator infers ");
   check([](const Passage&, Loop& loop) { std::swap(loop.graph.nodes[1], loop.graph.nodes[2]); }, "has the producer '");
   check(
       [](const Passage&, Loop& loop) {
-        std::vector<int64_t> key(loop.graph.nodes.size());
-        for (size_t n = 0; n < key.size(); ++n) key[n] = -int64_t(n) + int64_t(key.size());
+        Table<NodeId, int64_t> key(loop.graph.nodes.size());
+        for (const NodeId n : key.ids()) key[n] = -int64_t(n) + int64_t(key.size());
         reorder_nodes(loop.graph, key);
       },
       "is used before it is computed");
-  check([](const Passage&, Loop& loop) { loop.graph.nodes[0].inputs[0] = ValueId(loop.graph.values.size()); },
+  check([](const Passage&, Loop& loop) { loop.graph.nodes[0].inputs[0] = loop.graph.values.end_id(); },
         "an operand is no value of the graph");
   check([](const Passage&, Loop& loop) { loop.graph.nodes[1].name = loop.graph.nodes[0].name; },
         "another node has the same name");
   check(
       [](const Passage&, Loop& loop) {
-        std::vector<int64_t> key(loop.graph.nodes.size(), 1);
+        Table<NodeId, int64_t> key(loop.graph.nodes.size(), 1);
         key[0] = -1;
         reorder_nodes(loop.graph, key);
       },
@@ -179,15 +179,13 @@ TEST_CASE("a pass that leaves a graph unsound is named, with the fault") {
   check(
       [](const Passage&, Loop& loop) {
         const View& other = value(loop.graph, "b.conv.weight").view;
-        loop.graph.values[size_t(loop.graph.find_value("a.conv.weight"))].view.offset_bytes = other.offset_bytes + 4;
+        loop.graph.values[loop.graph.find_value("a.conv.weight")].view.offset_bytes = other.offset_bytes + 4;
       },
       "within the part before it");
-  check(
-      [](const Passage&, Loop& loop) {
-        loop.graph.values[size_t(loop.graph.find_value("a.conv.weight"))].view.offset_bytes = 1 << 30;
-      },
-      "takes bytes ");
-  check([](const Passage&, Loop& loop) { loop.graph.values[size_t(loop.graph.carries[0].current)].type.shape = {1}; },
+  check([](const Passage&,
+           Loop& loop) { loop.graph.values[loop.graph.find_value("a.conv.weight")].view.offset_bytes = 1 << 30; },
+        "takes bytes ");
+  check([](const Passage&, Loop& loop) { loop.graph.values[loop.graph.carries[0].current].type.shape = {1}; },
         "is what the next iteration reads as");
 }
 

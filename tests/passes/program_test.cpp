@@ -25,8 +25,8 @@ TEST_CASE("bfloat16: activations and filters are lowered, the rest stays float")
     CHECK(value(graph, name).type.dtype == DataType::Float32);
   }
   REQUIRE(arenas.weights_lowered != kNone);
-  CHECK(graph.values[size_t(arenas.weights_lowered)].type ==
-        TensorType{DataType::Bfloat16, graph.values[size_t(arenas.weights)].type.shape});
+  CHECK(graph.values[arenas.weights_lowered].type ==
+        TensorType{DataType::Bfloat16, graph.values[arenas.weights].type.shape});
   const Value &master = value(graph, "a.conv.weight"), &lowered = value(graph, "a.conv.weight.bf16");
   CHECK(lowered.view.base == arenas.weights_lowered);
   CHECK(lowered.view.offset_bytes * 2 == master.view.offset_bytes);
@@ -37,7 +37,7 @@ TEST_CASE("bfloat16: activations and filters are lowered, the rest stays float")
     for (const Node& node : each->nodes) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (node.inputs[i] == kNone) continue;
-        const TensorType& type = each->values[size_t(node.inputs[i])].type;
+        const TensorType& type = each->values[node.inputs[i]].type;
         if (!is_floating(type.dtype) || type.dtype == DataType::Float64 || node.op->name == "Cast") continue;
         INFO(node.name, " input ", i);
         CHECK((type.dtype == DataType::Bfloat16) == node.op->input_spec(i)->lowered);
@@ -93,9 +93,9 @@ TEST_CASE("two losses of which one is the other's cast are both there, and what 
       "report = arbalest.Validate (trained, l, loss, stored)\n"
       "#initial float s = {1}");
   const Node& report = only(graph, "arbalest.Validate");
-  CHECK(graph.values[size_t(report.inputs[1])].name == "l");
-  CHECK(graph.values[size_t(report.inputs[2])].name == "loss");
-  CHECK(graph.values[size_t(report.inputs[3])].name == "s");
+  CHECK(graph.values[report.inputs[1]].name == "l");
+  CHECK(graph.values[report.inputs[2]].name == "loss");
+  CHECK(graph.values[report.inputs[3]].name == "s");
   CHECK(only(graph, "Cast").inputs[0] == graph.find_value("l"));
 }
 
@@ -130,8 +130,8 @@ TEST_CASE("validation is the slice to its metrics, without randomness, on runnin
   for (const char* name : {"a.conv.weight", "b.bn.running_var"}) {
     CHECK(value(graph, name).view.offset_bytes == value(program.training().graph, name).view.offset_bytes);
   }
-  CHECK(graph.values[size_t(loop.arenas.weights)].type ==
-        program.training().graph.values[size_t(program.training().arenas.weights)].type);
+  CHECK(graph.values[loop.arenas.weights].type ==
+        program.training().graph.values[program.training().arenas.weights].type);
 }
 
 TEST_CASE("recalibration keeps forward alone and sums every batch norm's own statistics") {
@@ -156,9 +156,9 @@ TEST_CASE("recalibration keeps forward alone and sums every batch norm's own sta
       if (node.op->name != "BatchNormTraining") continue;
       CHECK(float_attribute(node, "momentum") == 1);
       for (const size_t i : {1, 2}) {
-        const View batch = graph.values[size_t(node.outputs[i])].view;
+        const View batch = graph.values[node.outputs[i]].view;
         CHECK(batch.base == sum.inputs[0]);
-        CHECK(batch.offset_bytes == graph.values[size_t(node.inputs[i + 2])].view.offset_bytes);
+        CHECK(batch.offset_bytes == graph.values[node.inputs[i + 2]].view.offset_bytes);
       }
     }
     // Nothing but the sums goes from batch to batch.
@@ -177,7 +177,7 @@ TEST_CASE("a value may be called tally, weights or velocity") {
       "weights = Relu (tally)\nvelocity = Relu (weights)\nh = Identity (velocity)\n" +
       kHead);
   for (const Loop* loop : {&program.training(), &std::as_const(*program.find(LoopRole::Validate))}) {
-    const Value& tally = loop->graph.values[size_t(loop->arenas.tally)];
+    const Value& tally = loop->graph.values[loop->arenas.tally];
     CHECK(tally.type == TensorType{DataType::Float64, {int64_t(loop->metrics.size()) + 1}});
     CHECK(tally.role == Role::State);
   }
@@ -190,17 +190,17 @@ TEST_CASE("what nobody needs goes") {
   CHECK(count_ops(graph, "arbalest.Accuracy") == 0);
   CHECK(count_ops(program.find(LoopRole::Validate)->graph, "arbalest.Accuracy") == 1);
   // Each value that is left is read, written, or the home of others.
-  std::vector<bool> used(graph.values.size(), false);
+  Table<ValueId, bool> used(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (const ValueId v : node.inputs) {
-      if (v != kNone) used[size_t(v)] = true;
+      if (v != kNone) used[v] = true;
     }
-    for (const ValueId v : node.outputs) used[size_t(v)] = true;
+    for (const ValueId v : node.outputs) used[v] = true;
   }
   for (const Value& v : graph.values) {
-    if (v.view.base != kNone) used[size_t(v.view.base)] = true;
+    if (v.view.base != kNone) used[v.view.base] = true;
   }
-  for (size_t v = 0; v < used.size(); ++v) {
+  for (const ValueId v : used.ids()) {
     INFO(graph.values[v].name);
     CHECK(used[v]);
   }
@@ -240,7 +240,7 @@ TEST_CASE("twenty thousand layers are expanded in time that grows as their numbe
   const Graph graph = expanded(body + fmt::format("logits = Identity (h{})\n", kLayers - 1) + kLoss);
   CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < 8);
   CHECK(value(graph, "h19999.weight").role == Role::Parameter);
-  CHECK(graph.nodes[size_t(value(graph, "h7").producer)].op->name == "Gemm");
+  CHECK(graph.nodes[value(graph, "h7").producer].op->name == "Gemm");
 }
 
 TEST_CASE("names that many ask for are numbered in time that grows as their number does") {
@@ -249,10 +249,10 @@ TEST_CASE("names that many ask for are numbered in time that grows as their numb
   for (int i = 0; i < 30000; ++i) graph.add_value("x", {});
   CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < 5);
   for (const int i : {1, 63, 64, 65, 1000, 29999}) {
-    CHECK(graph.values[size_t(i)].name == fmt::format("x:{}", i));
+    CHECK(graph.values[ValueId(i)].name == fmt::format("x:{}", i));
   }
   graph.rename(7, "y");
-  CHECK(graph.values[size_t(graph.add_value("x", {}))].name == "x:7");
+  CHECK(graph.values[graph.add_value("x", {})].name == "x:7");
 }
 
 TEST_CASE("a value is found by the name that it has now") {
@@ -263,11 +263,11 @@ TEST_CASE("a value is found by the name that it has now") {
   CHECK(graph.find_value("y") == x);
   graph.rename(loss, "x");
   CHECK(graph.find_value("x") == loss);
-  CHECK(graph.values[size_t(graph.add_value("x", {}))].name == "x:1");
-  CHECK(graph.values[size_t(graph.add_value("x", {}))].name == "x:2");
+  CHECK(graph.values[graph.add_value("x", {})].name == "x:1");
+  CHECK(graph.values[graph.add_value("x", {})].name == "x:2");
   Graph copy = graph;
-  copy.set_values({graph.values[size_t(x)]});
-  CHECK(copy.find_value("y") == 0);
+  copy.set_values({graph.values[x]});
+  CHECK(copy.find_value("y") == ValueId(0));
   CHECK(copy.find_value("x") == kNone);
   CHECK(graph.find_value("x") == loss);
 }
@@ -299,13 +299,13 @@ TEST_CASE("batches are weighed where their samples need not weigh the same") {
     for (const Loop& loop : program.loops) {
       check_sound(loop.graph);
       CHECK(loop.sums == (c.tallied ? 3 : 2));
-      CHECK(loop.graph.values[size_t(loop.arenas.tally)].type.shape == Shape{int64_t(loop.sums)});
+      CHECK(loop.graph.values[loop.arenas.tally].type.shape == Shape{int64_t(loop.sums)});
       CHECK(loop.metrics.at(0).means.at(0).weight == (c.tallied ? 2 : 0));
     }
     const Graph& graph = program.training().graph;
     const ArenaValues& arenas = program.training().arenas;
     CHECK(count_ops(graph, "arbalest.BatchWeight") == c.weighed);
-    const auto elements = [&](ValueId value) { return graph.values[size_t(value)].type.elements(); };
+    const auto elements = [&](ValueId value) { return graph.values[value].type.elements(); };
     CHECK(elements(arenas.gradients) == elements(arenas.weights) + (c.weighed ? 64 : 0));
     if (!c.weighed) continue;
     CHECK(int_attribute(only(graph, "arbalest.ClipFactor"), "weight") == elements(arenas.weights));

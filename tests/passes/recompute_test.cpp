@@ -17,8 +17,8 @@ namespace {
 
 // The step with these values computed again.
 Graph again(Graph graph, const std::vector<std::string>& names) {
-  std::vector<bool> chosen(graph.nodes.size(), false);
-  for (const std::string& name : names) chosen[size_t(value(graph, name).producer)] = true;
+  Table<NodeId, bool> chosen(graph.nodes.size(), false);
+  for (const std::string& name : names) chosen[value(graph, name).producer] = true;
   recompute(graph, chosen);
   check_sound(graph);
   return graph;
@@ -31,8 +31,8 @@ Graph step_of(const std::string& body) {
 std::vector<std::string> readers(const Graph& graph, std::string_view name) {
   std::vector<std::string> names;
   const auto consumers = graph.consumers();
-  for (const NodeId reader : consumers[size_t(graph.find_value(name))]) {
-    names.push_back(graph.nodes[size_t(reader)].name);
+  for (const NodeId reader : consumers[graph.find_value(name)]) {
+    names.push_back(graph.nodes[reader].name);
   }
   return names;
 }
@@ -50,7 +50,7 @@ TEST_CASE("a batch norm is computed again by what it has saved, for those that r
   CHECK(int_attribute(copy, "relu") == 1);
   CHECK(value(graph, "a again").type == value(graph, "a").type);
   for (const std::string& reader : readers(graph, "a")) {
-    CHECK(graph.nodes[size_t(graph.find_node(reader))].stage == Stage::Forward);
+    CHECK(graph.nodes[graph.find_node(reader)].stage == Stage::Forward);
   }
   // Right before the first of its readers.
   const std::vector<std::string> later = readers(graph, "a again");
@@ -58,7 +58,7 @@ TEST_CASE("a batch norm is computed again by what it has saved, for those that r
   CHECK(graph.find_node(later[0]) == graph.find_node("a.bn again") + 1);
   // Running statistics are written once.
   CHECK(graph.carries.size() == before.carries.size());
-  for (const ValueId input : copy.inputs) CHECK(graph.values[size_t(input)].role != Role::State);
+  for (const ValueId input : copy.inputs) CHECK(graph.values[input].role != Role::State);
 }
 
 TEST_CASE("two batch norms as one node are computed again by what both have saved") {
@@ -81,11 +81,11 @@ TEST_CASE("two batch norms as one node are computed again by what both have save
 TEST_CASE("what is computed again reads what is computed again") {
   const Graph graph = again(step_of(kResidual), {"a", "h"});  // h adds a
   const NodeId last = value(graph, "h again").producer;
-  const Node& h = graph.nodes[size_t(last)];
+  const Node& h = graph.nodes[last];
   CHECK(h.inputs.at(5) == graph.find_value("a again"));
   CHECK(value(graph, "a again").producer + 1 == last);
   for (const std::string& reader : readers(graph, "h")) {
-    CHECK(graph.nodes[size_t(graph.find_node(reader))].stage == Stage::Forward);
+    CHECK(graph.nodes[graph.find_node(reader)].stage == Stage::Forward);
   }
 }
 
@@ -96,9 +96,9 @@ TEST_CASE("what nothing needs again stays as it is, and so does what must not be
       kHead;
   const Graph before = step_of(body);
   const Repetitions repetitions(before);
-  for (size_t n = 0; n < before.nodes.size(); ++n) {
+  for (const NodeId n : before.nodes.ids()) {
     const Node& node = before.nodes[n];
-    const Repetition& of = repetitions.of(NodeId(n));
+    const Repetition& of = repetitions.of(n);
     INFO(node.name);
     const std::string op = node.op->qualified_name();
     if (node.stage != Stage::Forward || op == "arbalest.Augment" || op == "arbalest.Tally") CHECK(!of.op);
@@ -108,7 +108,7 @@ TEST_CASE("what nothing needs again stays as it is, and so does what must not be
       CHECK(std::get<std::string>(*of.attributes.find("node")) == node.name);
     }
   }
-  std::vector<bool> all(before.nodes.size(), true);
+  Table<NodeId, bool> all(before.nodes.size(), true);
   Graph graph = before;
   recompute(graph, all);
   check_sound(graph);
@@ -116,7 +116,7 @@ TEST_CASE("what nothing needs again stays as it is, and so does what must not be
   CHECK(count_ops(graph, "arbalest.Augment") == 1);
   CHECK(graph.find_node("d again") != kNone);
   Graph same = before;
-  recompute(same, std::vector<bool>(before.nodes.size(), false));
+  recompute(same, Table<NodeId, bool>(before.nodes.size(), false));
   CHECK(op_names(same) == op_names(before));
 }
 

@@ -54,7 +54,7 @@ TEST_CASE("recurrent layers are the operators of their steps, whatever the batch
       CHECK(count_ops(graph, c.op) == 0);
       const Shape expected =
           c.samples_first ? Shape{loop.batch, 6, c.directions, 4} : Shape{6, c.directions, loop.batch, 4};
-      CHECK(graph.values[size_t(graph.find_value("y"))].type.shape == expected);
+      CHECK(graph.values[graph.find_value("y")].type.shape == expected);
     }
   }
 }

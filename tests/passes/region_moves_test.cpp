@@ -41,7 +41,7 @@ int64_t count(const Program& program, const char* op) {
 }
 
 const Node& region_with(const Program& program, const char* attribute) {
-  const std::vector<Node>& nodes = program.training().graph.nodes;
+  const Table<NodeId, Node>& nodes = program.training().graph.nodes;
   const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
     return node.op->name == "Region" && node.attributes.find(attribute) != nullptr;
   });

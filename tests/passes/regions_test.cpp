@@ -83,8 +83,8 @@ TEST_CASE("regions: batch norms join the activations around them, forward and ba
   for (const Node& node : graph.nodes) {
     if (node.op->name != "Region") continue;
     for (const ValueId output : node.outputs) {
-      const TensorType& type = graph.values[size_t(output)].type;
-      INFO(graph.values[size_t(output)].name);
+      const TensorType& type = graph.values[output].type;
+      INFO(graph.values[output].name);
       CHECK((type.shape.size() == 1 || type.dtype == DataType::Bfloat16));  // nothing is stored in float but sums
     }
   }
@@ -125,7 +125,7 @@ TEST_CASE(
       if (node.op->name != "Region") continue;
       const int64_t elements = element_count(ints_attribute(node, "shape"));
       for (const ValueId output : node.outputs) {
-        const TensorType& type = graph.values[size_t(output)].type;
+        const TensorType& type = graph.values[output].type;
         CHECK((type.elements() < elements || type.dtype == DataType::Bfloat16));
       }
     }
@@ -210,7 +210,7 @@ TEST_CASE("regions: casts of lowered precision are taken in") {
   for (const Node& node : graph.nodes) {
     if (node.op->name != "Region") continue;
     for (const ValueId output : node.outputs) {
-      const TensorType& type = graph.values[size_t(output)].type;
+      const TensorType& type = graph.values[output].type;
       CHECK((type.dtype == DataType::Bfloat16 || type.shape == Shape{8}));  // a bias's gradient is a sum in float
     }
   }
@@ -229,8 +229,8 @@ TEST_CASE("regions: what is computed again beside a gradient that was written ov
   const Graph& graph = program.training().graph;
   CHECK(graph.find_value("e") == kNone);
   const auto in_place = [&](ValueId value) {
-    const NodeId producer = graph.values[size_t(value)].producer;
-    return producer != kNone && !graph.nodes[size_t(producer)].op->aliases.empty();
+    const NodeId producer = graph.values[value].producer;
+    return producer != kNone && !graph.nodes[producer].op->aliases.empty();
   };
   const bool met = std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
     return node.op->name == "Region" && node.stage == Stage::Backward &&

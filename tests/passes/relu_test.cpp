@@ -83,7 +83,7 @@ TEST_CASE("the node that masks the gradient leaves the bias its own, where that 
   CHECK(count_ops(biased, "arbalest.ReluGrad") == 0);
   CHECK(count_ops(biased, "arbalest.ChannelSum") == 1);  // of the logits
   CHECK(only(biased, "arbalest.ConvGradWeight").inputs[1] == masked.outputs[0]);
-  CHECK(biased.values[size_t(masked.outputs[1])].view.base != kNone);  // in the arena of gradients
+  CHECK(biased.values[masked.outputs[1]].view.base != kNone);  // in the arena of gradients
 
   for (const Graph& plain : {step_of(", bias = 0", ""), step_of("", "frozen = [\"c.bias\"], ")}) {
     CHECK(count_ops(plain, "arbalest.ConvRelu") == 1);

@@ -40,7 +40,7 @@ struct Chain {
     infer(graph, id);
     return id;
   }
-  ValueId made_by(NodeId id) const { return graph.nodes[size_t(id)].outputs[0]; }
+  ValueId made_by(NodeId id) const { return graph.nodes[id].outputs[0]; }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const Node& each : graph.nodes) names.push_back(each.name);
@@ -94,13 +94,13 @@ TEST_CASE("what a node is read by and makes is gone with it, and its values may 
   CHECK(rewriter.value(c.z).producer == kNone);
   rewriter.finish();
   CHECK(c.names() == Names{"y", "z", "unread"});
-  CHECK(c.graph.values[size_t(c.out)].producer == 1);
+  CHECK(c.graph.values[c.out].producer == NodeId(1));
 }
 
 TEST_CASE("nodes are added and moved next to others, in the order in which they come") {
   Chain c;
   Rewriter rewriter(c.graph);
-  c.graph.nodes[size_t(c.add)].stage = Stage::Backward;
+  c.graph.nodes[c.add].stage = Stage::Backward;
   const ValueId first = rewriter.add_before(c.add, "Neg", "first", {c.y});
   const ValueId second = rewriter.add_before(c.add, "Neg", "second", {first});
   const ValueId after = rewriter.add_after(c.relu, "Exp", "after", {c.y});

@@ -32,13 +32,13 @@ TEST_CASE("gradients of a value that is read twice are summed") {
       "h = Add (c, r)\n" +
       kHead);
   const ValueId weight = graph.find_value("c.weight"), loss = graph.find_value("loss");
-  const size_t before = graph.nodes.size();
+  const NodeId before = graph.nodes.end_id();
   const auto gradients = add_gradients(graph, loss, std::vector<ValueId>{weight});
   check_sound(graph);
   REQUIRE(gradients.size() == 1);
-  CHECK(graph.values[size_t(gradients[0])].type == graph.values[size_t(weight)].type);
+  CHECK(graph.values[gradients[0]].type == graph.values[weight].type);
   int sums = 0;
-  for (size_t n = before; n < graph.nodes.size(); ++n) {
+  for (NodeId n = before; n < graph.nodes.end_id(); ++n) {
     CHECK(graph.nodes[n].stage == Stage::Backward);
     sums += graph.nodes[n].op->name == "Add";
   }
@@ -74,7 +74,7 @@ TEST_CASE("weights, gradients and statistics are views of flat arenas") {
     CHECK(ranges.size() == (arena == arenas.statistics ? 4 : 8));
     for (size_t i = 1; i < ranges.size(); ++i) CHECK(ranges[i - 1].second <= ranges[i].first);
     CHECK(ranges.front().first == 0);
-    CHECK(ranges.back().second <= graph.values[size_t(arena)].type.bytes());
+    CHECK(ranges.back().second <= graph.values[arena].type.bytes());
   }
   std::sort(finished.begin(), finished.end());
   for (size_t i = 1; i < finished.size(); ++i) CHECK(finished[i - 1].second <= finished[i].second);

@@ -69,7 +69,7 @@ struct Builder {
     Task task;
     task.name = name;
     task.width = width;
-    while (plan.lanes[size_t(task.lane)].kind != lane) ++task.lane;
+    while (plan.lanes[task.lane].kind != lane) ++task.lane;
     plan.tasks.push_back(task);
     const TaskId id = TaskId(plan.tasks.size() - 1);
     const bool device = lane != Lane::Kind::Host;
@@ -167,14 +167,14 @@ Result measure_dependencies(const Plan& plan) {
     size_t count = 0;
     int64_t ran = 0;
     const auto put = [&](TaskId task, int64_t instance) { ready[count++] = {task, instance}; };
-    std::vector<char> on_host;
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) on_host.push_back(plan.on_host(task));
+    Table<TaskId, char> on_host;
+    for (const TaskId task : plan.tasks.ids()) on_host.push_back(plan.on_host(task));
     const int64_t before = allocations;
     const double start = processor_nanoseconds();
     dependencies.start(put);
     for (; count > 0; ++ran) {
       const Instance next = ready[--count];
-      if (!on_host[size_t(next.task)]) dependencies.issued(next.task, next.instance, put);
+      if (!on_host[next.task]) dependencies.issued(next.task, next.instance, put);
       dependencies.done(next.task, next.instance, put);
     }
     const double time = processor_nanoseconds() - start;

@@ -22,7 +22,7 @@ const char* name_of(Role role) {
 }
 
 std::string name_or_nothing(const Graph& graph, ValueId value) {
-  return value == kNone ? std::string() : graph.values[size_t(value)].name;
+  return value == kNone ? std::string() : graph.values[value].name;
 }
 
 std::string shown(const Graph& graph, ValueId value) {
@@ -47,7 +47,7 @@ std::string attributes_of(const Node& node) {
 std::string types_of(const Graph& graph, const std::vector<ValueId>& values) {
   std::string text;
   for (const ValueId value : values) {
-    if (value != kNone) text += (text.empty() ? "" : ", ") + to_string(graph.values[size_t(value)].type);
+    if (value != kNone) text += (text.empty() ? "" : ", ") + to_string(graph.values[value].type);
   }
   return text;
 }

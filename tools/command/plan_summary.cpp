@@ -59,12 +59,11 @@ class Summary {
   // Lists the clocks: how often each ticks, and its ratio to a finer clock.
   void clocks() {
     line("Clocks");
-    for (size_t clock = 0; clock < plan_.clocks.size(); ++clock) {
+    for (const ClockId clock : plan_.clocks.ids()) {
       std::string how;
       for (const ClockRelation& relation : plan_.relations) {
-        if (relation.coarse != ClockId(clock) || !how.empty()) continue;
-        how = fmt::format(", one for every {} of '{}'", relation.group,
-                          printable(plan_.clocks[size_t(relation.fine)].name));
+        if (relation.coarse != clock || !how.empty()) continue;
+        how = fmt::format(", one for every {} of '{}'", relation.group, printable(plan_.clocks[relation.fine].name));
       }
       const Clock& known = plan_.clocks[clock];
       line("  {:<24} {} tick{}{}", printable(known.name), known.ticks, known.ticks == 1 ? "" : "s", how);
@@ -77,7 +76,7 @@ class Summary {
     std::array<int, 3> counts{};
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan_.launches[size_t(task.first_launch + i)];
-      ++counts[size_t(plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)].stage)];
+      ++counts[size_t(plan_.graphs[size_t(launch.program)].nodes[launch.node].stage)];
     }
     std::vector<std::string> parts;
     for (size_t stage = 0; stage < counts.size(); ++stage) {
@@ -89,7 +88,7 @@ class Summary {
   // Slots that a task fills with batches, by the edges that say that one is free again.
   std::string slots_of(TaskId task) const {
     int64_t slots = 0;
-    const Task::Kind kind = plan_.tasks[size_t(task)].kind;
+    const Task::Kind kind = plan_.tasks[task].kind;
     if (kind != Task::Kind::Fill && kind != Task::Kind::CopyIn) return "";
     for (const Edge& edge : plan_.edges) {
       if (edge.to == task && edge.why == Edge::Why::Reuse && edge.distance > 0) {
@@ -103,8 +102,8 @@ class Summary {
   void tasks() {
     std::vector<std::string> order;
     std::map<std::string, std::vector<TaskId>> kinds;
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
-      const std::string kind = printable(arbalest::kind_of(plan_.tasks[size_t(task)]));
+    for (const TaskId task : plan_.tasks.ids()) {
+      const std::string kind = printable(arbalest::kind_of(plan_.tasks[task]));
       if (!kinds.contains(kind)) order.push_back(kind);
       kinds[kind].push_back(task);
     }
@@ -113,8 +112,8 @@ class Summary {
     line("Tasks");
     for (const std::string& kind : order) {
       const std::vector<TaskId>& all = kinds[kind];
-      const Task& task = plan_.tasks[size_t(all[0])];
-      std::string what = fmt::format("each {}", printable(plan_.clocks[size_t(task.clock)].name));
+      const Task& task = plan_.tasks[all[0]];
+      std::string what = fmt::format("each {}", printable(plan_.clocks[task.clock].name));
       if (all.size() > 1) what += fmt::format(", {} of them", all.size());
       if (task.launches > 0) what += ", " + nodes_of(task);
       if (task.width > 1) what += fmt::format(", up to {} at once", task.width);

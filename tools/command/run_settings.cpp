@@ -69,8 +69,8 @@ bool trains(const Node& node) {
 
 Json attributes_json(const Graph& graph, const std::function<bool(const Node&)>& wanted) {
   Json attributes = Json::object();
-  const std::vector<std::string> names = override_names(graph);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+  const Table<NodeId, std::string> names = override_names(graph);
+  for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     if (!wanted(node)) continue;
     for (const AttributeSpec& spec : node.op->attributes) {

@@ -73,7 +73,7 @@ Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>*
 void check_metric_names(const Graph& graph, const std::vector<std::string>& keys, const std::string& option) {
   const Node* validate = graph.find_op("arbalest.Validate");
   for (size_t i = 1; validate && i < validate->inputs.size(); ++i) {
-    const std::string& name = graph.values[size_t(validate->inputs[i])].name;
+    const std::string& name = graph.values[validate->inputs[i]].name;
     if (std::find(keys.begin(), keys.end(), name) == keys.end()) continue;
     fail(*validate, fmt::format("metric '{}' has the name of another key of what {} writes; expected a name beside {}",
                                 name, option, fmt::join(keys, ", ")));
@@ -81,8 +81,8 @@ void check_metric_names(const Graph& graph, const std::vector<std::string>& keys
 }
 
 Graph without_validation(Graph graph) {
-  std::vector<int64_t> order(graph.nodes.size());
-  for (size_t n = 0; n < order.size(); ++n) {
+  Table<NodeId, int64_t> order(graph.nodes.size());
+  for (const NodeId n : order.ids()) {
     order[n] = graph.nodes[n].op->qualified_name() == "arbalest.Validate" ? -1 : int64_t(n);
   }
   reorder_nodes(graph, order);  // drops the negative

@@ -40,8 +40,8 @@ std::string text_of(const Node& node, const AttributeSpec& spec) {
 // Calls `each` with the name of a setting, and the nodes that have it, if two graphs of one file differ.
 template <typename Each>
 void for_each_difference(const Graph& one, const Graph& other, const Each& each) {
-  const std::vector<std::string> names = override_names(one);
-  for (size_t n = 0; n < one.nodes.size(); ++n) {
+  const Table<NodeId, std::string> names = override_names(one);
+  for (const NodeId n : one.nodes.ids()) {
     for (const AttributeSpec& spec : one.nodes[n].op->attributes) {
       if (text_of(one.nodes[n], spec) == text_of(other.nodes[n], spec)) continue;
       each(names[n] + "." + spec.name, n, spec);
@@ -59,7 +59,7 @@ Graph as_its_run(Graph graph, const WeightsFile& weights, const std::vector<std:
       warn(fmt::format("{}: its run had a change that does not fit the graph: {}", weights.path(), error.what()));
     }
   }
-  for_each_difference(file, graph, [&](const std::string&, size_t n, const AttributeSpec& spec) {
+  for_each_difference(file, graph, [&](const std::string&, NodeId n, const AttributeSpec& spec) {
     if (is_of_model(file.nodes[n], spec.name)) return;
     graph.nodes[n].attributes.erase(spec.name);
     if (const Attribute* written = file.nodes[n].attributes.find(spec.name)) {
@@ -102,10 +102,10 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   Graph graph = trained;
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   std::vector<std::string> taken, others;
-  for_each_difference(asked, graph, [&](const std::string& name, size_t n, const AttributeSpec& spec) {
+  for_each_difference(asked, graph, [&](const std::string& name, NodeId n, const AttributeSpec& spec) {
     taken.push_back(fmt::format("{} is {}", name, shortened(text_of(graph.nodes[n], spec))));
   });
-  for_each_difference(trained, graph, [&](const std::string& name, size_t n, const AttributeSpec& spec) {
+  for_each_difference(trained, graph, [&](const std::string& name, NodeId n, const AttributeSpec& spec) {
     const Node& node = graph.nodes[n];
     if (!is_of_model(node, spec.name) || is_of_data(node, spec.name)) return;
     others.push_back(fmt::format("{} is {} and was {}", name, shortened(text_of(node, spec)),

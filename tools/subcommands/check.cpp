@@ -76,7 +76,7 @@ int command_check(const CheckOptions& options) {
       memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
     nlohmann::ordered_json kept;
     for (const SamplesOnDevice& samples : plan.handles.samples) {
-      const Arena& arena = plan.arenas[size_t(samples.arena)];
+      const Arena& arena = plan.arenas[samples.arena];
       kept[arena.name] = arena.bytes;
     }
     nlohmann::ordered_json report = {{"graph", prepared.graph.name},
@@ -112,7 +112,7 @@ int command_check(const CheckOptions& options) {
                to_string(plan.devices[d]));
   }
   for (const SamplesOnDevice& samples : plan.handles.samples) {
-    const Arena& arena = plan.arenas[size_t(samples.arena)];
+    const Arena& arena = plan.arenas[samples.arena];
     fmt::print("    of which  {:.1f} MiB {}\n", double(arena.bytes) / (1 << 20), arena.name);
   }
   if (const Recomputation& again = prepared.recomputation; again.limit > 0) {
@@ -126,7 +126,7 @@ int command_check(const CheckOptions& options) {
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
-      const Value& value = prepared.graph.values[size_t(output)];
+      const Value& value = prepared.graph.values[output];
       fmt::print("  {:<24} {:<28} {}\n", printable(value.name), to_string(value.type), node.op->qualified_name());
     }
   }

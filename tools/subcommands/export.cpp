@@ -28,7 +28,7 @@ namespace {
 void add_class_names(const ExportCommandOptions& options, const Graph& graph, const Graph& model,
                      OnnxFileOptions& written) {
   const std::string& weights = options.session.files.weights;
-  const Shape& shape = model.values[size_t(model.outputs.at(0))].type.shape;
+  const Shape& shape = model.values[model.outputs.at(0)].type.shape;
   const int64_t classes = shape.size() == 2 ? shape[1] : 0;
   std::vector<std::string> names;
   if (!options.class_names.empty()) {
@@ -46,9 +46,9 @@ void add_preprocessing(const Graph& graph, const Graph& model, OnnxFileOptions& 
   std::string text;
   for (const Node& node : graph.nodes) {
     if (!node.op->prepare) continue;
-    const std::string& made = graph.values[size_t(node.outputs[0])].name;
+    const std::string& made = graph.values[node.outputs[0]].name;
     const bool input = std::any_of(model.inputs.begin(), model.inputs.end(),
-                                   [&](ValueId id) { return model.values[size_t(id)].name == made; });
+                                   [&](ValueId id) { return model.values[id].name == made; });
     if (!input) continue;
     text += fmt::format("{}{} = {} <", text.empty() ? "" : "\n", made, node.op->qualified_name());
     for (const NamedAttribute& attribute : node.attributes) {
@@ -82,7 +82,7 @@ int command_export(const ExportCommandOptions& options) {
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;
     for (const ValueId id : values) {
-      const Value& value = model.values[size_t(id)];
+      const Value& value = model.values[id];
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", printable(value.name),
                           to_string(value.declared.value_or(value.type)));
     }

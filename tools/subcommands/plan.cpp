@@ -26,10 +26,10 @@ namespace {
 using nlohmann::json;
 
 json operand_record(const Plan& plan, const Graph& graph, ValueId value, const Operand& operand) {
-  const Buffer& buffer = plan.buffers[size_t(operand.buffer)];
-  return {{"value", graph.values[size_t(value)].name},
-          {"type", to_string(graph.values[size_t(value)].type)},
-          {"arena", plan.arenas[size_t(buffer.arena)].name},
+  const Buffer& buffer = plan.buffers[operand.buffer];
+  return {{"value", graph.values[value].name},
+          {"type", to_string(graph.values[value].type)},
+          {"arena", plan.arenas[buffer.arena].name},
           {"offset", buffer.offset + operand.offset},
           {"slots", buffer.slots}};
 }
@@ -43,13 +43,13 @@ json full_record(const Plan& plan) {
                                 {"memory", arena.memory == Arena::Memory::Pinned ? "pinned" : "device"},
                                 {"bytes", arena.bytes}});
   }
-  for (size_t t = 0; t < plan.tasks.size(); ++t) {
+  for (const TaskId t : plan.tasks.ids()) {
     const Task& task = plan.tasks[t];
     json nodes = json::array();
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan.launches[size_t(task.first_launch + i)];
       const Graph& graph = plan.graphs[size_t(launch.program)];
-      const Node& node = graph.nodes[size_t(launch.node)];
+      const Node& node = graph.nodes[launch.node];
       json entry = {{"name", node.name},
                     {"op", node.op->qualified_name()},
                     {"inputs", json::array()},
@@ -64,7 +64,7 @@ json full_record(const Plan& plan) {
       list("outputs", node.outputs, launch.first_operand + launch.inputs);
       nodes.push_back(std::move(entry));
     }
-    if (!nodes.empty()) record["tasks"][t]["nodes"] = std::move(nodes);
+    if (!nodes.empty()) record["tasks"][size_t(t)]["nodes"] = std::move(nodes);
   }
   return record;
 }

@@ -73,17 +73,17 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
     const bool pixels = field.dtype == DataType::Uint8 && field.shape.size() == 3;
     if (!pixels || (field.shape[0] != 1 && field.shape[0] != 3)) continue;
     const ValueId files = prefetch->outputs[i];
-    const std::string name = graph.values[size_t(files)].name;
-    std::vector<int64_t> order(graph.nodes.size() + 1);
+    const std::string name = graph.values[files].name;
+    Table<NodeId, int64_t> order(graph.nodes.size() + 1);
     std::iota(order.begin(), order.end(), int64_t{0});
     order.back() = prefetch - graph.nodes.begin();  // after it
     prefetch->attributes.set("cache", "none");
     const NodeId node =
         graph.add_node(graph.op("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
                        {{"size", std::vector<int64_t>{field.shape[1], field.shape[2]}}, {"channels", field.shape[0]}});
-    const ValueId made = graph.nodes[size_t(node)].outputs[0];
+    const ValueId made = graph.nodes[node].outputs[0];
     graph.replace_uses(files, made);
-    graph.nodes[size_t(node)].inputs[0] = files;
+    graph.nodes[node].inputs[0] = files;
     field = {field.name + "_file", DataType::String, {}};
     while (graph.find_value(field.name) != kNone) field.name += '_';
     graph.rename(files, field.name);
@@ -105,11 +105,11 @@ void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, cons
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (prefetch.outputs[i] != at || fields[size_t(chosen[i])].dtype == DataType::String) continue;
       throw GraphError(
-          fmt::format("--value {}: it is made of '{}', which files do not have", value, graph.values[size_t(at)].name));
+          fmt::format("--value {}: it is made of '{}', which files do not have", value, graph.values[at].name));
     }
-    const NodeId producer = graph.values[size_t(at)].producer;
+    const NodeId producer = graph.values[at].producer;
     if (producer == kNone) continue;
-    const std::vector<ValueId>& inputs = graph.nodes[size_t(producer)].inputs;
+    const std::vector<ValueId>& inputs = graph.nodes[producer].inputs;
     waiting.insert(waiting.end(), inputs.begin(), inputs.end());
   }
 }

@@ -89,19 +89,19 @@ struct Durations {
 // The insides of tasks whose nodes were timed after the run, as lists of [launch, share of the task]. Learners do the
 // same, so tasks share lists: `of_task` has the index of each task's list; −1: none.
 struct Insides {
-  std::vector<std::vector<NodeShare>> lists;
-  std::vector<int32_t> of_task;
+  Table<TaskId, std::vector<NodeShare>> lists;
+  Table<TaskId, int32_t> of_task;
 };
 
 Insides timed_insides(const TraceFile& trace) {
   Insides insides;
   insides.of_task.assign(trace.plan.tasks.size(), -1);
   std::map<std::vector<std::pair<std::string, double>>, int32_t> known;
-  std::vector<std::vector<NodeShare>> shares = node_shares(trace);
+  Table<TaskId, std::vector<NodeShare>> shares = node_shares(trace);
   for (const NodeTime& node : trace.timed) {
-    int32_t& list = insides.of_task[size_t(node.task)];
+    int32_t& list = insides.of_task[node.task];
     if (list >= 0) continue;
-    std::vector<NodeShare>& nodes = shares[size_t(node.task)];
+    std::vector<NodeShare>& nodes = shares[node.task];
     std::vector<std::pair<std::string, double>> content;
     for (const NodeShare& one : nodes) content.emplace_back(trace.launches[size_t(one.launch)], one.share);
     const auto [place, first] = known.try_emplace(std::move(content), int32_t(insides.lists.size()));
@@ -123,18 +123,18 @@ Json insides_json(const Insides& insides) {
 
 void add_durations(Json& tasks, const TraceFile& trace, const TraceSummary& summary, const Insides& insides) {
   const Plan& plan = trace.plan;
-  std::vector<Durations> durations(plan.tasks.size());
+  Table<TaskId, Durations> durations(plan.tasks.size());
   for (const TaskSpan& span : trace.tasks) {
-    if (!has_work(span.instance, plan.tasks[size_t(span.task)].every)) continue;
-    durations[size_t(span.task)].add(double(span.ended - span.started));
+    if (!has_work(span.instance, plan.tasks[span.task].every)) continue;
+    durations[span.task].add(double(span.ended - span.started));
   }
-  std::vector<int64_t> longest(plan.tasks.size(), 0), total(plan.tasks.size(), 0);
+  Table<TaskId, int64_t> longest(plan.tasks.size(), 0), total(plan.tasks.size(), 0);
   for (const TaskSummary& task : summary.tasks) {
-    longest[size_t(task.task)] = task.longest_ns;
-    total[size_t(task.task)] = task.total_ns;
+    longest[task.task] = task.longest_ns;
+    total[task.task] = task.total_ns;
   }
-  for (size_t i = 0; i < plan.tasks.size(); ++i) {
-    Json& json = tasks[i];
+  for (const TaskId i : plan.tasks.ids()) {
+    Json& json = tasks[size_t(i)];
     json["like"] = kind_of(plan.tasks[i]);
     json["count"] = durations[i].count;
     json["mean_ns"] = std::round(durations[i].mean);
@@ -229,8 +229,8 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
   for (const PlanDevice& device : trace.plan.devices) json["devices"].push_back(to_string(device));
   add_times(json["lanes"], trace.run, summary);
   add_durations(json["tasks"], trace, summary, insides);
-  for (size_t i = 0; i < trace.plan.edges.size(); ++i) {
-    if (const double slack = summary.slack.edges[i]; std::isfinite(slack)) json["edges"][i]["slack_us"] = slack;
+  for (const EdgeId i : trace.plan.edges.ids()) {
+    if (const double slack = summary.slack.edges[i]; std::isfinite(slack)) json["edges"][size_t(i)]["slack_us"] = slack;
   }
   return json;
 }

@@ -33,11 +33,11 @@ struct Row {
 // Each instance takes the lane's first row that is free.
 std::vector<Row> rows_of(const TraceFile& trace) {
   const Plan& plan = trace.plan;
-  std::vector<std::vector<Row>> lanes(plan.lanes.size());
+  Table<LaneId, std::vector<Row>> lanes(plan.lanes.size());
   for (size_t i = 0; i < trace.tasks.size(); ++i) {
     const TaskSpan& span = trace.tasks[i];
-    const LaneId lane = plan.tasks[size_t(span.task)].lane;
-    std::vector<Row>& rows = lanes[size_t(lane)];
+    const LaneId lane = plan.tasks[span.task].lane;
+    std::vector<Row>& rows = lanes[lane];
     auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) {
       return trace.tasks[size_t(one.spans.back())].ended <= span.started;
     });
@@ -75,7 +75,7 @@ class Writer {
   void instances() {
     Column &task = column("task"), &instance = column("instance"), &gap = column("gap"), &duration = column("duration"),
            &ready = column("ready"), &issued = column("issued");
-    std::vector<int64_t> next(trace_.plan.tasks.size(), 0);  // instance of each task
+    Table<TaskId, int64_t> next(trace_.plan.tasks.size(), 0);  // instance of each task
     position_.resize(trace_.tasks.size());
     int32_t position = 0;
     Json rows = Json::array();
@@ -86,10 +86,10 @@ class Writer {
       for (const int32_t index : row.spans) {
         const TaskSpan& span = trace_.tasks[size_t(index)];
         position_[size_t(index)] = position++;
-        task.add_signed(span.task - before);
+        task.add_signed(int64_t(span.task) - int64_t(before));
         before = span.task;
-        instance.add_signed(span.instance - next[size_t(span.task)]);
-        next[size_t(span.task)] = span.instance + 1;
+        instance.add_signed(span.instance - next[span.task]);
+        next[span.task] = span.instance + 1;
         const int64_t start = at(span.started), end = at(span.ended);
         gap.add_signed(start - ended);
         ended = end;

@@ -103,9 +103,9 @@ TEST_CASE("a call that takes longer than it may is reported once, with what it i
   CHECK(before.late);
   REQUIRE(told.size() == 2);
   CHECK(told[0].message.starts_with("a call of the driver for cuda:0 has not returned for 0.5 s; "));
-  CHECK(told[0].task == 3);
+  CHECK(told[0].task == TaskId(3));
   CHECK(told[0].instance == 7);
-  CHECK(told[1].task == 4);
+  CHECK(told[1].task == TaskId(4));
   CHECK(told[1].instance == 8);
 }
 

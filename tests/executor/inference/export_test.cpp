@@ -53,7 +53,7 @@ std::vector<double> exported_values(const Graph& model, const Logical& input, co
   make_runnable(graph);
   REQUIRE(graph.inputs.size() == 1);
   const auto device = make_cpu_device();
-  return run_graph(*device, graph, {{graph.values[size_t(graph.inputs[0])].name, input}}).at(output).values;
+  return run_graph(*device, graph, {{graph.values[graph.inputs[0]].name, input}}).at(output).values;
 }
 
 // The model computes of `x` what the graph does.
@@ -167,7 +167,7 @@ TEST_CASE("a batch norm that reads a Concat in parts is exported as the graph ha
 TEST_CASE("an exported model may begin with the images as they are stored, and end with probabilities") {
   const Trained trained;
   const Graph model = export_model(trained.graph, trained.options, {.probabilities = true, .preprocessing = true});
-  CHECK(model.values[size_t(model.inputs.at(0))].type.dtype == DataType::Uint8);
+  CHECK(model.values[model.inputs.at(0)].type.dtype == DataType::Uint8);
   const Logical image = rows_of(trained.graph, trained.options, "image", 20);
   const Logical logits = rows_of(trained.graph, trained.options, "logits", 20);
   const std::vector<double> found = exported_values(model, image, "probabilities");
@@ -225,7 +225,7 @@ TEST_CASE("a crop's middle, scaled or not, and the zeros around it are exported"
         "crop.onnxtxt", builtin_ops());
     const Graph model = export_model(graph, on_cpus(), {.value = "x", .preprocessing = true});
     const Logical image = rows_of(graph, on_cpus(), "image", 8), expected = rows_of(graph, on_cpus(), "x", 8);
-    const std::string output = model.values[size_t(model.outputs.at(0))].name;
+    const std::string output = model.values[model.outputs.at(0)].name;
     const std::vector<double> found = exported_values(model, image, output);
     REQUIRE(found.size() == expected.values.size());
     for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected.values[i]).epsilon(1e-5));
@@ -263,7 +263,7 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   }
   CHECK(count_ops(model, "Dropout") == 1);  // the one whose mask is read
   for (const Node& node : model.nodes) {
-    if (node.op->name == "Dropout") CHECK(model.values[size_t(node.inputs.at(2))].type.dtype == DataType::Bool);
+    if (node.op->name == "Dropout") CHECK(model.values[node.inputs.at(2)].type.dtype == DataType::Bool);
     if (node.op->name == "BatchNormalization")
       CHECK(node.attributes.find("correction") == nullptr);  // ONNX has no such attribute
   }
@@ -304,7 +304,7 @@ TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs"
   for (const bool gelu : {false, true}) {
     if (gelu) net.layers += "g = Gelu (h)\n";
     Graph graph = tiny(net);
-    if (gelu) graph.nodes[size_t(graph.find_node("logits"))].inputs[0] = graph.find_value("g");
+    if (gelu) graph.nodes[graph.find_node("logits")].inputs[0] = graph.find_value("g");
     for (const char* value : {"logits", "h"}) {
       INFO(std::string(value));
       const Graph model = export_model(graph, on_cpus(), {.value = value});
@@ -364,7 +364,7 @@ TEST_CASE("all that weights lack is reported at once, and what starts anew is no
   TinyNet net = normalised();
   net.layers += "more = arbalest.Conv <filters = 8, bias = 1, kernel_shape = [1, 1]> (h)\n";
   Graph graph = tiny(net);
-  graph.nodes[size_t(graph.find_node("logits"))].inputs[0] = graph.find_value("more");
+  graph.nodes[graph.find_node("logits")].inputs[0] = graph.find_value("more");
   const std::string missing = message_of([&] { export_model(graph, options, {}); });
   CHECK(contains(missing, "no tensor 'more.weight', which the graph needs"));
   CHECK(contains(missing, "; also missing: more.bias"));
@@ -493,7 +493,7 @@ TEST_CASE("nodes of older opsets are exported in the form of the opset that is s
         "old.onnxtxt", builtin_ops());
     const Graph model = export_model(graph, on_cpus(), {.value = "y"});
     CHECK(model.opsets == std::vector<std::pair<std::string, int64_t>>{{"", each.to}});
-    const Node& node = model.nodes[size_t(model.values[size_t(model.outputs[0])].producer)];
+    const Node& node = model.nodes[model.values[model.outputs[0]].producer];
     CHECK(node.op->qualified_name() == each.op);
     std::vector<std::string> attributes;
     for (const NamedAttribute& attribute : node.attributes) attributes.push_back(attribute.name);
@@ -523,7 +523,7 @@ TEST_CASE("probabilities are of scores that a loss compares, and of no other val
   // A head that Identity hands on is the same head.
   const NodeId handed = graph.add_node(graph.op("Identity"), "same", {graph.find_value("logits")}, 1);
   infer(graph, handed);
-  graph.values[size_t(graph.nodes[size_t(handed)].outputs[0])].name = "same";
+  graph.values[graph.nodes[handed].outputs[0]].name = "same";
   CHECK(count_ops(exported("same"), "Softmax") == 1);
 }
 

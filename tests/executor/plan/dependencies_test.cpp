@@ -30,13 +30,13 @@ class Walk {
         random_(seed),
         records_(plan.tasks.size()),
         queues_(plan.tasks.size()) {
-    for (size_t task = 0; task < records_.size(); ++task) {
-      records_[task].resize(size_t(definition_.ticks(TaskId(task))));
+    for (const TaskId task : records_.ids()) {
+      records_[task].resize(size_t(definition_.ticks(task)));
     }
   }
 
   Dependencies& dependencies() { return dependencies_; }
-  int64_t fired(TaskId task) const { return fired_at_[size_t(task)]; }
+  int64_t fired(TaskId task) const { return fired_at_[task]; }
   auto ready() {
     return [this](TaskId task, int64_t instance) { meet(task, instance); };
   }
@@ -61,9 +61,9 @@ class Walk {
       return true;
     }
     choice -= running_.size();
-    for (size_t task = 0; task < queues_.size(); ++task) {
+    for (const TaskId task : queues_.ids()) {
       if (queues_[task].empty() || choice-- != 0) continue;
-      const Instance chosen{TaskId(task), queues_[task].front()};
+      const Instance chosen{task, queues_[task].front()};
       queues_[task].pop_front();
       end(chosen);
       break;
@@ -76,8 +76,8 @@ class Walk {
     CHECK(dependencies_.idle());
     CHECK(dependencies_.complete());
     CHECK(dependencies_.describe_waiting().empty());
-    for (size_t task = 0; task < records_.size(); ++task) {
-      CHECK(fired(TaskId(task)) == definition_.ticks(TaskId(task)));
+    for (const TaskId task : records_.ids()) {
+      CHECK(fired(task) == definition_.ticks(task));
     }
   }
 
@@ -87,33 +87,33 @@ class Walk {
   };
 
   void meet(TaskId task, int64_t instance) {
-    REQUIRE(instance == fired_at_[size_t(task)]++);
-    Record& record = records_[size_t(task)].at(size_t(instance));
+    REQUIRE(instance == fired_at_[task]++);
+    Record& record = records_[task].at(size_t(instance));
     REQUIRE_FALSE(record.fired);
     record.fired = true;
     for (const Edge& edge : plan_.edges) {
       if (edge.to != task) continue;
       const int64_t needs = definition_.needs(edge, instance);
       if (needs < 0) continue;
-      const Record& needed = records_[size_t(edge.from)].at(size_t(needs));
+      const Record& needed = records_[edge.from].at(size_t(needs));
       REQUIRE((edge.needs == Edge::Needs::Done ? needed.done : needed.issued));
     }
-    const int64_t width = plan_.on_host(task) ? plan_.tasks[size_t(task)].width : 1;
+    const int64_t width = plan_.on_host(task) ? plan_.tasks[task].width : 1;
     for (int64_t before = 0; before + width <= instance; ++before) {
-      const Record& earlier = records_[size_t(task)][size_t(before)];
+      const Record& earlier = records_[task][size_t(before)];
       REQUIRE((plan_.on_host(task) ? earlier.done : earlier.issued));
     }
     running_.push_back({task, instance});
   }
 
   void issue(Instance chosen) {
-    records_[size_t(chosen.task)][size_t(chosen.instance)].issued = true;
-    queues_[size_t(chosen.task)].push_back(chosen.instance);
+    records_[chosen.task][size_t(chosen.instance)].issued = true;
+    queues_[chosen.task].push_back(chosen.instance);
     ended_ = dependencies_.issued(chosen.task, chosen.instance, ready());
   }
 
   void end(Instance chosen) {
-    records_[size_t(chosen.task)][size_t(chosen.instance)].done = true;
+    records_[chosen.task][size_t(chosen.instance)].done = true;
     ended_ = dependencies_.done(chosen.task, chosen.instance, ready());
   }
 
@@ -121,10 +121,10 @@ class Walk {
   test::Definition definition_;
   Dependencies dependencies_;
   std::mt19937 random_;
-  std::vector<std::vector<Record>> records_;
-  std::vector<int64_t> fired_at_;
-  std::vector<Instance> running_;            // ready; host instances end from here, device instances are issued
-  std::vector<std::deque<int64_t>> queues_;  // issued instances of each device task, which end in order
+  Table<TaskId, std::vector<Record>> records_;
+  Table<TaskId, int64_t> fired_at_;
+  std::vector<Instance> running_;              // ready; host instances end from here, device instances are issued
+  Table<TaskId, std::deque<int64_t>> queues_;  // issued instances of each device task, which end in order
   bool ended_ = false;
 };
 
@@ -162,8 +162,8 @@ TEST_CASE("stop ends after a whole iteration of all tasks") {
     }
     REQUIRE(walk.dependencies().idle());
     REQUIRE(walk.dependencies().complete());
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-      if (plan.tasks[size_t(task)].clock == 0) REQUIRE(walk.fired(task) == limit);
+    for (const TaskId task : plan.tasks.ids()) {
+      if (plan.tasks[task].clock == 0) REQUIRE(walk.fired(task) == limit);
     }
     early += limit > 0 && limit < plan.clocks[0].ticks;
   }
@@ -181,11 +181,11 @@ TEST_CASE("nothing fires after cancel") {
     for (int step = test::pick(random, 0, 10); step > 0; --step) walk.advance();
     if (walk.dependencies().complete()) continue;
     walk.dependencies().cancel();
-    std::vector<int64_t> fired;
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) fired.push_back(walk.fired(task));
+    Table<TaskId, int64_t> fired;
+    for (const TaskId task : plan.tasks.ids()) fired.push_back(walk.fired(task));
     while (walk.advance()) {
     }
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) CHECK(walk.fired(task) == fired[size_t(task)]);
+    for (const TaskId task : plan.tasks.ids()) CHECK(walk.fired(task) == fired[task]);
     walk.dependencies().stop(walk.ready());
     CHECK_FALSE(walk.advance());
     CHECK(walk.dependencies().idle());
@@ -212,7 +212,7 @@ TEST_CASE("the stall report names the edges that lack their instance") {
   CHECK(waiting[1].task == step);
   CHECK(waiting[1].instance == 0);
   REQUIRE(waiting[1].lacks.size() == 1);
-  CHECK(waiting[1].lacks[0].edge == 0);
+  CHECK(waiting[1].lacks[0].edge == EdgeId(0));
   CHECK(waiting[1].lacks[0].needs == 0);
   dependencies.done(fill, 0, ignore);  // fires fill 2 and step 0; fill 3 waits for step 0
   dependencies.done(fill, 2, ignore);
@@ -220,7 +220,7 @@ TEST_CASE("the stall report names the edges that lack their instance") {
   REQUIRE(waiting.size() == 2);
   CHECK(waiting[0].instance == 3);
   REQUIRE(waiting[0].lacks.size() == 1);
-  CHECK(waiting[0].lacks[0].edge == 1);
+  CHECK(waiting[0].lacks[0].edge == EdgeId(1));
   CHECK(waiting[0].lacks[0].needs == 0);
 }
 

@@ -120,7 +120,7 @@ class Crew {
       return;
     }
     {
-      DeviceQueue& queue = queues_[size_t(next.task)];
+      DeviceQueue& queue = queues_[next.task];
       const std::lock_guard lock(queue.mutex);
       queue.issued.push_back(next.instance);
     }
@@ -129,7 +129,7 @@ class Crew {
 
   template <class Body>
   void poll(TaskId task, Body& body) {
-    DeviceQueue& queue = queues_[size_t(task)];
+    DeviceQueue& queue = queues_[task];
     const std::lock_guard lock(queue.mutex);
     if (queue.issued.empty()) return;
     const int64_t instance = queue.issued.front();
@@ -141,7 +141,7 @@ class Crew {
   const Plan& plan_;
   Dependencies& dependencies_;
   Shelf shelves_[kShelves];
-  std::vector<DeviceQueue> queues_;
+  Table<TaskId, DeviceQueue> queues_;
   std::atomic<uint32_t> next_shelf_{0};
   std::atomic<bool> over_{false};
 };
@@ -152,15 +152,15 @@ TEST_CASE("no slot is overwritten while it is read, on four threads") {
   const Plan plan = slot_plan(batches, slots);
   verify(plan);
   Dependencies dependencies(plan);
-  std::vector<std::vector<int64_t>> memory;  // plain: the edges alone keep readers and writers apart
+  Table<TaskId, std::vector<int64_t>> memory;  // plain: the edges alone keep readers and writers apart
   for (int count : slots) memory.emplace_back(size_t(count), -1);
   std::atomic<int> wrong{0};
   Crew(plan, dependencies).run(4, [&](TaskId task, int64_t i) {
     if (task > 0) {
-      const std::vector<int64_t>& source = memory[size_t(task) - 1];
+      const std::vector<int64_t>& source = memory[TaskId(int32_t(task) - 1)];
       if (source[size_t(i) % source.size()] != i) ++wrong;
     }
-    if (size_t(task) < slots.size()) memory[size_t(task)][size_t(i) % memory[size_t(task)].size()] = i;
+    if (size_t(task) < slots.size()) memory[task][size_t(i) % memory[task].size()] = i;
   });
   CHECK(wrong == 0);
   CHECK(dependencies.complete());
@@ -174,9 +174,9 @@ TEST_CASE("random plans run to the end on four threads, and what an instance wro
     if (!is_live(plan)) continue;
     const test::Definition definition(plan);
     Dependencies dependencies(plan);
-    std::vector<std::vector<int64_t>> written(plan.tasks.size());  // plain memory
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-      written[size_t(task)].assign(size_t(definition.ticks(task)), -1);
+    Table<TaskId, std::vector<int64_t>> written(plan.tasks.size());  // plain memory
+    for (const TaskId task : plan.tasks.ids()) {
+      written[task].assign(size_t(definition.ticks(task)), -1);
     }
     std::atomic<int> wrong{0};
     Crew(plan, dependencies).run(4, [&](TaskId task, int64_t i) {
@@ -184,10 +184,10 @@ TEST_CASE("random plans run to the end on four threads, and what an instance wro
         if (edge.to != task || edge.needs != Edge::Needs::Done) continue;
         const int64_t needs = definition.needs(edge, i);
         if (needs < 0) continue;
-        if (written[size_t(edge.from)][size_t(needs)] != needs) ++wrong;
+        if (written[edge.from][size_t(needs)] != needs) ++wrong;
       }
-      if (written[size_t(task)][size_t(i)] != -1) ++wrong;
-      written[size_t(task)][size_t(i)] = i;
+      if (written[task][size_t(i)] != -1) ++wrong;
+      written[task][size_t(i)] = i;
     });
     REQUIRE(wrong == 0);
     REQUIRE(dependencies.complete());
@@ -200,13 +200,13 @@ TEST_CASE("stop from another thread finds a number of iterations that all tasks 
   for (int round = 0; round < 20; ++round) {
     const Plan plan = slot_plan(int64_t{1} << 40, {3, 2, 1});
     Dependencies dependencies(plan);
-    std::vector<std::atomic<int64_t>> ended(plan.tasks.size());
+    Table<TaskId, std::atomic<int64_t>> ended(plan.tasks.size());
     Crew crew(plan, dependencies);
     std::thread stopper([&] {
       while (ended[3].load() < 10 * round) std::this_thread::yield();
       dependencies.stop(crew.put());
     });
-    crew.run(4, [&](TaskId task, int64_t) { ++ended[size_t(task)]; });
+    crew.run(4, [&](TaskId task, int64_t) { ++ended[task]; });
     stopper.join();
     CHECK(dependencies.complete());
     for (const auto& count : ended) CHECK(count == dependencies.limit(0));

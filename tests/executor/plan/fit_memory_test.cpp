@@ -82,7 +82,7 @@ int64_t live_at_once(const Plan& plan) {
     for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o) {
       const BufferId buffer = plan.operands[size_t(launch.first_operand + o)].buffer;
       if (buffer == kNone) continue;
-      if (!contains(plan.arenas[size_t(plan.buffers[size_t(buffer)].arena)].name, "/activations")) continue;
+      if (!contains(plan.arenas[plan.buffers[buffer].arena].name, "/activations")) continue;
       lives.try_emplace(buffer, i, i).first->second.second = i;
     }
   }
@@ -90,7 +90,7 @@ int64_t live_at_once(const Plan& plan) {
   for (int32_t i = 0; i < step->launches; ++i) {
     int64_t live = 0;
     for (const auto& [buffer, life] : lives) {
-      if (life.first <= i && i <= life.second) live += aligned(plan.buffers[size_t(buffer)].bytes);
+      if (life.first <= i && i <= life.second) live += aligned(plan.buffers[buffer].bytes);
     }
     most = std::max(most, live);
   }
@@ -145,9 +145,9 @@ TEST_CASE("counted memory is what is live at once in the plan that follows") {
     const Prepared kept = example(model.name, PlanDevice::Kind::Cpu, model.image);
     const Loop& loop = kept.program.training();
     const StepMemory memory(loop, false, cut_step({kept.program, kept.request}).updates);
-    std::vector<bool> chosen(loop.graph.nodes.size(), false);
+    Table<NodeId, bool> chosen(loop.graph.nodes.size(), false);
     for (size_t step = 0; step < 3; ++step) {  // nothing, every third node, all that can be
-      for (size_t n = 0; n < chosen.size(); ++n) chosen[n] = step == 2 || (step == 1 && n % 3 == 0);
+      for (const NodeId n : chosen.ids()) chosen[n] = step == 2 || (step == 1 && int32_t(n) % 3 == 0);
       Program program = kept.program;
       recompute(program.training().graph, chosen);
       CHECK(memory.need(chosen, 0).peak == live_at_once(make_plan(program, kept.request)));
@@ -161,7 +161,7 @@ TEST_CASE("counted memory is what is planned where launches run aside and what t
     const Prepared kept = example(model.name, PlanDevice::Kind::Cuda, model.image);
     const Loop& loop = kept.program.training();
     const std::vector<UpdatePart> updates = cut_step({kept.program, kept.request}).updates;
-    const std::vector<bool> none(loop.graph.nodes.size(), false);
+    const Table<NodeId, bool> none(loop.graph.nodes.size(), false);
     const int64_t counted = StepMemory(loop, true, updates).need(none, 0).peak;
     CHECK(counted == planned_at_once(make_plan(kept.program, kept.request)));
     CHECK(counted >= StepMemory(loop, false, updates).need(none, 0).peak);

@@ -67,7 +67,7 @@ int64_t count_tasks(const Plan& plan, Task::Kind kind) {
 // That tasks run.
 int64_t count_nodes(const Plan& plan, const std::string& op) {
   return std::count_if(plan.launches.begin(), plan.launches.end(), [&](const Launch& launch) {
-    return plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].op->qualified_name() == op;
+    return plan.graphs[size_t(launch.program)].nodes[launch.node].op->qualified_name() == op;
   });
 }
 
@@ -122,7 +122,7 @@ std::vector<int64_t> bucket_bytes(int devices, int learners, double mib) {
     if (!contains(task.name, "gradients")) continue;
     const Launch& launch = plan.launches[size_t(task.first_launch)];
     const Graph& graph = plan.graphs[size_t(launch.program)];
-    found.push_back(graph.values[size_t(graph.nodes[size_t(launch.node)].inputs[0])].type.bytes());
+    found.push_back(graph.values[graph.nodes[launch.node].inputs[0]].type.bytes());
   }
   return found;
 }
@@ -146,13 +146,13 @@ void check_accumulation(const Plan& plan, int64_t accumulate, bool summed_in_buc
   std::map<LaneId, int64_t> parts, sums;  // of a learner's step
   for (const Task& task : plan.tasks) {
     const bool averages = task.kind == Task::Kind::Average || task.kind == Task::Kind::Collective;
-    const bool of_gradients = summed_in_buckets && averages && plan.clocks[size_t(task.clock)].name == "batch";
+    const bool of_gradients = summed_in_buckets && averages && plan.clocks[task.clock].name == "batch";
     REQUIRE(task.every == (of_gradients ? accumulate : 1));
-    if (plan.lanes[size_t(task.lane)].kind != Lane::Kind::Compute) continue;
+    if (plan.lanes[task.lane].kind != Lane::Kind::Compute) continue;
     ++parts[task.lane];
     for (int32_t i = 0; i < task.launches; ++i) {
       const Launch& launch = plan.launches[size_t(task.first_launch + i)];
-      const Node& node = plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+      const Node& node = plan.graphs[size_t(launch.program)].nodes[launch.node];
       sums[task.lane] += node.op->qualified_name() == "arbalest.Accumulate";
     }
   }
@@ -259,9 +259,10 @@ TEST_CASE("a pass that hands out values of the batch itself keeps the batch unti
       CHECK(races.first() == "");
       CHECK(races.count() > 20);
       if (output != std::string("image") && output != std::string("label")) continue;
-      std::erase_if(plan.edges, [&](const Edge& edge) {
-        return plan.tasks[size_t(edge.from)].kind == Task::Kind::CopyOut && edge.what == "batch";
-      });
+      const auto frees_batch = [&](const Edge& edge) {
+        return plan.tasks[edge.from].kind == Task::Kind::CopyOut && edge.what == "batch";
+      };
+      plan.edges.erase(std::remove_if(plan.edges.begin(), plan.edges.end(), frees_batch), plan.edges.end());
       CHECK(Races(plan).first() != "");
     }
   }
@@ -279,8 +280,8 @@ TEST_CASE("an update waits for the average of all devices only where it may star
     REQUIRE(Races(plan).first() == "");
     std::map<std::string, int64_t> found;
     for (const Edge& edge : plan.edges) {
-      const Task& from = plan.tasks[size_t(edge.from)];
-      if (from.kind == Task::Kind::Average && plan.tasks[size_t(edge.to)].name == "cpu:0/learner 0/update") {
+      const Task& from = plan.tasks[edge.from];
+      if (from.kind == Task::Kind::Average && plan.tasks[edge.to].name == "cpu:0/learner 0/update") {
         found[from.name] = edge.distance;
       }
     }
@@ -309,7 +310,7 @@ TEST_CASE("plans of learners on two devices have no races, and have them without
     const Plan plan = plan_of(tiny(net), options);
     REQUIRE(Races(plan).first() == "");
     int racing = 0;
-    for (size_t e = 0; e < plan.edges.size(); ++e) {
+    for (const EdgeId e : plan.edges.ids()) {
       if (plan.edges[e].why != Edge::Why::Reuse) continue;
       Plan without = plan;
       without.edges.erase(without.edges.begin() + int64_t(e));

@@ -100,7 +100,7 @@ struct Step {
   }
 
   const Launch& launch(int32_t i) const { return plan.launches[size_t(task->first_launch + i)]; }
-  const Node& node(int32_t i) const { return plan.graphs[0].nodes[size_t(launch(i).node)]; }
+  const Node& node(int32_t i) const { return plan.graphs[0].nodes[launch(i).node]; }
   const Operand& operand(int32_t i, int32_t o) const { return plan.operands[size_t(launch(i).first_operand + o)]; }
   // (value, operand) of a node: inputs, then outputs.
   std::vector<std::pair<ValueId, Operand>> operands(int32_t i) const {
@@ -115,13 +115,13 @@ struct Step {
   Operand of(std::string_view value) const {
     for (int32_t i = 0; i < task->launches; ++i) {
       for (const auto& [v, operand] : operands(i)) {
-        if (plan.graphs[0].values[size_t(v)].name == value) return operand;
+        if (plan.graphs[0].values[v].name == value) return operand;
       }
     }
     return {};
   }
   bool transient(const Operand& operand) const {
-    const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
+    const Arena& arena = plan.arenas[plan.buffers[operand.buffer].arena];
     return contains(arena.name, "/activations");
   }
 };
@@ -317,7 +317,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
     const size_t arenas = plan.arenas.size();
     const ArenaId activations = plan.launches[first].gaps;
     REQUIRE(activations != kNone);
-    const int64_t all = plan.arenas[size_t(activations)].bytes;
+    const int64_t all = plan.arenas[activations].bytes;
     std::vector<int64_t> bytes(plan.launches.size(), 0);
     for (int64_t& each : bytes) {
       if (random() % 2) each = std::uniform_int_distribution<int64_t>(1, round % 2 ? all / 16 : all / 4)(random);
@@ -336,7 +336,7 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
         const Workspace& place = places[i];
         REQUIRE((place.arena == kNone) == (bytes[i] == 0));
         if (bytes[i] == 0) continue;
-        const Arena& arena = plan.arenas[size_t(place.arena)];
+        const Arena& arena = plan.arenas[place.arena];
         const Range mine{place.offset, place.offset + bytes[i]};
         REQUIRE(place.offset % 256 == 0);
         REQUIRE(mine.end <= arena.bytes);
@@ -407,32 +407,32 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
 
   // A value that is read once more keeps its memory. It may be read when the step is over, by a later node, through a
   // view, by a launch that may be late, or by the same node again.
-  const auto kept = [&](const std::function<void(Graph&, size_t)>& change) {
+  const auto kept = [&](const std::function<void(Graph&, NodeId)>& change) {
     Program changed = ready.program;
     Graph& graph = changed.training().graph;
     const auto norm = std::find_if(graph.nodes.begin(), graph.nodes.end(),
                                    [](const Node& node) { return node.op->name == "BatchNormGrad"; });
-    change(graph, size_t(norm - graph.nodes.begin()));
+    change(graph, graph.nodes.id_of(norm));
     const Found found = look(Step(changed));
     CHECK(found.norms == 10);
     return found.over_x == 9;
   };
-  CHECK(kept([](Graph& graph, size_t n) { graph.outputs.push_back(graph.nodes[n].inputs[1]); }));
-  CHECK(kept([](Graph& graph, size_t n) { graph.nodes[n + 1].inputs.push_back(graph.nodes[n].inputs[1]); }));
-  CHECK(kept([](Graph& graph, size_t n) {
+  CHECK(kept([](Graph& graph, NodeId n) { graph.outputs.push_back(graph.nodes[n].inputs[1]); }));
+  CHECK(kept([](Graph& graph, NodeId n) { graph.nodes[n + 1].inputs.push_back(graph.nodes[n].inputs[1]); }));
+  CHECK(kept([](Graph& graph, NodeId n) {
     const ValueId x = graph.nodes[n].inputs[1];
-    const ValueId view = graph.add_value("view of x", graph.values[size_t(x)].type, Role::Activation);
-    graph.values[size_t(view)].view = {x, 0};
-    graph.values[size_t(view)].producer = graph.values[size_t(x)].producer;
+    const ValueId view = graph.add_value("view of x", graph.values[x].type, Role::Activation);
+    graph.values[view].view = {x, 0};
+    graph.values[view].producer = graph.values[x].producer;
     graph.nodes[n + 1].inputs.push_back(view);
   }));
-  CHECK(kept([](Graph& graph, size_t n) {
-    const auto aside = std::find_if(graph.nodes.begin(), graph.nodes.begin() + std::ptrdiff_t(n),
+  CHECK(kept([](Graph& graph, NodeId n) {
+    const auto aside = std::find_if(graph.nodes.begin(), graph.nodes.begin() + int32_t(n),
                                     [&](const Node& node) { return can_run_aside(graph, node); });
-    REQUIRE(aside != graph.nodes.begin() + std::ptrdiff_t(n));
+    REQUIRE(aside != graph.nodes.begin() + int32_t(n));
     aside->inputs.push_back(graph.nodes[n].inputs[1]);
   }));
-  CHECK(kept([](Graph& graph, size_t n) { graph.nodes[n].inputs.push_back(graph.nodes[n].inputs[1]); }));
+  CHECK(kept([](Graph& graph, NodeId n) { graph.nodes[n].inputs.push_back(graph.nodes[n].inputs[1]); }));
 }
 
 TEST_CASE("values of a step that are needed at the same node share memory only where one is written over the other") {
@@ -457,8 +457,8 @@ TEST_CASE("values of a step that are needed at the same node share memory only w
           known->last = i;
           continue;
         }
-        const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
-        lives.push_back({value, {begin, begin + step.plan.graphs[0].values[size_t(value)].type.bytes()}, i, i});
+        const int64_t begin = step.plan.buffers[operand.buffer].offset + operand.offset;
+        lives.push_back({value, {begin, begin + step.plan.graphs[0].values[value].type.bytes()}, i, i});
       }
     }
     REQUIRE(lives.size() > 40);
@@ -474,7 +474,7 @@ TEST_CASE("values of a step that are needed at the same node share memory only w
         const bool same = former.bytes == later.bytes && is_same(step.node(later.first), later.value, former.value);
         const bool alive = later.first <= former.last && !over && !same;
         const auto& values = step.plan.graphs[0].values;
-        INFO(values[size_t(lives[a].value)].name, " and ", values[size_t(lives[b].value)].name);
+        INFO(values[lives[a].value].name, " and ", values[lives[b].value].name);
         REQUIRE_FALSE((alive && overlap(lives[a].bytes, lives[b].bytes)));
       }
     }
@@ -494,10 +494,10 @@ TEST_CASE("weights, gradients and what is updated in place live where they shoul
     return a.buffer != kNone && a.buffer == b.buffer && a.offset == b.offset && a.shift == b.shift;
   };
   for (const Carry& carry : graph.carries) {
-    const std::string& name = graph.values[size_t(carry.current)].name;
+    const std::string& name = graph.values[carry.current].name;
     if (name == "weights.bf16") continue;  // read through its views only, below
     INFO(name);
-    CHECK(same(step.of(name), step.of(graph.values[size_t(carry.next)].name)));
+    CHECK(same(step.of(name), step.of(graph.values[carry.next].name)));
   }
   const Operand weights = step.of("weights"), gradients = step.of("gradients"), lowered = step.of("update.bf16");
   CHECK(weights.buffer != gradients.buffer);
@@ -564,13 +564,13 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
       for (size_t input = 0; input < step.node(i).inputs.size(); ++input) {
         const ValueId value = step.node(i).inputs[input];
         if (value == kNone || !step.transient(step.operand(i, int32_t(input)))) continue;
-        const auto bytes_of = [&](ValueId v) { return step.plan.graphs[0].values[size_t(v)].type.bytes(); };
+        const auto bytes_of = [&](ValueId v) { return step.plan.graphs[0].values[v].type.bytes(); };
         const auto range_of = [&](const Operand& operand, ValueId v) {
-          const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
+          const int64_t begin = step.plan.buffers[operand.buffer].offset + operand.offset;
           return Range{begin, begin + bytes_of(v)};
         };
         const Range read = range_of(step.operand(i, int32_t(input)), value);
-        const Buffer& buffer = step.plan.buffers[size_t(step.operand(i, int32_t(input)).buffer)];
+        const Buffer& buffer = step.plan.buffers[step.operand(i, int32_t(input)).buffer];
         const int32_t until = std::min(i + linger_of(buffer.bytes) + 1, step.task->launches);
         for (int32_t later = i + 1; later < until; ++later) {
           const auto& outputs = step.node(later).outputs;

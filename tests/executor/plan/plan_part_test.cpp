@@ -49,7 +49,7 @@ std::vector<std::string> operands_of(const Plan& plan, const Task& task) {
     const Launch& launch = plan.launches[size_t(l)];
     for (int32_t o = launch.first_operand; o < launch.first_operand + launch.inputs + launch.outputs; ++o) {
       const Operand& operand = plan.operands[size_t(o)];
-      names.push_back(operand.buffer == kNone ? "" : plan.buffers[size_t(operand.buffer)].name);
+      names.push_back(operand.buffer == kNone ? "" : plan.buffers[operand.buffer].name);
     }
   }
   return names;
@@ -89,15 +89,15 @@ TEST_CASE("each device's tasks and memory are in one part, collectives and the h
           CHECK(loop.everywhere == whole.handles.find(loop.role)->replicas.size());
           for (const Replica& replica : loop.replicas) {
             const Replica& same = whole.handles.find(loop.role)->replicas[size_t(replica.place)];
-            CHECK(part.tasks[size_t(replica.update())].name == whole.tasks[size_t(same.update())].name);
-            CHECK(part.buffers[size_t(replica.tally == kNone ? replica.slots : replica.tally)].name ==
-                  whole.buffers[size_t(same.tally == kNone ? same.slots : same.tally)].name);
+            CHECK(part.tasks[replica.update()].name == whole.tasks[same.update()].name);
+            CHECK(part.buffers[replica.tally == kNone ? replica.slots : replica.tally].name ==
+                  whole.buffers[same.tally == kNone ? same.slots : same.tally].name);
             CHECK(replica.learner == same.learner);
             ++replicas;
           }
         }
-        CHECK(part.tasks[size_t(part.handles.report)].deferred);
-        CHECK(part.tasks[size_t(part.handles.validation_end)].deferred);
+        CHECK(part.tasks[part.handles.report].deferred);
+        CHECK(part.tasks[part.handles.validation_end].deferred);
         CHECK((part.handles.kept_weights != kNone) == (rank == 0 && whole.handles.kept_weights != kNone));
       }
       size_t expected = 0;
@@ -115,7 +115,7 @@ TEST_CASE("each device's tasks and memory are in one part, collectives and the h
 TEST_CASE("what learners of a host average by themselves is in the parts of its processes alone") {
   for (const char* strategy : {"sma", "local"}) {
     const Plan whole = plan_of_two(strategy, 2, true);
-    CHECK(whole.clocks[size_t(whole.relations[size_t(whole.handles.by_hosts)].coarse)].name == "hosts");
+    CHECK(whole.clocks[whole.relations[whole.handles.by_hosts].coarse].name == "hosts");
     std::map<std::string, int> found;
     for (int32_t rank = 0; rank < 2; ++rank) {
       const Plan part = part_of(whole, rank);

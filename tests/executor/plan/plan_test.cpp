@@ -46,8 +46,7 @@ bool names_a_cycle(const Plan& plan, const std::string& message) {
   for (size_t k = 0; k + 1 < names.size(); ++k) {
     bool found = false;
     for (const Edge& edge : plan.edges) {
-      found =
-          found || (plan.tasks[size_t(edge.from)].name == names[k] && plan.tasks[size_t(edge.to)].name == names[k + 1]);
+      found = found || (plan.tasks[edge.from].name == names[k] && plan.tasks[edge.to].name == names[k + 1]);
     }
     if (!found) return false;
   }
@@ -108,7 +107,7 @@ TEST_CASE("verify refuses malformed edges and says where") {
   plan.relations = {{0, 1, 4, 4}};
   const TaskId fill = add_task(plan, "fill", 0, true), step = add_task(plan, "step", 0, false);
   const TaskId report = add_task(plan, "report", 1, true);
-  const auto with = [&](TaskId from, TaskId to, int64_t distance, int32_t relation, Edge::Needs needs) {
+  const auto with = [&](TaskId from, TaskId to, int64_t distance, RelationId relation, Edge::Needs needs) {
     Plan changed = plan;
     add_edge(changed, from, to, distance, relation, needs);
     return refusal(changed);
@@ -133,9 +132,9 @@ TEST_CASE("the critical cycle is the one with the most work per iteration") {
   Plan plan = empty_plan(1000);
   const TaskId fill = add_task(plan, "fill", 0, true), copy = add_task(plan, "copy", 0, false);
   const TaskId step = add_task(plan, "step", 0, false);
-  plan.tasks[size_t(fill)].microseconds = 500;
-  plan.tasks[size_t(copy)].microseconds = 40;
-  plan.tasks[size_t(step)].microseconds = 90;
+  plan.tasks[fill].microseconds = 500;
+  plan.tasks[copy].microseconds = 40;
+  plan.tasks[step].microseconds = 90;
   add_edge(plan, fill, fill, 8);
   add_edge(plan, fill, copy, 0);
   add_edge(plan, copy, copy, 1, kNone, Edge::Needs::Issued);
@@ -161,8 +160,8 @@ TEST_CASE("the lag of a cycle between clocks is its mean over all phases") {
   plan.clocks.push_back({"sync", 24});
   plan.relations = {{0, 1, 4, 10}};  // groups of 4, 4 and 2
   const TaskId step = add_task(plan, "step", 0, false), average = add_task(plan, "average", 1, false);
-  plan.tasks[size_t(step)].microseconds = 1;
-  plan.tasks[size_t(average)].microseconds = 100;
+  plan.tasks[step].microseconds = 1;
+  plan.tasks[average].microseconds = 100;
   add_edge(plan, step, average, 0, 0);
   add_edge(plan, average, step, 1, 0);
   verify(plan);
@@ -176,20 +175,19 @@ TEST_CASE("the lag of a cycle between clocks is its mean over all phases") {
 int64_t farthest_lead(const Plan& plan, const Edge& edge) {
   int64_t most = 0;
   for (int64_t held = 0; held <= plan.clocks[0].ticks; ++held) {
-    std::vector<int64_t> counts(plan.tasks.size(), 0);
+    Table<TaskId, int64_t> counts(plan.tasks.size(), 0);
     for (bool moved = true; moved;) {
       moved = false;
-      for (TaskId task = 0; task < TaskId(counts.size()); ++task) {
-        bool free = counts[size_t(task)] < (task == edge.to ? held : plan.clocks[0].ticks);
+      for (const TaskId task : counts.ids()) {
+        bool free = counts[task] < (task == edge.to ? held : plan.clocks[0].ticks);
         for (const Edge& in : plan.edges) {
-          if (in.to == task && allowed_instances(plan, in, counts[size_t(in.from)]) <= counts[size_t(task)])
-            free = false;
+          if (in.to == task && allowed_instances(plan, in, counts[in.from]) <= counts[task]) free = false;
         }
-        counts[size_t(task)] += free;
+        counts[task] += free;
         moved = moved || free;
       }
     }
-    most = std::max(most, counts[size_t(edge.from)] - std::max<int64_t>(0, held - edge.distance));
+    most = std::max(most, counts[edge.from] - std::max<int64_t>(0, held - edge.distance));
   }
   return most;
 }
@@ -201,14 +199,14 @@ TEST_CASE("leads are what the farthest runs reach") {
     Plan plan = empty_plan(24);
     const int tasks = test::pick(random, 2, 6);
     for (int k = 0; k < tasks; ++k) add_task(plan, fmt::format("t{}", k), 0, true);
-    for (int k = 0; k + 1 < tasks; ++k) add_edge(plan, k, k + 1, 0);
-    add_edge(plan, tasks - 1, 0, test::pick(random, 1, 3));
+    for (int k = 0; k + 1 < tasks; ++k) add_edge(plan, TaskId(k), TaskId(k + 1), 0);
+    add_edge(plan, TaskId(tasks - 1), 0, test::pick(random, 1, 3));
     for (int k = 0; k < tasks; ++k) {
-      const TaskId from = test::pick(random, 0, tasks - 1), to = test::pick(random, 0, tasks - 1);
+      const auto from = TaskId(test::pick(random, 0, tasks - 1)), to = TaskId(test::pick(random, 0, tasks - 1));
       add_edge(plan, from, to, from < to ? 0 : test::pick(random, 1, 4));
     }
-    const std::vector<int64_t> leads = edge_leads(plan);
-    for (size_t id = 0; id < plan.edges.size(); ++id) {
+    const Table<EdgeId, int64_t> leads = edge_leads(plan);
+    for (const EdgeId id : plan.edges.ids()) {
       if (plan.edges[id].from == plan.edges[id].to) {
         CHECK(leads[id] == plan.edges[id].distance);
         continue;

@@ -25,22 +25,21 @@ inline int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n) {
     if (relation.fine == of && relation.coarse == clock) return relation.coarse_of(n);
     if (relation.coarse == of && relation.fine == clock) return relation.last_of(n);
   }
-  throw std::logic_error("no relation between clocks " + plan.clocks[size_t(of)].name + " and " +
-                         plan.clocks[size_t(clock)].name);
+  throw std::logic_error("no relation between clocks " + plan.clocks[of].name + " and " + plan.clocks[clock].name);
 }
 
 class Races {
  public:
   explicit Races(const Plan& plan) : plan_(plan), in_edges_(plan.tasks.size()), ended_(plan.tasks.size()) {
-    for (const Edge& edge : plan.edges) in_edges_[size_t(edge.to)].push_back(&edge);
-    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-      ended_[size_t(task)].resize(size_t(plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks));
+    for (const Edge& edge : plan.edges) in_edges_[edge.to].push_back(&edge);
+    for (const TaskId task : plan.tasks.ids()) {
+      ended_[task].resize(size_t(plan.clocks[plan.tasks[task].clock].ticks));
     }
   }
 
   // Two instances that touch the same bytes, one of them to write, with no order between them; "" if none do.
   std::string first() {
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) add_accesses(task);
+    for (const TaskId task : plan_.tasks.ids()) add_accesses(task);
     for (const LoopPlan& loop : plan_.handles.loops) {
       for (const Replica& replica : loop.replicas) add_host_reads(loop, replica);
     }
@@ -68,19 +67,19 @@ class Races {
     int64_t instance = 0;
     bool writes = false;
   };
-  using Ended = std::vector<int64_t>;  // by task: the last instance that has ended, -1 for none
+  using Ended = Table<TaskId, int64_t>;  // the last instance that has ended, -1 for none
 
   // Instances of a task end in order, as the dependencies count them.
   const Ended& ended_before(TaskId task, int64_t instance) {
-    Ended& ended = ended_[size_t(task)][size_t(instance)];
+    Ended& ended = ended_[task][size_t(instance)];
     if (!ended.empty()) return ended;
     Ended found(plan_.tasks.size(), -1);
-    for (const Edge* edge : in_edges_[size_t(task)]) {
+    for (const Edge* edge : in_edges_[task]) {
       const int64_t needed = needed_instance(plan_, *edge, instance);
       if (needed < 0) continue;
       const Ended& before = ended_before(edge->from, needed);
-      for (size_t t = 0; t < found.size(); ++t) found[t] = std::max(found[t], before[t]);
-      found[size_t(edge->from)] = std::max(found[size_t(edge->from)], needed);
+      for (const TaskId t : found.ids()) found[t] = std::max(found[t], before[t]);
+      found[edge->from] = std::max(found[edge->from], needed);
     }
     ended = std::move(found);
     return ended;
@@ -89,19 +88,19 @@ class Races {
   bool may_be_together(const Access& a, const Access& b) {
     if (!a.writes && !b.writes) return true;
     if (a.task == b.task && a.instance == b.instance) return true;
-    const Task &one = plan_.tasks[size_t(a.task)], &other = plan_.tasks[size_t(b.task)];
+    const Task &one = plan_.tasks[a.task], &other = plan_.tasks[b.task];
     const bool parts = one.kind == Task::Kind::Fill && other.kind == Task::Kind::Fill && one.part != other.part;
     if (parts && a.instance == b.instance) return true;  // each writes samples of its own
-    return ended_before(a.task, a.instance)[size_t(b.task)] >= b.instance ||
-           ended_before(b.task, b.instance)[size_t(a.task)] >= a.instance;
+    return ended_before(a.task, a.instance)[b.task] >= b.instance ||
+           ended_before(b.task, b.instance)[a.task] >= a.instance;
   }
 
-  int64_t instances(TaskId task) const { return int64_t(ended_[size_t(task)].size()); }
+  int64_t instances(TaskId task) const { return int64_t(ended_[task].size()); }
 
   void add(TaskId task, const Operand& operand, int64_t bytes, bool writes) {
     if (operand.buffer == kNone || bytes == 0) return;
-    const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
-    const Task& toucher = plan_.tasks[size_t(task)];
+    const Buffer& buffer = plan_.buffers[operand.buffer];
+    const Task& toucher = plan_.tasks[task];
     for (int64_t n = 0; n < instances(task); ++n) {
       if (!has_work(n, toucher.every)) continue;
       const int64_t tick = buffer.clock == kNone ? 0 : tick_at(plan_, toucher.clock, buffer.clock, n);
@@ -111,11 +110,11 @@ class Races {
   }
 
   int64_t whole(const Operand& operand) const {
-    return operand.buffer == kNone ? 0 : plan_.buffers[size_t(operand.buffer)].bytes - operand.offset;
+    return operand.buffer == kNone ? 0 : plan_.buffers[operand.buffer].bytes - operand.offset;
   }
 
   void add_accesses(TaskId id) {
-    const Task& task = plan_.tasks[size_t(id)];
+    const Task& task = plan_.tasks[id];
     const auto operand = [&](int32_t i) { return plan_.operands[size_t(task.first_operand + i)]; };
     if (task.kind == Task::Kind::Fill) {
       add(id, operand(0), whole(operand(0)), true);
@@ -133,26 +132,26 @@ class Races {
   void add_launch(TaskId id, int32_t index) {
     const Launch& launch = plan_.launches[size_t(index)];
     const Graph& graph = plan_.graphs[size_t(launch.program)];
-    const Node& node = graph.nodes[size_t(launch.node)];
+    const Node& node = graph.nodes[launch.node];
     for (int32_t i = 0; i < launch.inputs + launch.outputs; ++i) {
       const bool writes = i >= launch.inputs;
       const ValueId value = writes ? node.outputs[size_t(i - launch.inputs)] : node.inputs[size_t(i)];
       if (value == kNone || (writes && restarts(graph, value))) continue;
-      add(id, plan_.operands[size_t(launch.first_operand + i)], graph.values[size_t(value)].type.bytes(), writes);
+      add(id, plan_.operands[size_t(launch.first_operand + i)], graph.values[value].type.bytes(), writes);
     }
   }
 
   // SMA's average begins anew with the averaged model: every learner of a device writes that, and then none reads it.
   static bool restarts(const Graph& graph, ValueId value) {
     return std::any_of(graph.carries.begin(), graph.carries.end(), [&](const auto& carry) {
-      return carry.next == value && graph.values[size_t(carry.current)].name == "average";
+      return carry.next == value && graph.values[carry.current].name == "average";
     });
   }
 
   // Adds the reads of host tasks, which have no operands.
   void add_host_reads(const LoopPlan& loop, const Replica& replica) {
     const auto read = [&](TaskId task, BufferId buffer) {
-      if (task != kNone && buffer != kNone) add(task, {buffer, 0, 0}, plan_.buffers[size_t(buffer)].bytes, false);
+      if (task != kNone && buffer != kNone) add(task, {buffer, 0, 0}, plan_.buffers[buffer].bytes, false);
     };
     for (const BufferId output : replica.outputs) read(replica.hand_out, output);
     const TaskId reader = loop.role == LoopRole::Train      ? plan_.handles.report
@@ -167,15 +166,15 @@ class Races {
 
   std::string describe(ArenaId arena, const Access& a, const Access& b) const {
     const auto name = [&](const Access& access) {
-      return fmt::format("instance {} of '{}' {} [{}, {})", access.instance, plan_.tasks[size_t(access.task)].name,
+      return fmt::format("instance {} of '{}' {} [{}, {})", access.instance, plan_.tasks[access.task].name,
                          access.writes ? "writes" : "reads", access.begin, access.end);
     };
-    return fmt::format("{}: {} and {}", plan_.arenas[size_t(arena)].name, name(a), name(b));
+    return fmt::format("{}: {} and {}", plan_.arenas[arena].name, name(a), name(b));
   }
 
   const Plan& plan_;
-  std::vector<std::vector<const Edge*>> in_edges_;
-  std::vector<std::vector<Ended>> ended_;  // by task and instance, as far as asked for
+  Table<TaskId, std::vector<const Edge*>> in_edges_;
+  Table<TaskId, std::vector<Ended>> ended_;  // by task and instance, as far as asked for
   std::map<ArenaId, std::vector<Access>> accesses_;
 };
 

@@ -38,13 +38,12 @@ inline TaskId add_task(Plan& plan, const std::string& name, ClockId clock, bool 
   Task task;
   task.name = name;
   task.clock = clock;
-  task.lane = host ? 0 : 1;
+  task.lane = LaneId(host ? 0 : 1);
   task.width = width;
-  plan.tasks.push_back(task);
-  return TaskId(plan.tasks.size() - 1);
+  return plan.tasks.push_back(task);
 }
 
-inline void add_edge(Plan& plan, TaskId from, TaskId to, int64_t distance, int32_t relation = kNone,
+inline void add_edge(Plan& plan, TaskId from, TaskId to, int64_t distance, RelationId relation = kNone,
                      Edge::Needs needs = Edge::Needs::Done) {
   Edge edge;
   edge.from = from;
@@ -66,11 +65,11 @@ inline Plan empty_plan(int64_t batches) {
   return plan;
 }
 
-inline int32_t relation_between(const Plan& plan, TaskId a, TaskId b) {
-  const ClockId x = plan.tasks[size_t(a)].clock, y = plan.tasks[size_t(b)].clock;
-  for (size_t k = 0; k < plan.relations.size(); ++k) {
-    const ClockRelation& relation = plan.relations[k];
-    if ((relation.fine == x && relation.coarse == y) || (relation.fine == y && relation.coarse == x)) return int32_t(k);
+inline RelationId relation_between(const Plan& plan, TaskId a, TaskId b) {
+  const ClockId x = plan.tasks[a].clock, y = plan.tasks[b].clock;
+  for (const RelationId id : plan.relations.ids()) {
+    const ClockRelation& relation = plan.relations[id];
+    if ((relation.fine == x && relation.coarse == y) || (relation.fine == y && relation.coarse == x)) return id;
   }
   return kNone;
 }
@@ -88,14 +87,14 @@ inline Plan random_plan(std::mt19937& random) {
   const int tasks = pick(random, 2, 9);
   for (int k = 0; k < tasks; ++k) {
     const bool host = pick(random, 0, 1) == 0;
-    const ClockId clock = pick(random, 0, 1) == 0 ? 0 : pick(random, 0, 3);
+    const auto clock = ClockId(pick(random, 0, 1) == 0 ? 0 : pick(random, 0, 3));
     add_task(plan, fmt::format("t{}", k), clock, host, host && pick(random, 0, 1) ? pick(random, 2, 5) : 1);
   }
   const int edges = pick(random, tasks, 3 * tasks);
   for (int k = 0; k < edges; ++k) {
-    const TaskId from = pick(random, 0, tasks - 1), to = pick(random, 0, tasks - 1);
-    const int32_t relation = relation_between(plan, from, to);
-    if (relation == kNone && plan.tasks[size_t(from)].clock != plan.tasks[size_t(to)].clock) continue;
+    const auto from = TaskId(pick(random, 0, tasks - 1)), to = TaskId(pick(random, 0, tasks - 1));
+    const RelationId relation = relation_between(plan, from, to);
+    if (relation == kNone && plan.tasks[from].clock != plan.tasks[to].clock) continue;
     const int64_t distance = from < to ? pick(random, 0, 2) / 2 : pick(random, 0, 9) == 0 ? 0 : pick(random, 1, 4);
     const bool issued = !plan.on_host(from) && !plan.on_host(to) && pick(random, 0, 1) == 0;
     add_edge(plan, from, to, distance, relation, issued ? Edge::Needs::Issued : Edge::Needs::Done);
@@ -109,7 +108,7 @@ class Definition {
   explicit Definition(const Plan& plan) : plan_(plan) {
     for (const ClockRelation& relation : plan.relations) {
       Groups groups;
-      const int64_t ticks = plan.clocks[size_t(relation.fine)].ticks;
+      const int64_t ticks = plan.clocks[relation.fine].ticks;
       int64_t group = 0, in_group = 0, in_period = 0;
       for (int64_t tick = 0; tick < ticks + relation.period; ++tick) {
         groups.of.push_back(group);
@@ -128,46 +127,46 @@ class Definition {
 
   int64_t needs(const Edge& edge, int64_t n) const {
     if (edge.relation == kNone) return n - edge.distance;
-    const ClockRelation& relation = plan_.relations[size_t(edge.relation)];
-    const Groups& groups = groups_[size_t(edge.relation)];
-    const bool from_fine = plan_.tasks[size_t(edge.from)].clock == relation.fine;
+    const ClockRelation& relation = plan_.relations[edge.relation];
+    const Groups& groups = groups_[edge.relation];
+    const bool from_fine = plan_.tasks[edge.from].clock == relation.fine;
     return (from_fine ? groups.last.at(size_t(n)) : groups.of.at(size_t(n))) - edge.distance;
   }
 
   // Runs tasks in order, each as far as it gets, until nothing moves: whether all reach their ticks.
   bool runs_to_the_end() const {
-    std::vector<int64_t> counts(plan_.tasks.size(), 0);
+    Table<TaskId, int64_t> counts(plan_.tasks.size(), 0);
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t task = 0; task < counts.size(); ++task) {
-        while (counts[task] < ticks(TaskId(task)) && free(TaskId(task), counts)) {
+      for (const TaskId task : counts.ids()) {
+        while (counts[task] < ticks(task) && free(task, counts)) {
           ++counts[task];
           moved = true;
         }
       }
     }
-    for (size_t task = 0; task < counts.size(); ++task) {
-      if (counts[task] < ticks(TaskId(task))) return false;
+    for (const TaskId task : counts.ids()) {
+      if (counts[task] < ticks(task)) return false;
     }
     return true;
   }
 
-  int64_t ticks(TaskId task) const { return plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks; }
+  int64_t ticks(TaskId task) const { return plan_.clocks[plan_.tasks[task].clock].ticks; }
 
  private:
   struct Groups {
     std::vector<int64_t> of, last;
   };
 
-  bool free(TaskId task, const std::vector<int64_t>& counts) const {
+  bool free(TaskId task, const Table<TaskId, int64_t>& counts) const {
     for (const Edge& edge : plan_.edges) {
-      if (edge.to == task && needs(edge, counts[size_t(task)]) >= counts[size_t(edge.from)]) return false;
+      if (edge.to == task && needs(edge, counts[task]) >= counts[edge.from]) return false;
     }
     return true;
   }
 
   const Plan& plan_;
-  std::vector<Groups> groups_;
+  Table<RelationId, Groups> groups_;
 };
 
 }  // namespace arbalest::test

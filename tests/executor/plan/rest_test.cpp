@@ -31,7 +31,7 @@ class Walk {
       : plan_(plan), dependencies_(plan, from), random_(seed), ended_(dependencies_.instances_before(from)) {}
 
   Dependencies& dependencies() { return dependencies_; }
-  const std::vector<int64_t>& ended() const { return ended_; }
+  const Table<TaskId, int64_t>& ended() const { return ended_; }
   auto ready() {
     return [this](TaskId task, int64_t instance) { running_.push_back({task, instance, plan_.on_host(task)}); };
   }
@@ -50,7 +50,7 @@ class Walk {
     }
     const Instance ended = *first;
     running_.erase(first);
-    ++ended_[size_t(ended.task)];
+    ++ended_[ended.task];
     dependencies_.done(ended.task, ended.instance, ready());
     return true;
   }
@@ -59,30 +59,30 @@ class Walk {
   const Plan& plan_;
   Dependencies dependencies_;
   std::mt19937 random_;
-  std::vector<int64_t> ended_;
+  Table<TaskId, int64_t> ended_;
   std::vector<Instance> running_;
 };
 
 // Checks that the instances before a position are closed under the plan's edges, and that of the next validation they
 // include at most the copy of its model.
-void check_position(const Plan& plan, const Walk& walk, const PlanPosition& at, const std::vector<int64_t>& before) {
-  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-    const int64_t instances = before[size_t(task)];
-    CHECK(instances <= walk.ended()[size_t(task)]);
-    if (plan.tasks[size_t(task)].clock == 0) CHECK(instances == at.iterations);
+void check_position(const Plan& plan, const Walk& walk, const PlanPosition& at, const Table<TaskId, int64_t>& before) {
+  for (const TaskId task : plan.tasks.ids()) {
+    const int64_t instances = before[task];
+    CHECK(instances <= walk.ended()[task]);
+    if (plan.tasks[task].clock == 0) CHECK(instances == at.iterations);
   }
   for (const Edge& edge : plan.edges) {
-    const int64_t last = before[size_t(edge.to)] - 1;
-    if (last >= 0) CHECK(needed_instance(plan, edge, last) < before[size_t(edge.from)]);
+    const int64_t last = before[edge.to] - 1;
+    if (last >= 0) CHECK(needed_instance(plan, edge, last) < before[edge.from]);
   }
   const LoopPlan* validation = plan.handles.find(LoopRole::Validate);
   REQUIRE(validation);
-  const int64_t batches = plan.clocks[size_t(validation->clock)].ticks /
-                          plan.clocks[size_t(plan.tasks[size_t(plan.handles.validation_end)].clock)].ticks;
-  CHECK(before[size_t(plan.handles.validation_end)] == at.validations);
+  const int64_t batches =
+      plan.clocks[validation->clock].ticks / plan.clocks[plan.tasks[plan.handles.validation_end].clock].ticks;
+  CHECK(before[plan.handles.validation_end] == at.validations);
   for (const Replica& replica : validation->replicas) {
-    CHECK(before[size_t(replica.read_back)] == at.validations);
-    CHECK(before[size_t(replica.update())] == at.validations * batches);
+    CHECK(before[replica.read_back] == at.validations);
+    CHECK(before[replica.update()] == at.validations * batches);
   }
 }
 
@@ -124,8 +124,8 @@ TEST_CASE("a plan comes to rest at any moment, and runs to its end from there") 
           ++random;
           validating += plan.relation(plan.handles.by_validation)->coarse_of(at.iterations) > at.validations;
           if (!walk.dependencies().at_end()) continue;
-          for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
-            CHECK(walk.ended()[size_t(task)] == plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks);
+          for (const TaskId task : plan.tasks.ids()) {
+            CHECK(walk.ended()[task] == plan.clocks[plan.tasks[task].clock].ticks);
           }
           break;
         }

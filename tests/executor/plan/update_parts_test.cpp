@@ -79,7 +79,7 @@ struct Step {
       for (int32_t i = 0; i < task.launches; ++i) {
         const Launch& launch = plan.launches[size_t(task.first_launch + i)];
         launches.push_back(&launch);
-        const Node& node = plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+        const Node& node = plan.graphs[size_t(launch.program)].nodes[launch.node];
         updates.push_back(node.op->optimizer.has_value());
       }
     }
@@ -134,26 +134,26 @@ TEST_CASE("parts of an update hold each parameter once, and none that is read af
   const Plan plan = make_plan(ready.program, ready.request);
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const auto arena_of = [&](const char* value) {
-    const Operand& operand = placement.of[size_t(loop.graph.find_value(value))];
-    return plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)].name;
+    const Operand& operand = placement.of[loop.graph.find_value(value)];
+    return plan.arenas[plan.buffers[operand.buffer].arena].name;
   };
   CHECK(cut.updates[0].padded);
   CHECK(contains(arena_of("logits.bias.gradient"), "/state"));
   CHECK_FALSE(cut.updates[1].padded);
   CHECK(contains(arena_of("h2.weight.gradient"), "/activations"));
-  const std::vector<View> storage = shared_storage(loop.graph);
-  const std::vector<Value>& values = loop.graph.values;
-  CHECK(offset == values[size_t(loop.arenas.weights)].type.elements());
+  const Table<ValueId, View> storage = shared_storage(loop.graph);
+  const Table<ValueId, Value>& values = loop.graph.values;
+  CHECK(offset == values[loop.arenas.weights].type.elements());
   std::set<NodeId> after;
   for (const UpdatePart& part : cut.updates) {
     after.insert(part.after);
-    for (NodeId n = part.after + 1; n < NodeId(loop.graph.nodes.size()); ++n) {
+    for (NodeId n = part.after + 1; n < loop.graph.nodes.end_id(); ++n) {
       if (n == cut.update) continue;
-      const Node& node = loop.graph.nodes[size_t(n)];
+      const Node& node = loop.graph.nodes[n];
       for (const std::vector<ValueId>& operands : {node.inputs, node.outputs}) {
         for (const ValueId value : operands) {
           if (value == kNone) continue;
-          const View& view = storage[size_t(value)];
+          const View& view = storage[value];
           const bool of_part = view.base == loop.arenas.weights || view.base == loop.arenas.gradients;
           CHECK_FALSE((of_part && part.holds(view.offset_bytes)));
         }
@@ -189,18 +189,18 @@ TEST_CASE("a large gradient comes where activations have left room for it, and i
   const Program early = make_program(ready.graph, {});
   const auto makes_it = [](const Program& program) {
     const Graph& graph = program.training().graph;
-    const NodeId maker = graph.values[size_t(graph.find_value("h.weight.gradient"))].producer;
-    const auto last = std::find_if(graph.nodes.rbegin(), graph.nodes.rend(),
-                                   [](const Node& node) { return node.stage == Stage::Backward; });
+    const NodeId maker = graph.values[graph.find_value("h.weight.gradient")].producer;
     REQUIRE(maker != kNone);
-    return std::pair(maker, NodeId(graph.nodes.rend() - last) - 1);  // and the last of the backward pass
+    NodeId last = graph.nodes.end_id() - 1;
+    while (graph.nodes[last].stage != Stage::Backward) --last;
+    return std::pair(maker, last);  // and the last of the backward pass
   };
   CHECK(makes_it(early).first < makes_it(early).second - 14);
   CHECK(makes_it(ready.program).first > makes_it(early).first + 6);
   CHECK(makes_it(ready.program).first < makes_it(ready.program).second);  // no later than need be
   const StepCut cut = cut_step({ready.program, ready.request});
   const auto& values = ready.program.training().graph.values;
-  const Value& gradient = values[size_t(ready.program.training().graph.find_value("h.weight.gradient"))];
+  const Value& gradient = values[ready.program.training().graph.find_value("h.weight.gradient")];
   const auto part = std::find_if(cut.updates.begin(), cut.updates.end(),
                                  [&](const UpdatePart& each) { return each.holds(gradient.view.offset_bytes); });
   REQUIRE(part != cut.updates.end());
@@ -230,17 +230,17 @@ TEST_CASE("a large gradient does not come after what reads it, or may write over
   const auto moved = [&](Other does) {
     Program program = make_program(ready.graph, {});
     Graph& graph = program.training().graph;
-    const auto maker = [&] { return graph.values[size_t(graph.find_value("h.weight.gradient"))].producer; };
-    std::vector<int64_t> key(graph.nodes.size());
-    for (size_t n = 0; n < key.size(); ++n) key[n] = 10 * int64_t(n);
+    const auto maker = [&] { return graph.values[graph.find_value("h.weight.gradient")].producer; };
+    Table<NodeId, int64_t> key(graph.nodes.size());
+    for (const NodeId n : key.ids()) key[n] = 10 * int64_t(n);
     const NodeId made = maker();
-    const Node& node = graph.nodes[size_t(made)];
+    const Node& node = graph.nodes[made];
     const ValueId read = does == Other::ReadsGradient ? node.outputs[0] : node.inputs[1];
     const char* op = does == Other::Writes ? "arbalest.FlattenInPlace" : "Flatten";
     const NodeId other = graph.add_node(builtin_ops().get(op), "other", {read}, 1, {{"axis", int64_t{1}}});
-    graph.nodes[size_t(other)].stage = Stage::Backward;
+    graph.nodes[other].stage = Stage::Backward;
     infer(graph, other);
-    key.push_back(key[size_t(made) + 3] + 1);
+    key.push_back(key[made + 3] + 1);
     reorder_nodes(graph, key);
     const NodeId before = graph.find_node("other");
     REQUIRE(maker() < before);
@@ -284,12 +284,12 @@ TEST_CASE("between devices what the last bucket of gradients lacks is updated wh
     };
     // Bytes of the gradients that a task's first node with such a name reads.
     const auto gradients = [&](TaskId id, const char* op, size_t operand) {
-      const Task& of = plan.tasks[size_t(id)];
+      const Task& of = plan.tasks[id];
       for (int32_t i = of.first_launch; i < of.first_launch + of.launches; ++i) {
         const Launch& launch = plan.launches[size_t(i)];
         const Graph& graph = plan.graphs[size_t(launch.program)];
-        const Node& node = graph.nodes[size_t(launch.node)];
-        if (node.op->qualified_name() == op) return graph.values[size_t(node.inputs[operand])].type.bytes();
+        const Node& node = graph.nodes[launch.node];
+        if (node.op->qualified_name() == op) return graph.values[node.inputs[operand]].type.bytes();
       }
       return int64_t{0};
     };

@@ -137,15 +137,15 @@ TEST_CASE("a source that takes long is planned in parts, each with the slot's ed
                                                    "cpu:0/validation/fill", "cpu:0/recalibration/fill 0",
                                                    "cpu:0/recalibration/fill 1", "cpu:0/recalibration/fill 2",
                                                    "cpu:0/recalibration/fill 3"});
-  for (size_t t = 0; t < plan.tasks.size(); ++t) {
+  for (const TaskId t : plan.tasks.ids()) {
     const Task& task = plan.tasks[t];
     if (task.kind != Task::Kind::Fill) continue;
     CHECK(task.parts == (contains(task.name, "validation") ? 1 : 4));
     int feeds = 0, freed = 0;
     for (const Edge& edge : plan.edges) {
-      const bool feeds_copy = edge.from == TaskId(t) && plan.tasks[size_t(edge.to)].kind == Task::Kind::CopyIn;
+      const bool feeds_copy = edge.from == t && plan.tasks[edge.to].kind == Task::Kind::CopyIn;
       feeds += feeds_copy && edge.distance == 0 && edge.why == Edge::Why::Data;
-      freed += edge.to == TaskId(t) && edge.why == Edge::Why::Reuse && edge.distance == 3;
+      freed += edge.to == t && edge.why == Edge::Why::Reuse && edge.distance == 3;
     }
     CHECK(feeds == 1);
     CHECK(freed == 1);

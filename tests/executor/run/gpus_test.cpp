@@ -192,9 +192,9 @@ TEST_CASE("a trace of GPUs tells how long learners' tasks take alone") {
   const TraceFile trace = read_trace(options.files.trace);
   REQUIRE(trace.alone.size() == trace.plan.tasks.size());
   int steps = 0;
-  for (size_t task = 0; task < trace.alone.size(); ++task) {
+  for (const TaskId task : trace.alone.ids()) {
     const Task& known = trace.plan.tasks[task];
-    const bool compute = trace.plan.lanes[size_t(known.lane)].kind == Lane::Kind::Compute;
+    const bool compute = trace.plan.lanes[known.lane].kind == Lane::Kind::Compute;
     INFO(known.name);
     CHECK((trace.alone[task] > 0) == compute);
     steps += known.name.ends_with("/step");
@@ -223,12 +223,12 @@ TEST_CASE("in a trace of GPUs what a task waited for in its queue had ended befo
       const TaskSpan* from = needed < 0 ? nullptr : index.find(edge.from, needed);
       if (!from) continue;
       ++compared;
-      const bool one_clock = trace.plan.tasks[size_t(edge.from)].device == trace.plan.tasks[size_t(edge.to)].device;
+      const bool one_clock = trace.plan.tasks[edge.from].device == trace.plan.tasks[edge.to].device;
       const int64_t rounding = one_clock ? 2'000 : 200'000;  // ns: clocks of two GPUs differ
       if (from->ended <= to->ended + rounding) continue;
-      INFO(trace.plan.tasks[size_t(edge.from)].name << " " << needed << " ended at " << from->ended << ", "
-                                                    << trace.plan.tasks[size_t(edge.to)].name << " " << to->instance
-                                                    << " at " << to->ended);
+      INFO(trace.plan.tasks[edge.from].name << " " << needed << " ended at " << from->ended << ", "
+                                            << trace.plan.tasks[edge.to].name << " " << to->instance << " at "
+                                            << to->ended);
       CHECK(from->ended <= to->ended + rounding);
     }
   }

@@ -18,7 +18,7 @@ struct PassingDevice : Device {
   DeviceContext* context(LaneId lane) override { return inner->context(lane); }
   void* stream(LaneId lane) override { return inner->stream(lane); }
   void run_there(const std::function<void()>& function) override { inner->run_there(function); }
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     inner->start(plan, tasks, sink, trace);
   }

@@ -133,8 +133,8 @@ TEST_CASE("validation's first batches are read before the epoch's training has e
   const TraceFile trace = read_trace(options.files.trace);
   const SpanIndex spans(trace);
   const auto task = [&](std::string_view name) {
-    for (TaskId id = 0; id < TaskId(trace.plan.tasks.size()); ++id) {
-      if (trace.plan.tasks[size_t(id)].name == name) return id;
+    for (const TaskId id : trace.plan.tasks.ids()) {
+      if (trace.plan.tasks[id].name == name) return id;
     }
     return TaskId(kNone);
   };

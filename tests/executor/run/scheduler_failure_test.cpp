@@ -48,7 +48,8 @@ struct Failing final : Watched {
   Failing(std::unique_ptr<Device> inner, std::atomic<int>& aborts, bool hangs)
       : Watched(std::move(inner), aborts), hangs(hangs) {}
 
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& to, TraceRecorder* trace) override {
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& to,
+             TraceRecorder* trace) override {
     sink = &to;
     Watched::start(plan, tasks, to, trace);
   }
@@ -87,7 +88,7 @@ TEST_CASE("after an error devices are aborted once, after a good run never") {
     Harness harness(epochs(on_cpus(), 2), true, [&](std::unique_ptr<Device> device, CallWatch&) {
       return std::make_unique<Watched>(std::move(device), aborts);
     });
-    if (fails) harness.host[size_t(harness.task("report"))] = [](int64_t) { throw RunError("broken"); };
+    if (fails) harness.host[harness.task("report")] = [](int64_t) { throw RunError("broken"); };
     CHECK((harness.run() == "") == !fails);
     CHECK(aborts == (fails ? 1 : 0));
   }
@@ -129,7 +130,7 @@ TEST_CASE("where what a device does never ends the process does, with the error,
 TEST_CASE("memory that runs out is reported in words") {
   const auto told = [](const std::function<void(int64_t)>& report) {
     Harness harness(epochs(on_cpus(), 2));
-    harness.host[size_t(harness.task("report"))] = report;
+    harness.host[harness.task("report")] = report;
     return harness.run();
   };
   CHECK(told([](int64_t) { throw std::bad_alloc(); }) == "report, report 0: not enough memory on the host");

@@ -54,16 +54,16 @@ struct Harness {
     binding = std::make_unique<Binding>(plan, std::move(calls), std::move(devices), nullptr, bind);
     set_weights(options.numerics.seed);
     host.resize(plan.tasks.size());
-    for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
+    for (const TaskId id : plan.tasks.ids()) {
       if (!plan.on_host(id)) continue;
-      host[size_t(id)] = [](int64_t) {};
-      if (plan.tasks[size_t(id)].kind == Task::Kind::Fill) host[size_t(id)] = fill(plan.tasks[size_t(id)]);
+      host[id] = [](int64_t) {};
+      if (plan.tasks[id].kind == Task::Kind::Fill) host[id] = fill(plan.tasks[id]);
     }
   }
 
   TaskId task(std::string_view name) const {
-    for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {
-      if (plan.tasks[size_t(id)].name == name) return id;
+    for (const TaskId id : plan.tasks.ids()) {
+      if (plan.tasks[id].name == name) return id;
     }
     FAIL("no task ", std::string(name));
     return kNone;
@@ -76,9 +76,9 @@ struct Harness {
 
   std::vector<std::byte> weights() const {
     const Loop& loop = prepared.program.training();
-    const Value& value = loop.graph.values[size_t(loop.arenas.weights)];
+    const Value& value = loop.graph.values[loop.arenas.weights];
     const Replica& learner = plan.handles.find(LoopRole::Train)->replicas.front();
-    return binding->get(learner.placement.of[size_t(loop.arenas.weights)], 0, value.type.bytes());
+    return binding->get(learner.placement.of[loop.arenas.weights], 0, value.type.bytes());
   }
 
  private:
@@ -87,7 +87,7 @@ struct Harness {
     for (const ValueId v : {loop.arenas.weights, loop.graph.find_value("loss.seed")}) {
       const auto content = initial_content(loop.graph, v, seed);
       for (const Replica& learner : plan.handles.find(LoopRole::Train)->replicas) {
-        binding->put(learner.placement.of[size_t(v)], 0, content);
+        binding->put(learner.placement.of[v], 0, content);
       }
     }
   }

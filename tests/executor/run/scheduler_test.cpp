@@ -22,7 +22,7 @@ TEST_CASE("an error in a task names task, device, learner and iteration, and not
     Harness harness(epochs(on_cpus(devices, learners), 20));
     const std::string last = fmt::format("cpu:{}/learner {}", devices - 1, devices * learners - 1);
     const TaskId failing = harness.task(last + "/fill");
-    harness.host[size_t(failing)] = [inner = harness.host[size_t(failing)]](int64_t tick) {
+    harness.host[failing] = [inner = harness.host[failing]](int64_t tick) {
       if (tick == 7) throw RunError("the disk is gone");
       inner(tick);
     };
@@ -36,7 +36,7 @@ TEST_CASE("an error tells the iteration of the run, and one about the whole trai
   Harness harness(epochs(on_cpus(), 20));
   const TaskId failing = harness.task("cpu:0/learner 0/fill");
   const auto thrown = [&](const auto& error) {
-    harness.host[size_t(failing)] = [&](int64_t tick) {
+    harness.host[failing] = [&](int64_t tick) {
       if (tick == 0) throw error;
     };
     SchedulerOptions options;
@@ -56,7 +56,7 @@ TEST_CASE("an error tells the iteration of the run, and one about the whole trai
 
 TEST_CASE("what is no exception of ours is caught as well") {
   Harness harness(epochs(on_cpus(), 3));
-  harness.host[size_t(harness.task("report"))] = [](int64_t tick) {
+  harness.host[harness.task("report")] = [](int64_t tick) {
     if (tick == 2) throw 42;
   };
   CHECK(harness.run() == "report, report 2: an unknown error");
@@ -75,7 +75,7 @@ TEST_CASE("an error in a kernel names the node and its operator as well") {
     });
   };
   Graph& step = prepared.program.training().graph;
-  step.nodes[size_t(step.find_node("h"))].op = &faulty;
+  step.nodes[step.find_node("h")].op = &faulty;
   Harness harness(std::move(prepared), options);
   const std::string message = harness.run();
   INFO(message);
@@ -93,7 +93,7 @@ TEST_CASE("a scheduler may go as soon as its run has ended, well or not") {
     options.learners.strategy = "none";
     Harness harness(options);
     const bool fails = round % 2 == 1;
-    if (fails) harness.host[size_t(harness.task("report"))] = [](int64_t) { throw RunError("at the end"); };
+    if (fails) harness.host[harness.task("report")] = [](int64_t) { throw RunError("at the end"); };
     REQUIRE(contains(harness.run(), "at the end") == fails);
   }
 }
@@ -109,7 +109,7 @@ TEST_CASE("of many errors the first is reported") {
     std::atomic<bool> other_began{false}, thrown{false};
     std::atomic<int> later{0};
     const auto fill_of = [&](int learner) {
-      return size_t(harness.task(fmt::format("cpu:{}/learner {}/fill", learner, learner)));
+      return harness.task(fmt::format("cpu:{}/learner {}/fill", learner, learner));
     };
     harness.host[fill_of(first)] = [&, inner = harness.host[fill_of(first)]](int64_t tick) {
       if (tick > 0) return inner(tick);  // several may run at once, on two threads
@@ -137,7 +137,7 @@ TEST_CASE("a stall report says what runs and what waits for what") {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   std::atomic<bool> released{false};
   const TaskId blocked = harness.task("cpu:0/learner 0/fill");
-  harness.host[size_t(blocked)] = [&, inner = harness.host[size_t(blocked)]](int64_t tick) {
+  harness.host[blocked] = [&, inner = harness.host[blocked]](int64_t tick) {
     while (tick == 4 && !released && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -161,7 +161,7 @@ TEST_CASE("a stall report says what runs and what waits for what") {
 TEST_CASE("a host task may stop the run: all learners end after the same iteration") {
   Harness harness(epochs(on_cpus(2, 2), 5000));
   Scheduler* scheduler = nullptr;
-  harness.host[size_t(harness.task("report"))] = [&](int64_t tick) {
+  harness.host[harness.task("report")] = [&](int64_t tick) {
     if (tick == 5) scheduler->stop();
   };
   Scheduler made(*harness.binding, harness.host, {});
@@ -172,7 +172,7 @@ TEST_CASE("a host task may stop the run: all learners end after the same iterati
   // Each has summed as many batches of 8.
   for (int learner = 0; learner < 4; ++learner) {
     const Replica& replica = harness.plan.handles.loops.front().replicas[size_t(learner)];
-    const Operand tally = replica.placement.of[size_t(harness.prepared.program.training().arenas.tally)];
+    const Operand tally = replica.placement.of[harness.prepared.program.training().arenas.tally];
     double samples = 0;
     harness.binding->device(replica.device)
         .download(&samples, harness.binding->address(tally.buffer, 0) + tally.offset, sizeof samples);
@@ -249,7 +249,7 @@ TEST_CASE("issuing threads take everything once, in order, and go on after they 
     CallingIssuer issuer([&](TaskId task, int64_t instance) {
       while (held.load()) std::this_thread::yield();
       const std::scoped_lock lock(mutex);
-      issued.push_back(instance + 10'000 * task);
+      issued.push_back(instance + 10'000 * int64_t(task));
     });
     IssuingThreads threads(1, std::chrono::microseconds(50));
     for (int64_t i = 0; i < 1000; ++i) threads.push(issuer, 0, i);  // more than the ring begins with

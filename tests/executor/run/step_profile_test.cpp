@@ -27,14 +27,14 @@ TEST_CASE("every learner's nodes take what the first learner's were timed to tak
   std::map<std::string, std::vector<int64_t>> by_name;
   std::set<int32_t> launches;
   for (const NodeTime& node : times) {
-    const Task& task = plan.tasks[size_t(node.task)];
+    const Task& task = plan.tasks[node.task];
     CHECK(task.kind == Task::Kind::Compute);
     CHECK(node.launch >= task.first_launch);
     CHECK(node.launch < task.first_launch + task.launches);
     CHECK(node.ns > 0);
     launches.insert(node.launch);
     const Launch& launch = plan.launches[size_t(node.launch)];
-    by_name[plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name].push_back(node.ns);
+    by_name[plan.graphs[size_t(launch.program)].nodes[launch.node].name].push_back(node.ns);
   }
   CHECK(launches.size() == times.size());
   REQUIRE(by_name.contains("c.conv"));
@@ -45,7 +45,7 @@ TEST_CASE("every learner's nodes take what the first learner's were timed to tak
   }
   size_t planned = 0;
   for (const Replica& learner : plan.handles.loops.front().replicas) {
-    for (const TaskId task : learner.step) planned += size_t(plan.tasks[size_t(task)].launches);
+    for (const TaskId task : learner.step) planned += size_t(plan.tasks[task].launches);
   }
   CHECK(times.size() == planned);
 }
@@ -95,10 +95,10 @@ TEST_CASE("a trace of a GPU knows the layers of its steps") {
   CHECK(trace.nodes.empty());
   std::set<TaskId> timed;
   for (const NodeTime& node : trace.timed) timed.insert(node.task);
-  for (TaskId id = 0; id < TaskId(trace.plan.tasks.size()); ++id) {
-    const Task& task = trace.plan.tasks[size_t(id)];
+  for (const TaskId id : trace.plan.tasks.ids()) {
+    const Task& task = trace.plan.tasks[id];
     INFO(task.name);
-    CHECK(timed.contains(id) == (trace.plan.lanes[size_t(task.lane)].kind == Lane::Kind::Compute));
+    CHECK(timed.contains(id) == (trace.plan.lanes[task.lane].kind == Lane::Kind::Compute));
   }
   bool forward = false, backward = false;
   for (const LayerTime& layer : layer_times(trace)) {

@@ -324,8 +324,7 @@ TEST_CASE("device cache: the trace names what makes batches, and no batch waits 
   CHECK_FALSE(told.ends.at(0).input.bound());
   const TraceFile trace = read_trace(options.files.trace);
   int64_t taken = 0;
-  for (const TaskSpan& span : trace.tasks)
-    taken += trace.plan.tasks[size_t(span.task)].name == "cpu:0/learner 0/take samples";
+  for (const TaskSpan& span : trace.tasks) taken += trace.plan.tasks[span.task].name == "cpu:0/learner 0/take samples";
   CHECK(taken == told.ends.at(0).iteration);
 }
 

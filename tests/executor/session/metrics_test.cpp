@@ -151,13 +151,13 @@ TEST_CASE("rows that a metric keeps are planned memory of every device") {
   // 50 samples in batches of 16: two batches each, of ten scores and a label.
   for (const Replica& replica : plan.handles.find(LoopRole::Validate)->replicas) {
     REQUIRE(replica.rows.size() == 1);
-    CHECK(plan.buffers[size_t(replica.rows[0])].bytes == 32 * 11 * 4);
+    CHECK(plan.buffers[replica.rows[0]].bytes == 32 * 11 * 4);
   }
   CHECK(contains(print_plan(plan), "float[32,11] auc.rows"));
   const Loop& loop = *prepared.program.find(LoopRole::Validate);
   REQUIRE(loop.metrics.size() == 3);
   CHECK(loop.metrics[1].rows != kNone);
-  CHECK(loop.graph.values[size_t(loop.arenas.tally)].type.shape == Shape{3});  // samples, loss, accuracy
+  CHECK(loop.graph.values[loop.arenas.tally].type.shape == Shape{3});  // samples, loss, accuracy
 }
 
 TEST_CASE("a validation may list AUC alone; the loss is measured with it") {

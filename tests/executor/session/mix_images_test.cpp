@@ -89,7 +89,7 @@ TEST_CASE("an exported model takes images that are not mixed") {
   const Graph model = export_model(graph_of("mixup = 0.4, cutmix = 1.0"), on_cpus(), {});
   for (const Node& node : model.nodes) CHECK(node.op->domain.empty());
   REQUIRE(model.inputs.size() == 1);
-  CHECK(model.values[size_t(model.inputs[0])].name == "x");
+  CHECK(model.values[model.inputs[0]].name == "x");
 }
 
 }  // namespace mix_images_test

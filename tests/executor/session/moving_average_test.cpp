@@ -241,7 +241,7 @@ TEST_CASE("memory of moving averages is planned on devices that validate") {
     const Plan with = planned();
     setting.ema = 0;
     const Plan without = planned();
-    const int64_t weights = with.buffers[size_t(with.handles.moving_averages.at(0).weights)].bytes;
+    const int64_t weights = with.buffers[with.handles.moving_averages.at(0).weights].bytes;
     CHECK(with.handles.moving_averages.size() == size_t(averages));
     CHECK(without.handles.moving_averages.empty());
     for (int32_t device = 0; device < 2; ++device) {

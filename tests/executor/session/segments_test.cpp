@@ -381,7 +381,7 @@ TEST_CASE("with learners found while training every run comes to its end") {
       CHECK(trace.run.ended_after == story.ends[0].iteration);
       int64_t last = 0;
       for (const TaskSpan& span : trace.tasks) {
-        if (trace.plan.tasks[size_t(span.task)].clock == 0) last = std::max(last, span.instance);
+        if (trace.plan.tasks[span.task].clock == 0) last = std::max(last, span.instance);
       }
       CHECK(trace.run.first + last + 1 == story.ends[0].iteration);
     }

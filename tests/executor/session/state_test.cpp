@@ -84,7 +84,7 @@ TEST_CASE("weights of another floating-point type are converted as they are read
   Graph graph;
   const ValueId arena = graph.add_value("arena", {DataType::Float32, {64}}, Role::Parameter);
   const ValueId weight = graph.add_value("weight", {DataType::Float32, {2, 2}}, Role::Parameter);
-  graph.values[size_t(weight)].view = {arena, 16 * int64_t(sizeof(float))};
+  graph.values[weight].view = {arena, 16 * int64_t(sizeof(float))};
   const TestFolder folder;
   const std::string path = (folder / "w.safetensors").string();
   const std::vector<double> numbers = {1.5, -2, 0.1, 7};
@@ -94,7 +94,7 @@ TEST_CASE("weights of another floating-point type are converted as they are read
   write_safetensors(path, {{tensor}, {}});
   CHECK(adopt_tensors(WeightsFile(path), graph, arena, content) == std::vector<std::string>{"weight"});
   std::vector<float> read(4);
-  std::memcpy(read.data(), content.data() + graph.values[size_t(weight)].view.offset_bytes, 4 * sizeof(float));
+  std::memcpy(read.data(), content.data() + graph.values[weight].view.offset_bytes, 4 * sizeof(float));
   CHECK(read == std::vector<float>{1.5f, -2, 0.1f, 7});
   tensor.dtype = DataType::Int64;
   write_safetensors(path, {{tensor}, {}});
@@ -107,8 +107,8 @@ TEST_CASE("a large parameter is drawn as a small one of its name is, all of it")
     Graph graph;
     const ValueId arena = graph.add_value("arena", {DataType::Float32, {elements}}, Role::Parameter);
     const ValueId weight = graph.add_value("weight", {DataType::Float32, {elements}}, Role::Parameter);
-    graph.values[size_t(weight)].view = {arena, 0};
-    graph.values[size_t(weight)].initializer = {Initializer::Kind::Normal, 0.5, nullptr};
+    graph.values[weight].view = {arena, 0};
+    graph.values[weight].initializer = {Initializer::Kind::Normal, 0.5, nullptr};
     const std::vector<std::byte> bytes = initial_content(graph, arena, 1, threads);
     std::vector<float> values(size_t(elements), 0);
     std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -133,13 +133,13 @@ TEST_CASE(
   const auto content = [](double rest, double first, double second) {
     Graph graph;
     const ValueId arena = graph.add_value("arena", {DataType::Float32, {6}}, Role::Parameter);
-    graph.values[size_t(arena)].initializer = {Initializer::Kind::Constant, rest, nullptr};
+    graph.values[arena].initializer = {Initializer::Kind::Constant, rest, nullptr};
     int64_t offset = 0;
     for (const double value : {first, second}) {
       const ValueId member =
           graph.add_value("member" + std::to_string(offset), {DataType::Float32, {2}}, Role::Parameter);
-      graph.values[size_t(member)].view = {arena, offset};
-      graph.values[size_t(member)].initializer = {Initializer::Kind::Constant, value, nullptr};
+      graph.values[member].view = {arena, offset};
+      graph.values[member].initializer = {Initializer::Kind::Constant, value, nullptr};
       offset += 2 * int64_t(sizeof(float));
     }
     const std::vector<std::byte> bytes = initial_content(graph, arena, 1);

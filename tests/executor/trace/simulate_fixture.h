@@ -24,19 +24,18 @@ class Builder {
   }
 
   LaneId lane(Lane::Kind kind, int32_t device = 0, int32_t learner = kNone) {
-    plan.lanes.push_back({kind, device, learner, "lane " + std::to_string(plan.lanes.size())});
-    return LaneId(plan.lanes.size() - 1);
+    return plan.lanes.push_back({kind, device, learner, "lane " + std::to_string(plan.lanes.size())});
   }
   TaskId host(const std::string& name, double microseconds, int32_t width = 1) {
     const TaskId task = add(name, microseconds, 0);
-    plan.tasks[size_t(task)].width = width;
+    plan.tasks[task].width = width;
     edge(task, task, width, Edge::Needs::Done, Edge::Why::Self);
     return task;
   }
   TaskId device(const std::string& name, double microseconds, LaneId lane) {
     const TaskId task = add(name, microseconds, lane);
-    plan.tasks[size_t(task)].device = plan.lanes[size_t(lane)].device;
-    plan.tasks[size_t(task)].learner = plan.lanes[size_t(lane)].learner;
+    plan.tasks[task].device = plan.lanes[lane].device;
+    plan.tasks[task].learner = plan.lanes[lane].learner;
     edge(task, task, 1, Edge::Needs::Issued, Edge::Why::Lane);
     return task;
   }
@@ -51,8 +50,8 @@ class Builder {
  private:
   TaskId add(const std::string& name, double microseconds, LaneId lane) {
     const TaskId task = add_task(plan, name, 0, true);
-    plan.tasks[size_t(task)].microseconds = microseconds;
-    plan.tasks[size_t(task)].lane = lane;
+    plan.tasks[task].microseconds = microseconds;
+    plan.tasks[task].lane = lane;
     return task;
   }
 };
@@ -88,9 +87,9 @@ struct Pipeline : Builder {
       : fill(host("fill", fill_us)),
         copy(device("copy", copy_us, lane(Lane::Kind::CopyIn))),
         step(device("step", step_us, lane(Lane::Kind::Compute, 0, 0))) {
-    plan.tasks[size_t(fill)].kind = Task::Kind::Fill;
-    plan.tasks[size_t(copy)].kind = Task::Kind::CopyIn;
-    plan.tasks[size_t(step)].kind = Task::Kind::Compute;
+    plan.tasks[fill].kind = Task::Kind::Fill;
+    plan.tasks[copy].kind = Task::Kind::CopyIn;
+    plan.tasks[step].kind = Task::Kind::Compute;
     edge(fill, copy, 0);
     edge(copy, fill, depth, Edge::Needs::Done, Edge::Why::Reuse);
     edge(copy, step, 0, kIssued);

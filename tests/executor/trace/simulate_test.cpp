@@ -40,8 +40,8 @@ TEST_CASE("news of an end, dispatch and issuing cost what they are said to") {
   const Pipeline pipeline(5, 30, 80, 3, 1);
   Costs costs = costs_of(pipeline.plan);
   // Round the cycle of the pace: step ends, is noticed, copy is dispatched, issued and starts; step awaits its end.
-  costs.lanes[size_t(pipeline.plan.tasks[size_t(pipeline.step)].lane)] = {0, 3, 7};
-  costs.lanes[size_t(pipeline.plan.tasks[size_t(pipeline.copy)].lane)] = {11, 1, 1000};
+  costs.lanes[pipeline.plan.tasks[pipeline.step].lane] = {0, 3, 7};
+  costs.lanes[pipeline.plan.tasks[pipeline.copy].lane] = {11, 1, 1000};
   for (LaneCosts& lane : costs.lanes) lane = {lane.after_issue * 1000, lane.after_queue * 1000, lane.notice};
   costs.lanes[2].notice = 7'000;
   for (TaskCosts& task : costs.tasks) task.dispatch = constant(13'000);
@@ -130,7 +130,7 @@ TEST_CASE("durations are replayed in order, from instance 0 on") {
   const Pipeline pipeline(5, 5, 80, 3, 3);
   Costs costs = costs_of(pipeline.plan);
   const std::vector<int64_t> durations = {20'000, 40'000, 90'000};
-  costs.tasks[size_t(pipeline.step)].duration = durations;
+  costs.tasks[pipeline.step].duration = durations;
   SimulationOptions options;
   options.iterations = 90;
   const Simulation simulation = simulate(pipeline.plan, costs, options);
@@ -160,7 +160,7 @@ Plan random_plan(std::mt19937& random) {
   }
   const int edges = test::pick(random, tasks, 3 * tasks);
   for (int k = 0; k < edges; ++k) {
-    const TaskId from = test::pick(random, 0, tasks - 1), to = test::pick(random, 0, tasks - 1);
+    const auto from = TaskId(test::pick(random, 0, tasks - 1)), to = TaskId(test::pick(random, 0, tasks - 1));
     const int64_t distance = from < to ? test::pick(random, 0, 2) / 2 : test::pick(random, 1, 4);
     const bool on_devices = !builder.plan.on_host(from) && !builder.plan.on_host(to);
     builder.edge(from, to, distance, on_devices && test::pick(random, 0, 1) ? kIssued : Edge::Needs::Done);
@@ -197,7 +197,7 @@ TEST_CASE("with several clocks and shared lanes no plan beats its critical cycle
     const Simulation simulation = simulate(plan, costs_of(plan));
     int64_t end = 0, instances = 0;
     for (const TaskSpan& span : simulation.spans) end = std::max(end, span.ended);
-    for (const Task& task : plan.tasks) instances += plan.clocks[size_t(task.clock)].ticks;
+    for (const Task& task : plan.tasks) instances += plan.clocks[task.clock].ticks;
     REQUIRE(int64_t(simulation.spans.size()) == instances);
     const double turns = double(plan.clocks[0].ticks) / critical.lag - 2;
     REQUIRE_MESSAGE(double(end) / 1000 >= turns * critical.microseconds, "round ", round);

@@ -82,7 +82,7 @@ TEST_CASE("learners that wait for an average wait for the slowest of them, and t
   const TraceSummary summary = analyze(trace);
   // Learner 3's step takes 40 of the 45 µs, the sum 5: of the others' 35, 25 and 15 idle µs all but 5 are learner 3's.
   for (const LaneSummary& lane : summary.lanes) {
-    const int32_t learner = trace.plan.lanes[size_t(lane.lane)].learner;
+    const int32_t learner = trace.plan.lanes[lane.lane].learner;
     for (const IdleShare& share : lane.causes) {
       if (learner < 0 || learner == 3 || share.cause != IdleCause::Compute) continue;
       CHECK(double(share.steady_ns) / double(lane.steady_ns) ==
@@ -90,9 +90,9 @@ TEST_CASE("learners that wait for an average wait for the slowest of them, and t
     }
   }
   const LaneId slowest = trace.plan.tasks.back().lane;
-  CHECK(summary.awaited_ns[size_t(slowest)] > 0);
-  for (LaneId lane = 0; lane < LaneId(summary.awaited_ns.size()); ++lane) {
-    if (lane != slowest) CHECK(summary.awaited_ns[size_t(lane)] == 0);
+  CHECK(summary.awaited_ns[slowest] > 0);
+  for (const LaneId lane : summary.awaited_ns.ids()) {
+    if (lane != slowest) CHECK(summary.awaited_ns[lane] == 0);
   }
   const std::string report = summarize(trace);
   INFO(report);

@@ -63,10 +63,10 @@ TEST_CASE("the steady state, idleness and its causes") {
 
   CHECK(summary.issuing_ns == doctest::Approx(4'000));
   CHECK(summary.issuing_median_ns == doctest::Approx(4'000));
-  CHECK(summary.gaps.front().lane == 2);  // the copies' gaps are longer, but compute comes first
+  CHECK(summary.gaps.front().lane == LaneId(2));  // the copies' gaps are longer, but compute comes first
   CHECK(summary.gaps.front().to - summary.gaps.front().from == 20'000);
-  CHECK(summary.slowest.front()->task == 2);
-  CHECK(summary.tasks.front().task == 2);
+  CHECK(summary.slowest.front()->task == TaskId(2));
+  CHECK(summary.tasks.front().task == TaskId(2));
   CHECK(summary.tasks.front().mean_ns == doctest::Approx(80'000));
   CHECK(summary.tasks.front().count == 40);
 }

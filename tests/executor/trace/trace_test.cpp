@@ -79,7 +79,7 @@ TEST_CASE("a recorder keeps the newest spans of each thread and counts the dropp
   const auto record = [&](TaskId task, int64_t count) {
     for (int64_t i = 0; i < count; ++i) recorder.record(TaskSpan{task, i, 1, 2, 10 * i + 3, 10 * i + 4});
   };
-  std::thread other(record, 1, 20);
+  std::thread other(record, TaskId(1), 20);
   record(0, 5);
   other.join();
   recorder.record(TaskSpan{2, 0, 1, 2, -1, -1});
@@ -214,7 +214,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.plan.edges[2].why == Edge::Why::Reuse);
   CHECK(back.plan.edges[2].needs == Edge::Needs::Issued);
   CHECK(back.plan.edges[2].distance == 2);
-  CHECK(back.plan.edges[7].relation == 0);
+  CHECK(back.plan.edges[7].relation == RelationId(0));
   CHECK(back.plan.relations[0].period == 10);
   CHECK(back.plan.lanes[2].kind == Lane::Kind::Compute);
 }

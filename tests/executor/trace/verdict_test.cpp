@@ -58,7 +58,7 @@ TEST_CASE("idle time is counted by kind of cause") {
   CHECK(input->count == 39);
   CHECK(input->steady_count == 35);
   CHECK(input->to - input->from == 60'000);
-  CHECK(input->next->task == 2);
+  CHECK(input->next->task == TaskId(2));
   const IdleShare* copy = share_of(summary, 2, IdleCause::Copy);
   REQUIRE(copy != nullptr);
   CHECK(copy->ns == 39 * 5'000);
@@ -271,7 +271,7 @@ TEST_CASE("slack is by how much a task may grow before the bound does") {
     const Cycle critical = critical_cycle(plan);
     const Slack slack = slack_of(plan, critical);
     CHECK(slack.tasks[2] == doctest::Approx(0));
-    for (size_t task = 0; task < 3; ++task) {
+    for (const TaskId task : plan.tasks.ids()) {
       const double spare = slack.tasks[task];
       REQUIRE(spare >= 0);
       Plan longer = plan;

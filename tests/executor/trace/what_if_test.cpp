@@ -36,8 +36,7 @@ TraceFile trace_of(const Plan& plan, const Costs& costs) {
   trace.threads = costs.threads;
   for (const TaskSpan& span : trace.tasks) {
     if (plan.on_host(span.task)) continue;
-    trace.issues.push_back(
-        {span.task, span.instance, span.issued, span.issued + costs.tasks[size_t(span.task)].issuing, 0});
+    trace.issues.push_back({span.task, span.instance, span.issued, span.issued + costs.tasks[span.task].issuing, 0});
   }
   return trace;
 }
@@ -49,25 +48,25 @@ Costs measured(const TraceFile& trace) {
 TEST_CASE("costs come out of a trace as they went in") {
   const Pipeline pipeline(20, 30, 80, 3, 1);
   Costs costs = costs_of(pipeline.plan);
-  costs.tasks[size_t(pipeline.step)].duration = std::vector<int64_t>{70'000, 80'000, 90'000};
-  costs.tasks[size_t(pipeline.copy)].issuing = 2'000;
-  costs.tasks[size_t(pipeline.step)].issuing = 4'000;
+  costs.tasks[pipeline.step].duration = std::vector<int64_t>{70'000, 80'000, 90'000};
+  costs.tasks[pipeline.copy].issuing = 2'000;
+  costs.tasks[pipeline.step].issuing = 4'000;
   costs.lanes[1] = {3'000, 1'500, 9'000};
   costs.lanes[2] = {5'000, 2'500, 9'000};
   for (TaskCosts& task : costs.tasks) task.dispatch = constant(6'000);
-  costs.tasks[size_t(pipeline.fill)].dispatch = constant(8'000);
+  costs.tasks[pipeline.fill].dispatch = constant(8'000);
   costs.threads = {2, 2};
   const TraceFile trace = trace_of(pipeline.plan, costs);
   const Costs found = measured(trace);
   CHECK(found.threads == costs.threads);
-  CHECK(found.tasks[size_t(pipeline.fill)].dispatch.of(0) == 8'000);
-  CHECK(found.tasks[size_t(pipeline.copy)].dispatch.of(0) == 6'000);
+  CHECK(found.tasks[pipeline.fill].dispatch.of(0) == 8'000);
+  CHECK(found.tasks[pipeline.copy].dispatch.of(0) == 6'000);
   CHECK(found.lanes[1].after_issue == 3'000);
   CHECK(found.lanes[1].notice == 9'000);
   CHECK(found.lanes[2].after_queue == 2'500);
-  CHECK(found.tasks[size_t(pipeline.step)].issuing == 4'000);
+  CHECK(found.tasks[pipeline.step].issuing == 4'000);
   for (int64_t n = 0; n < 6; ++n) {
-    CHECK(found.tasks[size_t(pipeline.step)].duration.of(n) == costs.tasks[size_t(pipeline.step)].duration.of(n));
+    CHECK(found.tasks[pipeline.step].duration.of(n) == costs.tasks[pipeline.step].duration.of(n));
   }
   CHECK(iteration_us(pipeline.plan, found) == doctest::Approx(iteration_us(pipeline.plan, costs)));
 }
@@ -82,12 +81,13 @@ TEST_CASE("waiting for a thread that issues is no cost of what waits") {
   }
   Costs costs = costs_of(builder.plan);
   costs.threads = {4, 1};
-  for (const TaskId copy : {1, 3, 5, 7}) {
-    costs.tasks[size_t(copy)].issuing = 20'000;
-    costs.tasks[size_t(copy)].dispatch = constant(1'000);
+  const TaskId copies[] = {1, 3, 5, 7};
+  for (const TaskId copy : copies) {
+    costs.tasks[copy].issuing = 20'000;
+    costs.tasks[copy].dispatch = constant(1'000);
   }
   const Costs found = measured(trace_of(builder.plan, costs));  // the thread has more to issue than it can
-  for (const TaskId copy : {1, 3, 5, 7}) CHECK(found.tasks[size_t(copy)].dispatch.of(20) <= 1'000);
+  for (const TaskId copy : copies) CHECK(found.tasks[copy].dispatch.of(20) <= 1'000);
   CHECK(iteration_us(builder.plan, found) == doctest::Approx(iteration_us(builder.plan, costs)).epsilon(0.02));
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("waiting for a thread of the host that another task takes is no cost o
     trace.tasks.push_back({fill, i, at + 1'000, at + 1'000, at + 1'000, at + 101'000});
   }
   const Costs found = measured(trace);
-  CHECK(found.tasks[size_t(report)].dispatch.of(20) == 2'000);
+  CHECK(found.tasks[report].dispatch.of(20) == 2'000);
 }
 
 // A GPU whose two learners take 70 µs for each task when both run, back to back.
@@ -118,7 +118,7 @@ TraceFile two_learners() {
   TraceFile trace;
   trace.plan = builder.plan;
   for (int64_t i = 0; i < 200; ++i) {
-    for (const TaskId task : {0, 1})
+    for (const TaskId task : {TaskId(0), TaskId(1)})
       trace.tasks.push_back({task, i, i * 70'000, i * 70'000, i * 70'000, (i + 1) * 70'000});
   }
   return trace;
@@ -175,11 +175,11 @@ TEST_CASE("changes give what the plan gives that is made with them") {
   REQUIRE(fewer.tasks.size() == expected.tasks.size());
   REQUIRE(fewer.lanes.size() == expected.lanes.size());
   REQUIRE(fewer.edges.size() == expected.edges.size());
-  for (size_t i = 0; i < fewer.tasks.size(); ++i) {
+  for (const TaskId i : fewer.tasks.ids()) {
     CHECK(fewer.tasks[i].kind == expected.tasks[i].kind);
     CHECK(fewer.tasks[i].lane == expected.tasks[i].lane);
   }
-  for (size_t i = 0; i < fewer.edges.size(); ++i) {
+  for (const EdgeId i : fewer.edges.ids()) {
     const Edge &a = fewer.edges[i], &b = expected.edges[i];
     CHECK(std::tuple(a.from, a.to, a.distance, a.needs, a.why) == std::tuple(b.from, b.to, b.distance, b.needs, b.why));
   }
@@ -194,7 +194,7 @@ TEST_CASE("collectives of other worlds take what their links need, and hold up w
   const Prepared prepared = prepare(test::tiny(net), options);
   Scenario scenario{plan_of_record(plan_record(make_plan(prepared.program, prepared.request))), {}};
   scenario.costs = costs_of(scenario.plan);
-  for (size_t id = 0; id < scenario.plan.tasks.size(); ++id) {
+  for (const TaskId id : scenario.plan.tasks.ids()) {
     if (scenario.plan.tasks[id].kind == Task::Kind::Compute) scenario.costs.tasks[id].duration = constant(1'000'000);
   }
   const WorldLinks links = {{1e-4, 1e9}, {2e-3, 1e6}};
@@ -279,10 +279,10 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
 TEST_CASE("a layer changes what its nodes take of their tasks, forward and backward") {
   const Pipeline pipeline(50, 30, 40, 3, 3);
   Scenario scenario{pipeline.plan, costs_of(pipeline.plan)};
-  const auto step = size_t(pipeline.step), copy = size_t(pipeline.copy);
+  const TaskId step = pipeline.step, copy = pipeline.copy;
   scenario.costs.launches = {"conv1", "conv10", "conv1.grad_weight", "fc"};
   scenario.costs.tasks[step].nodes = {{0, 0.25}, {1, 0.125}, {2, 0.5}, {3, 0.125}};
-  const auto after = [&](const char* change, size_t task) {
+  const auto after = [&](const char* change, TaskId task) {
     Scenario changed = scenario;
     apply(parse_what_if(change), changed);
     return changed.costs.tasks[task].duration.of(0);
@@ -318,11 +318,11 @@ TraceFile sleep_through(const Plan& plan) {
 TEST_CASE("batches that are filled in parts have their depth and their source changed as a whole") {
   Builder builder;
   const TaskId copy = builder.device("copy", 5, builder.lane(Lane::Kind::CopyIn));
-  builder.plan.tasks[size_t(copy)].kind = Task::Kind::CopyIn;
+  builder.plan.tasks[copy].kind = Task::Kind::CopyIn;
   std::vector<TaskId> parts;
   for (int k = 0; k < 3; ++k) {
     parts.push_back(builder.host("part " + std::to_string(k), 15, 2));
-    builder.plan.tasks[size_t(parts.back())].kind = Task::Kind::Fill;
+    builder.plan.tasks[parts.back()].kind = Task::Kind::Fill;
     builder.edge(parts.back(), copy, 0);
     builder.edge(copy, parts.back(), 2, Edge::Needs::Done, Edge::Why::Reuse);
   }
@@ -330,13 +330,13 @@ TEST_CASE("batches that are filled in parts have their depth and their source ch
   apply(parse_what_if("prefetch.depth=7"), scenario);
   apply(parse_what_if("source*3"), scenario);
   for (const TaskId part : parts) {
-    CHECK(scenario.plan.tasks[size_t(part)].width == 7);
-    CHECK(scenario.costs.tasks[size_t(part)].duration.of(0) == 45'000);
+    CHECK(scenario.plan.tasks[part].width == 7);
+    CHECK(scenario.costs.tasks[part].duration.of(0) == 45'000);
   }
   int changed = 0;
   for (const Edge& edge : scenario.plan.edges) changed += edge.distance == 7;
   CHECK(changed == 6);  // the slots' edges and those of the parts to themselves
-  CHECK(scenario.costs.tasks[size_t(copy)].duration.of(0) == 5'000);
+  CHECK(scenario.costs.tasks[copy].duration.of(0) == 5'000);
 }
 
 // The pipeline of the test below: a batch is filled in `fill_us`, into one of `depth` slots.
@@ -346,8 +346,8 @@ Plan sleeping_pipeline(double fill_us, int64_t depth) {
   builder.plan.devices.clear();
   const TaskId fill = builder.host("fill", fill_us, int32_t(depth));
   const TaskId copy = builder.host("copy", 6000), step = builder.host("step", 16000);
-  builder.plan.tasks[size_t(fill)].kind = Task::Kind::Fill;
-  builder.plan.tasks[size_t(copy)].kind = Task::Kind::CopyIn;
+  builder.plan.tasks[fill].kind = Task::Kind::Fill;
+  builder.plan.tasks[copy].kind = Task::Kind::CopyIn;
   builder.edge(fill, copy, 0);
   builder.edge(copy, fill, depth, Edge::Needs::Done, Edge::Why::Reuse);
   builder.edge(copy, step, 0);

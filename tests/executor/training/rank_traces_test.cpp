@@ -78,10 +78,10 @@ TEST_CASE("traces of ranks become one, in which each has its devices, lanes and 
   CHECK(all.plan.lanes[5].device == 1);
   REQUIRE(all.plan.tasks.size() == 8);
   CHECK(all.plan.tasks[7].name == "b/report \"epoch\"");
-  CHECK(all.plan.tasks[6].lane == 5);
+  CHECK(all.plan.tasks[6].lane == LaneId(5));
   CHECK(all.plan.clocks.size() == 2);
   CHECK(all.plan.edges.size() == 2 * traces[0].plan.edges.size());
-  CHECK(all.plan.edges.back().from == 7);
+  CHECK(all.plan.edges.back().from == TaskId(7));
   CHECK(all.run.ranks == 2);
   CHECK(all.run.clock_error == 900);
   CHECK(all.run.models == std::vector<std::string>{"a GPU of a", "a GPU of b"});

@@ -211,7 +211,7 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
     return vector;
   }
   std::vector<std::string> outputs;  // layers may have put other values in their place
-  for (const ValueId output : graph.outputs) outputs.push_back(graph.values[size_t(output)].name);
+  for (const ValueId output : graph.outputs) outputs.push_back(graph.values[output].name);
   try {
     const std::map<std::string, Logical> found = run_graph(device, graph, inputs);
     for (size_t i = 0; i < outputs.size() && vector.fault.empty(); ++i) {

@@ -67,11 +67,11 @@ Attributes attributes_of(const Json& json) {
 std::vector<ValueId> add_gradients_for(Graph& graph, ValueId output, const std::vector<ValueId>& inputs) {
   const auto add = [&](const char* op, const std::vector<ValueId>& operands, const Attributes& attributes) {
     const NodeId node = graph.add_node(graph.op(op), op, operands, 1);
-    graph.nodes[size_t(node)].attributes = attributes;
+    graph.nodes[node].attributes = attributes;
     infer(graph, node);
-    return graph.nodes[size_t(node)].outputs[0];
+    return graph.nodes[node].outputs[0];
   };
-  const ValueId given = graph.add_value("output_gradient", graph.values[size_t(output)].type, Role::Input);
+  const ValueId given = graph.add_value("output_gradient", graph.values[output].type, Role::Input);
   const ValueId product = add("Mul", {output, given}, {});
   return add_gradients(graph, add("ReduceSum", {product}, {{"keepdims", int64_t{0}}}), inputs);
 }
@@ -117,7 +117,7 @@ void check_case(TestDevice& device, const Json& json, DataType floating) {
   make_runnable(graph);
   const int32_t batch = types[0].shape.empty() ? 1 : int32_t(types[0].shape[0]);
   const std::map<std::string, Logical> found = run_graph(device, graph, inputs, {.valid = batch});
-  const auto value = [&](ValueId id) { return found.at(graph.values[size_t(id)].name); };
+  const auto value = [&](ValueId id) { return found.at(graph.values[id].name); };
   for (size_t i = 0; i < outputs.size(); ++i) {
     check(value(graph.outputs[i]), tensor_of(outputs[i], floating), fmt::format("output {}", i));
   }

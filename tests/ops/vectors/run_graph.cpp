@@ -40,8 +40,8 @@ void make_runnable(Graph& graph) {
 
 std::map<std::string, Logical> run_graph(TestDevice& device, const Graph& graph,
                                          const std::map<std::string, Logical>& inputs, const StepScalars& scalars) {
-  std::vector<Tensor> known(graph.values.size());
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  Table<ValueId, Tensor> known(graph.values.size());
+  for (const ValueId v : graph.values.ids()) {
     const Value& value = graph.values[v];
     if (value.role == Role::Input) {
       const Logical& given = inputs.at(value.name);
@@ -58,19 +58,19 @@ std::map<std::string, Logical> run_graph(TestDevice& device, const Graph& graph,
     std::vector<Tensor> operands;
     std::vector<TensorType> types;
     for (const ValueId value : node.inputs) {
-      operands.push_back(value == kNone ? Tensor{{DataType::Token, {}}, {}} : known[size_t(value)]);
+      operands.push_back(value == kNone ? Tensor{{DataType::Token, {}}, {}} : known[value]);
     }
     for (const ValueId value : node.outputs) {
-      types.push_back(value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type);
+      types.push_back(value == kNone ? TensorType{DataType::Token, {}} : graph.values[value].type);
     }
     Outcome outcome = run_kernel(device, node, types, operands, {.scalars = scalars, .share_aliases = false});
     if (!outcome.fault.empty()) throw RunError(node.op->qualified_name() + ": " + outcome.fault);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] != kNone) known[size_t(node.outputs[i])] = std::move(outcome.outputs[i]);
+      if (node.outputs[i] != kNone) known[node.outputs[i]] = std::move(outcome.outputs[i]);
     }
   }
   std::map<std::string, Logical> values;
-  for (size_t v = 0; v < graph.values.size(); ++v) {
+  for (const ValueId v : graph.values.ids()) {
     const Tensor& tensor = known[v];  // values that expanded layers had are never computed
     if (int64_t(tensor.bytes.size()) == tensor.type.bytes()) values.emplace(graph.values[v].name, to_logical(tensor));
   }

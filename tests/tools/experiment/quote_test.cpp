@@ -64,11 +64,11 @@ Profile profile_of(const PlannedCell& cell, const Ns& ns) {
   trace.tasks = simulate(cell.plan, costs, {.iterations = 100}).spans;
   trace.threads = {1, 1};
   trace.launches.resize(cell.plan.launches.size());
-  for (TaskId t = 0; t < TaskId(cell.plan.tasks.size()); ++t) {  // nodes share the time of their task
-    const Task& task = cell.plan.tasks[size_t(t)];
+  for (const TaskId t : cell.plan.tasks.ids()) {  // nodes share the time of their task
+    const Task& task = cell.plan.tasks[t];
     for (int32_t l = task.first_launch; l < task.first_launch + task.launches; ++l) {
       const Launch& launch = cell.plan.launches[size_t(l)];
-      trace.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].name;
+      trace.launches[size_t(l)] = cell.plan.graphs[size_t(launch.program)].nodes[launch.node].name;
       if (task.kind == Task::Kind::Compute) trace.timed.push_back({l, t, 1000});
     }
   }
@@ -160,10 +160,10 @@ TEST_CASE("collectives between hosts take what both links do, and those of a hos
   const Plan part = part_of(world.plan, 0);
   const Costs costs = costs_of_plan(part, 1, profile, links);
   int within = 0, between = 0;
-  for (size_t t = 0; t < part.tasks.size(); ++t) {
+  for (const TaskId t : part.tasks.ids()) {
     const Task& task = part.tasks[t];
     if (task.kind != Task::Kind::Collective) continue;
-    const bool own = !part.lanes[size_t(task.lane)].spans.empty();
+    const bool own = !part.lanes[task.lane].spans.empty();
     ++(own ? within : between);
     const double seconds = all_reduce_seconds(double(task.reduced_bytes), {own ? 1 : 8, 2}, links);
     CHECK(double(costs.tasks[t].duration.of(0)) == doctest::Approx(seconds * 1e9).epsilon(1e-6));
@@ -185,18 +185,18 @@ TEST_CASE("a GPU's step that collectives cut takes the time of its nodes, withou
     step += double(ns);
   }
   for (TaskSpan& span : profile.trace.tasks) {
-    const bool computes = one.plan.tasks[size_t(span.task)].kind == Task::Kind::Compute;
+    const bool computes = one.plan.tasks[span.task].kind == Task::Kind::Compute;
     if (computes) span.ended = span.started + int64_t(step);
   }
   const Costs costs = costs_of_plan(two.plan, 1, profile, {{0, 1e9}, {0, 1e9}});
   const Replica& learner = two.plan.handles.loops.front().replicas.front();
   REQUIRE(learner.step.size() > 1);
-  const Task& first = two.plan.tasks[size_t(learner.step.front())];
-  CHECK(costs.tasks[size_t(learner.step.front())].duration.of(0) ==
+  const Task& first = two.plan.tasks[learner.step.front()];
+  CHECK(costs.tasks[learner.step.front()].duration.of(0) ==
         doctest::Approx(500'000 + 2000 * (first.launches - 1)).epsilon(0.001));
   CHECK(costs.collective_share > 0);
   double whole = 0;
-  for (const TaskId task : learner.step) whole += double(costs.tasks[size_t(task)].duration.of(0));
+  for (const TaskId task : learner.step) whole += double(costs.tasks[task].duration.of(0));
   CHECK(whole == doctest::Approx(step).epsilon(0.01));  // with the update, by the bytes of its parts
 }
 
@@ -206,12 +206,12 @@ TEST_CASE("learners of a GPU slow each other down as far as a profile knows, or 
                     four = planned(place, "cuda:0", 4);
   const auto slowest = [&](const Profile& profile) {
     const Costs costs = costs_of_plan(four.plan, 4, profile, {});
-    return double(costs.tasks[size_t(four.plan.handles.loops.front().replicas.front().step.front())].duration.of(0));
+    return double(costs.tasks[four.plan.handles.loops.front().replicas.front().step.front()].duration.of(0));
   };
   CHECK(slowest(profile_of(one, usual)) == doctest::Approx(4e6).epsilon(0.2));  // the step of one has its update, too
   Profile pair = profile_of(two, usual);
   pair.trace.alone.assign(two.plan.tasks.size(), -1);
-  for (size_t t = 0; t < two.plan.tasks.size(); ++t) {
+  for (const TaskId t : two.plan.tasks.ids()) {
     if (two.plan.tasks[t].kind == Task::Kind::Compute) pair.trace.alone[t] = 800'000;
   }
   CHECK(slowest(pair) == doctest::Approx(1.4e6).epsilon(0.01));  // each of three others adds a fifth

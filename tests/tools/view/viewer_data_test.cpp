@@ -78,7 +78,7 @@ std::vector<TaskSpan> spans_of(const ViewerData& data) {
     TaskId task = 0;
     for (int64_t left = row["count"]; left > 0; --left) {
       const size_t i = spans.size();
-      task += TaskId(with_sign(columns["task"][i]));
+      task += int32_t(with_sign(columns["task"][i]));
       TaskSpan span;
       span.task = task;
       span.instance = next[task] + with_sign(columns["instance"][i]);
@@ -149,9 +149,9 @@ Json fixture_of(const TraceFile& trace, const std::string& name) {
   for (const NodeSpan& node : trace.nodes) {
     nodes.push_back({node.launch, node.task, node.instance, node.started, node.ended});
   }
-  for (EdgeId id = 0; id < EdgeId(trace.plan.edges.size()); ++id) {
+  for (const EdgeId id : trace.plan.edges.ids()) {
     for (int64_t n = 0; n < 4; ++n) {
-      needed.push_back({id, n, std::max<int64_t>(-1, needed_instance(trace.plan, trace.plan.edges[size_t(id)], n))});
+      needed.push_back({id, n, std::max<int64_t>(-1, needed_instance(trace.plan, trace.plan.edges[id], n))});
     }
   }
   Json samples = {{"at", trace.sampling.at}, {"values", Json::array()}};

@@ -306,7 +306,7 @@ TEST_CASE("rank 0 writes one trace of all ranks, on one clock") {
     std::map<std::pair<std::string, int64_t>, std::vector<TaskSpan>> collectives;
     std::map<int32_t, int> steps;  // by learner
     for (const TaskSpan& span : trace.tasks) {
-      const Task& task = trace.plan.tasks[size_t(span.task)];
+      const Task& task = trace.plan.tasks[span.task];
       if (task.kind == Task::Kind::Compute && task.learner != kNone) ++steps[task.learner];
       if (task.kind != Task::Kind::Collective || task.clock != 0) continue;
       collectives[{task.name.substr(task.name.find('/')), span.instance}].push_back(span);

@@ -43,7 +43,7 @@ std::string without_numbers(const std::string& name) {
 }
 
 const Node& node_of(const Plan& plan, const Launch& launch) {
-  return plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+  return plan.graphs[size_t(launch.program)].nodes[launch.node];
 }
 double bytes_of(const Plan& plan, const Launch& launch) {
   return cost_of(plan.graphs[size_t(launch.program)], node_of(plan, launch)).bytes;
@@ -98,12 +98,12 @@ class PlanCosts {
 
   Costs run() {
     Costs costs;
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) costs.tasks.push_back(costs_of(task));
+    for (const TaskId task : plan_.tasks.ids()) costs.tasks.push_back(costs_of(task));
     for (const Lane& lane : plan_.lanes) {
       const auto& lanes = trace_.plan.lanes;
       const auto like =
           std::find_if(lanes.begin(), lanes.end(), [&](const Lane& other) { return other.kind == lane.kind; });
-      costs.lanes.push_back(like == lanes.end() ? LaneCosts() : measured_.lanes[size_t(like - lanes.begin())]);
+      costs.lanes.push_back(like == lanes.end() ? LaneCosts() : measured_.lanes[lanes.id_of(like)]);
     }
     costs.contention.resize(plan_.devices.size());
     costs.threads = measured_.threads;
@@ -122,22 +122,22 @@ class PlanCosts {
 
   // Mean durations of the profile's tasks, in ns, and its tasks by name.
   void find_means(const SteadyState& steady) {
-    std::vector<double> sums(trace_.plan.tasks.size(), 0);
-    std::vector<int64_t> counts(sums.size(), 0);
+    Table<TaskId, double> sums(trace_.plan.tasks.size(), 0);
+    Table<TaskId, int64_t> counts(sums.size(), 0);
     for (const TaskSpan& span : trace_.tasks) {
       if (!steady.holds(trace_.plan, span)) continue;
-      sums[size_t(span.task)] += double(span.ended - span.started);
-      ++counts[size_t(span.task)];
+      sums[span.task] += double(span.ended - span.started);
+      ++counts[span.task];
     }
-    for (size_t task = 0; task < sums.size(); ++task) {
+    for (const TaskId task : sums.ids()) {
       means_.push_back(counts[task] > 0 ? sums[task] / double(counts[task]) : 0);
-      by_name_.try_emplace(without_numbers(trace_.plan.tasks[task].name), TaskId(task));
+      by_name_.try_emplace(without_numbers(trace_.plan.tasks[task].name), task);
     }
     for (const Task& task : profile_.plan.tasks) launches_.try_emplace(without_numbers(task.name), task.launches);
   }
 
   bool is_first_step(TaskId task) const {
-    const Task& known = trace_.plan.tasks[size_t(task)];
+    const Task& known = trace_.plan.tasks[task];
     return known.kind == Task::Kind::Compute && known.learner == 0;
   }
 
@@ -146,11 +146,11 @@ class PlanCosts {
     double step = 0;
     std::vector<std::string> names;
     std::vector<double> times;
-    for (TaskId task = 0; task < TaskId(means_.size()); ++task) {
+    for (const TaskId task : means_.ids()) {
       if (!is_first_step(task)) continue;
-      const double mean = means_[size_t(task)];
+      const double mean = means_[task];
       step += mean;
-      for (const NodeShare& node : measured_.tasks[size_t(task)].nodes) {
+      for (const NodeShare& node : measured_.tasks[task].nodes) {
         names.push_back(without_numbers(measured_.launches[size_t(node.launch)]));
         times.push_back(mean * node.share);
       }
@@ -209,7 +209,7 @@ class PlanCosts {
   int64_t learners_of_host() const { return std::count(ranks_.begin(), ranks_.end(), ranks_.front()) * learners_; }
 
   double collective(const Task& task) const {
-    const Lane& lane = plan_.lanes[size_t(task.lane)];
+    const Lane& lane = plan_.lanes[task.lane];
     std::set<int> hosts;
     for (size_t device = 0; device < ranks_.size(); ++device) {
       const bool spanned = std::find(lane.spans.begin(), lane.spans.end(), int32_t(device)) != lane.spans.end();
@@ -233,16 +233,16 @@ class PlanCosts {
   TaskId like(const Task& task) const {
     const auto named = by_name_.find(without_numbers(task.name));
     if (named != by_name_.end()) return named->second;
-    const std::vector<Task>& tasks = trace_.plan.tasks;
+    const Table<TaskId, Task>& tasks = trace_.plan.tasks;
     const auto found =
         std::find_if(tasks.begin(), tasks.end(), [&](const Task& other) { return other.kind == task.kind; });
-    return found == tasks.end() ? kNone : TaskId(found - tasks.begin());
+    return found == tasks.end() ? kNone : tasks.id_of(found);
   }
 
   TaskCosts costs_of(TaskId id) const {
-    const Task& task = plan_.tasks[size_t(id)];
+    const Task& task = plan_.tasks[id];
     const TaskId known = like(task);
-    TaskCosts costs = known == kNone ? TaskCosts() : measured_.tasks[size_t(known)];
+    TaskCosts costs = known == kNone ? TaskCosts() : measured_.tasks[known];
     const auto launches = launches_.find(without_numbers(task.name));
     const bool same = launches != launches_.end() && launches->second == task.launches;
     const auto takes = [&](double ns) { costs.duration = std::vector<int64_t>{std::llround(ns)}; };
@@ -271,7 +271,7 @@ class PlanCosts {
   const std::vector<int> ranks_;
   const int64_t learners_;
   Costs measured_;
-  std::vector<double> means_;
+  Table<TaskId, double> means_;
   std::map<std::string, TaskId> by_name_;    // tasks of the trace
   std::map<std::string, int32_t> launches_;  // of the profile's tasks
   std::map<std::string, NodeWork> nodes_;    // of the profile's step, and by operator

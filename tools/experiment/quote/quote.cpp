@@ -76,9 +76,9 @@ std::string unpredictable(const BenchCell& cell) {
 double slowed(const Plan& plan, const Costs& costs, const std::vector<TaskSpan>& spans) {
   double took = 0, cost = 0;
   for (const TaskSpan& span : spans) {
-    if (plan.tasks[size_t(span.task)].kind != Task::Kind::Compute) continue;
+    if (plan.tasks[span.task].kind != Task::Kind::Compute) continue;
     took += double(span.ended - span.started);
-    cost += double(costs.tasks[size_t(span.task)].duration.of(span.instance));
+    cost += double(costs.tasks[span.task].duration.of(span.instance));
   }
   return cost > 0 ? took / cost : 1;
 }

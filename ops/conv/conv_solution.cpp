@@ -86,7 +86,8 @@ Solution solve_colours(CudaContext& context, const ConvolutionProblem& problem) 
 // The stem's filter gradient: these kernels were faster than plans wherever they were timed.
 Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
-  if (problem.kind != Kind::GradWeight || !is_folded_row(problem) || !has_hopper_kernels(context)) return solution;
+  if (problem.kind != Kind::GradWeight || !is_folded_row(problem) || !has_hopper_kernels(context.model))
+    return solution;
   if (folded_gradient_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
   if (!problem.deterministic) solution.microseconds = folded_gradient_microseconds(context, problem);
   if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::FoldedRows;
@@ -96,7 +97,8 @@ Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& probl
 // Solves with the kernel of conv_halo.h, bias and Relu included.
 Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
-  if (!is_halo(problem) || !fills_halo_tiles(problem.output_shape()) || !has_hopper_kernels(context)) return solution;
+  if (!is_halo(problem) || !fills_halo_tiles(problem.output_shape()) || !has_hopper_kernels(context.model))
+    return solution;
   if (problem.deterministic && !is_fast_halo(problem)) return solution;
   if (!problem.deterministic) solution.microseconds = halo_microseconds(context, problem);
   if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Halo;

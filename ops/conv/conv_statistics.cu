@@ -69,7 +69,7 @@ std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function,
 std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const ConvolutionProblem& asked,
                                           int64_t chunk_pixels) {
   if (asked.stride[0] < 2 || chunk_pixels == 0 || chunk_pixels % row_tile_pixels(asked.y.back()) != 0) return nullptr;
-  if (!has_hopper_kernels(cuda_context(request))) return nullptr;
+  if (!has_hopper_kernels(cuda_context(request).model)) return nullptr;
   ConvolutionProblem problem = asked;
   Folding folding;
   const int64_t channels = folded_row(asked.x[1], asked.w.back(), asked.stride[0], asked.pad_begin[0]).channels;
@@ -102,7 +102,7 @@ struct OwnKernel {
 OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
   constexpr int64_t kFewInner = 256;
   const Shape& image = problem.output_shape();
-  if (chunk_pixels == 0 || !has_hopper_kernels(context)) return {};
+  if (chunk_pixels == 0 || !has_hopper_kernels(context.model)) return {};
   if (is_pointwise(problem) && chunk_pixels % kPointwiseTilePixels == 0) {
     const bool few = (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
     return {"pointwise", pointwise_microseconds, run_pointwise_statistics, run_pointwise_gradient_sums, few};

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "ops/cuda/cache_folder.h"
+#include "base/files/cache_folder.h"
 #include "ops/cuda/cuda_context.h"
 
 namespace arbalest {

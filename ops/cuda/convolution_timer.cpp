@@ -179,7 +179,7 @@ double own_microseconds(CudaContext& context, const std::string& name, const Con
     const double microseconds = timer.time(call);
     return microseconds > 0 ? ConvolutionChoice{0, name, microseconds} : ConvolutionChoice();
   };
-  const std::string key = context.device_name + " " + name + " " + problem.key();
+  const std::string key = context.model.name + " " + name + " " + problem.key();
   return ConvolutionChoices::of_process()
       .find(
           key, [](const ConvolutionChoice&) { return true; }, choose)

@@ -87,7 +87,11 @@ CudaContext::CudaContext(int device_ordinal) : device(device_ordinal) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   multiprocessors = properties.multiProcessorCount;
-  device_name = properties.name;
+  model = {.name = properties.name,
+           .architecture = properties.major * 10 + properties.minor,
+           .multiprocessors = multiprocessors,
+           .shared_bytes = int(properties.sharedMemPerBlockOptin)};
+  add_rates(model);
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "graph/kernel.h"
+#include "base/device_model.h"
 #include "ops/cuda/plan_cache.h"
 
 namespace arbalest {
@@ -114,8 +115,8 @@ struct CudaContext : DeviceContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
   int device = 0;
-  int multiprocessors = 0;
-  std::string device_name;
+  DeviceModel model;
+  int multiprocessors = 0;        // the model's
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   HandlePool handles;
   std::mutex timing;  // held while something is timed, which others would disturb

@@ -3,7 +3,7 @@
 // This file and cudnn_attention.cpp alone include cudnn-frontend, which takes long to compile.
 
 #include "ops/cuda/cudnn_graph.h"
-#include "ops/cuda/cache_folder.h"
+#include "base/files/cache_folder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -88,7 +88,7 @@ void ConvolutionPlan::run(CudaContext& context, cudaStream_t stream, const void*
 namespace {
 
 std::string convolution_key(const CudaContext& context, const ConvolutionProblem& problem) {
-  return context.device_name + ' ' + problem.key();
+  return context.model.name + ' ' + problem.key();
 }
 
 }  // namespace

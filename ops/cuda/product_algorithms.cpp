@@ -14,7 +14,7 @@ namespace {
 // Its number is to be changed with how the choice is made: what was kept before is chosen again then. The file of
 // choices is by versions of cuDNN and CUDA; cuBLASLt has one of its own.
 std::string product_key(const CudaContext& context, const ProductProblem& p) {
-  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name,
+  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.model.name,
                      cublasLtGetVersion(), p.m, p.n, p.k, p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in),
                      name_of(p.out), p.workspace_limit, p.concurrent);
 }

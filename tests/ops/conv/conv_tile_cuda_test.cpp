@@ -34,7 +34,8 @@ ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const 
 
 bool has_hopper() {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && has_hopper_kernels(CudaContext(0))) return true;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && has_hopper_kernels(CudaContext(0).model))
+    return true;
   MESSAGE("SKIP: no GPU of compute capability 9.0, or no build for it (-Dgpu_arch=sm_90a)");
   return false;
 }

@@ -91,7 +91,7 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
     ConvolutionTimer timer(context, same, workspace);
     std::vector<ConvolutionTimer::Call> calls;
     for (const auto& algorithm : proposed) {
-      calls.push_back([&](const ConvolutionOperands& with, cudaStream_t stream) { run(algorithm, with, stream); });
+      calls.push_back([&](const ConvolutionCall& call) { run(algorithm, call); });
     }
     const auto [place, microseconds] = timer.fastest(calls);
     return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, proposed[size_t(place)].name(), microseconds};

@@ -210,7 +210,7 @@ constexpr ConvolutionEngine kColoursEngine = {
     .revision = "colours 1",
     .adds = ConvolutionEngine::Adds::BiasAndRelu,
     .accepts = takes_colours,
-    .is_faster = [](const ConvolutionProblem& problem) { return problem.y[1] == 64; },
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem& problem) { return problem.y[1] == 64; },
     .run = run_colours};
 
 }  // namespace arbalest

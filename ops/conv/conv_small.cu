@@ -17,7 +17,6 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 constexpr int kMostChannels = 64, kMostTaps = 7, kMostWidth = 64;
-constexpr int kMostShared = 150 << 10;
 
 SmallWindow forward_window(const ConvolutionProblem& p) {
   const auto at = [](const auto& values, size_t i) { return int(values[i]); };
@@ -53,7 +52,7 @@ template <typename Form, typename Make>
 std::optional<Form> largest(int rows, Make make) {
   for (; rows > 0; rows /= 2) {
     const Form form = make(rows);
-    if (form.shared_bytes() <= kMostShared) return form;
+    if (form.shared_bytes() <= DeviceModel::kLargeBlock) return form;
   }
   return std::nullopt;
 }
@@ -148,7 +147,7 @@ void run_gradient(const SmallGradientForm& form, cudaStream_t stream, const __nv
 }
 
 bool takes_small(const DeviceModel& device, const ConvolutionProblem& p) {
-  if (device.architecture < 80 || device.shared_bytes < kMostShared || kThinEngine.accepts(device, p)) return false;
+  if (!device.has_large_blocks() || kThinEngine.accepts(device, p)) return false;
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   const auto few = [](int64_t extent, int64_t most) { return extent >= 1 && extent <= most; };
   constexpr int64_t kFar = 256;  // pixels, of a step or of padding
@@ -196,13 +195,14 @@ void run_small(const ConvolutionProblem& problem, const ConvolutionCall& call) {
 
 }  // namespace
 
-constexpr ConvolutionEngine kSmallEngine = {.name = "small",
-                                            .revision = "small 4",
-                                            .adds = ConvolutionEngine::Adds::BiasAndRelu,
-                                            .takes_few = true,
-                                            .accepts = takes_small,
-                                            .is_faster = [](const ConvolutionProblem&) { return false; },
-                                            .workspace = small_workspace,
-                                            .run = run_small};
+constexpr ConvolutionEngine kSmallEngine = {
+    .name = "small",
+    .revision = "small 4",
+    .adds = ConvolutionEngine::Adds::BiasAndRelu,
+    .takes_few = true,
+    .accepts = takes_small,
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem&) { return false; },
+    .workspace = small_workspace,
+    .run = run_small};
 
 }  // namespace arbalest

@@ -56,7 +56,8 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
 }
 
 Solution solve_by(const Engine& engine, CudaContext& context, const ConvolutionProblem& problem) {
-  if (!engine.accepts(context.model, problem) || (problem.deterministic && !engine.is_faster(problem))) return {};
+  if (!engine.accepts(context.model, problem) || (problem.deterministic && !engine.is_faster(context.model, problem)))
+    return {};
   const int64_t workspace = engine.workspace_bytes(problem, context.multiprocessors);
   if (workspace > problem.workspace_limit) return {};
   if (problem.deterministic) return {.engine = &engine};

@@ -88,7 +88,7 @@ const StatisticsEngine* best_engine(CudaContext& context, Form StatisticsEngine:
     return nullptr;
   }();
   if (own == nullptr || own->revision == nullptr) return own;
-  if (problem.deterministic) return own->is_faster(problem) ? own : nullptr;
+  if (problem.deterministic) return own->is_faster(context.model, problem) ? own : nullptr;
   const double fused = microseconds_of(context, *own, problem, chunk_pixels);
   if (fused == 0) return nullptr;
   double plain = known_convolution_microseconds(context, problem);

@@ -61,17 +61,15 @@ auto with_filter_gradient_form(const Shape& image, int multiprocessors, Function
 }
 
 bool takes_thin(const DeviceModel& device, const ConvolutionProblem& p) {
-  constexpr int kSharedBytes = 150 << 10;  // more than any of them needs
   const int64_t channels = p.x[1];
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
-  return device.architecture >= 80 && device.shared_bytes >= kSharedBytes && p.kind != Kind::ForwardBias &&
-         p.type == DataType::Bfloat16 && p.output_type == made && p.x.size() == 4 &&
-         (channels == 16 || channels == 32 || channels == 64) && p.w == Shape{channels, channels, 3, 3} &&
-         all_are(p.stride, 1) && all_are(p.dilation, 1) && all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) &&
-         p.x[3] <= kWidestThin;
+  return device.has_large_blocks() && p.kind != Kind::ForwardBias && p.type == DataType::Bfloat16 &&
+         p.output_type == made && p.x.size() == 4 && (channels == 16 || channels == 32 || channels == 64) &&
+         p.w == Shape{channels, channels, 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
+         all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.x[3] <= kWidestThin;
 }
 
-bool is_faster_thin(const ConvolutionProblem& problem) {
+bool is_faster_thin(const DeviceModel&, const ConvolutionProblem& problem) {
   return problem.x[1] <= 32;
 }
 

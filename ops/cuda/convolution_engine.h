@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of ours for convolutions, a row each: ops/conv/conv_solution.cpp and conv_statistics.cu list them and choose.
-// What only some devices have is a row that others do not accept.
+// Those that only some devices have are rows that other devices do not accept.
 
 #include <cuda_bf16.h>
 
@@ -29,7 +29,7 @@ struct ConvolutionEngine {
   bool takes_few = false;  // channels: images need no folding
   bool (*accepts)(const DeviceModel& device, const ConvolutionProblem& problem) = nullptr;
   // Whether it was faster than cuDNN wherever it was timed: the rule if a choice must be the same each time.
-  bool (*is_faster)(const ConvolutionProblem& problem) = nullptr;
+  bool (*is_faster)(const DeviceModel& device, const ConvolutionProblem& problem) = nullptr;
   int64_t (*workspace)(const ConvolutionProblem& problem, int multiprocessors) = nullptr;  // in bytes; null: none
   // The same bits each time. Throws RunError.
   void (*run)(const ConvolutionProblem& problem, const ConvolutionCall& call) = nullptr;
@@ -47,7 +47,7 @@ struct StatisticsEngine {
   const char* name = nullptr;
   const char* revision = nullptr;  // null: it is not timed, but taken wherever it accepts
   bool (*accepts)(const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) = nullptr;
-  bool (*is_faster)(const ConvolutionProblem& problem) = nullptr;
+  bool (*is_faster)(const DeviceModel& device, const ConvolutionProblem& problem) = nullptr;
   int64_t (*workspace)(const ConvolutionProblem& problem) = nullptr;  // in bytes; null: none
   // The convolution, or the gradient of its images, with the statistics of what is stored.
   void (*statistics)(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/device_model.h"
 #include "base/error.h"
 #include "graph/kernel.h"
-#include "base/device_model.h"
 #include "ops/cuda/plan_cache.h"
 
 namespace arbalest {
@@ -105,6 +105,9 @@ class HandlePool {
   size_t made_ = 0;
   std::vector<std::unique_ptr<LibraryHandles>> unused_;  // with room for all that were made
 };
+
+// The model of a CUDA device. Throws RunError.
+DeviceModel model_of_device(int index);
 
 // The context of a device, for all its lanes and for programs that run there one after another. It outlives the kernels
 // made with it.

@@ -71,7 +71,7 @@ CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_image
 
 bool has_hopper_kernels(const DeviceModel& device) {
 #ifdef ARBALEST_SM90A
-  return device.architecture == 90;
+  return device.is_hopper();
 #else
   static_cast<void>(device);
   return false;

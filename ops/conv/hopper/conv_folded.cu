@@ -109,11 +109,12 @@ void run_folded_gradient(const ConvolutionProblem& problem, const ConvolutionCal
 }  // namespace
 
 // It was faster than plans wherever it was timed.
-constexpr ConvolutionEngine kFoldedGradientEngine = {.name = "folded rows",
-                                                     .revision = "folded rows 3",
-                                                     .accepts = takes_folded_gradient,
-                                                     .is_faster = [](const ConvolutionProblem&) { return true; },
-                                                     .workspace = folded_gradient_workspace,
-                                                     .run = run_folded_gradient};
+constexpr ConvolutionEngine kFoldedGradientEngine = {
+    .name = "folded rows",
+    .revision = "folded rows 3",
+    .accepts = takes_folded_gradient,
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem&) { return true; },
+    .workspace = folded_gradient_workspace,
+    .run = run_folded_gradient};
 
 }  // namespace arbalest

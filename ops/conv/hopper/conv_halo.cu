@@ -23,7 +23,8 @@ void launch_halo_form(const ConvolutionProblem& problem, int64_t chunk_pixels, c
                       const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const int64_t inner = kTransposed ? problem.y[1] : problem.x[1], width = kTaps * problem.w[1];
-  const HaloTiling tiling = halo_tiling<kColumns>(image, inner, chunk_pixels);
+  const HaloTile tile = halo_tile(image, call.multiprocessors);
+  const HaloTiling tiling = halo_tiling<kColumns>(image, tile, inner, chunk_pixels);
   const auto kernel = halo_kernel<kColumns, kHalves, kTransposed, kParts, Epilogue>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHaloShared));
   launch_dependent(
@@ -38,7 +39,7 @@ template <bool kTransposed, typename Epilogue>
 void launch_halo(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
                  const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
-  const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image).places == 64;
+  const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image, call.multiprocessors).places == 64;
   if constexpr (!kTransposed) {
     if (narrow && problem.x[1] <= 16) {  // colours
       const auto few = half ? launch_halo_form<64, 1, false, 1, Epilogue> : launch_halo_form<64, 2, false, 1, Epilogue>;
@@ -59,25 +60,28 @@ bool is_halo(const ConvolutionProblem& p) {
          p.x.size() == 4 && p.w == Shape{p.y[1], p.x[1], 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
          all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.x[1] % 8 == 0 && p.y[1] % 8 == 0 &&
          element_count(p.x) > 0 && element_count(p.w) > 0 && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX &&
-         halo_tile(p.x).pixels() > 0;
+         fullest_halo_tile(p.x, kMostPlaces).pixels() > 0;
 }
 
 namespace {
 
 bool takes_halo(const DeviceModel& device, const ConvolutionProblem& problem) {
-  return has_hopper_kernels(device) && is_halo(problem) && fills_halo_tiles(problem.output_shape());
+  return has_hopper_kernels(device) && is_halo(problem) &&
+         fills_halo_tiles(problem.output_shape(), device.multiprocessors);
 }
 
 // Tiles are full and keep most of a device's processors busy.
-bool is_faster_halo(const ConvolutionProblem& problem) {
+bool is_faster_halo(const DeviceModel& device, const ConvolutionProblem& problem) {
   const Shape& image = problem.output_shape();
-  const dim3 grid = grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image));
-  return fills_halo_tiles(image) && std::min(problem.x[1], problem.y[1]) >= kFewestHaloChannels &&
-         int64_t{grid.x} * grid.y * 3 >= kHaloBlocks * 2;
+  const dim3 grid =
+      grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image, device.multiprocessors));
+  return fills_halo_tiles(image, device.multiprocessors) &&
+         std::min(problem.x[1], problem.y[1]) >= kFewestHaloChannels &&
+         int64_t{grid.x} * grid.y * 3 >= int64_t{device.multiprocessors} * 2;
 }
 
 void run_halo(const ConvolutionProblem& problem, const ConvolutionCall& call) {
-  const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape());
+  const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape(), call.multiprocessors);
   if (problem.kind == Kind::GradInput) {
     launch_halo<true>(problem, chunk_pixels, call, TileResult<false>{nullptr});
   } else if (problem.relu) {
@@ -89,7 +93,7 @@ void run_halo(const ConvolutionProblem& problem, const ConvolutionCall& call) {
 
 bool takes_halo_statistics(const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) {
   return has_hopper_kernels(device) && is_halo(problem) && chunk_pixels > 0 &&
-         chunk_pixels % (2 * halo_tile(problem.output_shape()).pixels()) == 0;
+         chunk_pixels % (2 * halo_tile(problem.output_shape(), device.multiprocessors).pixels()) == 0;
 }
 
 void run_halo_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,

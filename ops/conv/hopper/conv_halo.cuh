@@ -32,9 +32,8 @@ struct HaloTiling {
 };
 
 template <int kColumns>
-HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) {
+HaloTiling halo_tiling(const Shape& image, const HaloTile& tile, int64_t inner, int64_t chunk_pixels) {
   constexpr int kFilterStage = kColumns * kHaloInner * 2, kMostFilter = 80 << 10;  // of a filter that stays
-  const HaloTile tile = halo_tile(image);
   HaloTiling t;
   t.images = int(image[0]), t.height = int(image[2]), t.width = int(image[3]), t.channels = int(image[1]);
   t.tile_images = int(tile.images), t.tile_rows = int(tile.rows), t.tile_width = int(tile.width);

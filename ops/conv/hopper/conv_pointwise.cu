@@ -58,7 +58,7 @@ bool takes_pointwise_statistics(const DeviceModel& device, const ConvolutionProb
          chunk_pixels % kPointwiseTilePixels == 0;
 }
 
-bool is_faster_pointwise(const ConvolutionProblem& problem) {
+bool is_faster_pointwise(const DeviceModel&, const ConvolutionProblem& problem) {
   constexpr int64_t kFewInner = 256;
   return (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
 }

@@ -64,8 +64,9 @@ TEST_CASE("only Hopper has the kernels that its copy engine feeds") {
     const bool hopper = has_hopper_kernels(device);
     CHECK((!hopper || device.architecture == 90));
     CHECK(first_timed(name, halo) == (hopper ? "3 x 3" : ""));
-    CHECK(kHaloStatistics.accepts(device, halo, halo_chunk_pixels(halo.y)) == hopper);
-    CHECK(kPointwiseStatistics.accepts(device, pointwise, pointwise_chunk_pixels(pointwise.y)) == hopper);
+    CHECK(kHaloStatistics.accepts(device, halo, halo_chunk_pixels(halo.y, device.multiprocessors)) == hopper);
+    CHECK(kPointwiseStatistics.accepts(device, pointwise,
+                                       pointwise_chunk_pixels(pointwise.y, device.multiprocessors)) == hopper);
   }
 }
 

@@ -308,9 +308,9 @@ TEST_CASE(
       REQUIRE(is_halo(problem));
       const Operands operands(problem);
       const Shape image = problem.output_shape();
-      const HaloTile tile = halo_tile(image);
+      const HaloTile tile = halo_tile(image, 132);
       const int64_t bands = 2 * tile.pixels() * (image[3] / tile.width);  // whole rows
-      for (const int64_t chunk_pixels : {halo_chunk_pixels(image), bands}) {
+      for (const int64_t chunk_pixels : {halo_chunk_pixels(image, 132), bands}) {
         const bool in_order = chunk_pixels % (bands / 2) == 0;
         check_statistics(
             problem, operands, chunk_pixels,

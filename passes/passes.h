@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/device_model.h"
 #include "graph/graph.h"
 #include "graph/metric.h"
 
@@ -80,8 +81,9 @@ void keep_maxima(Graph& graph);
 
 // Fuses statistics of batch norms into convolutions of few channels, pointwise convolutions and the stem. If a batch
 // norm reads the convolution, the convolution also makes its partial statistics. If the convolution reads a batch norm,
-// the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images.
-void fuse_statistics(Graph& graph);
+// the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images. Only
+// those that the device has kernels for are fused.
+void fuse_statistics(Graph& graph, const DeviceModel& device);
 
 // Two batch norms whose sum goes through Relu, as in a block that projects its input, become one node, and so do their
 // gradients. Each saves passes over images.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/device_model.h"
 #include "graph/graph.h"
 #include "passes/passes.h"
 
@@ -17,9 +18,10 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
-  bool fused_kernels = false;        // the devices have kernels for attention and statistics: in bfloat16 on GPUs
-  bool generated_kernels = false;    // the devices compile kernels for regions: GPUs
-  bool skips = false;                // updates whose loss or gradients are not finite are skipped
+  bool fused_kernels = false;      // the devices have kernels for attention and statistics: in bfloat16 on GPUs
+  bool generated_kernels = false;  // the devices compile kernels for regions: GPUs
+  DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
+  bool skips = false;                               // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
   bool sums = false;                 // several learners' gradients make an update
   bool averaging = false;            // updates correct towards an average of all learners
@@ -97,7 +99,8 @@ struct Program {
   int64_t accumulate = 1;      // batches of an update
   double ema = 0;              // decay, per update, of the weights' moving average; 0: there is none
   int64_t validate_every = 1;  // epochs
-  bool skips = false;          // as ProgramOptions has it
+  DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
+  bool skips = false;                               // as ProgramOptions has it
 
   const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop
   Loop* find(LoopRole role);

@@ -323,7 +323,7 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
   return {};
 }
 
-std::string cuda_device_model(int) {
+DeviceModel cuda_device_model(int) {
   return {};
 }
 

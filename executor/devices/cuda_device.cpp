@@ -45,11 +45,13 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
           {"nccl", three(nccl)}};
 }
 
-std::string cuda_device_model(int index) {
-  cudaDeviceProp properties = {};
-  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) return properties.name;
-  cudaGetLastError();  // the next launch is not to blame
-  return "";
+DeviceModel cuda_device_model(int index) {
+  try {
+    return model_of_device(index);
+  } catch (const RunError&) {
+    cudaGetLastError();  // the next launch is not to blame
+    return {};
+  }
 }
 
 int64_t cuda_device_memory(int index) {

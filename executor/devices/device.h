@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/device_model.h"
 #include "base/error.h"
 #include "executor/plan/plan.h"
 #include "graph/kernel.h"
@@ -221,8 +222,8 @@ int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 std::vector<std::pair<std::string, std::string>> cuda_versions();
 // The same list, preceded by the versions of the libraries that kernels for CPUs are built with.
 std::vector<std::pair<std::string, std::string>> library_versions();
-// The model of a device: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" if it is unknown.
-std::string cuda_device_model(int index);
+// The model of a device: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; without a name if it is unknown.
+DeviceModel cuda_device_model(int index);
 std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device
 std::string cpu_model();
 // Whether the CPU multiplies bfloat16 by instructions of its own; true if that is not known.

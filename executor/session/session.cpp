@@ -124,6 +124,14 @@ std::vector<PlanDevice> devices_of(const SessionOptions& options) {
   return options.learners.devices.empty() ? default_devices() : options.learners.devices;
 }
 
+// The GPU that passes and limits are for.
+DeviceModel gpu_of(const SessionOptions& options) {
+  if (!options.execution.gpu.empty()) return device_model(options.execution.gpu);
+  const PlanDevice first = devices_of(options).front();
+  const DeviceModel here = first.kind == PlanDevice::Kind::Cuda ? cuda_device_model(first.index) : DeviceModel();
+  return here.name.empty() ? device_model(kUsualDevice) : here;
+}
+
 // How kernels compute, as passes have to know it, and which passes there are.
 ProgramOptions passes_for(const SessionOptions& options) {
   const std::vector<PlanDevice> devices = devices_of(options);
@@ -132,19 +140,20 @@ ProgramOptions passes_for(const SessionOptions& options) {
   passes.generated_kernels = std::all_of(
       devices.begin(), devices.end(), [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
   passes.fused_kernels = passes.bf16 && passes.generated_kernels;
+  passes.device = gpu_of(options);
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;
   return passes;
 }
 
-// Number of operations that take as long as moving one byte on the devices at hand. For GPUs it follows from the rates
-// of an H200, of whose peak for products half counts as reached.
+// Number of operations that take as long as moving one byte on the devices at hand.
 double operations_per_byte(const SessionOptions& options) {
   if (devices_of(options).front().kind == PlanDevice::Kind::Cpu) return 10;
+  const DeviceModel gpu = gpu_of(options);
   switch (options.numerics.precision) {
-    case Precision::Fp32: return 15;
-    case Precision::Tf32: return 50;
-    case Precision::Bf16: return 100;
+    case Precision::Fp32: return gpu.fp32_per_second / gpu.bytes_per_second;
+    case Precision::Tf32: return gpu.tf32_per_second / gpu.bytes_per_second;
+    case Precision::Bf16: return gpu.bf16_per_second / gpu.bytes_per_second;
   }
   return 0;
 }

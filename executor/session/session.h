@@ -82,6 +82,7 @@ struct ExecutionOptions {
   // Memory limit of each device in bytes; 0: none. If a plan would need more, values are computed again rather than
   // kept.
   int64_t memory_limit = 0;
+  std::string gpu;       // the model that passes are for (base/device_model.h); "": the first GPU's, or the usual one
   int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
   // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
   // the process ends too: see set_end_handler() in base/process.h.

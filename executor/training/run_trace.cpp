@@ -155,7 +155,7 @@ void RunTrace::write_failed() noexcept {
 std::vector<std::string> device_models(const std::vector<PlanDevice>& devices) {
   std::vector<std::string> models;
   for (const PlanDevice& device : devices) {
-    models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
+    models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index).name : cpu_model());
   }
   return models;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/conv/conv_colours.h"
 
-#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/matrix_unit.cuh"
 
@@ -12,9 +11,6 @@ using namespace cuda;
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
-
-// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kColoursTimed = "colours 1";
 
 constexpr int kColours = 3, kRowNumbers = 3 * kColours;  // of a row of taps
 constexpr int kTileRows = 8, kTileColumns = 32;          // pixels of a tile: a warp makes a row of it
@@ -182,32 +178,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-}  // namespace
-
-bool is_of_colours(const ConvolutionProblem& p) {
-  return (p.kind == Kind::Forward || p.kind == Kind::ForwardBias) && p.type == DataType::Bfloat16 &&
-         p.output_type == DataType::Bfloat16 && p.x.size() == 4 && p.x[1] == kColours &&
+bool takes_colours(const DeviceModel& device, const ConvolutionProblem& p) {
+  return device.architecture >= 80 && (p.kind == Kind::Forward || p.kind == Kind::ForwardBias) &&
+         p.type == DataType::Bfloat16 && p.output_type == DataType::Bfloat16 && p.x.size() == 4 && p.x[1] == kColours &&
          p.w == Shape{p.y[1], kColours, 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
          all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.y[1] % 8 == 0 && element_count(p.y) > 0 &&
          std::max(p.x[0], std::max(p.x[2], p.x[3])) <= INT32_MAX / 64 && p.y[1] <= 65536;
 }
 
-bool can_run_colours(const CudaContext& context) {
-  int major = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
-  return major >= 8;
-}
-
-double colours_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_colours_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(),
-                            static_cast<const float*>(with.bias.data()), with.result.data());
-  };
-  return own_microseconds(context, kColoursTimed, problem, 0, call);
-}
-
-void run_colours_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* x,
-                             const void* filter, const float* bias, void* result) {
+void run_colours(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   constexpr int kBlocks = 2;  // of a multiprocessor
   const auto part = [](int64_t all, int of) { return int((all + of - 1) / of); };
   const ColoursShape shape{int(problem.x[0]),
@@ -217,11 +196,21 @@ void run_colours_convolution(const ConvolutionProblem& problem, int multiprocess
                            part(problem.x[3], kTileColumns),
                            part(problem.x[2], kTileRows)};
   const dim3 grid(unsigned(part(shape.made, kMade)),
-                  unsigned(std::min<int64_t>(shape.tiles(), int64_t{kBlocks} * multiprocessors)));
+                  unsigned(std::min<int64_t>(shape.tiles(), int64_t{kBlocks} * call.multiprocessors)));
   const auto kernel = problem.relu ? colours_kernel<true> : colours_kernel<false>;
-  launch_dependent(kernel, grid, kThreads, 0, stream, shape, static_cast<const __nv_bfloat16*>(x),
-                   static_cast<const __nv_bfloat16*>(filter), bias, static_cast<__nv_bfloat16*>(result));
+  launch_dependent(kernel, grid, kThreads, 0, call.stream, shape, static_cast<const __nv_bfloat16*>(call.a),
+                   static_cast<const __nv_bfloat16*>(call.b), call.bias, static_cast<__nv_bfloat16*>(call.result));
   check_launch("convolution of colours");
 }
+
+}  // namespace
+
+constexpr ConvolutionEngine kColoursEngine = {
+    .name = "colours",
+    .revision = "colours 1",
+    .adds = ConvolutionEngine::Adds::BiasAndRelu,
+    .accepts = takes_colours,
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem& problem) { return problem.y[1] == 64; },
+    .run = run_colours};
 
 }  // namespace arbalest

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/conv/conv_fold.h"
 
+#include <optional>
+
+#include "ops/conv/conv_solution.h"
+#include "ops/conv/hopper/conv_folded.h"
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/tensor_map.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 
@@ -181,5 +187,50 @@ void unfold_filter(cudaStream_t stream, int multiprocessors, const Folding& fold
   });
   check_launch("conv folding");
 }
+
+namespace {
+
+// The problem folded by its stride. Nothing: a row of its taps is not what the kernel takes.
+struct FoldedProblem {
+  ConvolutionProblem problem;
+  Folding folding;
+};
+std::optional<FoldedProblem> folded_by_stride(const ConvolutionProblem& asked) {
+  const int64_t stride = asked.stride[0];
+  FoldedProblem folded{asked, {}};
+  const int64_t channels = folded_row(asked.x[1], asked.w.back(), stride, asked.pad_begin[0]).channels;
+  if (!fold(folded.problem, int(stride), channels, folded.folding) || !is_folded_row(folded.problem)) return {};
+  return folded;
+}
+
+bool takes_folded_statistics(const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) {
+  return has_hopper_kernels(device) && problem.kind == ConvolutionProblem::Kind::Forward && problem.stride[0] >= 2 &&
+         chunk_pixels > 0 && chunk_pixels % row_tile_pixels(problem.y.back()) == 0 && folded_by_stride(problem);
+}
+
+int64_t folded_statistics_workspace(const ConvolutionProblem& problem) {
+  const ConvolutionProblem folded = folded_by_stride(problem)->problem;
+  return aligned_bytes(folded.x, folded.type) + aligned_bytes(folded.w, folded.type);
+}
+
+void fold_for_statistics(const ConvolutionProblem& asked, int64_t chunk_pixels, const ConvolutionCall& call,
+                         void* partials) {
+  const auto [problem, folding] = *folded_by_stride(asked);
+  ConvolutionCall folded = call;
+  char* const images = static_cast<char*>(call.workspace);
+  char* const filter = images + aligned_bytes(problem.x, problem.type);
+  fold_image(call.stream, call.multiprocessors, folding, problem.type, call.a, images);
+  fold_filter(call.stream, call.multiprocessors, folding, problem.type, call.b, filter);
+  folded.a = images;
+  folded.b = filter;
+  run_folded_statistics(problem, chunk_pixels, folded, partials);
+}
+
+}  // namespace
+
+constexpr StatisticsEngine kFoldedStatistics = {.name = "folded rows",
+                                                .accepts = takes_folded_statistics,
+                                                .workspace = folded_statistics_workspace,
+                                                .statistics = fold_for_statistics};
 
 }  // namespace arbalest

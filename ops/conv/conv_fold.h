@@ -7,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/cudnn_graph.h"
+#include "ops/cuda/convolution_engine.h"
 
 namespace arbalest {
 
@@ -32,5 +32,8 @@ void fold_filter(cudaStream_t stream, int multiprocessors, const Folding& foldin
 // A filter's gradient the other way, of two types.
 void unfold_filter(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType from_type,
                    const void* from, DataType to_type, void* to);
+
+// Convolutions that, folded by their stride, are those of conv_folded.h, in chunks of tiles of row_tile_pixels().
+extern const StatisticsEngine kFoldedStatistics;
 
 }  // namespace arbalest

@@ -5,7 +5,7 @@
 
 #include "ops/conv/conv_small.cuh"
 #include "ops/conv/conv_small_filter_gradient.cuh"
-#include "ops/cuda/convolution_timer.h"
+#include "ops/conv/conv_thin.h"
 #include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest {
@@ -16,11 +16,7 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Its number is to be changed with how fast the kernels are: what was timed before, and kept, is timed again then.
-constexpr const char* kSmallTimed = "small 4";
-
 constexpr int kMostChannels = 64, kMostTaps = 7, kMostWidth = 64;
-constexpr int kMostShared = 150 << 10;
 
 SmallWindow forward_window(const ConvolutionProblem& p) {
   const auto at = [](const auto& values, size_t i) { return int(values[i]); };
@@ -56,7 +52,7 @@ template <typename Form, typename Make>
 std::optional<Form> largest(int rows, Make make) {
   for (; rows > 0; rows /= 2) {
     const Form form = make(rows);
-    if (form.shared_bytes() <= kMostShared) return form;
+    if (form.shared_bytes() <= DeviceModel::kLargeBlock) return form;
   }
   return std::nullopt;
 }
@@ -150,9 +146,8 @@ void run_gradient(const SmallGradientForm& form, cudaStream_t stream, const __nv
   column_totals(stream, count, form.blocks, partials, 1.0f, {dw, nullptr}, 1);
 }
 
-}  // namespace
-
-bool is_small(const ConvolutionProblem& p) {
+bool takes_small(const DeviceModel& device, const ConvolutionProblem& p) {
+  if (!device.has_large_blocks() || kThinEngine.accepts(device, p)) return false;
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   const auto few = [](int64_t extent, int64_t most) { return extent >= 1 && extent <= most; };
   constexpr int64_t kFar = 256;  // pixels, of a step or of padding
@@ -166,24 +161,9 @@ bool is_small(const ConvolutionProblem& p) {
                     few(p.x[2], kMostWidth) && few(p.x[3], kMostWidth) && few(p.y[2], kMostWidth) &&
                     few(p.y[3], kMostWidth) && (p.kind != Kind::GradInput || all_are(p.stride, 1));
   if (!fits) return false;
-  constexpr int kAny = 132;  // multiprocessors: rows are made fewer until they fit
-  return p.kind == Kind::GradWeight ? gradient_form_of(p, kAny).has_value() : form_of(p, kAny).has_value();
-}
-
-bool can_run_small(const CudaContext& context) {
-  int major = 0, shared = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device));
-  return major >= 8 && shared >= kMostShared;
-}
-
-double small_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    const auto* bias = problem.kind == Kind::ForwardBias ? static_cast<const float*>(with.bias.data()) : nullptr;
-    run_small_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), bias,
-                          with.result.data(), with.workspace.data());
-  };
-  return own_microseconds(context, kSmallTimed, problem, small_workspace(problem, context.multiprocessors), call);
+  const int multiprocessors = device.multiprocessors;
+  return p.kind == Kind::GradWeight ? gradient_form_of(p, multiprocessors).has_value()
+                                    : form_of(p, multiprocessors).has_value();
 }
 
 int64_t small_workspace(const ConvolutionProblem& problem, int multiprocessors) {
@@ -192,17 +172,16 @@ int64_t small_workspace(const ConvolutionProblem& problem, int multiprocessors) 
   return form.blocks * form.partial_count() * int64_t(sizeof(float));
 }
 
-void run_small_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
-                           const void* b, const float* bias, void* result, void* workspace) {
-  const auto *first = static_cast<const __nv_bfloat16*>(a), *second = static_cast<const __nv_bfloat16*>(b);
+void run_small(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  const auto *first = static_cast<const __nv_bfloat16*>(call.a), *second = static_cast<const __nv_bfloat16*>(call.b);
   if (problem.kind == Kind::GradWeight) {
-    return run_gradient(*gradient_form_of(problem, multiprocessors), stream, first, second, static_cast<float*>(result),
-                        static_cast<float*>(workspace));
+    return run_gradient(*gradient_form_of(problem, call.multiprocessors), call.stream, first, second,
+                        static_cast<float*>(call.result), static_cast<float*>(call.workspace));
   }
-  const SmallForm form = *form_of(problem, multiprocessors);
-  auto* y = static_cast<__nv_bfloat16*>(result);
+  const SmallForm form = *form_of(problem, call.multiprocessors);
+  auto* y = static_cast<__nv_bfloat16*>(call.result);
   const auto run = [&](auto columns) {
-    launch<decltype(columns)::value>(form, multiprocessors, stream, first, second, bias, y);
+    launch<decltype(columns)::value>(form, call.multiprocessors, call.stream, first, second, call.bias, y);
   };
   switch (form.columns) {
     case 1: return run(std::integral_constant<int, 1>{});
@@ -213,5 +192,17 @@ void run_small_convolution(const ConvolutionProblem& problem, int multiprocessor
     default: return run(std::integral_constant<int, 8>{});
   }
 }
+
+}  // namespace
+
+constexpr ConvolutionEngine kSmallEngine = {
+    .name = "small",
+    .revision = "small 4",
+    .adds = ConvolutionEngine::Adds::BiasAndRelu,
+    .takes_few = true,
+    .accepts = takes_small,
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem&) { return false; },
+    .workspace = small_workspace,
+    .run = run_small};
 
 }  // namespace arbalest

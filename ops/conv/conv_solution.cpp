@@ -6,15 +6,20 @@
 #include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_thin.h"
+#include "ops/conv/grouped/conv_direct.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
-#include "ops/cuda/tensor_map.h"
-#include "ops/norm/statistics_chunks.h"
+#include "ops/cuda/convolution_timer.h"
 
 namespace arbalest {
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
+using Engine = ConvolutionEngine;
+
+// Those ahead are tried first; of those that are timed, the first stands if a choice must be the same each time.
+constexpr const Engine* kEngines[] = {&kDepthwiseEngine, &kThinEngine,    &kFoldedGradientEngine, &kHaloEngine,
+                                      &kSmallEngine,     &kColoursEngine, &kPlainLoopsEngine};
 
 Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution{.plan = find_convolution_plan(context, problem)};
@@ -30,7 +35,7 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
   lowered.output_type = problem.type;
   const int64_t bytes = aligned_bytes(problem.w, problem.type);
   lowered.workspace_limit = std::max<int64_t>(0, problem.workspace_limit - bytes);
-  const double widening = pass_microseconds(3 * bytes);
+  const double widening = context.model.pass_microseconds(3 * bytes);
   const auto solve_apart = [&] {
     Solution apart = solve_by_plan(context, lowered);
     apart.lowered_bytes = bytes;
@@ -50,123 +55,73 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
   return apart.better_than(straight) ? apart : straight;
 }
 
-// A choice that is to be the same each time cannot rest on timings: with up to 32 channels these kernels were faster
-// than plans wherever they were timed.
-Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution;
-  if (!is_thin(problem) || (problem.deterministic && problem.x[1] > 32)) return solution;
-  if (thin_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
-  if (!can_run_thin(context)) return solution;
-  if (!problem.deterministic) solution.microseconds = thin_microseconds(context, problem);
-  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Thin;
-  return solution;
-}
-
-// Solves with the kernels of conv_small.h, bias and Relu included.
-Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution;
-  if (!is_small(problem) || is_thin(problem) || problem.deterministic || !can_run_small(context)) return solution;
-  if (small_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
-  solution.microseconds = small_microseconds(context, problem);
-  if (solution.microseconds > 0) solution.own = Solution::Own::Small;
-  return solution;
-}
-
-// Solves with the kernel of conv_colours.h, bias and Relu included. A choice that is to be the same each time cannot
-// rest on timings: with 64 filters the kernel was faster than plans.
-Solution solve_colours(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution;
-  if (!is_of_colours(problem) || !can_run_colours(context)) return solution;
-  if (problem.deterministic && problem.y[1] != 64) return solution;
-  if (!problem.deterministic) solution.microseconds = colours_microseconds(context, problem);
-  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Colours;
-  return solution;
-}
-
-// The stem's filter gradient: these kernels were faster than plans wherever they were timed.
-Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution;
-  if (problem.kind != Kind::GradWeight || !is_folded_row(problem) || !has_hopper_kernels(context)) return solution;
-  if (folded_gradient_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
-  if (!problem.deterministic) solution.microseconds = folded_gradient_microseconds(context, problem);
-  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::FoldedRows;
-  return solution;
-}
-
-// Solves with the kernel of conv_halo.h, bias and Relu included.
-Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution;
-  if (!is_halo(problem) || !fills_halo_tiles(problem.output_shape()) || !has_hopper_kernels(context)) return solution;
-  if (problem.deterministic && !is_fast_halo(problem)) return solution;
-  if (!problem.deterministic) solution.microseconds = halo_microseconds(context, problem);
-  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Halo;
-  return solution;
-}
-
-// The fastest, or, if a choice is to be the same each time, the first that there is.
-template <typename... Solvers>
-Solution best_of(CudaContext& context, const ConvolutionProblem& problem, Solvers... solvers) {
-  Solution best;
-  const auto attempt = [&](auto solver) {
-    if (best.found() && problem.deterministic) return;
-    const Solution solution = solver(context, problem);
-    if (solution.better_than(best)) best = solution;
+Solution solve_by(const Engine& engine, CudaContext& context, const ConvolutionProblem& problem) {
+  if (!engine.accepts(context.model, problem) || (problem.deterministic && !engine.is_faster(context.model, problem)))
+    return {};
+  const int64_t workspace = engine.workspace_bytes(problem, context.multiprocessors);
+  if (workspace > problem.workspace_limit) return {};
+  if (problem.deterministic) return {.engine = &engine};
+  const auto run = [&](ConvolutionCall call) {
+    if (problem.kind != Kind::ForwardBias) call.bias = nullptr;
+    engine.run(problem, call);
   };
-  (attempt(solvers), ...);
-  return best;
+  const double microseconds = own_microseconds(context, engine.revision, problem, workspace, run);
+  return microseconds > 0 ? Solution{.engine = &engine, .microseconds = microseconds} : Solution();
+}
+
+// The fastest of cuDNN's engines and of ours that `may` stand, or, if a choice is to be the same each time, the first
+// that there is.
+template <typename May>
+Solution best_of(CudaContext& context, const ConvolutionProblem& problem, May may) {
+  Solution best;
+  for (const Engine* engine : kEngines) {
+    if (engine->chosen != Engine::Chosen::Timed || !may(*engine)) continue;
+    const Solution solution = solve_by(*engine, context, problem);
+    if (solution.better_than(best)) best = solution;
+    if (best.found() && problem.deterministic) return best;
+  }
+  const Solution planned =
+      problem.kind == Kind::GradWeight ? solve_gradient_by_plan(context, problem) : solve_by_plan(context, problem);
+  return planned.better_than(best) ? planned : best;
 }
 
 }  // namespace
 
-std::string Solution::engine() const {
-  switch (own) {
-    case Own::Thin: return "thin";
-    case Own::Small: return "small";
-    case Own::Colours: return "colours";
-    case Own::FoldedRows: return "folded rows";
-    case Own::Halo: return "3 x 3";
-    case Own::None: break;
-  }
-  return plan->engine();
+int64_t Solution::workspace_bytes(const ConvolutionProblem& problem, int multiprocessors) const {
+  return lowered_bytes +
+         (engine != nullptr ? engine->workspace_bytes(problem, multiprocessors) : plan->workspace_bytes());
 }
 
-int64_t Solution::workspace_bytes(const ConvolutionProblem& problem, int multiprocessors) const {
-  switch (own) {
-    case Own::Thin: return lowered_bytes + thin_workspace(problem, multiprocessors);
-    case Own::Small: return lowered_bytes + small_workspace(problem, multiprocessors);
-    case Own::FoldedRows: return lowered_bytes + folded_gradient_workspace(problem, multiprocessors);
-    case Own::Colours:
-    case Own::Halo: return lowered_bytes;
-    case Own::None: break;
-  }
-  return lowered_bytes + plan->workspace_bytes();
+void Solution::run(CudaContext& context, const ConvolutionProblem& problem, const ConvolutionCall& call) const {
+  if (engine != nullptr) return engine->run(problem, call);
+  plan->run(context, call);
 }
 
 // The bias and Relu inside the convolution, or in one pass afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
-  if (problem.kind == Kind::GradWeight) {
-    return best_of(context, problem, solve_thinly, solve_folded_rows, solve_small, solve_gradient_by_plan);
-  }
-  if (problem.kind != Kind::ForwardBias && !problem.relu) {
-    return best_of(context, problem, solve_thinly, solve_halo, solve_small, solve_colours, solve_by_plan);
-  }
-  const Solution fused = best_of(context, problem, solve_halo, solve_small, solve_colours, solve_by_plan);
-  if (fused.found() && problem.deterministic) return fused;
+  const bool more = problem.kind == Kind::ForwardBias || problem.relu;
+  const auto adds_all = [&](const Engine& engine) { return !more || engine.adds == Engine::Adds::BiasAndRelu; };
+  const Solution whole = best_of(context, problem, adds_all);
+  if (!more || (whole.found() && problem.deterministic)) return whole;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
   plain.relu = false;
-  Solution apart = best_of(context, plain, solve_thinly, solve_by_plan);
+  Solution apart = best_of(context, plain, [](const Engine& e) { return e.adds == Engine::Adds::Nothing; });
   apart.bias_apart = true;
-  apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
-  return apart.better_than(fused) ? apart : fused;
+  apart.microseconds +=
+      context.model.pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
+  return apart.better_than(whole) ? apart : whole;
+}
+
+const Engine* first_engine(Engine::Chosen chosen, const DeviceModel& device, const ConvolutionProblem& problem) {
+  for (const Engine* engine : kEngines) {
+    if (engine->chosen == chosen && engine->accepts(device, problem)) return engine;
+  }
+  return nullptr;
 }
 
 int64_t aligned_bytes(const Shape& shape, DataType type) {
   return (element_count(shape) * int64_t(size_of(type)) + 255) / 256 * 256;
-}
-
-double pass_microseconds(int64_t bytes) {
-  return 2 + double(bytes) / 3.5e6;
 }
 
 }  // namespace arbalest

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/device_model.h"
 #include "ops/conv/conv_type.h"
 #include "ops/fused/decomposed.h"
 #include "ops/nn/window.h"
@@ -145,7 +146,7 @@ const std::vector<FusedSample>& pointwise_images() {
 // tiles is odd, too.
 const std::vector<FusedSample>& halo_images() {
   const auto sample = [](const Shape& image, int64_t others) {
-    const HaloTile tile = halo_tile(image);
+    const HaloTile tile = halo_tile(image, device_model(kUsualDevice).multiprocessors);
     return FusedSample{image, others, 2 * tile.pixels() * (image[3] / tile.width)};
   };
   static const std::vector<FusedSample> images = {sample({2, 64, 28, 28}, 48), sample({5, 136, 7, 7}, 72),

@@ -3,7 +3,6 @@
 
 #include "ops/conv/conv_thin_epilogue.cuh"
 #include "ops/conv/conv_thin_filter_gradient.cuh"
-#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest {
@@ -13,9 +12,6 @@ using namespace cuda;
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
-
-// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kThinTimed = "thin 2";
 
 // Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
 template <int C, int From, int To, int kMostPixels>
@@ -64,31 +60,17 @@ auto with_filter_gradient_form(const Shape& image, int multiprocessors, Function
   }
 }
 
-}  // namespace
-
-bool is_thin(const ConvolutionProblem& p) {
+bool takes_thin(const DeviceModel& device, const ConvolutionProblem& p) {
   const int64_t channels = p.x[1];
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
-  return p.kind != Kind::ForwardBias && p.type == DataType::Bfloat16 && p.output_type == made && p.x.size() == 4 &&
-         (channels == 16 || channels == 32 || channels == 64) && p.w == Shape{channels, channels, 3, 3} &&
-         all_are(p.stride, 1) && all_are(p.dilation, 1) && all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) &&
-         p.x[3] <= kWidestThin;
+  return device.has_large_blocks() && p.kind != Kind::ForwardBias && p.type == DataType::Bfloat16 &&
+         p.output_type == made && p.x.size() == 4 && (channels == 16 || channels == 32 || channels == 64) &&
+         p.w == Shape{channels, channels, 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
+         all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.x[3] <= kWidestThin;
 }
 
-bool can_run_thin(const CudaContext& context) {
-  constexpr int kSharedBytes = 150 << 10;  // more than any of them needs
-  int major = 0, shared = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device));
-  return major >= 8 && shared >= kSharedBytes;
-}
-
-double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_thin_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
-                         with.workspace.data());
-  };
-  return own_microseconds(context, kThinTimed, problem, thin_workspace(problem, context.multiprocessors), call);
+bool is_faster_thin(const DeviceModel&, const ConvolutionProblem& problem) {
+  return problem.x[1] <= 32;
 }
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
@@ -98,18 +80,51 @@ int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   });
 }
 
-void run_thin_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
-                          const void* b, void* result, void* workspace) {
-  const auto *first = static_cast<const __nv_bfloat16*>(a), *second = static_cast<const __nv_bfloat16*>(b);
-  auto* image = static_cast<__nv_bfloat16*>(result);
+// The convolution, or, transposed, the gradient of images, of the call's operands.
+template <bool Transposed, typename Epilogue>
+void call_thin(const ConvolutionProblem& problem, const ConvolutionCall& call, const Epilogue& epilogue) {
+  launch_thin<Transposed>(problem.x, call.stream, static_cast<const __nv_bfloat16*>(call.a),
+                          static_cast<const __nv_bfloat16*>(call.b), static_cast<__nv_bfloat16*>(call.result),
+                          epilogue);
+}
+
+void run_thin(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   switch (problem.kind) {
     case Kind::GradWeight:
-      return with_filter_gradient_form(problem.x, multiprocessors, [&](const auto& form) {
-        form.run(stream, first, second, static_cast<float*>(result), static_cast<float*>(workspace));
+      return with_filter_gradient_form(problem.x, call.multiprocessors, [&](const auto& form) {
+        form.run(call.stream, static_cast<const __nv_bfloat16*>(call.a), static_cast<const __nv_bfloat16*>(call.b),
+                 static_cast<float*>(call.result), static_cast<float*>(call.workspace));
       });
-    case Kind::GradInput: return launch_thin<true>(problem.x, stream, first, second, image, ThinPlain{});
-    default: return launch_thin<false>(problem.x, stream, first, second, image, ThinPlain{});
+    case Kind::GradInput: return call_thin<true>(problem, call, ThinPlain{});
+    default: return call_thin<false>(problem, call, ThinPlain{});
   }
 }
+
+void run_thin_statistics(const ConvolutionProblem& problem, int64_t, const ConvolutionCall& call, void* partials) {
+  call_thin<false>(problem, call, ThinStatistics{static_cast<Partial*>(partials)});
+}
+
+void run_thin_gradient_sums(const ConvolutionProblem& problem, int64_t, const ConvolutionCall& call,
+                            const GradientOf<__nv_bfloat16>& from, Mask mask, bool two, void* partials) {
+  with_mask(mask, two, [&](auto kind, auto sum) {
+    call_thin<true>(problem, call, ThinGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
+  });
+}
+
+}  // namespace
+
+constexpr ConvolutionEngine kThinEngine = {.name = "thin",
+                                           .revision = "thin 2",
+                                           .accepts = takes_thin,
+                                           .is_faster = is_faster_thin,
+                                           .workspace = thin_workspace,
+                                           .run = run_thin};
+
+constexpr StatisticsEngine kThinStatistics = {
+    .name = "thin",
+    .accepts = [](const DeviceModel& device, const ConvolutionProblem& problem,
+                  int64_t chunk_pixels) { return chunk_pixels == 0 && takes_thin(device, problem); },
+    .statistics = run_thin_statistics,
+    .gradient_sums = run_thin_gradient_sums};
 
 }  // namespace arbalest

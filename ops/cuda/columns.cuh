@@ -64,7 +64,9 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
 // kept few.
 inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
-  return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132};
+  return {.slice_channels = kSliceChannels,
+          .blocks = multiprocessors * (large ? 4 : 1),
+          .chunks = large ? 192 : multiprocessors};
 }
 inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
   return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors));

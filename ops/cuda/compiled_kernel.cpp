@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/files/cache_folder.h"
 #include "base/random.h"
-#include "ops/cuda/cache_folder.h"
 #include "ops/cuda/cuda_context.h"
 
 namespace arbalest {

@@ -46,13 +46,23 @@ ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProble
   }
 }
 
-ConvolutionOperands ConvolutionTimer::operands(int64_t workspace_bytes) {
+ConvolutionTimer::Operands ConvolutionTimer::operands(int64_t workspace_bytes) {
   const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
   return {noise(element_count(grad_input ? problem_.y : problem_.x), problem_.type),
           noise(element_count(grad_weight ? problem_.y : problem_.w), problem_.type),
           noise(problem_.y[1], DataType::Float32),
           DeviceBuffer(element_count(problem_.output_shape()) * int64_t(size_of(problem_.output_type))),
           DeviceBuffer(workspace_bytes)};
+}
+
+ConvolutionCall ConvolutionTimer::call_with(const Operands& operands, cudaStream_t stream) const {
+  return {stream,
+          context_.multiprocessors,
+          operands.a.data(),
+          operands.b.data(),
+          static_cast<const float*>(operands.bias.data()),
+          operands.result.data(),
+          operands.workspace.data()};
 }
 
 ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& calls) {
@@ -75,7 +85,7 @@ ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& cal
 double ConvolutionTimer::time(const Call& call, double best, int repetitions) {
   if (const double microseconds = try_time(call, best, repetitions); microseconds > 0) return microseconds;
   try {
-    call(copies_[0], context_.stream);
+    call(call_with(copies_[0], context_.stream));
   } catch (const RunError&) {
     cudaGetLastError();
     return 0;
@@ -131,7 +141,7 @@ void ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& record
     for (size_t copy = 0; copy < copies_.size(); ++copy) {
       const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
       if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
-      for (int k = 0; k < calls; ++k) call(copies_[copy], own);
+      for (int k = 0; k < calls; ++k) call(call_with(copies_[copy], own));
       if (copy == 0) continue;
       CUDA_CHECK(cudaEventRecord(stop_.get(), own));
       CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
@@ -179,7 +189,7 @@ double own_microseconds(CudaContext& context, const std::string& name, const Con
     const double microseconds = timer.time(call);
     return microseconds > 0 ? ConvolutionChoice{0, name, microseconds} : ConvolutionChoice();
   };
-  const std::string key = context.device_name + " " + name + " " + problem.key();
+  const std::string key = context.model.name + " " + name + " " + problem.key();
   return ConvolutionChoices::of_process()
       .find(
           key, [](const ConvolutionChoice&) { return true; }, choose)

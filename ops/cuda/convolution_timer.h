@@ -14,18 +14,13 @@ namespace arbalest {
 
 class RecordedGraph;  // ops/cuda/recorded_graph.h
 
-// Operands of one call, as ConvolutionPlan::run() takes them.
-struct ConvolutionOperands {
-  DeviceBuffer a, b, bias, result, workspace;
-};
-
 // The most learners for which engines are timed. With more learners the same engines are the best, and --learners auto
 // need not time again.
 inline constexpr int kMostTimedTogether = 4;
 
 class ConvolutionTimer {
  public:
-  using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
+  using Call = std::function<void(const ConvolutionCall&)>;  // there is a bias for every Kind
 
   // A context has at most one timer at a time. If the device lacks memory for all concurrent calls, fewer are timed.
   // Throws RunError if it lacks memory for one. `problem` must outlive the timer.
@@ -54,7 +49,12 @@ class ConvolutionTimer {
   using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy>;
   using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
 
-  ConvolutionOperands operands(int64_t workspace_bytes);
+  struct Operands {
+    DeviceBuffer a, b, bias, result, workspace;
+  };
+
+  Operands operands(int64_t workspace_bytes);
+  ConvolutionCall call_with(const Operands& operands, cudaStream_t stream) const;
   DeviceBuffer noise(int64_t elements, DataType type);
   // Both return µs, or 0 on failure. If a recording of one call takes much longer than `best` (0: none yet), its share
   // of that time is returned without further timings. The result of try_time() is 0 also if the engine's first use does
@@ -67,7 +67,7 @@ class ConvolutionTimer {
   CudaContext& context_;
   const std::scoped_lock<std::mutex> alone_{context_.timing};
   const ConvolutionProblem& problem_;
-  std::vector<ConvolutionOperands> copies_;
+  std::vector<Operands> copies_;
   std::vector<Stream> beside_;  // of the copies but the first
   Event start_, stop_;
 };

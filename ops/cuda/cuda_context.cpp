@@ -82,12 +82,21 @@ void HandlePool::give_back(std::unique_ptr<LibraryHandles> handles) noexcept {
   unused_.push_back(std::move(handles));
 }
 
+DeviceModel model_of_device(int index) {
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  DeviceModel model{.name = properties.name,
+                    .architecture = properties.major * 10 + properties.minor,
+                    .multiprocessors = properties.multiProcessorCount,
+                    .shared_bytes = int(properties.sharedMemPerBlockOptin)};
+  add_rates(model);
+  return model;
+}
+
 CudaContext::CudaContext(int device_ordinal) : device(device_ordinal) {
   CUDA_CHECK(cudaSetDevice(device));
-  cudaDeviceProp properties;
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  multiprocessors = properties.multiProcessorCount;
-  device_name = properties.name;
+  model = model_of_device(device);
+  multiprocessors = model.multiprocessors;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/device_model.h"
 #include "base/error.h"
 #include "graph/kernel.h"
 #include "ops/cuda/plan_cache.h"
@@ -105,6 +106,9 @@ class HandlePool {
   std::vector<std::unique_ptr<LibraryHandles>> unused_;  // with room for all that were made
 };
 
+// The model of a CUDA device. Throws RunError.
+DeviceModel model_of_device(int index);
+
 // The context of a device, for all its lanes and for programs that run there one after another. It outlives the kernels
 // made with it.
 struct CudaContext : DeviceContext {
@@ -114,8 +118,8 @@ struct CudaContext : DeviceContext {
   CudaContext& operator=(const CudaContext&) = delete;
 
   int device = 0;
-  int multiprocessors = 0;
-  std::string device_name;
+  DeviceModel model;
+  int multiprocessors = 0;        // the model's
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   HandlePool handles;
   std::mutex timing;  // held while something is timed, which others would disturb

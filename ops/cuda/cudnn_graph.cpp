@@ -3,7 +3,7 @@
 // This file and cudnn_attention.cpp alone include cudnn-frontend, which takes long to compile.
 
 #include "ops/cuda/cudnn_graph.h"
-#include "ops/cuda/cache_folder.h"
+#include "base/files/cache_folder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -73,22 +73,21 @@ struct ConvolutionPlan::State {
 ConvolutionPlan::ConvolutionPlan() : state_(std::make_unique<State>()) {}
 ConvolutionPlan::~ConvolutionPlan() = default;
 
-void ConvolutionPlan::run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias,
-                          void* result, void* workspace) const {
+void ConvolutionPlan::run(CudaContext& context, const ConvolutionCall& call) const {
   std::unordered_map<int64_t, void*> operands = {
-      {kOperandA, const_cast<void*>(a)}, {kOperandB, const_cast<void*>(b)}, {kOutput, result}};
-  if (state_->has_bias) operands.emplace(kAddedBias, const_cast<void*>(bias));
+      {kOperandA, const_cast<void*>(call.a)}, {kOperandB, const_cast<void*>(call.b)}, {kOutput, call.result}};
+  if (state_->has_bias) operands.emplace(kAddedBias, const_cast<float*>(call.bias));
   const HandlePool::Lease handles(context.handles);
-  CUDNN_CHECK(cudnnSetStream(handles->cudnn, stream));
+  CUDNN_CHECK(cudnnSetStream(handles->cudnn, call.stream));
   const std::scoped_lock lock(state_->mutex);
-  auto status = state_->graph.execute_plan_at_index(handles->cudnn, operands, workspace, state_->index);
+  auto status = state_->graph.execute_plan_at_index(handles->cudnn, operands, call.workspace, state_->index);
   if (status.is_bad()) throw RunError(fmt::format("cuDNN convolution ({}): {}", engine_, status.get_message()));
 }
 
 namespace {
 
 std::string convolution_key(const CudaContext& context, const ConvolutionProblem& problem) {
-  return context.device_name + ' ' + problem.key();
+  return context.model.name + ' ' + problem.key();
 }
 
 }  // namespace
@@ -240,10 +239,9 @@ class ConvolutionPlanner {
     ConvolutionTimer timer(context_, problem_, workspace);
     std::vector<ConvolutionTimer::Call> calls;
     for (const int64_t index : candidates) {
-      calls.push_back([this, index](const ConvolutionOperands& with, cudaStream_t stream) {
+      calls.push_back([this, index](const ConvolutionCall& call) {
         plan_->state_->index = index;
-        plan_->run(context_, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
-                   with.workspace.data());
+        plan_->run(context_, call);
       });
     }
     const auto [place, microseconds] = timer.fastest(calls);

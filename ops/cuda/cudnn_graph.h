@@ -42,6 +42,15 @@ inline bool all_are(const std::vector<int64_t>& values, int64_t value) {
   return std::all_of(values.begin(), values.end(), [value](int64_t v) { return v == value; });
 }
 
+// Operands of a call, each aligned to 16 bytes, and the stream with its device's number of multiprocessors.
+struct ConvolutionCall {
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 0;
+  const void *a = nullptr, *b = nullptr;  // the first two operands in Kind's order
+  const float* bias = nullptr;            // for ForwardBias only
+  void *result = nullptr, *workspace = nullptr;
+};
+
 class ConvolutionPlan {
  public:
   ConvolutionPlan();
@@ -52,10 +61,8 @@ class ConvolutionPlan {
   double microseconds() const { return microseconds_; }
   const std::string& engine() const { return engine_; }
 
-  // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
   // Runs with the context that it was made with. Any thread may call it. Throws RunError.
-  void run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
-           void* workspace) const;
+  void run(CudaContext& context, const ConvolutionCall& call) const;
 
  private:
   friend class ConvolutionPlanner;

@@ -65,6 +65,55 @@ __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int channel, i
       : "memory");
 }
 
+// A stage of a ring, and the parity of its turn.
+struct Turn {
+  int stage = 0, parity = 0;
+
+  __device__ Turn after(int steps, int stages) const {
+    Turn turn = {stage + steps, parity};
+    if (turn.stage >= stages) turn.stage -= stages, turn.parity ^= 1;
+    return turn;
+  }
+};
+
+// A ring of stages in shared memory: one thread has the copy engine fill them, and warps use them up, turn after turn.
+// Each stage has a barrier for its bytes, `full`, and one for the warps that are done with it, `empty`.
+struct Ring {
+  const uint32_t full, empty, end;  // addresses of barriers, 8 bytes a stage, and the address after them
+
+  __device__ Ring(uint32_t barriers, int stages)
+      : full(barriers), empty(barriers + stages * 8), end(barriers + stages * 16) {}
+
+  // By one thread, before fence_barriers(): for `warps` that use a stage up.
+  __device__ void init(int stages, int warps) const {
+    for (int stage = 0; stage < stages; ++stage) {
+      init_barrier(full + stage * 8, 1);
+      init_barrier(empty + stage * 8, warps);
+    }
+  }
+  // By the thread that fills: fetch(barrier) brings `bytes`.
+  template <typename Fetch>
+  __device__ void fill(int stage, int bytes, const Fetch& fetch) const {
+    expect_bytes(full + stage * 8, bytes);
+    fetch(full + stage * 8);
+  }
+  // By a thread of its own that fills: until the stage's turn before has been used up.
+  __device__ void wait_empty(Turn turn) const { wait(empty + turn.stage * 8, turn.parity ^ 1); }
+  __device__ void wait_full(Turn turn) const { wait(full + turn.stage * 8, turn.parity); }
+  // By every thread of a warp that is done with the stage.
+  __device__ void release(int stage) const {
+    if (threadIdx.x % 32 == 0) arrive(empty + stage * 8);
+  }
+  // The same where the block's first thread fills: once all warps have released it, if there is more, by fill(stage).
+  template <typename Fill>
+  __device__ void recycle(Turn turn, bool more, const Fill& fill) const {
+    release(turn.stage);
+    if (threadIdx.x != 0 || !more) return;
+    wait(empty + turn.stage * 8, turn.parity);
+    fill(turn.stage);
+  }
+};
+
 // Descriptor of a matrix in shared memory with rows of 128 bytes, a swizzle of 128 bytes and no gaps between rows. It
 // holds the start, the stride byte offset of 1024 (eight rows) and `leading`, the bytes between blocks of 64 columns.
 // `leading` matters only if the columns are the dimension that is not summed over.

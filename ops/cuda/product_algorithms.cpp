@@ -14,7 +14,7 @@ namespace {
 // Its number is to be changed with how the choice is made: what was kept before is chosen again then. The file of
 // choices is by versions of cuDNN and CUDA; cuBLASLt has one of its own.
 std::string product_key(const CudaContext& context, const ProductProblem& p) {
-  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name,
+  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.model.name,
                      cublasLtGetVersion(), p.m, p.n, p.k, p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in),
                      name_of(p.out), p.workspace_limit, p.concurrent);
 }
@@ -91,7 +91,7 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
     ConvolutionTimer timer(context, same, workspace);
     std::vector<ConvolutionTimer::Call> calls;
     for (const auto& algorithm : proposed) {
-      calls.push_back([&](const ConvolutionOperands& with, cudaStream_t stream) { run(algorithm, with, stream); });
+      calls.push_back([&](const ConvolutionCall& call) { run(algorithm, call); });
     }
     const auto [place, microseconds] = timer.fastest(calls);
     return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, proposed[size_t(place)].name(), microseconds};

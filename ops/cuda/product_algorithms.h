@@ -35,8 +35,7 @@ struct ProductAlgorithm {
 };
 
 // Launches an algorithm with A, B, the bias, the result and the workspace that it gets.
-using RunAlgorithm =
-    std::function<void(const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream)>;
+using RunAlgorithm = std::function<void(const ProductAlgorithm& algorithm, const ConvolutionCall& with)>;
 
 // The heuristics' first.
 ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription& description);

@@ -69,14 +69,11 @@ CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_image
                    {kTensorMapColumns, box_columns, box_rows, box_images});
 }
 
-bool has_hopper_kernels(const CudaContext& context) {
+bool has_hopper_kernels(const DeviceModel& device) {
 #ifdef ARBALEST_SM90A
-  int major = 0, minor = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, context.device));
-  return major == 9 && minor == 0;
+  return device.is_hopper();
 #else
-  static_cast<void>(context);
+  static_cast<void>(device);
   return false;
 #endif
 }

@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-struct CudaContext;
+struct DeviceModel;
 
 inline constexpr int kTensorMapColumns = 64;  // of a box: rows of 128 bytes, as far as the engine swizzles
 
@@ -25,8 +25,8 @@ CUtensorMap tensor_map(const void* matrix, int64_t rows, int64_t columns, int64_
 CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_images, int64_t box_rows,
                        int64_t box_columns);
 
-// Whether kernels that fetch tiles so, and multiply them by Hopper's matrix units, run on the context's device: compute
+// Whether kernels that fetch tiles so, and multiply them by Hopper's matrix units, run on the device: compute
 // capability 9.0, in a build for sm_90a (-Dgpu_arch).
-bool has_hopper_kernels(const CudaContext& context);
+bool has_hopper_kernels(const DeviceModel& device);
 
 }  // namespace arbalest

@@ -47,8 +47,9 @@ std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float sc
   const auto columns_of = [&](int width) {
     // The totals are a kernel of their own: many partials cost little there, and few blocks much here.
     const bool small = bytes <= (int64_t{1} << 20);
-    return make_columns(rows, channels, width,
-                        {.slice_channels = kSliceChannels, .blocks = multiprocessors * (small ? 1 : 4), .chunks = 264});
+    return make_columns(
+        rows, channels, width,
+        {.slice_channels = kSliceChannels, .blocks = multiprocessors * (small ? 1 : 4), .chunks = multiprocessors * 2});
   };
   const Columns wide = columns_of(W), narrow = columns_of(1);
   const int64_t workspace = std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(float));

@@ -18,7 +18,8 @@ struct StatisticsChunks {
   int64_t chunk_rows = 0;  // pixels of each but the last
 };
 
-// Few enough for one wave of blocks that work on 64 pixels each.
+// Few enough for one wave of an H200's blocks that work on 64 pixels each. The same on every device, as
+// statistics_chunks() follows from it: no attribute of a node says what these are.
 inline bool has_few_pixels(const Shape& image) {
   return image[0] * image[2] * image[3] <= 33792;
 }
@@ -58,19 +59,19 @@ inline int64_t pointwise_slice_channels(const Shape& image) {
   return image[1] <= 64 ? 64 : 128;
 }
 
-// Number of tiles per chunk so that one wave fills an H200 (132 multiprocessors × 2 blocks). Each block handles one of
+// Number of tiles per chunk so that one wave fills a device, two blocks a multiprocessor. Each block handles one of
 // `slices` slices of the channels.
-inline int64_t tiles_per_chunk(int64_t tiles, int64_t slices) {
-  constexpr int64_t kBlocks = 264;
-  const int64_t chunks = std::max<int64_t>(1, kBlocks / slices);
+inline int64_t tiles_per_chunk(int64_t tiles, int64_t slices, int64_t multiprocessors) {
+  const int64_t chunks = std::max<int64_t>(1, 2 * multiprocessors / slices);
   return (tiles + chunks - 1) / chunks;
 }
 
 // Pixels per chunk of a pointwise convolution's result (N,C,H,W): whole tiles.
-inline int64_t pointwise_chunk_pixels(const Shape& image) {
+inline int64_t pointwise_chunk_pixels(const Shape& image, int64_t multiprocessors) {
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t tiles = parts(image[0] * image[2] * image[3], kPointwiseTilePixels);
-  return kPointwiseTilePixels * tiles_per_chunk(tiles, parts(image[1], pointwise_slice_channels(image)));
+  return kPointwiseTilePixels *
+         tiles_per_chunk(tiles, parts(image[1], pointwise_slice_channels(image)), multiprocessors);
 }
 
 // The tile that a group of warps computes at once of the result (N,C,H,W) of a padded 3 × 3 convolution: `width` ×
@@ -117,15 +118,13 @@ inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
   return best;
 }
 
-inline constexpr int64_t kHaloBlocks = 132;  // one per multiprocessor of an H200
-
-// The tile of 64 or 128 places that needs the least time in waves of blocks. Each of a block's two groups of warps
-// takes one tile at a time.
-inline HaloTile halo_tile(const Shape& image) {
+// The tile of 64 or 128 places that needs the least time in waves of blocks, one a multiprocessor. Each of a block's
+// two groups of warps takes one tile at a time.
+inline HaloTile halo_tile(const Shape& image, int64_t multiprocessors) {
   const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
   const auto time = [&](const HaloTile& tile) {
     const int64_t blocks = (tile.count(image) + 1) / 2 * slices;
-    return (blocks + kHaloBlocks - 1) / kHaloBlocks * tile.places;
+    return (blocks + multiprocessors - 1) / multiprocessors * tile.places;
   };
   const HaloTile narrow = fullest_halo_tile(image, 64), wide = fullest_halo_tile(image, 128);
   return time(narrow) < time(wide) ? narrow : wide;
@@ -133,18 +132,18 @@ inline HaloTile halo_tile(const Shape& image) {
 
 // Pixels per chunk of such tiles: whole pairs of tiles. If tiles are parts of rows, the pixels of a chunk may not be
 // contiguous.
-inline int64_t halo_chunk_pixels(const Shape& image) {
-  const HaloTile tile = halo_tile(image);
+inline int64_t halo_chunk_pixels(const Shape& image, int64_t multiprocessors) {
+  const HaloTile tile = halo_tile(image, multiprocessors);
   const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
-  const int64_t pairs = (tile.count(image) + 1) / 2, chunks = std::max<int64_t>(1, kHaloBlocks / slices);
+  const int64_t pairs = (tile.count(image) + 1) / 2, chunks = std::max<int64_t>(1, multiprocessors / slices);
   return (pairs + chunks - 1) / chunks * 2 * tile.pixels();
 }
 
 inline constexpr int64_t kFewestHaloChannels = 48;  // fewer leave most of what a tile multiplies unused
 
 // Whether tiles have pixels in most of their places.
-inline bool fills_halo_tiles(const Shape& image) {
-  const HaloTile tile = halo_tile(image);
+inline bool fills_halo_tiles(const Shape& image, int64_t multiprocessors) {
+  const HaloTile tile = halo_tile(image, multiprocessors);
   return tile.pixels() * 4 >= tile.places * 3;
 }
 
@@ -157,9 +156,9 @@ inline int64_t row_tile_pixels(int64_t width) {
 }
 
 // Pixels per chunk of such tiles, for blocks that take 64 channels.
-inline int64_t row_chunk_pixels(const Shape& image) {
+inline int64_t row_chunk_pixels(const Shape& image, int64_t multiprocessors) {
   const int64_t tile = row_tile_pixels(image[3]);
-  return tile * tiles_per_chunk(image[0] * image[2] * image[3] / tile, (image[1] + 63) / 64);
+  return tile * tiles_per_chunk(image[0] * image[2] * image[3] / tile, (image[1] + 63) / 64, multiprocessors);
 }
 
 // The image and filter of a convolution after folding the image by the stride: channels, rounded up to a multiple of 8,

@@ -225,9 +225,9 @@ class GemmKernel final : public Kernel {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(&MatrixSteps::y, problem_.out));
     const ProductDescription description = {descriptor_.get(), left_.get(), right_.get(), result_.get(), preference};
     if (timed_) {
-      const auto run = [&](const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream) {
-        if (bias) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, with.bias.data());
-        launch(algorithm, with.a.data(), with.b.data(), {}, with.result.data(), with.workspace.data(), stream);
+      const auto run = [&](const ProductAlgorithm& algorithm, const ConvolutionCall& with) {
+        if (bias) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, with.bias);
+        launch(algorithm, with.a, with.b, {}, with.result, with.workspace, with.stream);
       };
       algorithm_ = fastest_algorithm(context_, timed_problem(most_workspace, tf32, bias), description, run);
     } else {

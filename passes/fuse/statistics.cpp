@@ -26,38 +26,40 @@ bool is_folded_by_stride(const Node& node, const Shape& filter) {
   return filter[0] % 8 == 0 && row.channels * row.taps == kFoldedRowElements;
 }
 
-// The pixels of a chunk, as PixelChunks has them, where the convolution that makes `image`, or that image's gradient,
-// is one of those that kernels of ours fuse.
-std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image) {
+// The pixels of a chunk, as PixelChunks has them, if the device has a kernel and the convolution that makes `image`, or
+// that image's gradient, is one of those that kernels of ours fuse.
+std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image,
+                                      const DeviceModel& device) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
   if (!all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) return std::nullopt;
   const Shape& filter = graph.values[node.inputs[1]].type.shape;
   if (!all_are(node, "strides", 1)) {
     const bool forward = node.op->qualified_name() == "Conv";
-    return forward && is_folded_by_stride(node, filter) ? std::optional(row_chunk_pixels(image.shape)) : std::nullopt;
+    if (!device.is_hopper() || !forward || !is_folded_by_stride(node, filter)) return std::nullopt;
+    return row_chunk_pixels(image.shape, device.multiprocessors);
   }
   const int64_t channels = image.shape[1];
   // These are not timed against others: so only what they were faster for.
   const bool few = channels == 16 || channels == 32 || (channels == 64 && has_few_pixels(image.shape));
-  if (few && image.shape[3] <= kWidestThin && fills_tiles(image.shape) && filter == Shape{channels, channels, 3, 3} &&
-      all_are(node, "pads", 1)) {
+  if (few && device.has_large_blocks() && image.shape[3] <= kWidestThin && fills_tiles(image.shape) &&
+      filter == Shape{channels, channels, 3, 3} && all_are(node, "pads", 1)) {
     return 0;
   }
   // These are, when kernels are made: against a convolution and a pass of its own.
-  const bool packed = filter[0] % 8 == 0 && filter[1] % 8 == 0;
+  const bool packed = device.is_hopper() && filter[0] % 8 == 0 && filter[1] % 8 == 0;
   if (packed && filter[2] == 1 && filter[3] == 1 && all_are(node, "pads", 0)) {
-    return pointwise_chunk_pixels(image.shape);
+    return pointwise_chunk_pixels(image.shape, device.multiprocessors);
   }
-  if (packed && filter[2] == 3 && filter[3] == 3 && all_are(node, "pads", 1) && fills_halo_tiles(image.shape) &&
-      std::min(filter[0], filter[1]) >= kFewestHaloChannels) {
-    return halo_chunk_pixels(image.shape);
+  if (packed && filter[2] == 3 && filter[3] == 3 && all_are(node, "pads", 1) &&
+      fills_halo_tiles(image.shape, device.multiprocessors) && std::min(filter[0], filter[1]) >= kFewestHaloChannels) {
+    return halo_chunk_pixels(image.shape, device.multiprocessors);
   }
   return std::nullopt;
 }
 
 class StatisticsFusion {
  public:
-  explicit StatisticsFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
+  StatisticsFusion(Graph& graph, const DeviceModel& device) : graph_(graph), device_(device), rewriter_(graph) {}
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
@@ -77,7 +79,8 @@ class StatisticsFusion {
   Producer fusible_producer(ValueId value, std::string_view op) const {
     const NodeId producer = rewriter_.producer(value, op);
     if (producer == kNone || rewriter_.value(value).view.base != kNone) return {};
-    const std::optional<int64_t> chunks = fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type);
+    const std::optional<int64_t> chunks =
+        fusible_chunks(graph_, rewriter_.node(producer), rewriter_.value(value).type, device_);
     return chunks ? Producer{producer, *chunks} : Producer{};
   }
 
@@ -129,13 +132,14 @@ class StatisticsFusion {
   }
 
   const Graph& graph_;
+  const DeviceModel& device_;
   Rewriter rewriter_;
 };
 
 }  // namespace
 
-void fuse_statistics(Graph& graph) {
-  StatisticsFusion(graph).run();
+void fuse_statistics(Graph& graph, const DeviceModel& device) {
+  StatisticsFusion(graph, device).run();
 }
 
 }  // namespace arbalest

@@ -132,9 +132,12 @@ TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
 namespace fusion_test {
 namespace {
 
+const int kProcessors = device_model(kUsualDevice).multiprocessors;
+
 // The training step with statistics fused.
-Graph fused_step(const std::string& body) {
+Graph fused_step(const std::string& body, const char* gpu = kUsualDevice) {
   ProgramOptions options;
+  options.device = device_model(gpu);
   options.fused_kernels = true;
   Graph step = make_program(net(body), options).training().graph;
   check_sound(step);
@@ -264,7 +267,7 @@ TEST_CASE("pointwise convolutions leave statistics and sums, before a residual a
     if (gradient.op->qualified_name() != "arbalest.ConvGradInputSums") continue;
     const TensorType& image = step.values[gradient.outputs[0]].type;
     const int64_t chunk_pixels = int_attribute(gradient, "chunk_pixels");
-    CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape));
+    CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape, kProcessors));
     const Node& norm = reader_of(step, gradient.outputs[1]);
     CHECK(int_attribute(norm, "chunk_pixels") == chunk_pixels);
     CHECK(norm.outputs.size() == 3);
@@ -296,7 +299,7 @@ TEST_CASE("convolutions of 3 x 3 of many channels leave statistics, and sums als
   const Node& gradient = only(step, "arbalest.ConvGradInputSums");
   for (const Node& node : {conv, gradient}) {
     const Shape& image = step.values[node.outputs[0]].type.shape;
-    CHECK(int_attribute(node, "chunk_pixels") == halo_chunk_pixels(image));
+    CHECK(int_attribute(node, "chunk_pixels") == halo_chunk_pixels(image, kProcessors));
   }
   CHECK(reader_of(step, gradient.outputs[1]).inputs[3] == step.find_value("a.bn.weight"));
   CHECK(count_ops(step_of(40, ""), "arbalest.ConvStatistics") == 0);
@@ -304,13 +307,29 @@ TEST_CASE("convolutions of 3 x 3 of many channels leave statistics, and sums als
   CHECK(count_ops(step_of(48, ", pads = [0, 0, 0, 0]"), "arbalest.ConvStatistics") == 0);
 }
 
+TEST_CASE("statistics are fused as far as the GPU has kernels for them") {
+  const auto fused = [](const char* gpu, const char* first, const char* second) {
+    const std::string body = fmt::format(
+        "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [{}]> (x)\n"
+        "h = arbalest.ConvBnRelu <filters = 16, kernel_shape = [{}]> (a)\n",
+        first, second);
+    return count_ops(fused_step(body + kHead, gpu), "arbalest.ConvStatistics");
+  };
+  CHECK(fused("H100", "5, 5", "3, 3") == 1);
+  CHECK(fused("A100", "5, 5", "3, 3") == 1);
+  CHECK(fused("RTX 4090", "5, 5", "3, 3") == 0);  // too little shared memory for few channels
+  CHECK(fused("H100", "5, 5", "1, 1") == 1);
+  CHECK(fused("A100", "5, 5", "1, 1") == 0);  // pointwise ones are Hopper's
+  CHECK(fused("B200", "5, 5", "1, 1") == 0);
+}
+
 TEST_CASE("tiles with a border fill their places, and chunks of them cover an image without a rest, but for the last") {
   for (const Shape& image :
        {Shape{64, 64, 56, 56}, Shape{64, 128, 28, 28}, Shape{64, 256, 14, 14}, Shape{64, 512, 7, 7},
         Shape{64, 64, 224, 224}, Shape{3, 200, 9, 6}, Shape{1, 8, 1, 1}, Shape{45, 72, 5, 6}}) {
     INFO(to_string(image));
-    const HaloTile tile = halo_tile(image);
-    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = halo_chunk_pixels(image);
+    const HaloTile tile = halo_tile(image, kProcessors);
+    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = halo_chunk_pixels(image, kProcessors);
     REQUIRE(tile.pixels() > 0);
     CHECK(image[2] % tile.rows == 0);
     CHECK(image[3] % tile.width == 0);
@@ -320,12 +339,12 @@ TEST_CASE("tiles with a border fill their places, and chunks of them cover an im
     CHECK((tile.count(image) - 1) * tile.pixels() < pixels);
     CHECK(chunk_pixels % (2 * tile.pixels()) == 0);
     const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
-    CHECK(pixel_chunks(image, chunk_pixels).chunks * slices <= kHaloBlocks);
+    CHECK(pixel_chunks(image, chunk_pixels).chunks * slices <= kProcessors);
     CHECK((tile.rows == image[2] || tile.images == 1));
   }
-  for (const int64_t side : {7, 14, 28, 56, 112, 224}) CHECK(fills_halo_tiles({64, 64, side, side}));
-  CHECK(!fills_halo_tiles({64, 64, 131, 131}));  // a prime number
-  CHECK(!fills_halo_tiles({2, 64, 3, 3}));
+  for (const int64_t side : {7, 14, 28, 56, 112, 224}) CHECK(fills_halo_tiles({64, 64, side, side}, kProcessors));
+  CHECK(!fills_halo_tiles({64, 64, 131, 131}, kProcessors));  // a prime number
+  CHECK(!fills_halo_tiles({2, 64, 3, 3}, kProcessors));
 }
 
 TEST_CASE("a convolution that is folded by its stride leaves statistics where a row of taps is 64 elements") {
@@ -352,13 +371,13 @@ TEST_CASE("chunks of pointwise convolutions are whole tiles, for two blocks a pr
   for (const Shape& image : {Shape{256, 64, 56, 56}, Shape{256, 256, 56, 56}, Shape{64, 2048, 7, 7},
                              Shape{1, 4096, 1, 1}, Shape{3, 8, 5, 5}}) {
     INFO(to_string(image));
-    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = pointwise_chunk_pixels(image);
+    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = pointwise_chunk_pixels(image, kProcessors);
     const PixelChunks chunks = pixel_chunks(image, chunk_pixels);
     CHECK(chunks.pixels % kPointwiseTilePixels == 0);
     CHECK((chunks.chunks - 1) * chunks.pixels < pixels);
     CHECK(chunks.chunks * chunks.pixels >= pixels);
     const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
-    CHECK(chunks.chunks * slices <= 264);
+    CHECK(chunks.chunks * slices <= 2 * kProcessors);
   }
 }
 

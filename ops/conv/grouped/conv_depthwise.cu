@@ -172,28 +172,27 @@ void run_images(Kind kind, const Depthwise& d, int multiprocessors, cudaStream_t
 }
 
 template <typename T>
-void run_depthwise(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-                   const float* bias, void* result, void* workspace) {
+void run_depthwise(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   constexpr int kWide = 16 / sizeof(T);
+  const T *a = static_cast<const T*>(call.a), *b = static_cast<const T*>(call.b);
   const Depthwise d(problem);
   const auto with_width = [&](auto width) {
     constexpr int W = decltype(width)::value;
     if (problem.kind == Kind::GradWeight) {
-      run_gradient<W>(problem, d, multiprocessors, stream, a, b, result, static_cast<float*>(workspace));
+      run_gradient<W>(problem, d, call.multiprocessors, call.stream, a, b, call.result,
+                      static_cast<float*>(call.workspace));
     } else {
-      run_images<W>(problem.kind, d, multiprocessors, stream, a, b, bias, static_cast<T*>(result));
+      run_images<W>(problem.kind, d, call.multiprocessors, call.stream, a, b, call.bias, static_cast<T*>(call.result));
     }
   };
-  if (d.channels % kWide == 0 && aligned(a) && aligned(b) && aligned(result)) {
+  if (d.channels % kWide == 0 && aligned(a) && aligned(b) && aligned(call.result)) {
     with_width(std::integral_constant<int, kWide>{});
   } else {
     with_width(std::integral_constant<int, 1>{});
   }
 }
 
-}  // namespace
-
-bool is_depthwise(const ConvolutionProblem& problem) {
+bool takes_depthwise(const DeviceModel&, const ConvolutionProblem& problem) {
   if (problem.x[1] != problem.w[0] || problem.w[1] != 1 || problem.x[1] <= 1) return false;
   const int64_t taps = pixel_count(pixels_of(problem.w));
   return taps * kMostSliceChannels / 4 * int64_t(sizeof(float)) <= kSharedBytes;  // a slice of 16 channels at least
@@ -205,18 +204,19 @@ int64_t depthwise_workspace(const ConvolutionProblem& problem, int multiprocesso
   return gradient_chunks(Depthwise(problem), multiprocessors) * element_count(problem.w) * int64_t(sizeof(float));
 }
 
-void run_depthwise_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,
-                               const void* a, const void* b, const float* bias, void* result, void* workspace) {
-  if (is_tiled_depthwise(problem)) {
-    return run_tiled_depthwise(problem, multiprocessors, stream, a, b, bias, result, workspace);
-  }
-  if (problem.type == DataType::Float32) {
-    run_depthwise(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias,
-                  result, workspace);
-  } else {
-    run_depthwise(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
-                  static_cast<const __nv_bfloat16*>(b), bias, result, workspace);
-  }
+void run_any_depthwise(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  if (is_tiled_depthwise(problem)) return run_tiled_depthwise(problem, call);
+  if (problem.type == DataType::Float32) return run_depthwise<float>(problem, call);
+  run_depthwise<__nv_bfloat16>(problem, call);
 }
+
+}  // namespace
+
+constexpr ConvolutionEngine kDepthwiseEngine = {.name = "depthwise",
+                                                .chosen = ConvolutionEngine::Chosen::First,
+                                                .adds = ConvolutionEngine::Adds::Bias,
+                                                .accepts = takes_depthwise,
+                                                .workspace = depthwise_workspace,
+                                                .run = run_any_depthwise};
 
 }  // namespace arbalest

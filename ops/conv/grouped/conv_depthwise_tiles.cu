@@ -403,12 +403,14 @@ void run_filters(const ConvolutionProblem& p, int multiprocessors, cudaStream_t 
 }
 
 template <typename T>
-void run_depthwise_tiles(const ConvolutionProblem& p, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-                         const float* bias, void* result, void* workspace) {
+void run_depthwise_tiles(const ConvolutionProblem& p, const ConvolutionCall& call) {
+  const T *a = static_cast<const T*>(call.a), *b = static_cast<const T*>(call.b);
+  const int multiprocessors = call.multiprocessors;
+  const cudaStream_t stream = call.stream;
   if (p.kind == Kind::GradWeight) {
-    return run_filters(p, multiprocessors, stream, a, b, result, static_cast<float*>(workspace));
+    return run_filters(p, multiprocessors, stream, a, b, call.result, static_cast<float*>(call.workspace));
   }
-  auto* const to = static_cast<T*>(result);
+  auto* const to = static_cast<T*>(call.result);
   const bool gradient = p.kind == Kind::GradInput;
   with_form(p, [&](auto kernel, auto stride) {
     constexpr int K = kernel.value, S = stride.value;
@@ -422,7 +424,7 @@ void run_depthwise_tiles(const ConvolutionProblem& p, int multiprocessors, cudaS
       const Tiling t(p, gradient ? p.y : p.x, gradient ? p.x : p.y, pad, tall(K, S), kWide);
       depthwise_tiles_kernel<K, S>
           <<<grid_of(t, blocks_of(t, multiprocessors, blocks_at_once(K))), kDepthwiseThreads, 0, stream>>>(
-              t, gradient, a, b, bias, to);
+              t, gradient, a, b, call.bias, to);
     }
   });
   check_launch("depthwise convolution");
@@ -451,15 +453,12 @@ int64_t tiled_depthwise_workspace(const ConvolutionProblem& problem, int multipr
   return gradient_blocks(gradient_tiling(problem), multiprocessors) * element_count(problem.w) * int64_t(sizeof(float));
 }
 
-void run_tiled_depthwise(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
-                         const void* b, const float* bias, void* result, void* workspace) {
-  require_alignment("depthwise convolution", {a, b, result});
+void run_tiled_depthwise(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  require_alignment("depthwise convolution", {call.a, call.b, call.result});
   if (problem.type == DataType::Float32) {
-    run_depthwise_tiles(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b),
-                        bias, result, workspace);
+    run_depthwise_tiles<float>(problem, call);
   } else {
-    run_depthwise_tiles(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
-                        static_cast<const __nv_bfloat16*>(b), bias, result, workspace);
+    run_depthwise_tiles<__nv_bfloat16>(problem, call);
   }
 }
 

@@ -12,8 +12,7 @@ bool is_tiled_depthwise(const ConvolutionProblem& problem);
 
 int64_t tiled_depthwise_workspace(const ConvolutionProblem& problem, int multiprocessors);  // in bytes
 
-// Operands as ConvolutionPlan::run() takes them, aligned to 16 bytes; the same bits each time. Throws RunError.
-void run_tiled_depthwise(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
-                         const void* b, const float* bias, void* result, void* workspace);
+// The same bits each time. Throws RunError.
+void run_tiled_depthwise(const ConvolutionProblem& problem, const ConvolutionCall& call);
 
 }  // namespace arbalest

@@ -87,15 +87,18 @@ __global__ void __launch_bounds__(kThreads) grad_weight_kernel(DirectExtents e, 
 }
 
 template <typename T>
-void run_direct(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const T* a, const T* b,
-                const float* bias, void* result) {
+void run_direct(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  const T *a = static_cast<const T*>(call.a), *b = static_cast<const T*>(call.b);
+  const int multiprocessors = call.multiprocessors;
+  const cudaStream_t stream = call.stream;
+  void* const result = call.result;
   const DirectExtents extents(problem);
   const int64_t count = element_count(problem.output_shape());
   if (count == 0) return;
   switch (problem.kind) {
     case ConvolutionProblem::Kind::Forward:
     case ConvolutionProblem::Kind::ForwardBias:
-      forward_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(extents, a, b, bias,
+      forward_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(extents, a, b, call.bias,
                                                                                   static_cast<T*>(result));
       break;
     case ConvolutionProblem::Kind::GradInput:
@@ -115,17 +118,21 @@ void run_direct(const ConvolutionProblem& problem, int multiprocessors, cudaStre
   check_launch("direct convolution");
 }
 
-}  // namespace
-
-void run_direct_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
-                            const void* b, const float* bias, void* result) {
+void run_plain_loops(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   if (problem.type == DataType::Float32) {
-    run_direct(problem, multiprocessors, stream, static_cast<const float*>(a), static_cast<const float*>(b), bias,
-               result);
+    run_direct<float>(problem, call);
   } else {
-    run_direct(problem, multiprocessors, stream, static_cast<const __nv_bfloat16*>(a),
-               static_cast<const __nv_bfloat16*>(b), bias, result);
+    run_direct<__nv_bfloat16>(problem, call);
   }
 }
+
+}  // namespace
+
+constexpr ConvolutionEngine kPlainLoopsEngine = {
+    .name = "plain loops",
+    .chosen = ConvolutionEngine::Chosen::Last,
+    .adds = ConvolutionEngine::Adds::Bias,
+    .accepts = [](const DeviceModel&, const ConvolutionProblem&) { return true; },
+    .run = run_plain_loops};
 
 }  // namespace arbalest

@@ -2,7 +2,6 @@
 #include "ops/conv/hopper/conv_folded.h"
 
 #include "ops/conv/hopper/conv_folded.cuh"
-#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/norm/statistics_chunks.h"
@@ -15,8 +14,6 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kFoldedTimed = "folded rows 3";
 constexpr int kSlice = 64;  // channels of a block
 
 FoldedTiling tiling_of(const ConvolutionProblem& problem, int64_t tiles_per_block) {
@@ -65,16 +62,22 @@ bool is_folded_row(const ConvolutionProblem& p) {
          p.x[0] * p.x[2] * p.x[3] <= INT32_MAX / 2;
 }
 
-void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                           const void* images, const void* filter, void* result, void* partials) {
+void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                           void* partials) {
   const FoldedTiling tiling = tiling_of(problem, chunk_pixels / row_tile_pixels(problem.y[3]));
   const auto kernel = folded_kernel<TileStatistics>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
   constexpr int64_t kElements = kFoldedTaps * kFoldedRowElements;
-  launch_dependent(kernel, grid_of(tiling), kTileThreads, kTileShared, stream, image_map(problem, tiling, images),
-                   tensor_map(filter, problem.w[0], kElements, kElements, kSlice), tiling,
-                   static_cast<__nv_bfloat16*>(result), TileStatistics{static_cast<Partial*>(partials)});
+  launch_dependent(kernel, grid_of(tiling), kTileThreads, kTileShared, call.stream, image_map(problem, tiling, call.a),
+                   tensor_map(call.b, problem.w[0], kElements, kElements, kSlice), tiling,
+                   static_cast<__nv_bfloat16*>(call.result), TileStatistics{static_cast<Partial*>(partials)});
   check_launch("folded convolution");
+}
+
+namespace {
+
+bool takes_folded_gradient(const DeviceModel& device, const ConvolutionProblem& problem) {
+  return problem.kind == Kind::GradWeight && is_folded_row(problem) && has_hopper_kernels(device);
 }
 
 int64_t folded_gradient_workspace(const ConvolutionProblem& problem, int multiprocessors) {
@@ -82,11 +85,10 @@ int64_t folded_gradient_workspace(const ConvolutionProblem& problem, int multipr
   return int64_t{grid.y} * element_count(problem.w) * int64_t(sizeof(float));
 }
 
-void run_folded_gradient(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,
-                         const void* images, const void* dy, void* dw, void* workspace) {
-  const FoldedTiling tiling = gradient_tiling(problem, multiprocessors);
+void run_folded_gradient(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  const FoldedTiling tiling = gradient_tiling(problem, call.multiprocessors);
   const dim3 grid = grid_of(tiling);
-  auto* const partials = static_cast<float*>(workspace);
+  auto* const partials = static_cast<float*>(call.workspace);
   const auto kernel = [&] {
     switch ((tiling.tile_pixels + 15) / 16) {  // half a tile to a whole one: is_folded_row()
       case 4: return folded_gradient_kernel<4>;
@@ -97,20 +99,22 @@ void run_folded_gradient(const ConvolutionProblem& problem, int multiprocessors,
     }
   }();
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
-  launch_dependent(kernel, grid, kTileThreads, kTileShared, stream, image_map(problem, tiling, images),
-                   tensor_map(dy, tiling.pixels, tiling.channels, tiling.channels, tiling.tile_pixels), tiling,
+  launch_dependent(kernel, grid, kTileThreads, kTileShared, call.stream, image_map(problem, tiling, call.a),
+                   tensor_map(call.b, tiling.pixels, tiling.channels, tiling.channels, tiling.tile_pixels), tiling,
                    FoldedGradientMemory(tiling.tile_pixels), partials);
   check_launch("gradient of a folded convolution");
-  sum_partials(stream, int(grid.y), int(element_count(problem.w)), partials, static_cast<float*>(dw));
+  sum_partials(call.stream, int(grid.y), int(element_count(problem.w)), partials, static_cast<float*>(call.result));
 }
 
-double folded_gradient_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_folded_gradient(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
-                        with.workspace.data());
-  };
-  return own_microseconds(context, kFoldedTimed, problem, folded_gradient_workspace(problem, context.multiprocessors),
-                          call);
-}
+}  // namespace
+
+// It was faster than plans wherever it was timed.
+constexpr ConvolutionEngine kFoldedGradientEngine = {
+    .name = "folded rows",
+    .revision = "folded rows 3",
+    .accepts = takes_folded_gradient,
+    .is_faster = [](const DeviceModel&, const ConvolutionProblem&) { return true; },
+    .workspace = folded_gradient_workspace,
+    .run = run_folded_gradient};
 
 }  // namespace arbalest

@@ -55,16 +55,13 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const uint32_t filters_at = shared_address(tile_memory) + Writer::kStagingBytes;
   const uint32_t images_at = filters_at + kFoldedTaps * kFilterBytes;
   auto* const shifts = reinterpret_cast<float*>(tile_memory + kTileBytes);
-  const uint32_t full = shared_address(shifts + 64), empty = full + kStages * 8;
-  const uint32_t filter_full = empty + kStages * 8;
+  const Ring ring(shared_address(shifts + 64), kStages);
+  const uint32_t filter_full = ring.end;
   const int first_tile = int(blockIdx.y) * tiling.tiles_per_block;
   const int last_tile = min(first_tile + tiling.tiles_per_block, tiling.tiles);
   const int first_channel = int(blockIdx.x) * 64;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(full + stage * 8, 1);
-      init_barrier(empty + stage * 8, kTileThreads / 32);
-    }
+    ring.init(kStages, kTileThreads / 32);
     init_barrier(filter_full, 1);
     fence_barriers();
   }
@@ -73,22 +70,21 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 
   FoldedRows next = {first_tile, 0, last_tile};
   const auto fill = [&](int stage) {
-    expect_bytes(full + stage * 8, tiling.tile_pixels * 128);
-    fetch(images_at + stage * kStageBytes, images, 0, tiling.place(next.tile) + next.tap * tiling.image_width,
-          full + stage * 8);
+    ring.fill(stage, tiling.tile_pixels * 128, [&](uint32_t barrier) {
+      fetch(images_at + stage * kStageBytes, images, 0, tiling.place(next.tile) + next.tap * tiling.image_width,
+            barrier);
+    });
+    next.advance(tiling);
   };
   if (threadIdx.x == 0) {
     expect_bytes(filter_full, kFoldedTaps * kFilterBytes);
     for (int tap = 0; tap < kFoldedTaps; ++tap) {
       fetch(filters_at + tap * kFilterBytes, filters, tap * 64, first_channel, filter_full);
     }
-    for (int stage = 0; stage < kStages && !next.done(); ++stage) {
-      fill(stage);
-      next.advance(tiling);
-    }
+    for (int stage = 0; stage < kStages && !next.done(); ++stage) fill(stage);
   }
 
-  const int group = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32;
+  const int group = int(threadIdx.x) / 128;
   Writer writer(epilogue, tile_memory, shifts, y, tiling.channels, first_channel);
   wait(filter_full, 0);
   Turn first;  // of the tile's first row of taps
@@ -97,8 +93,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     hold(sum);
 #pragma unroll
     for (int tap = 0; tap < kFoldedTaps; ++tap) {
-      const Turn turn = first.after(tap, kStages);
-      wait(full + turn.stage * 8, turn.parity);
+      ring.wait_full(first.after(tap, kStages));
     }
     begin_products();
 #pragma unroll
@@ -115,12 +110,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     // Rows that the next tile does not need are free after all warps have used them, and are refilled at once.
     const int freed = tile + 1 == last_tile ? 0 : tiling.is_fresh(tile + 1) ? kFoldedTaps : 1;
     for (int i = 0; i < freed; ++i, first = first.after(1, kStages)) {
-      if (lane == 0) arrive(empty + first.stage * 8);
-      if (threadIdx.x == 0 && !next.done()) {
-        wait(empty + first.stage * 8, first.parity);
-        fill(first.stage);
-        next.advance(tiling);
-      }
+      ring.recycle(first, !next.done(), fill);
     }
     const int first_pixel = tile * tiling.tile_pixels;
     writer.write(sum, PixelRows{first_pixel + group * 64, first_pixel + tiling.tile_pixels}, tile == first_tile);
@@ -152,21 +142,14 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int slots = kOfResult + memory.stages;
   const uint32_t results_at = shared_address(tile_memory);
   const uint32_t images_at = results_at + kOfResult * memory.slot_bytes;
-  const uint32_t barriers = shared_address(tile_memory) + kTileBytes;
-  const uint32_t result_full = barriers, result_empty = result_full + kOfResult * 8;
-  const uint32_t full = result_empty + kOfResult * 8, empty = full + memory.stages * 8;
+  const Ring result_ring(shared_address(tile_memory) + kTileBytes, kOfResult);
+  const Ring ring(result_ring.end, memory.stages);
   const int first_tile = int(blockIdx.y) * tiling.tiles_per_block;
   const int last_tile = min(first_tile + tiling.tiles_per_block, tiling.tiles);
   const int first_channel = int(blockIdx.x) * 64;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kOfResult; ++i) {
-      init_barrier(result_full + i * 8, 1);
-      init_barrier(result_empty + i * 8, kTileThreads / 32);
-    }
-    for (int i = 0; i < memory.stages; ++i) {
-      init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, kTileThreads / 32);
-    }
+    result_ring.init(kOfResult, kTileThreads / 32);
+    ring.init(memory.stages, kTileThreads / 32);
     fence_barriers();
   }
   // Sixteen pixels are summed over at a time; those that a tile lacks stay zeros.
@@ -181,15 +164,16 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   FoldedRows next = {first_tile, 0, last_tile};
   int next_result = first_tile;
   const auto fill = [&](int stage) {
-    expect_bytes(full + stage * 8, tiling.tile_pixels * 128);
-    fetch(images_at + stage * memory.slot_bytes, images, 0, tiling.place(next.tile) + next.tap * tiling.image_width,
-          full + stage * 8);
+    ring.fill(stage, tiling.tile_pixels * 128, [&](uint32_t barrier) {
+      fetch(images_at + stage * memory.slot_bytes, images, 0, tiling.place(next.tile) + next.tap * tiling.image_width,
+            barrier);
+    });
     next.advance(tiling);
   };
   const auto fill_result = [&](int slot) {
-    expect_bytes(result_full + slot * 8, tiling.tile_pixels * 128);
-    fetch(results_at + slot * memory.slot_bytes, gradients, first_channel, next_result * tiling.tile_pixels,
-          result_full + slot * 8);
+    result_ring.fill(slot, tiling.tile_pixels * 128, [&](uint32_t barrier) {
+      fetch(results_at + slot * memory.slot_bytes, gradients, first_channel, next_result * tiling.tile_pixels, barrier);
+    });
     ++next_result;
   };
   if (threadIdx.x == 0) {
@@ -203,11 +187,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   hold(sum[1]);
   Turn first, result;
   for (int tile = first_tile; tile < last_tile; ++tile) {
-    wait(result_full + result.stage * 8, result.parity);
-    for (int tap = 0; tap < kFoldedTaps; ++tap) {
-      const Turn turn = first.after(tap, memory.stages);
-      wait(full + turn.stage * 8, turn.parity);
-    }
+    result_ring.wait_full(result);
+    for (int tap = 0; tap < kFoldedTaps; ++tap) ring.wait_full(first.after(tap, memory.stages));
     const uint64_t dy = descriptor(results_at + result.stage * memory.slot_bytes, 16);
     begin_products();
 #pragma unroll
@@ -223,17 +204,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     wait_for_products<0>();
     const int freed = tile + 1 == last_tile ? 0 : tiling.is_fresh(tile + 1) ? kFoldedTaps : 1;
     for (int i = 0; i < freed; ++i, first = first.after(1, memory.stages)) {
-      if (lane == 0) arrive(empty + first.stage * 8);
-      if (threadIdx.x == 0 && !next.done()) {
-        wait(empty + first.stage * 8, first.parity);
-        fill(first.stage);
-      }
+      ring.recycle(first, !next.done(), fill);
     }
-    if (lane == 0) arrive(result_empty + result.stage * 8);
-    if (threadIdx.x == 0 && next_result < last_tile) {
-      wait(result_empty + result.stage * 8, result.parity);
-      fill_result(result.stage);
-    }
+    result_ring.recycle(result, next_result < last_tile, fill_result);
     result = result.after(1, kOfResult);
   }
 

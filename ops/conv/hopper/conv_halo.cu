@@ -2,7 +2,6 @@
 #include "ops/conv/hopper/conv_halo.h"
 
 #include "ops/conv/hopper/conv_halo.cuh"
-#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
@@ -13,9 +12,6 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-const std::string kHaloTimed = "halo 3 ";
-
 constexpr int kAllParts = kHaloInner / 16;
 
 dim3 grid_of(const Shape& image, int columns, int64_t chunk_pixels) {
@@ -23,37 +19,38 @@ dim3 grid_of(const Shape& image, int columns, int64_t chunk_pixels) {
 }
 
 template <int kColumns, int kHalves, bool kTransposed, int kParts, typename Epilogue>
-void launch_halo_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                      const void* filter, void* result, const Epilogue& epilogue) {
+void launch_halo_form(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                      const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const int64_t inner = kTransposed ? problem.y[1] : problem.x[1], width = kTaps * problem.w[1];
-  const HaloTiling tiling = halo_tiling<kColumns>(image, inner, chunk_pixels);
+  const HaloTile tile = halo_tile(image, call.multiprocessors);
+  const HaloTiling tiling = halo_tiling<kColumns>(image, tile, inner, chunk_pixels);
   const auto kernel = halo_kernel<kColumns, kHalves, kTransposed, kParts, Epilogue>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHaloShared));
   launch_dependent(
-      kernel, grid_of(image, kColumns, chunk_pixels), kHaloThreads, kHaloShared, stream,
-      tensor_map(a, {image[0], inner, image[2], image[3]}, tiling.tile_images, tiling.box_rows, tiling.pitch),
-      tensor_map(filter, problem.w[0], width, width, kTransposed ? kHaloInner : kColumns), tiling, int(inner),
-      static_cast<__nv_bfloat16*>(result), epilogue);
+      kernel, grid_of(image, kColumns, chunk_pixels), kHaloThreads, kHaloShared, call.stream,
+      tensor_map(call.a, {image[0], inner, image[2], image[3]}, tiling.tile_images, tiling.box_rows, tiling.pitch),
+      tensor_map(call.b, problem.w[0], width, width, kTransposed ? kHaloInner : kColumns), tiling, int(inner),
+      static_cast<__nv_bfloat16*>(call.result), epilogue);
   check_launch("convolution of 3 x 3");
 }
 
 template <bool kTransposed, typename Epilogue>
-void launch_halo(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                 const void* filter, void* result, const Epilogue& epilogue) {
+void launch_halo(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                 const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
-  const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image).places == 64;
+  const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image, call.multiprocessors).places == 64;
   if constexpr (!kTransposed) {
     if (narrow && problem.x[1] <= 16) {  // colours
       const auto few = half ? launch_halo_form<64, 1, false, 1, Epilogue> : launch_halo_form<64, 2, false, 1, Epilogue>;
-      return few(problem, chunk_pixels, stream, a, filter, result, epilogue);
+      return few(problem, chunk_pixels, call, epilogue);
     }
   }
   const auto form = narrow ? (half ? launch_halo_form<64, 1, kTransposed, kAllParts, Epilogue>
                                    : launch_halo_form<64, 2, kTransposed, kAllParts, Epilogue>)
                            : (half ? launch_halo_form<128, 1, kTransposed, kAllParts, Epilogue>
                                    : launch_halo_form<128, 2, kTransposed, kAllParts, Epilogue>);
-  form(problem, chunk_pixels, stream, a, filter, result, epilogue);
+  form(problem, chunk_pixels, call, epilogue);
 }
 
 }  // namespace
@@ -63,65 +60,74 @@ bool is_halo(const ConvolutionProblem& p) {
          p.x.size() == 4 && p.w == Shape{p.y[1], p.x[1], 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
          all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.x[1] % 8 == 0 && p.y[1] % 8 == 0 &&
          element_count(p.x) > 0 && element_count(p.w) > 0 && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX &&
-         halo_tile(p.x).pixels() > 0;
+         fullest_halo_tile(p.x, kMostPlaces).pixels() > 0;
 }
 
-bool is_fast_halo(const ConvolutionProblem& problem) {
+namespace {
+
+bool takes_halo(const DeviceModel& device, const ConvolutionProblem& problem) {
+  return has_hopper_kernels(device) && is_halo(problem) &&
+         fills_halo_tiles(problem.output_shape(), device.multiprocessors);
+}
+
+// Tiles are full and keep most of a device's processors busy.
+bool is_faster_halo(const DeviceModel& device, const ConvolutionProblem& problem) {
   const Shape& image = problem.output_shape();
-  const dim3 grid = grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image));
-  return is_halo(problem) && fills_halo_tiles(image) && std::min(problem.x[1], problem.y[1]) >= kFewestHaloChannels &&
-         int64_t{grid.x} * grid.y * 3 >= kHaloBlocks * 2;
+  const dim3 grid =
+      grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image, device.multiprocessors));
+  return fills_halo_tiles(image, device.multiprocessors) &&
+         std::min(problem.x[1], problem.y[1]) >= kFewestHaloChannels &&
+         int64_t{grid.x} * grid.y * 3 >= int64_t{device.multiprocessors} * 2;
 }
 
-double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_halo_convolution(problem, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data());
-  };
-  return own_microseconds(context, kHaloTimed, problem, 0, call);
-}
-
-double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_halo_statistics(problem, chunk_pixels, stream, with.a.data(), with.b.data(), with.result.data(),
-                        with.workspace.data());
-  };
-  const Shape& image = problem.output_shape();
-  const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
-  return own_microseconds(context, kHaloTimed + std::to_string(chunk_pixels), problem, workspace, call);
-}
-
-void run_halo_convolution(const ConvolutionProblem& problem, cudaStream_t stream, const void* a, const void* filter,
-                          const void* bias, void* result) {
-  const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape());
+void run_halo(const ConvolutionProblem& problem, const ConvolutionCall& call) {
+  const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape(), call.multiprocessors);
   if (problem.kind == Kind::GradInput) {
-    launch_halo<true>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{nullptr});
-    return;
-  }
-  const auto* added = problem.kind == Kind::ForwardBias ? static_cast<const float*>(bias) : nullptr;
-  if (problem.relu) {
-    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<true>{added});
+    launch_halo<true>(problem, chunk_pixels, call, TileResult<false>{nullptr});
+  } else if (problem.relu) {
+    launch_halo<false>(problem, chunk_pixels, call, TileResult<true>{call.bias});
   } else {
-    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{added});
+    launch_halo<false>(problem, chunk_pixels, call, TileResult<false>{call.bias});
   }
 }
 
-void run_halo_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                         const void* filter, void* result, void* partials) {
+bool takes_halo_statistics(const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) {
+  return has_hopper_kernels(device) && is_halo(problem) && chunk_pixels > 0 &&
+         chunk_pixels % (2 * halo_tile(problem.output_shape(), device.multiprocessors).pixels()) == 0;
+}
+
+void run_halo_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                         void* partials) {
   const TileStatistics epilogue{static_cast<Partial*>(partials)};
   if (problem.kind == Kind::GradInput) {
-    launch_halo<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_halo<true>(problem, chunk_pixels, call, epilogue);
   } else {
-    launch_halo<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_halo<false>(problem, chunk_pixels, call, epilogue);
   }
 }
 
-void run_halo_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                            const void* dy, const void* filter, const GradientOf<__nv_bfloat16>& from, Mask mask,
-                            bool two, void* g, void* partials) {
+void run_halo_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                            const GradientOf<__nv_bfloat16>& from, Mask mask, bool two, void* partials) {
   with_mask(mask, two, [&](auto kind, auto sum) {
-    launch_halo<true>(problem, chunk_pixels, stream, dy, filter, g,
+    launch_halo<true>(problem, chunk_pixels, call,
                       TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
   });
 }
+
+}  // namespace
+
+constexpr ConvolutionEngine kHaloEngine = {.name = "3 x 3",
+                                           .revision = "halo 3 ",
+                                           .adds = ConvolutionEngine::Adds::BiasAndRelu,
+                                           .accepts = takes_halo,
+                                           .is_faster = is_faster_halo,
+                                           .run = run_halo};
+
+constexpr StatisticsEngine kHaloStatistics = {.name = "3 x 3",
+                                              .revision = "halo 3 ",
+                                              .accepts = takes_halo_statistics,
+                                              .is_faster = is_faster_halo,
+                                              .statistics = run_halo_statistics,
+                                              .gradient_sums = run_halo_gradient_sums};
 
 }  // namespace arbalest

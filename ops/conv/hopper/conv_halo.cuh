@@ -32,9 +32,8 @@ struct HaloTiling {
 };
 
 template <int kColumns>
-HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) {
+HaloTiling halo_tiling(const Shape& image, const HaloTile& tile, int64_t inner, int64_t chunk_pixels) {
   constexpr int kFilterStage = kColumns * kHaloInner * 2, kMostFilter = 80 << 10;  // of a filter that stays
-  const HaloTile tile = halo_tile(image);
   HaloTiling t;
   t.images = int(image[0]), t.height = int(image[2]), t.width = int(image[3]), t.channels = int(image[1]);
   t.tile_images = int(tile.images), t.tile_rows = int(tile.rows), t.tile_width = int(tile.width);
@@ -76,21 +75,15 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   const uint32_t images_at = shared_address(tile_memory) + images_from;     // (groups, kImageStages, stage_bytes)
   auto* const shifts = reinterpret_cast<float*>(tile_memory + kHaloBytes);  // (kColumns)
   auto* const pixels = reinterpret_cast<int*>(shifts + kColumns);           // (groups, kMostPlaces)
-  const uint32_t image_full = shared_address(pixels + 2 * kMostPlaces), image_empty = image_full + 2 * kImageStages * 8;
-  const uint32_t filter_full = image_empty + 2 * kImageStages * 8, filter_empty = filter_full + kMostFilterStages * 8;
+  const Ring image_ring(shared_address(pixels + 2 * kMostPlaces), 2 * kImageStages);  // (groups, kImageStages)
+  const Ring filter_ring(image_ring.end, kMostFilterStages);
 
   const int first_tile = int(blockIdx.y) * tiling.tiles_per_chunk;
   const int last_tile = min(first_tile + tiling.tiles_per_chunk, tiling.tiles);
   const int first_channel = int(blockIdx.x) * kColumns;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2 * kImageStages; ++i) {
-      init_barrier(image_full + i * 8, 1);
-      init_barrier(image_empty + i * 8, kGroupWarps);
-    }
-    for (int i = 0; i < kMostFilterStages; ++i) {
-      init_barrier(filter_full + i * 8, 1);
-      init_barrier(filter_empty + i * 8, 2 * kGroupWarps);
-    }
+    image_ring.init(2 * kImageStages, kGroupWarps);
+    filter_ring.init(kMostFilterStages, 2 * kGroupWarps);
     fence_barriers();
   }
   // Zeros the memory after each raster. It is read as the raster's last border, or for sums that are left out.
@@ -118,26 +111,28 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
       }
     };
     if (tiling.filter_stays) {
-      expect_bytes(filter_full, tiling.steps * kTaps * kFilterStageBytes);
-      for (int i = 0; i < tiling.steps * kTaps; ++i) fetch_filter(i / kTaps, i % kTaps, i, filter_full);
+      filter_ring.fill(0, tiling.steps * kTaps * kFilterStageBytes, [&](uint32_t barrier) {
+        for (int i = 0; i < tiling.steps * kTaps; ++i) fetch_filter(i / kTaps, i % kTaps, i, barrier);
+      });
     }
     Turn image, filter;
     for (int pair = first_tile; pair < last_tile; pair += 2) {
       for (int step = 0; step < tiling.steps; ++step) {
         for (int group = 0; group < 2; ++group) {
           const int tile = pair + group, row = tile / tiling.parts, slot = group * kImageStages + image.stage;
-          wait(image_empty + slot * 8, image.parity ^ 1);
-          expect_bytes(image_full + slot * 8, box);
-          fetch(images_at + slot * tiling.stage_bytes, images, step * kHaloInner,
-                (tile - row * tiling.parts) * tiling.tile_width - 1, row % tiling.bands * tiling.tile_rows - 1,
-                row / tiling.bands * tiling.tile_images, image_full + slot * 8);
+          image_ring.wait_empty({slot, image.parity});
+          image_ring.fill(slot, box, [&](uint32_t barrier) {
+            fetch(images_at + slot * tiling.stage_bytes, images, step * kHaloInner,
+                  (tile - row * tiling.parts) * tiling.tile_width - 1, row % tiling.bands * tiling.tile_rows - 1,
+                  row / tiling.bands * tiling.tile_images, barrier);
+          });
         }
         image = image.after(1, kImageStages);
         if (tiling.filter_stays) continue;
         for (int tap = 0; tap < kTaps; ++tap) {
-          wait(filter_empty + filter.stage * 8, filter.parity ^ 1);
-          expect_bytes(filter_full + filter.stage * 8, kFilterStageBytes);
-          fetch_filter(step, tap, filter.stage, filter_full + filter.stage * 8);
+          filter_ring.wait_empty(filter);
+          filter_ring.fill(filter.stage, kFilterStageBytes,
+                           [&](uint32_t barrier) { fetch_filter(step, tap, filter.stage, barrier); });
           filter = filter.after(1, tiling.filter_stages);
         }
       }
@@ -147,15 +142,9 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
 
   const int group = int(threadIdx.x) / kGroupThreads, lane = int(threadIdx.x) % 32;
   int* const own_pixels = pixels + group * kMostPlaces;
-  const auto free_image = [&](int stage) {
-    if (lane == 0) arrive(image_empty + (group * kImageStages + stage) * 8);
-  };
-  const auto free_filter = [&](int stage) {
-    if (lane == 0) arrive(filter_empty + stage * 8);
-  };
   Writer writer(epilogue, tile_memory, shifts, y, tiling.channels, first_channel);
   Turn image, filter;
-  if (tiling.filter_stays) wait(filter_full, 0);
+  if (tiling.filter_stays) filter_ring.wait_full({});
   for (int pair = first_tile; pair < last_tile; pair += 2) {
     float sum[kHalves][kColumns / 2] = {};
     if constexpr (kBias) {
@@ -176,9 +165,9 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     int last_image = -1, last_filter = -1;
     for (int step = 0; step < tiling.steps; ++step) {
       const int slot = group * kImageStages + image.stage;
-      wait(image_full + slot * 8, image.parity);
+      image_ring.wait_full({slot, image.parity});
       for (int tap = 0; tap < kTaps; ++tap) {
-        if (!tiling.filter_stays) wait(filter_full + filter.stage * 8, filter.parity);
+        if (!tiling.filter_stays) filter_ring.wait_full(filter);
         const int stage = tiling.filter_stays ? step * kTaps + tap : filter.stage;
         const uint64_t b = descriptor(filters_at + stage * kFilterStageBytes, kTransposed ? kHaloInner * 128 : 16);
         const int place = tap / 3 * tiling.pitch + tap % 3;
@@ -194,8 +183,8 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
         }
         commit_products();
         wait_for_products<1>();
-        if (last_filter >= 0) free_filter(last_filter);
-        if (last_image >= 0) free_image(last_image);
+        if (last_filter >= 0) filter_ring.release(last_filter);
+        if (last_image >= 0) image_ring.release(group * kImageStages + last_image);
         last_image = -1;
         if (!tiling.filter_stays) {
           last_filter = filter.stage;
@@ -208,8 +197,8 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     wait_for_products<0>();
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) hold(sum[half]);
-    if (last_filter >= 0) free_filter(last_filter);
-    free_image(last_image);
+    if (last_filter >= 0) filter_ring.release(last_filter);
+    image_ring.release(group * kImageStages + last_image);
 
     // Which pixel of the result each place of the raster is.
     const int tile = pair + group, row = tile / tiling.parts, v = int(threadIdx.x) % kGroupThreads;

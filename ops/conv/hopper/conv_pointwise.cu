@@ -2,7 +2,6 @@
 #include "ops/conv/hopper/conv_pointwise.h"
 
 #include "ops/conv/hopper/conv_pointwise.cuh"
-#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
@@ -13,36 +12,33 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-const std::string kPointwiseTimed = "pointwise 3 ";
-
 template <int kColumns>
 dim3 grid_of(const Shape& image, int64_t chunk_pixels) {
   return dim3(unsigned((image[1] + kColumns - 1) / kColumns), unsigned(pixel_chunks(image, chunk_pixels).chunks));
 }
 
 template <int kColumns, bool kTransposed, typename Epilogue>
-void launch_pointwise_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                           const void* filter, void* result, const Epilogue& epilogue) {
+void launch_pointwise_form(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                           const Epilogue& epilogue) {
   const Shape& image = problem.output_shape();
   const int64_t pixels = image[0] * image[2] * image[3], inner = kTransposed ? problem.y[1] : problem.x[1];
   const PointwiseTiling tiling = pointwise_tiling<kColumns>(pixels, image[1], inner, chunk_pixels);
   const auto kernel = pointwise_kernel<kColumns, kTransposed, Epilogue>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
-  launch_dependent(kernel, grid_of<kColumns>(image, chunk_pixels), kTileThreads, kTileShared, stream,
-                   tensor_map(a, pixels, inner, inner, kTilePixels),
-                   tensor_map(filter, problem.w[0], problem.w[1], problem.w[1], kTransposed ? kInner : kColumns),
-                   tiling, static_cast<__nv_bfloat16*>(result), epilogue);
+  launch_dependent(kernel, grid_of<kColumns>(image, chunk_pixels), kTileThreads, kTileShared, call.stream,
+                   tensor_map(call.a, pixels, inner, inner, kTilePixels),
+                   tensor_map(call.b, problem.w[0], problem.w[1], problem.w[1], kTransposed ? kInner : kColumns),
+                   tiling, static_cast<__nv_bfloat16*>(call.result), epilogue);
   check_launch("pointwise convolution");
 }
 
 template <bool kTransposed, typename Epilogue>
-void launch_pointwise(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
-                      const void* filter, void* result, const Epilogue& epilogue) {
+void launch_pointwise(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                      const Epilogue& epilogue) {
   const auto form = pointwise_slice_channels(problem.output_shape()) == 64
                         ? launch_pointwise_form<64, kTransposed, Epilogue>
                         : launch_pointwise_form<128, kTransposed, Epilogue>;
-  form(problem, chunk_pixels, stream, a, filter, result, epilogue);
+  form(problem, chunk_pixels, call, epilogue);
 }
 
 }  // namespace
@@ -55,40 +51,51 @@ bool is_pointwise(const ConvolutionProblem& p) {
          p.x[0] * p.x[2] * p.x[3] <= INT32_MAX - kTilePixels;
 }
 
-double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
-  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-    run_pointwise_statistics(problem, chunk_pixels, stream, with.a.data(), with.b.data(), with.result.data(),
-                             with.workspace.data());
-  };
-  const Shape& image = problem.output_shape();
-  const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
-  return own_microseconds(context, kPointwiseTimed + std::to_string(chunk_pixels), problem, workspace, call);
+namespace {
+
+bool takes_pointwise_statistics(const DeviceModel& device, const ConvolutionProblem& problem, int64_t chunk_pixels) {
+  return has_hopper_kernels(device) && is_pointwise(problem) && chunk_pixels > 0 &&
+         chunk_pixels % kPointwiseTilePixels == 0;
 }
 
-void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                              const void* a, const void* filter, void* result, void* partials) {
+bool is_faster_pointwise(const DeviceModel&, const ConvolutionProblem& problem) {
+  constexpr int64_t kFewInner = 256;
+  return (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
+}
+
+void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                              void* partials) {
   const TileStatistics epilogue{static_cast<Partial*>(partials)};
   if (problem.kind == Kind::GradInput) {
-    launch_pointwise<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_pointwise<true>(problem, chunk_pixels, call, epilogue);
   } else {
-    launch_pointwise<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+    launch_pointwise<false>(problem, chunk_pixels, call, epilogue);
   }
 }
 
-void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                                 const void* dy, const void* filter, const GradientOf<__nv_bfloat16>& from, Mask mask,
-                                 bool two, void* g, void* partials) {
+void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, const ConvolutionCall& call,
+                                 const GradientOf<__nv_bfloat16>& from, Mask mask, bool two, void* partials) {
   with_mask(mask, two, [&](auto kind, auto sum) {
-    launch_pointwise<true>(problem, chunk_pixels, stream, dy, filter, g,
+    launch_pointwise<true>(problem, chunk_pixels, call,
                            TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
   });
 }
 
-void run_pointwise_pair_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                                      const void* dy, const void* filter, const PairGradientOf<__nv_bfloat16>& from,
-                                      void* g, void* partials, void* partials2) {
-  launch_pointwise<true>(problem, chunk_pixels, stream, dy, filter, g,
+void run_pointwise_pair_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels,
+                                      const ConvolutionCall& call, const PairGradientOf<__nv_bfloat16>& from,
+                                      void* partials, void* partials2) {
+  launch_pointwise<true>(problem, chunk_pixels, call,
                          TilePairGradientSums{from, static_cast<Partial*>(partials), static_cast<Partial*>(partials2)});
 }
+
+}  // namespace
+
+constexpr StatisticsEngine kPointwiseStatistics = {.name = "pointwise",
+                                                   .revision = "pointwise 3 ",
+                                                   .accepts = takes_pointwise_statistics,
+                                                   .is_faster = is_faster_pointwise,
+                                                   .statistics = run_pointwise_statistics,
+                                                   .gradient_sums = run_pointwise_gradient_sums,
+                                                   .pair_gradient_sums = run_pointwise_pair_gradient_sums};
 
 }  // namespace arbalest

@@ -67,18 +67,15 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   unsigned char* const image_memory =
       filter_memory + (tiling.filter_stays ? tiling.steps : tiling.stages) * kFilterStageBytes;
   auto* const shifts = reinterpret_cast<float*>(tile_memory + kTileBytes);  // (kColumns)
-  const uint32_t full = shared_address(shifts + kColumns), empty = full + kMostStages * 8;
-  const uint32_t filter_full = empty + kMostStages * 8;
+  const Ring ring(shared_address(shifts + kColumns), kMostStages);
+  const uint32_t filter_full = ring.end;
 
   const int chunk = int(blockIdx.y), first_pixel = chunk * tiling.tiles_per_chunk * kTilePixels;
   const int pixels = min(tiling.tiles_per_chunk * kTilePixels, tiling.pixels - first_pixel);
   const int tiles = (pixels + kTilePixels - 1) / kTilePixels;
   const int first_channel = int(blockIdx.x) * kColumns;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < tiling.stages; ++stage) {
-      init_barrier(full + stage * 8, 1);
-      init_barrier(empty + stage * 8, kTileThreads / 32);
-    }
+    ring.init(tiling.stages, kTileThreads / 32);
     init_barrier(filter_full, 1);
     fence_barriers();
   }
@@ -100,11 +97,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   };
   int next = 0, next_step = 0;
   const auto fill = [&](int stage) {
-    const uint32_t barrier = full + stage * 8;
-    expect_bytes(barrier, kImageStageBytes + (tiling.filter_stays ? 0 : kFilterStageBytes));
-    fetch(shared_address(image_memory) + stage * kImageStageBytes, images, next_step * kInner,
-          tiling.tile(chunk, next) * kTilePixels, barrier);
-    if (!tiling.filter_stays) fetch_filter(next_step, stage, barrier);
+    ring.fill(stage, kImageStageBytes + (tiling.filter_stays ? 0 : kFilterStageBytes), [&](uint32_t barrier) {
+      fetch(shared_address(image_memory) + stage * kImageStageBytes, images, next_step * kInner,
+            tiling.tile(chunk, next) * kTilePixels, barrier);
+      if (!tiling.filter_stays) fetch_filter(next_step, stage, barrier);
+    });
   };
   const auto advance = [&] {
     if (++next_step == tiling.steps) next_step = 0, ++next;
@@ -118,28 +115,23 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     advance();
   }
 
-  const int group = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32;
+  const int group = int(threadIdx.x) / 128;
   const uint32_t images_at = shared_address(image_memory) + group * (64 * kInner * 2);
   Writer writer(epilogue, tile_memory, shifts, y, tiling.channels, first_channel);
   if (tiling.filter_stays) wait(filter_full, 0);
-  int stage = 0, phase = 0, last_stage = 0, last_phase = 0;
-  // The stage before is free when all warps are done with it; it is filled again at once.
+  Turn turn, last;
+  // The stage before is filled again as soon as all warps are done with it.
   const auto release = [&] {
-    if (lane == 0) arrive(empty + last_stage * 8);
-    if (next == tiles) return;
-    if (threadIdx.x == 0) {
-      wait(empty + last_stage * 8, last_phase);
-      fill(last_stage);
-    }
-    advance();
+    ring.recycle(last, next < tiles, fill);
+    if (next < tiles) advance();
   };
   for (int k = 0; k < tiles; ++k) {
     float sum[kColumns / 2] = {};
     hold(sum);
     for (int step = 0; step < tiling.steps; ++step) {
-      wait(full + stage * 8, phase);
-      const uint64_t image = descriptor(images_at + stage * kImageStageBytes, 16);
-      const uint64_t filter = descriptor(filters_at + (tiling.filter_stays ? step : stage) * kFilterStageBytes,
+      ring.wait_full(turn);
+      const uint64_t image = descriptor(images_at + turn.stage * kImageStageBytes, 16);
+      const uint64_t filter = descriptor(filters_at + (tiling.filter_stays ? step : turn.stage) * kFilterStageBytes,
                                          kTransposed ? kInner * 128 : 16);
       begin_products();
 #pragma unroll
@@ -151,8 +143,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
         wait_for_products<1>();
         release();
       }
-      last_stage = stage, last_phase = phase;
-      if (++stage == tiling.stages) stage = 0, phase ^= 1;
+      last = turn;
+      turn = turn.after(1, tiling.stages);
     }
     wait_for_products<0>();
     hold(sum);

@@ -14,17 +14,6 @@ inline constexpr int kTileThreads = 256;               // of a block: two groups
 inline constexpr int kTileBytes = 112 << 10;           // of shared memory for tiles: two blocks share a processor
 inline constexpr int kTileShared = kTileBytes + 1024;  // and for barriers and the like
 
-// A ring of stages: which one, and the parity of its turn.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ Turn after(int steps, int stages) const {
-    Turn turn = {stage + steps, parity};
-    if (turn.stage >= stages) turn.stage -= stages, turn.parity ^= 1;
-    return turn;
-  }
-};
-
 // Eight bfloat16 as they are read: a register holds two.
 struct Eight {
   [[maybe_unused]] uint32_t pair[4];  // as on devices that only trap

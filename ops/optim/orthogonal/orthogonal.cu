@@ -264,11 +264,9 @@ DeviceBuffer uploaded(const std::vector<MatrixPlace>& places) {
 
 // Shared memory that a block of orthogonal_kernel may have beyond its own.
 int shared_limit(const CudaContext& context) {
-  int shared = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, context.device));
   cudaFuncAttributes own = {};
   CUDA_CHECK(cudaFuncGetAttributes(&own, orthogonal_kernel));
-  return shared - int(own.sharedSizeBytes);
+  return context.model.shared_bytes - int(own.sharedSizeBytes);
 }
 
 }  // namespace

@@ -37,6 +37,10 @@ bool has_device() {
   return false;
 }
 
+bool is_of_colours(const ConvolutionProblem& problem) {
+  return kColoursEngine.accepts(device_model("A100"), problem);
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: convolutions of colours agree with plain loops, with the same bits each time") {
@@ -58,14 +62,21 @@ TEST_CASE("CUDA: convolutions of colours agree with plain loops, with the same b
       ConvolutionProblem exact = problem;
       exact.type = exact.output_type = DataType::Float32;
       DeviceBuffer expected = test::room_for(problem.y);
-      run_direct_convolution(exact, 132, nullptr, x.exact.data(), w.exact.data(), bias_data, expected.data());
+      kPlainLoopsEngine.run(exact, {.multiprocessors = 132,
+                                    .a = x.exact.data(),
+                                    .b = w.exact.data(),
+                                    .bias = bias_data,
+                                    .result = expected.data()});
       std::vector<float> right = test::content(expected, problem.y);
       if (problem.relu) std::for_each(right.begin(), right.end(), [](float& value) { value = std::max(value, 0.0f); });
       std::vector<std::vector<float>> results;
       for (const int processors : {1, 7, 132, 132}) {  // which says how many tiles a block makes
         DeviceBuffer found = test::room_for(problem.y);
-        run_colours_convolution(problem, processors, nullptr, x.lowered.data(), w.lowered.data(), bias_data,
-                                found.data());
+        kColoursEngine.run(problem, {.multiprocessors = processors,
+                                     .a = x.lowered.data(),
+                                     .b = w.lowered.data(),
+                                     .bias = bias_data,
+                                     .result = found.data()});
         results.push_back(test::content(found, problem.y, problem.output_type));
       }
       for (const std::vector<float>& result : results) CHECK(result == results[0]);
@@ -86,7 +97,7 @@ TEST_CASE("CUDA: a colour that is not a number reaches the pixels around it, and
     CUDA_CHECK(cudaMemcpy(x.data(), pixels.data(), pixels.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
     const test::LoweredTensor w = test::lowered_noise(problem.w, 2);
     DeviceBuffer y = test::room_for(problem.y);
-    run_colours_convolution(problem, 132, nullptr, x.data(), w.lowered.data(), nullptr, y.data());
+    kColoursEngine.run(problem, {.multiprocessors = 132, .a = x.data(), .b = w.lowered.data(), .result = y.data()});
     const std::vector<float> found = test::content(y, problem.y, DataType::Bfloat16);
     int64_t wrong = 0;
     for (int64_t pixel = 0; pixel < problem.x[2] * problem.x[3]; ++pixel) {

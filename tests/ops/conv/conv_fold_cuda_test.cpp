@@ -19,9 +19,16 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
+constexpr int kProcessors = 4;
+
 struct Extents {
   int64_t channels, height, width, kernel, pad, stride;
 };
+
+void convolve(const ConvolutionProblem& problem, const DeviceBuffer& a, const DeviceBuffer& b, DeviceBuffer& result) {
+  kPlainLoopsEngine.run(problem,
+                        {.multiprocessors = kProcessors, .a = a.data(), .b = b.data(), .result = result.data()});
+}
 
 ConvolutionProblem problem_of(Kind kind, const Extents& e) {
   const auto out = [&](int64_t extent) { return (extent + 2 * e.pad - e.kernel) / e.stride + 1; };
@@ -46,7 +53,6 @@ void check_close(const std::vector<float>& found, const std::vector<float>& expe
   CHECK(worst < 1e-4);
 }
 
-constexpr int kProcessors = 4;
 constexpr auto kFloat = DataType::Float32;
 
 }  // namespace
@@ -81,16 +87,15 @@ TEST_CASE("CUDA: a folded convolution is the convolution") {
       fold_image(nullptr, kProcessors, folding, kFloat, x.data(), folded_x.data());
       fold_filter(nullptr, kProcessors, folding, kFloat, w.data(), folded_w.data());
       DeviceBuffer y = room_for(forward.y), folded_y = room_for(forward.y);
-      run_direct_convolution(forward, kProcessors, nullptr, x.data(), w.data(), nullptr, y.data());
-      run_direct_convolution(folded, kProcessors, nullptr, folded_x.data(), folded_w.data(), nullptr, folded_y.data());
+      convolve(forward, x, w, y);
+      convolve(folded, folded_x, folded_w, folded_y);
       check_close(content(folded_y, forward.y), content(y, forward.y));
 
       ConvolutionProblem gradient = forward, folded_gradient = folded;
       gradient.kind = folded_gradient.kind = Kind::GradWeight;
       DeviceBuffer dw = room_for(forward.w), folded_dw = room_for(folded.w), unfolded_dw = room_for(forward.w);
-      run_direct_convolution(gradient, kProcessors, nullptr, x.data(), dy.data(), nullptr, dw.data());
-      run_direct_convolution(folded_gradient, kProcessors, nullptr, folded_x.data(), dy.data(), nullptr,
-                             folded_dw.data());
+      convolve(gradient, x, dy, dw);
+      convolve(folded_gradient, folded_x, dy, folded_dw);
       unfold_filter(nullptr, kProcessors, folding, kFloat, folded_dw.data(), kFloat, unfolded_dw.data());
       check_close(content(unfolded_dw, forward.w), content(dw, forward.w));
     }

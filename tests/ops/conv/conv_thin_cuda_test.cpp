@@ -27,6 +27,10 @@ ConvolutionProblem problem_of(Kind kind, const Shape& x) {
   return problem;
 }
 
+bool is_thin(const ConvolutionProblem& problem) {
+  return kThinEngine.accepts(device_model("A100"), problem);
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the same bits each time") {
@@ -66,13 +70,17 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
         ConvolutionProblem exact = problem;
         exact.type = exact.output_type = DataType::Float32;
         DeviceBuffer expected = test::room_for(problem.output_shape());
-        run_direct_convolution(exact, 132, nullptr, a.exact.data(), b.exact.data(), nullptr, expected.data());
-        const DeviceBuffer workspace(thin_workspace(problem, processors));
+        kPlainLoopsEngine.run(
+            exact, {.multiprocessors = 132, .a = a.exact.data(), .b = b.exact.data(), .result = expected.data()});
+        const DeviceBuffer workspace(kThinEngine.workspace(problem, processors));
         std::vector<float> results[2];
         for (std::vector<float>& result : results) {
           DeviceBuffer found = test::room_for(problem.output_shape());
-          run_thin_convolution(problem, processors, nullptr, a.lowered.data(), b.lowered.data(), found.data(),
-                               workspace.data());
+          kThinEngine.run(problem, {.multiprocessors = processors,
+                                    .a = a.lowered.data(),
+                                    .b = b.lowered.data(),
+                                    .result = found.data(),
+                                    .workspace = workspace.data()});
           result = test::content(found, problem.output_shape(), problem.output_type);
         }
         CHECK(results[0] == results[1]);
@@ -86,6 +94,7 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
 TEST_CASE("which convolutions have few channels") {
   const ConvolutionProblem good = problem_of(Kind::Forward, {2, 16, 8, 8});
   CHECK(is_thin(good));
+  CHECK_FALSE(kThinEngine.accepts(device_model("RTX 4090"), good));
   const auto refused = [&](auto change) {
     ConvolutionProblem problem = good;
     change(problem);

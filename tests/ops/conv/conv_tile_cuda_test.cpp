@@ -9,6 +9,7 @@
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
+#include "ops/norm/gradient_of.h"
 #include "ops/norm/statistics_chunks.h"
 #include "tests/ops/lowered_tensor.h"
 
@@ -34,9 +35,14 @@ ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const 
 
 bool has_hopper() {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && has_hopper_kernels(CudaContext(0))) return true;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && has_hopper_kernels(CudaContext(0).model))
+    return true;
   MESSAGE("SKIP: no GPU of compute capability 9.0, or no build for it (-Dgpu_arch=sm_90a)");
   return false;
+}
+
+ConvolutionCall call(const DeviceBuffer& a, const DeviceBuffer& b, void* result) {
+  return {.multiprocessors = 132, .a = a.data(), .b = b.data(), .result = result};
 }
 
 struct Operands {
@@ -49,7 +55,7 @@ struct Operands {
     ConvolutionProblem exact = problem;
     exact.type = exact.output_type = DataType::Float32;
     const DeviceBuffer result = test::room_for(problem.output_shape());
-    run_direct_convolution(exact, 132, nullptr, a.exact.data(), b.exact.data(), nullptr, result.data());
+    kPlainLoopsEngine.run(exact, call(a.exact, b.exact, result.data()));
     expected = test::content(result, problem.output_shape());
   }
 };
@@ -210,8 +216,9 @@ void check_pair_sums(const ConvolutionProblem& problem, const Operands& operands
     const cuda::GradientOf<T> from = {nullptr,          tensor(second), tensor(input), tensor(y),
                                       floats(its_mean), nullptr,        nullptr,       nullptr};
     const DeviceBuffer result = test::room_for(image), sums = test::room_for(of_partials);
-    run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                                from, cuda::Mask::Y, true, result.data(), sums.data());
+    kPointwiseStatistics.gradient_sums(problem, chunk_pixels,
+                                       call(operands.a.lowered, operands.b.lowered, result.data()), from, cuda::Mask::Y,
+                                       true, sums.data());
     g = test::content(result, image, DataType::Bfloat16);
     return test::content(sums, of_partials);
   };
@@ -222,8 +229,9 @@ void check_pair_sums(const ConvolutionProblem& problem, const Operands& operands
     const DeviceBuffer sums2 = test::room_for(of_partials);
     const cuda::PairGradientOf<T> from = {nullptr,    tensor(second), tensor(y),    tensor(x),
                                           tensor(x2), floats(mean),   floats(mean2)};
-    run_pointwise_pair_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
-                                     operands.b.lowered.data(), from, result.data(), sums.data(), sums2.data());
+    kPointwiseStatistics.pair_gradient_sums(problem, chunk_pixels,
+                                            call(operands.a.lowered, operands.b.lowered, result.data()), from,
+                                            sums.data(), sums2.data());
     each = {test::content(result, image, DataType::Bfloat16), test::content(sums, of_partials),
             test::content(sums2, of_partials)};
   }
@@ -260,16 +268,17 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
         check_statistics(
             problem, operands, chunk_pixels,
             [&](void* result, void* partials) {
-              run_pointwise_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
-                                       operands.b.lowered.data(), result, partials);
+              kPointwiseStatistics.statistics(problem, chunk_pixels,
+                                              call(operands.a.lowered, operands.b.lowered, result), partials);
             },
             in_order);
         if (kind == Kind::Forward) continue;
         check_gradient_sums(
             problem, operands, chunk_pixels,
             [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
-              run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
-                                          operands.b.lowered.data(), from, mask, two, result, partials);
+              kPointwiseStatistics.gradient_sums(problem, chunk_pixels,
+                                                 call(operands.a.lowered, operands.b.lowered, result), from, mask, two,
+                                                 partials);
             },
             in_order);
         check_pair_sums(problem, operands, chunk_pixels);
@@ -299,23 +308,23 @@ TEST_CASE(
       REQUIRE(is_halo(problem));
       const Operands operands(problem);
       const Shape image = problem.output_shape();
-      const HaloTile tile = halo_tile(image);
+      const HaloTile tile = halo_tile(image, 132);
       const int64_t bands = 2 * tile.pixels() * (image[3] / tile.width);  // whole rows
-      for (const int64_t chunk_pixels : {halo_chunk_pixels(image), bands}) {
+      for (const int64_t chunk_pixels : {halo_chunk_pixels(image, 132), bands}) {
         const bool in_order = chunk_pixels % (bands / 2) == 0;
         check_statistics(
             problem, operands, chunk_pixels,
             [&](void* result, void* partials) {
-              run_halo_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                                  result, partials);
+              kHaloStatistics.statistics(problem, chunk_pixels, call(operands.a.lowered, operands.b.lowered, result),
+                                         partials);
             },
             in_order);
         if (kind == Kind::Forward) continue;
         check_gradient_sums(
             problem, operands, chunk_pixels,
             [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
-              run_halo_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
-                                     operands.b.lowered.data(), from, mask, two, result, partials);
+              kHaloStatistics.gradient_sums(problem, chunk_pixels, call(operands.a.lowered, operands.b.lowered, result),
+                                            from, mask, two, partials);
             },
             in_order);
       }
@@ -327,8 +336,9 @@ TEST_CASE(
           problem.relu = relu;
           if (kind == Kind::Forward) problem.kind = with_bias ? Kind::ForwardBias : Kind::Forward;
           const DeviceBuffer result = test::room_for(image);
-          run_halo_convolution(problem, nullptr, operands.a.lowered.data(), operands.b.lowered.data(), bias.data(),
-                               result.data());
+          ConvolutionCall with = call(operands.a.lowered, operands.b.lowered, result.data());
+          if (with_bias) with.bias = static_cast<const float*>(bias.data());
+          kHaloEngine.run(problem, with);
           std::vector<float> expected = operands.expected;
           for (size_t i = 0; i < expected.size(); ++i) {
             if (with_bias) expected[i] += numbers[i % numbers.size()];
@@ -349,8 +359,8 @@ TEST_CASE("CUDA: means far from zero cost statistics of pointwise convolutions n
   check_statistics(
       problem, operands, kChunkPixels,
       [&](void* result, void* partials) {
-        run_pointwise_statistics(problem, kChunkPixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                                 result, partials);
+        kPointwiseStatistics.statistics(problem, kChunkPixels, call(operands.a.lowered, operands.b.lowered, result),
+                                        partials);
       },
       false);
 }
@@ -368,8 +378,7 @@ TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agre
       for (const int64_t tiles : {1, 7}) {
         const int64_t chunk_pixels = tiles * row_tile_pixels(forward.y[3]);
         check_statistics(forward, operands, chunk_pixels, [&](void* result, void* partials) {
-          run_folded_statistics(forward, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                                result, partials);
+          run_folded_statistics(forward, chunk_pixels, call(operands.a.lowered, operands.b.lowered, result), partials);
         });
       }
       const ConvolutionProblem gradient = problem_of(Kind::GradWeight, x, filters, {4, 4});
@@ -379,9 +388,11 @@ TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agre
         std::vector<float> results[2];
         for (std::vector<float>& result : results) {
           const DeviceBuffer found = test::room_for(gradient.w);
-          const DeviceBuffer workspace(folded_gradient_workspace(gradient, processors));
-          run_folded_gradient(gradient, processors, nullptr, of_gradient.a.lowered.data(), of_gradient.b.lowered.data(),
-                              found.data(), workspace.data());
+          const DeviceBuffer workspace(kFoldedGradientEngine.workspace(gradient, processors));
+          ConvolutionCall with = call(of_gradient.a.lowered, of_gradient.b.lowered, found.data());
+          with.multiprocessors = processors;
+          with.workspace = workspace.data();
+          kFoldedGradientEngine.run(gradient, with);
           result = test::content(found, gradient.w);
         }
         CHECK(results[0] == results[1]);

@@ -4,7 +4,7 @@
 // fit.
 
 #include "ops/cuda/convolution_choices.h"
-#include "ops/cuda/cache_folder.h"
+#include "base/files/cache_folder.h"
 
 #include <doctest/doctest.h>
 

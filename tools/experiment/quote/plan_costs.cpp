@@ -19,7 +19,7 @@ namespace {
 // The share of the profile's iterations that is left out at each end: the profile has its warm-up in it.
 constexpr double kWarmUp = 0.25;
 
-// The share of a GPU's progress that NCCL takes while it runs there. Measured on two H200 with seven models at batches
+// The share of a GPU's progress that NCCL takes while it runs there. Measured on two GPUs with seven models at batches
 // of 32 and 128: parts of backward passes took 0.3 to 0.5 of the time longer that an all-reduce ran next to them.
 constexpr double kCollectiveShare = 0.35;
 

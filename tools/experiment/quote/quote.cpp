@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/device_model.h"
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Bytes that NCCL takes on each GPU, its kernels included. Measured on two H200 with seven models: 1092 to 1111 MiB.
+// Bytes that NCCL takes on each GPU, its kernels included: 1092 to 1111 MiB, as measured with seven models.
 constexpr int64_t kConnectionBytes = int64_t{1102} << 20;
 // Iterations: reports and averages of several are in them.
 constexpr int64_t kFewestSimulated = 2000, kMostSimulated = 20000;
@@ -176,9 +177,9 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes) {
   file.commit();
 }
 
-Link usual_link(PlanDevice::Kind kind) {
-  // Between GPUs: as all-reduces of 2 to 411 MB took on two H200 that NVLink connects.
-  return kind == PlanDevice::Kind::Cuda ? Link{13e-6, 260e9} : Link{20e-6, 3e9};
+Link usual_link(PlanDevice::Kind kind, const std::string& model) {
+  if (kind == PlanDevice::Kind::Cpu) return {20e-6, 3e9};
+  return {13e-6, device_model_or_usual(model).link_bytes_per_second};
 }
 
 Quoter::Quoter(Identities& identities, std::string folder, const StatedLinks& links, RunProfile run)
@@ -191,7 +192,7 @@ WorldLinks Quoter::links_of(const BenchCell& cell) const {
                     "\"10us,400Gbit/s\"",
                     cell.name));
   }
-  return {links_.within.value_or(usual_link(devices_of(cell).front().kind)), links_.between.value_or(Link())};
+  return {links_.within.value_or(Link()), links_.between.value_or(Link())};
 }
 
 std::string basis_of(Identities& identities, const BenchCell& cell) {
@@ -242,7 +243,7 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
     quote.basis = basis_of(identities_, cell);
     if (!quote.fault.empty()) return quote;
     const int hosts = hosts_in(cell.settings);
-    const WorldLinks links = links_of(cell);
+    WorldLinks links = links_of(cell);
     const PlannedCell planned = plan_of(scaling_words(cell.settings), hosts);
     const Profile profile = profile_of(cell, planned.learners);
     const TracedRun& profiled = profile.trace.run;
@@ -251,6 +252,7 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
       quote.memory_bytes += beyond_plan(profile, planned.learners) + (devices.size() > 1 ? kConnectionBytes : 0);
     }
     quote.device = profiled.models.empty() ? "" : profiled.models.front();
+    if (!links_.within) links.within = usual_link(devices.front().kind, quote.device);
     if (int64_t(devices.size()) > hosts) quote.links = "within hosts " + to_string(links.within);
     if (hosts > 1) quote.links += (quote.links.empty() ? "" : "; ") + ("between hosts " + to_string(links.between));
     const Prediction all = predict(planned, profile, links);

@@ -36,8 +36,8 @@ struct Quote {
 std::vector<Quote> read_quotes(const std::string& path);
 void write_quotes(const std::string& path, const std::vector<Quote>& quotes);
 
-// The links of the devices of a host that are assumed unless the file states others.
-Link usual_link(PlanDevice::Kind kind);
+// The links of the devices of a host that are assumed unless the file states others. `model`: theirs, if they are GPUs.
+Link usual_link(PlanDevice::Kind kind, const std::string& model);
 
 // Runs `arbalest` with the words, and returns its error; "": it went well.
 using RunProfile = std::function<std::string(const std::vector<std::string>& words)>;

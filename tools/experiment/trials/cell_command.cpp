@@ -79,7 +79,7 @@ std::string models_of(const std::vector<PlanDevice>& devices) {
   std::vector<std::string> models;
   for (const PlanDevice& device : devices) {
     models.push_back(device.kind == PlanDevice::Kind::Cuda
-                         ? cuda_device_model(device.index)
+                         ? cuda_device_model(device.index).name
                          : fmt::format("{} ({} cores)", cpu_model(), usable_cores().size()));
   }
   return fmt::format("{}", fmt::join(models, ", "));

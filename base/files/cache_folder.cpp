@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cuda/cache_folder.h"
+#include "base/files/cache_folder.h"
 
 #include <cstdlib>
 

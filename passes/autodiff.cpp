@@ -26,7 +26,8 @@ class Walk {
 
   const Table<ValueId, ValueId>& run(ValueId loss, ValueId given) {
     gradient_.assign(graph_.values.size(), kNone);
-    gradient_[loss] = given == kNone ? seed(loss) : given;
+    const ValueId first = given == kNone ? seed(loss) : given;  // before gradient_, which it may move, is looked into
+    gradient_[loss] = first;
     for (NodeId n = graph_.nodes.end_id(); n-- > 0;) visit(n);
     return gradient_;
   }

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -12,23 +11,26 @@ namespace arbalest {
 namespace {
 
 // In the order of architectures, and longer names ahead of those that are part of them. An H200's rates are measured:
-// passes and products on one, all-reduces of 2 to 411 MB on two that NVLink connects. An H100 makes the same choices.
-// The others' are an H200's, by the makers' peaks.
-const DeviceModel kModels[] = {
-    {"A100", 80, 108, 163 << 10, 1.5e12, 15e12, 55e12, 110e12, 170e9},
-    {"RTX 3090", 86, 82, 99 << 10, 0.68e12, 28e12, 12.5e12, 25e12, 20e9},
-    {"A10", 86, 72, 99 << 10, 0.44e12, 24e12, 22e12, 44e12, 20e9},
-    {"RTX 4090", 89, 128, 99 << 10, 0.73e12, 65e12, 30e12, 60e12, 20e9},
-    {"L40", 89, 142, 99 << 10, 0.63e12, 70e12, 65e12, 130e12, 20e9},
-    {"L4", 89, 58, 99 << 10, 0.22e12, 23e12, 21e12, 43e12, 20e9},
-    {"H200", 90, 132, 227 << 10, 3.5e12, 52.5e12, 175e12, 350e12, 260e9},
-    {"H100", 90, 132, 227 << 10, 3.5e12, 52.5e12, 175e12, 350e12, 260e9},
-    {"B200", 100, 148, 227 << 10, 5.8e12, 60e12, 400e12, 800e12, 520e9},
-    {"RTX 5090", 120, 170, 99 << 10, 1.3e12, 80e12, 38e12, 75e12, 40e9},
-};
+// passes and products on one, all-reduces of 2 to 411 MB on two that NVLink connects. An H100 has the same, so that
+// both choose alike. The others' are estimates: an H200's, by the makers' peaks.
+const std::vector<DeviceModel>& models() {
+  static const std::vector<DeviceModel> all = {
+      {"A100", 80, 108, 163 << 10, 1.5e12, 15e12, 55e12, 110e12, 170e9},
+      {"RTX 3090", 86, 82, 99 << 10, 0.68e12, 28e12, 12.5e12, 25e12, 20e9},
+      {"A10", 86, 72, 99 << 10, 0.44e12, 24e12, 22e12, 44e12, 20e9},
+      {"RTX 4090", 89, 128, 99 << 10, 0.73e12, 65e12, 30e12, 60e12, 20e9},
+      {"L40", 89, 142, 99 << 10, 0.63e12, 70e12, 65e12, 130e12, 20e9},
+      {"L4", 89, 58, 99 << 10, 0.22e12, 23e12, 21e12, 43e12, 20e9},
+      {"H200", 90, 132, 227 << 10, 3.5e12, 52.5e12, 175e12, 350e12, 260e9},
+      {"H100", 90, 132, 227 << 10, 3.5e12, 52.5e12, 175e12, 350e12, 260e9},
+      {"B200", 100, 148, 227 << 10, 5.8e12, 60e12, 400e12, 800e12, 520e9},
+      {"RTX 5090", 120, 170, 99 << 10, 1.3e12, 80e12, 38e12, 75e12, 40e9},
+  };
+  return all;
+}
 
 const DeviceModel* model_named(std::string_view name) {
-  for (const DeviceModel& model : kModels) {
+  for (const DeviceModel& model : models()) {
     if (name.find(model.name) != name.npos) return &model;
   }
   return nullptr;
@@ -39,7 +41,7 @@ const DeviceModel* model_named(std::string_view name) {
 DeviceModel device_model(std::string_view name) {
   if (const DeviceModel* model = model_named(name)) return *model;
   std::vector<std::string> names;
-  for (const DeviceModel& model : kModels) names.push_back(model.name);
+  for (const DeviceModel& model : models()) names.push_back(model.name);
   throw GraphError(fmt::format("no GPU '{}' is known; expected one of {}", name, fmt::join(names, ", ")));
 }
 
@@ -52,8 +54,8 @@ void add_rates(DeviceModel& model) {
   const DeviceModel* like = model_named(model.name);
   double share = 1;
   if (like == nullptr) {
-    like = std::begin(kModels);
-    for (const DeviceModel& other : kModels) {
+    like = &models().front();
+    for (const DeviceModel& other : models()) {
       if (other.architecture <= model.architecture) like = &other;
     }
     share = double(model.multiprocessors) / like->multiprocessors;

@@ -31,7 +31,9 @@ const std::vector<DeviceModel>& models() {
 
 const DeviceModel* model_named(std::string_view name) {
   for (const DeviceModel& model : models()) {
-    if (name.find(model.name) != name.npos) return &model;
+    // A whole word, or one with a letter behind it: "A10G", and not the A100 of "RTX A1000".
+    const size_t place = name.find(model.name), end = place + model.name.size();
+    if (place != name.npos && (end >= name.size() || name[end] < '0' || name[end] > '9')) return &model;
   }
   return nullptr;
 }

@@ -164,15 +164,15 @@ class CpuDevice final : public Device {
   }
 
   void wake() override {
-    signal_.fetch_add(1, std::memory_order_release);
-    signal_.notify_one();
+    orders_.signal.fetch_add(1, std::memory_order_release);
+    orders_.signal.notify_one();
   }
 
   TaskId executing() const override { return executing_.load(std::memory_order_relaxed); }
 
   void stop(Deadline) override {
     if (!thread_.joinable()) return;
-    stopping_.store(true);
+    orders_.stopping.store(true);
     wake();
     thread_.join();
   }
@@ -217,7 +217,7 @@ class CpuDevice final : public Device {
   void work() {
     set_threads();
     for (;;) {
-      const uint32_t seen = signal_.load(std::memory_order_acquire);
+      const uint32_t seen = orders_.signal.load(std::memory_order_acquire);
       bool worked = false;
       if (const auto* request = request_.load()) {
         (*request)();
@@ -229,8 +229,8 @@ class CpuDevice final : public Device {
         for (const auto& queue : queues_) worked = run_head(*queue) || worked;
       }
       if (worked) continue;
-      if (stopping_.load()) return;
-      signal_.wait(seen, std::memory_order_acquire);
+      if (orders_.stopping.load()) return;
+      orders_.signal.wait(seen, std::memory_order_acquire);
     }
   }
 
@@ -282,9 +282,11 @@ class CpuDevice final : public Device {
   std::atomic<const Plan*> plan_{nullptr};
   CompletionSink* sink_ = nullptr;
   TraceRecorder* trace_ = nullptr;
-  std::atomic<uint32_t> signal_{0};
+  struct Orders {
+    std::atomic<uint32_t> signal{0};
+    std::atomic<bool> stopping{false};
+  } orders_;
   std::atomic<const std::function<void()>*> request_{nullptr};
-  std::atomic<bool> stopping_{false};
   std::atomic<TaskId> executing_{kNone};
   bool broken_ = false;  // the device thread's own
   std::thread thread_;   // last: it uses all of the above

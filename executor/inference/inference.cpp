@@ -163,6 +163,8 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   scheduling.threads = thread_count(options_);
   scheduling.late_read = [this] { return model_->prepared.watch->late(); };
   scheduling.ranks = options_.ranks;
+  scheduling.standstill_seconds = options_.execution.device_timeout;
+  scheduling.host_standstill_seconds = host_patience(options_.execution);
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
   scheduler.run(stop);
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");

@@ -63,7 +63,7 @@ void Scheduler::run(const std::stop_token& stop) {
   if (Ranks* ranks = options_.ranks.get()) {
     phase_.stretch = largest_of(ranks, ranks->called()) + 1;
     ranks->listen([this](const std::string& message) { fail(std::make_exception_ptr(TaskError(message, -1))); });
-    ranks->watch([this] { return progress(); }, Standstill::Seconds(options_.standstill_seconds));
+    ranks->watch([this] { return progress(); });
   }
   // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
   const struct Guard {
@@ -72,7 +72,7 @@ void Scheduler::run(const std::stop_token& stop) {
       scheduler.come_to_rest();
       if (Ranks* ranks = scheduler.options_.ranks.get()) {
         ranks->listen({});
-        ranks->watch({}, Standstill::Seconds(scheduler.options_.standstill_seconds));
+        ranks->watch({});
         ranks->forget();
       }
     }
@@ -176,17 +176,25 @@ void Scheduler::come_to_rest() {
 }
 
 // A thread that ends the process unless it is stopped in time: the others may have lost this rank because one of its
-// threads hangs.
+// threads hangs. While the process computes, time does not count.
 std::jthread Scheduler::end_process_in_time() {
   if (!options_.ranks || !failed_.load()) return {};
-  const auto end =
-      std::chrono::steady_clock::now() + kGrace + std::chrono::duration<double>(options_.standstill_seconds);
-  const auto watch = [this, end](const std::stop_token& rests) {
+  const auto watch = [this](const std::stop_token& rests) {
+    constexpr auto kLook = std::chrono::seconds(1);
+    constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
     std::mutex mutex;
     std::condition_variable_any changed;
     std::unique_lock lock(mutex);
-    changed.wait_until(lock, rests, end, [] { return false; });
-    if (!rests.stop_requested()) end_process("a thread has not ended");
+    std::chrono::duration<double> still{0};
+    for (int64_t before = processor_time();
+         still < kGrace + std::chrono::duration<double>(options_.standstill_seconds);) {
+      changed.wait_for(lock, rests, kLook, [] { return false; });
+      if (rests.stop_requested()) return;
+      const int64_t now = processor_time();
+      still = now - before > kLeastWork ? still - still : still + kLook;
+      before = now;
+    }
+    end_process("a thread has not ended");
   };
   try {
     return std::jthread(watch);
@@ -261,13 +269,13 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
     }
     const Task& ended = plan_.tasks[task];
     const bool fills = ended.kind == Task::Kind::Fill && ended.clock == 0;
+    completions_.fetch_add(1, std::memory_order_relaxed);  // before progress() sees what follows
     dependencies_.done(task, instance, [&](TaskId ready, int64_t i) {
       if (fills && plan_.tasks[ready].kind == Task::Kind::CopyIn) {
         late_batches_.fetch_add(1, std::memory_order_relaxed);
       }
       dispatch(ready, i);
     });
-    completions_.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     failed(task, instance, std::current_exception());
   }
@@ -330,24 +338,29 @@ std::string Scheduler::describe_waiting() const {
 }
 
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
-// it in their lanes wait.
+// it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
+// GPU is found by the rank itself, which knows more of it, so that the limit is longer there.
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
+  constexpr double kGpuPatience = 30;
   RankProgress found;
   found.completed = completions_.load(std::memory_order_relaxed);
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
+  const bool gpus = std::any_of(plan_.devices.begin(), plan_.devices.end(), gpu);
   // Threads that wait for a GPU look whether it is done, and so take time.
-  if (std::none_of(plan_.devices.begin(), plan_.devices.end(), gpu)) found.worked = processor_time();
+  if (!gpus) found.worked = processor_time();
+  const double limit = options_.standstill_seconds * (gpus ? kGpuPatience : 1);
   std::set<TaskId> executing;
   for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
-  int first = 0;
+  enum Weight { Nothing, Queued, Hosts, Together, Executed } heaviest = Nothing;
   for (const auto& [task, instance] : dependencies_.running()) {
-    const bool together = plan_.tasks[task].kind == Task::Kind::Collective;
-    const bool host = on_host_[task] != 0;
-    const int rank = together ? 3 : executing.contains(task) ? 4 : host ? 2 : 1;
-    if (rank <= first) continue;
-    first = rank;
-    found.under_way = together ? UnderWay::Others : host ? UnderWay::Host : UnderWay::Device;
+    const Task& running = plan_.tasks[task];
+    const bool together = running.kind == Task::Kind::Collective || running.deferred, host = on_host_[task] != 0;
+    const Weight weight = together ? Together : executing.contains(task) ? Executed : host ? Hosts : Queued;
+    if (weight <= heaviest) continue;
+    heaviest = weight;
+    found.under_way = together ? UnderWay::Others : UnderWay::Own;
+    found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
     found.at = error_place(task, instance);
   }
   return found;

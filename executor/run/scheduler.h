@@ -55,7 +55,8 @@ struct SchedulerOptions {
   // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
   // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.
   std::shared_ptr<Ranks> ranks;
-  double standstill_seconds = 20;  // after which a rank that stands still is lost: see Standstill
+  // After so long a rank that stands still is lost (Standstill): at a task of a CPU device, and at one of the host.
+  double standstill_seconds = 20, host_standstill_seconds = 200;
 };
 
 class Scheduler final : private CompletionSink, private Issuer {

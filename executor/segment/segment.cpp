@@ -139,6 +139,7 @@ void Segment::run(const std::stop_token& stop, TraceRecorder* trace, SegmentRest
   scheduling.process_ends = options_.on_process_ends;
   scheduling.ranks = session_.ranks;
   scheduling.standstill_seconds = session_.execution.device_timeout;
+  scheduling.host_standstill_seconds = host_patience(session_.execution);
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   reports_.go_on_with(*scheduler_);
   scheduler_->run(stop);

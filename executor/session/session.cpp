@@ -2,6 +2,7 @@
 #include "executor/session/session.h"
 
 #include <fmt/format.h>
+#include <limits>
 
 #include <algorithm>
 #include <chrono>
@@ -126,7 +127,7 @@ std::vector<PlanDevice> devices_of(const SessionOptions& options) {
 
 // The GPU that passes and limits are for.
 DeviceModel gpu_of(const SessionOptions& options) {
-  if (!options.execution.gpu.empty()) return device_model(options.execution.gpu);
+  if (options.execution.gpu) return *options.execution.gpu;
   const PlanDevice first = devices_of(options).front();
   const DeviceModel here = first.kind == PlanDevice::Kind::Cuda ? cuda_device_model(first.index) : DeviceModel();
   return here.name.empty() ? device_model(kUsualDevice) : here;
@@ -453,6 +454,12 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options) {
   make_program_for(prepared, options, {});
   fit_to_limit(prepared, bytes, options);
+}
+
+double host_patience(const ExecutionOptions& options) {
+  constexpr double kOfDevices = 10, kOfReads = 2;
+  if (options.read_timeout == 0) return std::numeric_limits<double>::infinity();
+  return std::max(kOfDevices * options.device_timeout, kOfReads * options.read_timeout);
 }
 
 }  // namespace arbalest

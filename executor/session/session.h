@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/device_model.h"
 #include "executor/limit/fit_memory.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/learner_tuner.h"
@@ -78,11 +79,11 @@ struct LengthOptions {
 // Threads, memory, limits of time, and what is reported.
 struct ExecutionOptions {
   int threads = 0;             // of the process, for kernels and reading; 0: one a core
-  double device_timeout = 20;  // seconds; what hangs longer on GPUs ends the run: see HangWatch
+  double device_timeout = 20;  // seconds; what hangs longer ends the run: see HangWatch and Standstill
   // Memory limit of each device in bytes; 0: none. If a plan would need more, values are computed again rather than
   // kept.
   int64_t memory_limit = 0;
-  std::string gpu;       // the model that passes are for (base/device_model.h); "": the first GPU's, or the usual one
+  std::optional<DeviceModel> gpu;  // that passes are for; none: the first GPU, or the usual one
   int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
   // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
   // the process ends too: see set_end_handler() in base/process.h.
@@ -95,6 +96,9 @@ struct ExecutionOptions {
   int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
   bool check_passes = true;  // every graph after every pass: see ProgramOptions
 };
+
+// Seconds that a task of the host may take at one of several ranks: ten times those of a device, and more than a read.
+double host_patience(const ExecutionOptions& options);
 
 // The files that a run reads and writes.
 struct FileOptions {        // paths; "" for none

@@ -125,6 +125,7 @@ void Ranks::show_life(Connection& connection, const std::optional<RankProgress>&
     if (first() || !progress) return connection.show_life();
     PartWriter told;
     told.number(int64_t(progress->under_way));
+    told.number(progress->limit);
     told.number(progress->completed);
     told.number(progress->worked);
     connection.send(Frame::Kind::Progress, progress->at, told.bytes);
@@ -153,13 +154,9 @@ void Ranks::stay_alive() {
   }
 }
 
-void Ranks::watch(std::function<RankProgress()> progress, Standstill::Seconds limit) {
-  {
-    const std::scoped_lock calling(watched_.mutex);
-    watched_.progress = std::move(progress);
-  }
-  const std::scoped_lock lock(mutex_);
-  watched_.standstill = Standstill(limit);
+void Ranks::watch(std::function<RankProgress()> progress) {
+  const std::scoped_lock calling(watched_.mutex);
+  watched_.progress = std::move(progress);
 }
 
 void Ranks::look_for_standstill(std::optional<RankProgress> own) {
@@ -172,10 +169,9 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
     found = watched_.standstill.find(int(there_.numbers.size()));
   }
   if (!found) return;
-  constexpr const char* kAdvice = "; where it may take so long, raise --device-timeout";
-  if (!found->rank) return lose(found->why + kAdvice, 0, Outcome::Over);
+  if (!found->rank) return lose(found->why, 0, Outcome::Over);
   const int rank = *found->rank;
-  const std::string message = fmt::format("{} is lost: {}{}", name_of(rank), found->why, kAdvice);
+  const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
   if (rank > 0) send(*connection(rank), Frame::Kind::Failed, {}, message);
   lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
   if (rank > 0) connection(rank)->shut_down();
@@ -191,7 +187,7 @@ std::string Ranks::places() const {
   return text;
 }
 
-// What rank 0 waits for, to be told with a loss: "; rank 0 waits at all-reduce gradients 0, step 7, for 0.2 s".
+// Part of a loss' message: "; rank 0 is at all-reduce gradients 0, step 7, for 0.2 s".
 std::string Ranks::waiting_for() const {
   if (!first()) return "";
   const std::scoped_lock lock(mutex_);
@@ -214,11 +210,10 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
     if (closing_.load() || ended_.load()) return;
     const bool left = leaves(from, error.what());
     const std::string message = fmt::format("{} is lost: {}{}", name_of(from), error.what(), waiting_for());
+    if (!left) lose(message, from, first() ? Outcome::Left : Outcome::Over);
     // For a rank that was stopped, and goes on.
     if (first()) send(*connection, Frame::Kind::Failed, {}, left ? error.what() : message);
     connection->shut_down();  // what is still sent there fails at once
-    if (left) return;
-    lose(message, from, first() ? Outcome::Left : Outcome::Over);
   }
 }
 
@@ -268,9 +263,10 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
       PartReader told(frame.bytes);
       RankProgress progress;
       const int64_t under_way = told.number<int64_t>();
-      constexpr int64_t kMost = int64_t(RankProgress::UnderWay::Device);
+      constexpr int64_t kMost = int64_t(RankProgress::UnderWay::Own);
       if (under_way < 0 || under_way > kMost) throw RunError("it says of its progress what is not known");
       progress.under_way = RankProgress::UnderWay(under_way);
+      progress.limit = told.number<double>();
       progress.completed = told.number<int64_t>();
       progress.worked = told.number<int64_t>();
       progress.at = printable(frame.key);

@@ -66,9 +66,9 @@ class Ranks {
   // `lost` is called once, on any thread, when a rank is lost or has failed; at once if that is known already. {}: no
   // more; waits for a call under way.
   void listen(std::function<void(const std::string& message)> lost);
-  // Until {}: each sign of life tells how far this rank is. Rank 0 takes one for lost that stands still for longer than
-  // the limit. `progress` is called on a thread of its own.
-  void watch(std::function<RankProgress()> progress, Standstill::Seconds limit);
+  // Until {}: each sign of life tells how far this rank is. Rank 0 takes one for lost that stands still for too long.
+  // `progress` is called on a thread of its own.
+  void watch(std::function<RankProgress()> progress);
   std::string places() const;  // at rank 0, a line for each rank: where it is, and since when
   std::optional<std::string> lost() const;
   bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error

@@ -19,6 +19,7 @@
 #include <future>
 #include <list>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -98,6 +99,12 @@ class RankZero {
     processes_[0] = std::to_string(getpid());
   }
 
+  ~RankZero() {  // threads that still wait for an answer
+    for (const Greeting& greeting : greetings_) greeting.connection->shut_down();
+  }
+  RankZero(const RankZero&) = delete;
+  RankZero& operator=(const RankZero&) = delete;
+
   Met wait() {
     const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::duration<double>(settings_.patience));
@@ -172,27 +179,30 @@ class RankZero {
 
   // One that says nothing keeps nobody waiting.
   void hear(std::unique_ptr<Connection> connection) {
-    greetings_.push_back(std::async(std::launch::async, [this, connection = std::move(connection)]() mutable {
-      Greeting greeting;
-      greeting.visitor = greet(settings_, *connection, greeting.stranger);
-      greeting.connection = std::move(connection);
-      return greeting;
-    }));
+    Greeting& greeting = greetings_.emplace_back();
+    greeting.connection = std::move(connection);
+    try {
+      greeting.visitor = std::async(
+          std::launch::async, [this, &greeting] { return greet(settings_, *greeting.connection, greeting.stranger); });
+    } catch (const std::system_error&) {  // without a thread it is sent away, and may come again
+      greetings_.pop_back();
+    }
   }
 
   void take_greeted() {
-    const auto over = [](const std::future<Greeting>& each) {
-      return each.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    const auto over = [](const Greeting& each) {
+      return each.visitor.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     };
     for (auto each = greetings_.begin(); each != greetings_.end();) {
       if (!over(*each)) {
         ++each;
         continue;
       }
-      Greeting greeting = each->get();
+      if (!each->stranger.empty()) strangers_ = each->stranger;
+      const std::optional<Visitor> visitor = each->visitor.get();
+      std::unique_ptr<Connection> connection = std::move(each->connection);
       each = greetings_.erase(each);
-      if (!greeting.stranger.empty()) strangers_ = greeting.stranger;
-      if (greeting.visitor) take(*greeting.visitor, std::move(greeting.connection));
+      if (visitor) take(*visitor, std::move(connection));
     }
   }
 
@@ -230,8 +240,8 @@ class RankZero {
 
   struct Greeting {
     std::unique_ptr<Connection> connection;
-    std::optional<Visitor> visitor;
     std::string stranger;
+    std::future<std::optional<Visitor>> visitor;  // the last: its thread uses the others
   };
   static constexpr size_t kMostGreetings = 64;  // at a time; others wait to be accepted
   static constexpr std::chrono::milliseconds kPause{200}, kLook{5};
@@ -242,7 +252,7 @@ class RankZero {
   Met met_;
   std::vector<std::string> processes_;  // by rank: their numbers
   std::string strangers_;               // for the error
-  std::list<std::future<Greeting>> greetings_;
+  std::list<Greeting> greetings_;
 };
 
 // Throws the message that rank 0 sent instead of what was expected.

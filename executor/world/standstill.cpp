@@ -15,7 +15,8 @@ void Standstill::hear(int rank, RankProgress progress, Time now) {
   const auto [place, fresh] = ranks_.try_emplace(rank);
   Heard& heard = place->second;
   const Seconds step = fresh ? Seconds{0} : std::min<Seconds>(now - heard.last, kLongestStep);
-  const bool same = progress.completed == heard.progress.completed;
+  const bool same = progress.completed == heard.progress.completed && progress.under_way == heard.progress.under_way &&
+                    progress.under_way != RankProgress::UnderWay::Nothing;
   const double worked = double(progress.worked - heard.progress.worked) * 1e-9;
   heard.same = same ? heard.same + step : Seconds{0};
   heard.still = same && worked <= kLeastWork * step.count() ? heard.still + step : Seconds{0};
@@ -28,9 +29,8 @@ std::optional<Standstill::Found> Standstill::find(int size) const {
   int waiting = 0;
   for (const auto& [rank, heard] : ranks_) {
     const UnderWay under_way = heard.progress.under_way;
-    const Seconds limit = under_way == UnderWay::Host ? kHostPatience * limit_ : limit_;
-    if (under_way == UnderWay::Nothing || heard.still <= limit) continue;
-    if (under_way != UnderWay::Others) return Found{rank, "it stands still at " + place(rank)};
+    if (under_way == UnderWay::Nothing || heard.still.count() <= heard.progress.limit) continue;
+    if (under_way == UnderWay::Own) return Found{rank, "it stands still at " + place(rank)};
     ++waiting;
   }
   if (waiting < size) return std::nullopt;

@@ -13,10 +13,10 @@ namespace arbalest {
 
 // How far a rank is, which it tells rank 0 with its signs of life.
 struct RankProgress {
-  // The instances under way whose inputs are there: none, some that need other ranks alone, some of the host, or some
-  // of a device.
-  enum class UnderWay : uint8_t { Nothing, Others, Host, Device };
+  // Instances under way: none, some that need other ranks, or some that need this one alone.
+  enum class UnderWay : uint8_t { Nothing, Others, Own };
   UnderWay under_way = UnderWay::Nothing;
+  double limit = 0;       // seconds that they may take
   int64_t completed = 0;  // instances of all tasks so far
   int64_t worked = 0;     // processor time of the process in ns; constant where GPUs compute
   std::string at;         // one of those under way: "all-reduce gradients 0, step 1338"
@@ -27,10 +27,6 @@ class Standstill {
   using Seconds = std::chrono::duration<double>;
   using Time = std::chrono::steady_clock::time_point;
 
-  // A device may take this long for an instance, and the host kHostPatience times as long: it reads and writes files.
-  explicit Standstill(Seconds limit = Seconds{20}) : limit_(limit) {}
-  static constexpr double kHostPatience = 10;
-
   void hear(int rank, RankProgress progress, Time now);
   void forget(int rank) { ranks_.erase(rank); }
   void forget_all() { ranks_.clear(); }
@@ -39,11 +35,11 @@ class Standstill {
     std::optional<int> rank;  // none: all of them wait for each other
     std::string why;          // "it stands still at forward 3, step 1338, for 21 s"
   };
-  // `size`: ranks that are there. A rank stands still while it completes nothing and takes no processor time.
+  // `size`: ranks that are there. A rank stands still while it is at the same kind of instances, completes none and
+  // takes no processor time.
   std::optional<Found> find(int size) const;
 
-  Seconds limit() const { return limit_; }
-  // Where a rank is and since when, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.
+  // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.
   std::string place(int rank) const;
 
  private:
@@ -52,7 +48,6 @@ class Standstill {
     Time last;
     Seconds still{0}, same{0};  // without work, and without a completion
   };
-  Seconds limit_;
   std::map<int, Heard> ranks_;
 };
 

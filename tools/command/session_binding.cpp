@@ -382,7 +382,8 @@ void bind_run(CLI::App& command, SessionOptions& session) {
   command
       .add_option("--device-timeout", session.execution.device_timeout,
                   "time after which a task of a GPU, or a collective, that could have started and has not ended, "
-                  "or a call of the driver that has not returned, ends the run")
+                  "or a call of the driver that has not returned, ends the run; a rank of several that stands still "
+                  "so long is lost")
       ->capture_default_str()
       ->type_name("TIME")
       ->transform(duration(1e-3, 1e6));

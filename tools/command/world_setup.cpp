@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/device_model.h"
 #include "base/number.h"
 #include "base/plain_message.h"
 #include "base/process.h"
@@ -17,6 +18,7 @@
 #include "executor/plan/device_list.h"
 #include "executor/trace/link_model.h"
 #include "executor/world/agreement.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
 namespace {
@@ -88,6 +90,24 @@ std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) 
   return ranks;
 }
 
+// Rank 0's GPU, for which all ranks plan, so that hosts with others have the same plan; none: it is a CPU.
+std::optional<DeviceModel> gpu_of_first(Ranks& ranks, const PlanDevice& own) {
+  PartWriter told;
+  if (own.kind == PlanDevice::Kind::Cuda) {
+    const DeviceModel model = cuda_device_model(own.index);
+    told.array(model.name);
+    for (const int number : {model.architecture, model.multiprocessors, model.shared_bytes}) told.number(number);
+  }
+  const Ranks::Parts parts = ranks.exchange("GPU of rank 0", told.bytes);
+  if (parts[0].empty()) return std::nullopt;
+  PartReader read(parts[0]);
+  DeviceModel model;
+  model.name = read.text();
+  for (int* number : {&model.architecture, &model.multiprocessors, &model.shared_bytes}) *number = read.number<int>();
+  add_rates(model);
+  return model;
+}
+
 void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session) {
   session.ranks = ranks;
   const int asked = session.execution.threads;
@@ -96,6 +116,7 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   std::vector<std::string> names;
   for (const PlanDevice& device : own) names.push_back(to_string(device));
   check_each_gpu_once(*ranks, ranks->exchange("GPUs", bus_ids(own)));
+  session.execution.gpu = gpu_of_first(*ranks, own.front());
   const Ranks::Parts parts = ranks->exchange("devices", fmt::format("{} {}", threads, fmt::join(names, ",")));
   session.learners.devices.clear();
   std::map<std::string, int32_t> hosts;  // their numbers

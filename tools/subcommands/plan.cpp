@@ -126,7 +126,9 @@ void declare_plan(Subcommands& commands) {
   app.add_option("--world", options.world, "for so many hosts with so many devices each, none of which need be there")
       ->type_name("HOSTSxDEVICES")
       ->check(not_empty());
-  app.add_option("--gpu", options.session.execution.gpu, "for GPUs of this model, which need not be there, as in A100")
+  app.add_option_function<std::string>(
+         "--gpu", [&options](const std::string& name) { options.session.execution.gpu = device_model(name); },
+         "for GPUs of this model, which need not be there, as in A100")
       ->type_name("MODEL")
       ->check(not_empty());
   app.add_flag("--json", options.json, "as JSON");

@@ -71,6 +71,7 @@ WorldOptions world_of(const WorldOptions& run, const WorldOptions& own) {
 // A sweep goes on as its own command with --resume does.
 int resume_sweep(const ResumeOptions& options) {
   if (!options.changes.empty()) throw GraphError("--change: a sweep goes on as it was begun");
+  if (options.world.rank || options.world.size) throw GraphError("--rank: a sweep is one process");
   const SweepPlan plan = read_sweep_log(sweep_log_path(options.folder)).plan;
   std::error_code error;
   const std::string folder = std::filesystem::absolute(options.folder, error).string();

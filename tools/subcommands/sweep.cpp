@@ -565,10 +565,7 @@ void declare_sweep(Subcommands& commands) {
       ->type_name("FIELD")
       ->check(not_empty());
   app.add_option_function<std::string>(
-         "--search",
-         [&options](const std::string& word) {
-           options.search = read_search(word);
-         },
+         "--search", [&options](const std::string& word) { options.search = read_search(word); },
          "all: every trial trains to its end, drawn or not; grid: of all combinations; random: of those that --samples "
          "draws; asha: the best of each rung train on")
       ->default_str("all")

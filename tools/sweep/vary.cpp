@@ -51,7 +51,11 @@ class VaryReader {
     for (const std::vector<std::string>& each : varied_.values) {
       std::vector<std::string> plain = each;  // 0.10 is 0.1
       for (std::string& value : plain) {
-        if (const auto number = finite_number(value)) value = fmt::format("{:.17g}", *number);
+        if (const auto whole = read_number<int64_t>(value)) {
+          value = std::to_string(*whole);
+        } else if (const auto number = finite_number(value)) {
+          value = fmt::format("{:.17g}", *number);
+        }
       }
       if (!seen.insert(plain).second) fail(fmt::format("different values, found {} twice", fmt::join(each, "+")));
     }

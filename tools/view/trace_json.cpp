@@ -89,7 +89,7 @@ struct Durations {
 // The insides of tasks whose nodes were timed after the run, as lists of [launch, share of the task]. Learners do the
 // same, so tasks share lists: `of_task` has the index of each task's list; −1: none.
 struct Insides {
-  Table<TaskId, std::vector<NodeShare>> lists;
+  std::vector<std::vector<NodeShare>> lists;
   Table<TaskId, int32_t> of_task;
 };
 

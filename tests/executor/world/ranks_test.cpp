@@ -434,17 +434,15 @@ TEST_CASE("a rank that stands still while others wait for it is lost, and hears 
     std::promise<std::string> lost;
     ranks.listen([&](const std::string& message) { lost.set_value(message); });
     const bool frozen = ranks.rank() == 1;
-    ranks.watch(
-        [frozen] {
-          return RankProgress{frozen ? UnderWay::Device : UnderWay::Others, 7, 0, frozen ? "forward, step 7" : "sum"};
-        },
-        Standstill::Seconds(1));
+    ranks.watch([frozen] {
+      return RankProgress{frozen ? UnderWay::Own : UnderWay::Others, 1, 7, 0, frozen ? "forward, step 7" : "sum"};
+    });
     const std::string message = lost.get_future().get();
     has(message, "rank 1 on ");
     has(message, " is lost: it stands still at forward, step 7, for ");
     if (ranks.first()) has(ranks.places(), ": sum, for ");
     ranks.listen({});
-    ranks.watch({}, Standstill::Seconds(1));
+    ranks.watch({});
   });
   CHECK(found == std::vector<std::string>(3));
 }

@@ -14,13 +14,18 @@ namespace {
 using UnderWay = RankProgress::UnderWay;
 using Seconds = Standstill::Seconds;
 
+RankProgress at(UnderWay under_way, int64_t completed = 0, int64_t worked = 0, double limit = 20) {
+  return {under_way, limit, completed, worked, under_way == UnderWay::Others ? "sum, step 5" : "forward, step 5"};
+}
+
 // Hears of two ranks every two seconds: rank 0 waits, rank 1 is as given.
-std::optional<Standstill::Found> after(int seconds, UnderWay under_way, int64_t completed_each, int64_t worked_each) {
-  Standstill standstill(Seconds{20});
+std::optional<Standstill::Found> after(int seconds, UnderWay under_way, int64_t completed_each = 0,
+                                       int64_t worked_each = 0, double limit = 20) {
+  Standstill standstill;
   Standstill::Time now{};
   for (int s = 0; s <= seconds; s += 2, now += std::chrono::seconds(2)) {
-    standstill.hear(0, {UnderWay::Others, 5, 0, "sum, step 5"}, now);
-    standstill.hear(1, {under_way, completed_each * s, worked_each * s, "forward, step 5"}, now);
+    standstill.hear(0, at(UnderWay::Others, 5), now);
+    standstill.hear(1, at(under_way, completed_each * s, worked_each * s, limit), now);
   }
   return standstill.find(2);
 }
@@ -28,30 +33,40 @@ std::optional<Standstill::Found> after(int seconds, UnderWay under_way, int64_t 
 }  // namespace
 
 TEST_CASE("a rank stands still if it completes nothing and takes no processor time") {
-  const auto found = after(22, UnderWay::Device, 0, 0);
+  const auto found = after(22, UnderWay::Own);
   REQUIRE(found.has_value());
   CHECK(found->rank == 1);
   CHECK(found->why == "it stands still at forward, step 5, for 22.0 s");
-  CHECK_FALSE(after(20, UnderWay::Device, 0, 0).has_value());            // not for long enough
-  CHECK_FALSE(after(60, UnderWay::Device, 1, 0).has_value());            // it completes something
-  CHECK_FALSE(after(60, UnderWay::Device, 0, 100'000'000).has_value());  // a tenth of a processor: it computes
-  CHECK_FALSE(after(60, UnderWay::Nothing, 0, 0).has_value());           // between two stretches of a run
+  CHECK_FALSE(after(20, UnderWay::Own).has_value());                  // not for long enough
+  CHECK_FALSE(after(60, UnderWay::Own, 1).has_value());               // it completes something
+  CHECK_FALSE(after(60, UnderWay::Own, 0, 100'000'000).has_value());  // a tenth of a processor: it computes
+  CHECK_FALSE(after(60, UnderWay::Nothing).has_value());              // between two stretches of a run
+  CHECK_FALSE(after(60, UnderWay::Own, 0, 0, 200).has_value());       // it has longer
+  CHECK(after(220, UnderWay::Own, 0, 0, 200)->rank == 1);
 }
 
-TEST_CASE("the host has longer, and ranks that all wait for each other are found") {
-  CHECK_FALSE(after(60, UnderWay::Host, 0, 0).has_value());
-  CHECK(after(220, UnderWay::Host, 0, 0)->rank == 1);
-  const auto all = after(22, UnderWay::Others, 0, 0);
+TEST_CASE("ranks that all wait for each other are found") {
+  const auto all = after(22, UnderWay::Others);
   REQUIRE(all.has_value());
   CHECK_FALSE(all->rank.has_value());
   CHECK(all->why == "all ranks wait for each other; rank 0 is at sum, step 5, for 22.0 s");
 }
 
+TEST_CASE("time before a rest, during it, and at another kind of work does not count") {
+  for (const UnderWay before : {UnderWay::Nothing, UnderWay::Others}) {
+    Standstill standstill;
+    Standstill::Time now{};
+    for (int s = 0; s < 60; s += 2) standstill.hear(0, at(before), now += std::chrono::seconds(2));
+    standstill.hear(0, at(UnderWay::Own), now += std::chrono::seconds(2));
+    CHECK_FALSE(standstill.find(2).has_value());
+  }
+}
+
 TEST_CASE("processes that were stopped themselves, and all together, do not stand still") {
-  Standstill standstill(Seconds{20});
+  Standstill standstill;
   Standstill::Time now{};
-  standstill.hear(0, {UnderWay::Device, 5, 0, "forward"}, now);
-  standstill.hear(0, {UnderWay::Device, 5, 0, "forward"}, now + std::chrono::hours(1));
+  standstill.hear(0, at(UnderWay::Own), now);
+  standstill.hear(0, at(UnderWay::Own), now + std::chrono::hours(1));
   CHECK_FALSE(standstill.find(1).has_value());
   standstill.forget(0);
   CHECK(standstill.place(0).empty());

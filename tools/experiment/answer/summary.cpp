@@ -110,7 +110,7 @@ double times_devices(const CellSummary& summary) {
   return double(count(*summary.cell)) / count(*summary.baseline->cell);
 }
 
-// What stays the same where devices are added: the images of a step (strong scaling) or those of a learner (weak).
+// The kind of scaling: strong if a step has as many images on more devices, weak if a learner has.
 std::string kind_of_scaling(const std::vector<CellSummary>& all) {
   bool strong = true, weak = true;
   for (const CellSummary& each : all) {

@@ -27,7 +27,7 @@ std::string setting_of(const Settings& settings, const std::string& name);
 // On how many hosts a cell runs; 1 if it does not say. Throws GraphError.
 int hosts_in(const Settings& settings);
 
-// Learners of all devices. Throws GraphError where their number is not stated: "auto".
+// Learners of all devices. Throws GraphError if their number is not stated: "auto".
 int64_t learner_count(const Settings& settings);
 
 // Images that all learners take in a step; 0 if the settings do not say. Throws GraphError.

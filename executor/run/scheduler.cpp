@@ -191,7 +191,7 @@ std::jthread Scheduler::end_process_in_time() {
       changed.wait_for(lock, rests, kLook, [] { return false; });
       if (rests.stop_requested()) return;
       const int64_t now = processor_time();
-      still = now - before > kLeastWork ? still - still : still + kLook;
+      still = now - before > kLeastWork ? std::chrono::duration<double>(0) : still + kLook;
       before = now;
     }
     end_process("a thread has not ended");

@@ -172,9 +172,10 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
   if (!found->rank) return lose(found->why, 0, Outcome::Over);
   const int rank = *found->rank;
   const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
-  if (rank > 0) send(*connection(rank), Frame::Kind::Failed, {}, message);
   lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
-  if (rank > 0) connection(rank)->shut_down();
+  if (rank == 0) return;
+  send(*connection(rank), Frame::Kind::Failed, {}, message);
+  connection(rank)->shut_down();
 }
 
 std::string Ranks::places() const {

@@ -270,7 +270,7 @@ TEST_CASE("repetitions that had not settled are counted under the table") {
   const TestFolder folder;
   const std::string path = folder.write("r.jsonl", line_of(results[0]) + line_of(results[1])).string();
   const std::vector<ResultTable> tables = tables_of(file, summarize(file, cells, read_results(path).trials));
-  CHECK(tables.at(0).notes.back() == "1 repetitions had not settled when they were measured");
+  CHECK(tables.at(0).notes.back() == "repetitions that had not settled when they were measured: 1");
 }
 
 TEST_CASE("cells are compared with the one that differs in one setting alone, and priced") {

@@ -34,7 +34,9 @@ std::optional<Standstill::Found> Standstill::find(int size) const {
     ++waiting;
   }
   if (waiting < size) return std::nullopt;
-  return Found{std::nullopt, "all ranks wait for each other; rank 0 is at " + place(0)};
+  std::string why = "all ranks wait for each other";
+  for (const auto& [rank, heard] : ranks_) why += fmt::format("; rank {} is at {}", rank, place(rank));
+  return Found{std::nullopt, std::move(why)};
 }
 
 std::string Standstill::place(int rank) const {

@@ -49,7 +49,8 @@ TEST_CASE("ranks that all wait for each other are found") {
   const auto all = after(22, UnderWay::Others);
   REQUIRE(all.has_value());
   CHECK_FALSE(all->rank.has_value());
-  CHECK(all->why == "all ranks wait for each other; rank 0 is at sum, step 5, for 22.0 s");
+  CHECK(all->why ==
+        "all ranks wait for each other; rank 0 is at sum, step 5, for 22.0 s; rank 1 is at sum, step 5, for 22.0 s");
 }
 
 TEST_CASE("time before a rest, during it, and at another kind of work does not count") {

@@ -532,11 +532,15 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "prefetch.source=glyphs:,shapes:", "--folds", "3"},
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
-  refused({"--vary", "seed=1,2", "--search", "grid", "--samples", "1"}, "--samples excludes it");
-  refused({"--vary", "seed=1,2", "--search", "random"}, "needs --samples N");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
   CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
+  const auto search = [](const char* how, const char* samples) {
+    return fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--search", how, "--samples", samples});
+  };
+  CHECK(search("grid", "1").find("--samples excludes it") != std::string::npos);
+  CHECK(search("random", "0").find("needs --samples N") != std::string::npos);
+  CHECK(search("best", "0").find("expected all, grid, random or asha") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--retry"}).find("--retry needs --resume") !=
         std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--save", "y"}).find("--save:") !=

@@ -168,7 +168,7 @@ TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
       CHECK(ranks[rank]->wait() == kFailed);
       const std::string why = ranks[rank]->errors();
       CHECK_MESSAGE((why.find("stands still at ") != why.npos || why.find("all ranks wait") != why.npos), why);
-      has(why, fmt::format("rank 1 on {}", host_name()));
+      has(why, "rank 1 ");
     }
     CHECK(WallTime::now() - began < std::chrono::seconds(30));
     int status = 0;

@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
+#include "executor/session/session.h"
 #include "executor/world/standstill.h"
 
 using namespace arbalest;
@@ -43,6 +46,15 @@ TEST_CASE("a rank stands still if it completes nothing and takes no processor ti
   CHECK_FALSE(after(60, UnderWay::Nothing).has_value());              // between two stretches of a run
   CHECK_FALSE(after(60, UnderWay::Own, 0, 0, 200).has_value());       // it has longer
   CHECK(after(220, UnderWay::Own, 0, 0, 200)->rank == 1);
+}
+
+TEST_CASE("a host's task has longer than a device's, and than a read") {
+  ExecutionOptions options;
+  CHECK(host_patience(options) == 200);
+  options.read_timeout = 600;
+  CHECK(host_patience(options) == 1200);
+  options.read_timeout = 0;  // no limit
+  CHECK(std::isinf(host_patience(options)));
 }
 
 TEST_CASE("ranks that all wait for each other are found") {

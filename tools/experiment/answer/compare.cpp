@@ -44,8 +44,9 @@ Quantities quantities_of(const std::vector<TrialResult>& trials, const std::vect
       add("images/s", trial.images_per_second, false);
     } else {
       add("training, s", trial.seconds, true);
-      for (const double target : targets)
+      for (const double target : targets) {
         add(fmt::format("s to {:g}", target), time_to(trial, target, trial.lower), true);
+      }
       add("final", trial.curve.back().value, trial.lower);
     }
   }

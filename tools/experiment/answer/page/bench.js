@@ -9,7 +9,7 @@ import { el, svg, table } from "../../../page/dom.js";
 import { isDark, setTheme } from "../../../page/theme.js";
 
 const kWide = 520, kRow = 22, kLabel = 260, kTicks = 18;
-const kCounts = new Set(["repetitions", "runs"]);
+const kCounts = new Set(["repetitions", "runs"]), kBytes = new Set(["planned memory", "taken of the GPU"]);
 
 // The numbers of a column that are there, with their rows; a missing interval is the number itself.
 export function pointsOf(rows, at) {
@@ -108,7 +108,7 @@ function section(each) {
   const plots = each.columns.flatMap((column, at) => {
     const plotted = column.number && at > 0 && !kCounts.has(column.name);
     const picture = plotted ? plot(each.rows, at, /against|speed-up|of images/.test(column.name)) : null;
-    return picture ? [el("h3", {}, shown(column.name)), picture] : [];
+    return picture ? [el("h3", {}, shown(column.name) + (kBytes.has(column.name) ? ", bytes" : "")), picture] : [];
   });
   return el("section", {}, el("h2", {}, shown(each.title)), el("div", { class: "scroll" }, table(heads, rows)),
     ...each.notes.map((note) => el("p", { class: "quiet" }, shown(note))), targetPlot(each), pricePlot(each), ...plots);

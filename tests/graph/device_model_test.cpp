@@ -19,6 +19,7 @@ TEST_CASE("a GPU's model is found by its name or a driver's longer one") {
   CHECK(device_model("NVIDIA A10G").architecture == 86);
   CHECK(device_model("NVIDIA L40S").multiprocessors == 142);
   CHECK(device_model("NVIDIA L4").multiprocessors == 58);
+  CHECK(device_model_or_usual("NVIDIA RTX A1000").name == kUsualDevice);  // neither an A100 nor an A10
   CHECK_THROWS_AS(device_model("A99"), GraphError);
 }
 

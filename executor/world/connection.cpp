@@ -121,6 +121,15 @@ void Connection::show_life() {
   write_all(header.data() + written, header.size() - size_t(written));
 }
 
+void Connection::send_last_words(std::string_view message) {
+  const std::unique_lock lock(sending_, std::try_to_lock);
+  if (!lock) return;
+  const Header header = header_of(Frame::Kind::Failed, 0, message.size());
+  std::string frame(header.data(), header.size());
+  frame += message;
+  ::send(descriptor_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 bool Connection::ended() const {
   char byte = 0;
   const ssize_t read = recv(descriptor_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);

@@ -50,6 +50,8 @@ class Connection {
   Frame receive(uint64_t most);
   // Sends a frame of the kind Alive if that takes no time: bytes that are under way are a sign of life as well.
   void show_life();
+  // Sends a frame of the kind Failed if that takes no time. Nothing is to follow it: it may be cut short.
+  void send_last_words(std::string_view message);
   // A frame that has not come by then is an error, however its bytes come.
   void set_deadline(std::optional<SteadyTime> until) { deadline_ = until; }
   bool ended() const;                 // the other end has closed it, and nothing is left to read

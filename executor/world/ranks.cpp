@@ -173,9 +173,7 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
   const int rank = *found->rank;
   const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
   lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
-  if (rank == 0) return;
-  send(*connection(rank), Frame::Kind::Failed, {}, message);
-  connection(rank)->shut_down();
+  if (rank > 0) connection(rank)->shut_down();
 }
 
 std::string Ranks::places() const {
@@ -210,10 +208,12 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   } catch (const std::exception& error) {
     if (closing_.load() || ended_.load()) return;
     const bool left = leaves(from, error.what());
-    const std::string message = fmt::format("{} is lost: {}{}", name_of(from), error.what(), waiting_for());
-    if (!left) lose(message, from, first() ? Outcome::Left : Outcome::Over);
-    // For a rank that was stopped, and goes on.
-    if (first()) send(*connection, Frame::Kind::Failed, {}, left ? error.what() : message);
+    if (left) {
+      send(*connection, Frame::Kind::Failed, {}, error.what());
+    } else {
+      lose(fmt::format("{} is lost: {}{}", name_of(from), error.what(), waiting_for()), from,
+           first() ? Outcome::Left : Outcome::Over);
+    }
     connection->shut_down();  // what is still sent there fails at once
   }
 }
@@ -443,6 +443,8 @@ void Ranks::lose(const std::string& message, int from, Outcome outcome) {
   for (size_t number = 1; number < all.size(); ++number) {
     if (int(number) != from) send(*all[number], Frame::Kind::Failed, over ? "" : kLeft, message);
   }
+  // The lost rank may only have been stopped, or stand still in part, and hears why it is alone.
+  if (size_t(from) < all.size() && from > 0) all[size_t(from)]->send_last_words(message);
   if (listener_ && !known) listener_(message);
 }
 

@@ -2,11 +2,11 @@
 #pragma once
 // State that successive plans on the same GPUs share.
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
 #include "executor/devices/cuda_poller.h"
@@ -25,9 +25,13 @@ struct DeviceCache {
   // By ordinal: the thread that looks at what plans have under way, as long as one runs.
   std::map<int, std::weak_ptr<PollingThread>> polling;
   std::mutex starting;  // of a polling thread
-  // By ordinals in a plan's order, the ranks of the devices that a lane spans, and the lane's number among those of
-  // collectives.
-  std::map<std::tuple<std::vector<int>, std::vector<int>, size_t>, std::shared_ptr<CollectiveContext>> collectives;
+  struct Connected {
+    std::vector<int> ordinals, ranks;  // of the devices that a lane spans, in a plan's order
+    size_t lane = 0;                   // its number among those of collectives
+    int era = 0;                       // of the ranks
+    auto operator<=>(const Connected&) const = default;
+  };
+  std::map<Connected, std::shared_ptr<CollectiveContext>> collectives;
 };
 
 }  // namespace arbalest

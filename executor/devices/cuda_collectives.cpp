@@ -100,7 +100,10 @@ class CudaCollectives final : public Queues {
     }
     if (world_.ranks || links_.empty()) {
       const std::vector<int> ranks = world_.ranks ? ranks_of(world_.plan, lane) : std::vector<int>();
-      std::shared_ptr<CollectiveContext>& known = cache_->collectives[{devices_, ranks, links_.size()}];
+      const int era = world_.ranks ? world_.ranks->era() : 0;
+      auto& all = cache_->collectives;
+      std::erase_if(all, [era](const auto& entry) { return entry.first.era != era; });
+      std::shared_ptr<CollectiveContext>& known = all[{devices_, ranks, links_.size(), era}];
       if (!known || known->aborted()) {
         known = world_.ranks ? connect_ranks(devices_, *world_.ranks, ranks)
                              : std::make_shared<CollectiveContext>(devices_);
@@ -181,7 +184,10 @@ class CudaCollectives final : public Queues {
     while (!issuing && !hangs_ && streams_busy() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    for (const auto& link : links_) link->context->abort();
+    for (const auto& link : links_) {
+      link->pending.cut();
+      link->context->abort();
+    }
   }
 
   void stop(Deadline until) override {

@@ -214,6 +214,7 @@ bool CudaPoller::poll_head(Pending& lane) {
     int64_t ended = -1;
     caller_.about(pending.task, pending.instance);
     if (!poll_events(pending, state, where, ended)) return true;
+    const bool counts = !lane.cut_.load();  // after the events
     if (state != cudaSuccess) {
       broken_ = true;
       // The device's own poller knows better what failed.
@@ -223,7 +224,7 @@ bool CudaPoller::poll_head(Pending& lane) {
     progress_ = true;
     pending.ring->seen.fetch_add(1, std::memory_order_release);
     lane.head_.store(++head, std::memory_order_release);
-    if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, pending.issued, ended);
+    if (state == cudaSuccess && counts) sink_.completed(pending.task, pending.instance, pending.issued, ended);
   }
   return false;
 }

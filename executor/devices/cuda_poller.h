@@ -99,9 +99,13 @@ class CudaPoller {
       CudaEvents::Ring* ring = nullptr;  // of the task; the time of an instance's first event counts
     };
 
+    // An instance that has not ended by now does not count as completed, whatever its events say later.
+    void cut() { cut_.store(true); }
+
    private:
     friend class CudaPoller;
     static constexpr size_t kCapacity = 1024;
+    std::atomic<bool> cut_{false};
     std::vector<Instance> ring_ = std::vector<Instance>(kCapacity);
     std::atomic<uint64_t> head_{0}, tail_{0};
   };

@@ -37,14 +37,16 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
 Plan LoadedModel::own_plan(const Prepared& prepared, const SessionOptions& options) {
   const Plan whole = make_inference_plan(prepared.program, prepared.request);
   if (!options.ranks) return whole;
+  const std::vector<std::string> lines = node_lines(prepared.graph);
+  const PlanText text(whole);
   check_alike(*options.ranks, {{"build", build_text()},
-                               {"graph", sum_of(fmt::format("{}", fmt::join(node_lines(prepared.graph), "\n")))},
+                               long_fact("graph", {lines.size(), [&](size_t i) { return lines[i]; }}),
                                {"data", prepared.validation->describe()},
                                {"samples", samples_text(*prepared.validation)},
                                {"--skip-bad", fmt::format("{}", options.execution.skip_bad)},
                                {"seed", fmt::format("{}", options.numerics.seed)},
                                {"precision", std::string(name_of(options.numerics.precision))},
-                               {"plan", sum_of(print_plan(whole))}});
+                               long_fact("plan", {text.size(), [&](size_t i) { return text.part(i); }})});
   return part_of(whole, options.ranks->rank());
 }
 
@@ -58,13 +60,7 @@ void LoadedModel::put_weights(const SessionOptions& options) {
   name_classes(file ? &*file : nullptr);
   const Initialisation start{options.numerics.seed, file ? &*file : nullptr, thread_count(options)};
   const InitialValues content = initial_values(loop(), *prepared.validation, start);
-  if (options.ranks) {
-    std::string sums;
-    for (const auto& [value, bytes] : content) {
-      sums += sum_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    }
-    check_alike(*options.ranks, {{"weights", sum_of(sums)}});
-  }
+  if (options.ranks) check_alike(*options.ranks, {{"weights", sum_of(content)}});
   for (const Replica& replica : planned().replicas) put_values(*binding, replica, loop().graph, content);
 }
 

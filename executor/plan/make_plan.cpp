@@ -34,6 +34,12 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   for (LoopPlan& loop : builder.plan.handles.loops) {
     for (Replica& replica : loop.replicas) replica.place = loop.everywhere++;
   }
+  if (request.awaits_collectives) {
+    for (Edge& edge : builder.plan.edges) {
+      const bool sums = builder.plan.tasks[edge.from].kind == Task::Kind::Collective;
+      if (sums && edge.why == Edge::Why::Data) edge.needs = Edge::Needs::Done;
+    }
+  }
   verify(builder.plan);
   return std::move(builder.plan);
 }

@@ -43,8 +43,11 @@ struct PlanRequest {
   bool keep_validated = false;      // what is validated is copied to the host as well
   bool follows_validation = false;  // reading an epoch waits for the validation of the epoch before the last
   int64_t validation_lead = 8;      // iterations before the end of the epoch at which validation's reading begins
-  int32_t at_once = 1;              // plans that run at the same time on each device
-  bool branches = true;             // on GPUs with few learners gradients of parameters and parts of updates run aside
+  // Tasks that need the result of a collective wait for its end, not for its place in a queue. A collective that
+  // is aborted, because a process is lost, then leaves nothing behind it that runs on sums that are not whole.
+  bool awaits_collectives = false;
+  int32_t at_once = 1;   // plans that run at the same time on each device
+  bool branches = true;  // on GPUs with few learners gradients of parameters and parts of updates run aside
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
                                        // CUDA. If a convolution of few channels is folded, its images come on top
 };
@@ -137,7 +140,21 @@ int64_t planned_bytes(const Plan& plan, int32_t device);
 // "512 B", "1.5 KiB", "10.3 MiB", "7.65 GiB".
 std::string bytes_text(int64_t bytes);
 
-// The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.
-std::string print_plan(const Plan& plan);
+// The plan for reading, in parts: the first tells devices, clocks, lanes and memory, each other one a task with its
+// nodes and the edges that lead to it. It refers to the plan.
+class PlanText {
+ public:
+  explicit PlanText(const Plan& plan);
+  size_t size() const { return plan_.tasks.size() + 1; }
+  std::string part(size_t index) const;
+
+ private:
+  std::string head() const;
+  std::string task(TaskId id) const;
+
+  const Plan& plan_;
+  Table<TaskId, std::vector<const Edge*>> edges_;  // that lead to each task, in the plan's order
+};
+std::string print_plan(const Plan& plan);  // all parts
 
 }  // namespace arbalest

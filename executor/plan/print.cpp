@@ -34,6 +34,7 @@ std::string describe(const Plan& plan, const Edge& edge) {
 }
 
 std::string place(const Plan& plan, const Operand& operand) {
+  if (operand.buffer == kNone) return "another process";
   const Buffer& buffer = plan.buffers[operand.buffer];
   const std::string arena = printable(plan.arenas[buffer.arena].name);
   std::string text = fmt::format("{}+{}", arena.substr(arena.rfind('/') + 1), buffer.offset + operand.offset);
@@ -61,31 +62,6 @@ std::string describe(const Plan& plan, const Launch& launch) {
   return text + "\n";
 }
 
-std::string describe(const Plan& plan, TaskId id) {
-  const Task& task = plan.tasks[id];
-  std::string text = fmt::format("  {}  on {}, each {}", printable(task.name), printable(plan.lanes[task.lane].name),
-                                 printable(plan.clocks[task.clock].name));
-  if (task.width > 1) text += fmt::format(", up to {} at once", task.width);
-  if (task.every > 1) text += fmt::format(", with work for the last of every {}", task.every);
-  text += '\n';
-  for (const Edge& edge : plan.edges) {
-    if (edge.to == id) text += "    " + describe(plan, edge) + "\n";
-  }
-  if (task.kind == Task::Kind::Fill) {
-    const std::string part = task.parts == 1 ? "" : fmt::format("part {} of {} of ", task.part + 1, task.parts);
-    text += fmt::format("    fills {}{}\n", part, place(plan, plan.operands[size_t(task.first_operand)]));
-  } else {
-    for (int32_t i = 0; i + 1 < task.operands; i += 2) {
-      const Operand &from = plan.operands[size_t(task.first_operand + i)],
-                    &to = plan.operands[size_t(task.first_operand + i + 1)];
-      text += fmt::format("    copies {} from {} to {}\n", bytes_text(plan.buffers[to.buffer].bytes), place(plan, from),
-                          place(plan, to));
-    }
-  }
-  for (int32_t i = 0; i < task.launches; ++i) text += describe(plan, plan.launches[size_t(task.first_launch + i)]);
-  return text;
-}
-
 }  // namespace
 
 std::string bytes_text(int64_t bytes) {
@@ -95,27 +71,63 @@ std::string bytes_text(int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-std::string print_plan(const Plan& plan) {
+PlanText::PlanText(const Plan& plan) : plan_(plan), edges_(plan.tasks.size()) {
+  for (const Edge& edge : plan.edges) edges_[edge.to].push_back(&edge);
+}
+
+std::string PlanText::part(size_t index) const {
+  return index == 0 ? head() : task(TaskId(int32_t(index - 1)));
+}
+
+std::string PlanText::head() const {
   std::string text = "clocks\n";
-  for (const Clock& clock : plan.clocks) text += fmt::format("  {}: {} ticks\n", printable(clock.name), clock.ticks);
-  for (const ClockRelation& relation : plan.relations) {
-    text += fmt::format("  {} {} make one {}", relation.group, printable(plan.clocks[relation.fine].name),
-                        printable(plan.clocks[relation.coarse].name));
+  for (const Clock& clock : plan_.clocks) text += fmt::format("  {}: {} ticks\n", printable(clock.name), clock.ticks);
+  for (const ClockRelation& relation : plan_.relations) {
+    text += fmt::format("  {} {} make one {}", relation.group, printable(plan_.clocks[relation.fine].name),
+                        printable(plan_.clocks[relation.coarse].name));
     text += relation.group == relation.period ? "\n" : fmt::format(", anew every {}\n", relation.period);
   }
   text += "lanes\n";
-  for (const Lane& lane : plan.lanes) text += fmt::format("  {}\n", printable(lane.name));
+  for (const Lane& lane : plan_.lanes) text += fmt::format("  {}\n", printable(lane.name));
   text += "memory\n";
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    text += fmt::format("  {}: {}\n", to_string(plan.devices[d]), bytes_text(planned_bytes(plan, int32_t(d))));
-    for (const Arena& arena : plan.arenas) {
+  for (size_t d = 0; d < plan_.devices.size(); ++d) {
+    text += fmt::format("  {}: {}\n", to_string(plan_.devices[d]), bytes_text(planned_bytes(plan_, int32_t(d))));
+    for (const Arena& arena : plan_.arenas) {
       if (arena.device != int32_t(d) || arena.bytes == 0) continue;
       text += fmt::format("    {:>11}  {}{}\n", bytes_text(arena.bytes), printable(arena.name),
                           arena.memory == Arena::Memory::Pinned ? " (host)" : "");
     }
   }
-  text += "tasks\n";
-  for (const TaskId task : plan.tasks.ids()) text += describe(plan, task);
+  return text + "tasks\n";
+}
+
+std::string PlanText::task(TaskId id) const {
+  const Task& task = plan_.tasks[id];
+  std::string text = fmt::format("  {}  on {}, each {}", printable(task.name), printable(plan_.lanes[task.lane].name),
+                                 printable(plan_.clocks[task.clock].name));
+  if (task.width > 1) text += fmt::format(", up to {} at once", task.width);
+  if (task.every > 1) text += fmt::format(", with work for the last of every {}", task.every);
+  text += '\n';
+  for (const Edge* edge : edges_[id]) text += "    " + describe(plan_, *edge) + "\n";
+  if (task.kind == Task::Kind::Fill) {
+    const std::string part = task.parts == 1 ? "" : fmt::format("part {} of {} of ", task.part + 1, task.parts);
+    text += fmt::format("    fills {}{}\n", part, place(plan_, plan_.operands[size_t(task.first_operand)]));
+  } else {
+    for (int32_t i = 0; i + 1 < task.operands; i += 2) {
+      const Operand &from = plan_.operands[size_t(task.first_operand + i)],
+                    &to = plan_.operands[size_t(task.first_operand + i + 1)];
+      text += fmt::format("    copies {} from {} to {}\n", bytes_text(plan_.buffers[to.buffer].bytes),
+                          place(plan_, from), place(plan_, to));
+    }
+  }
+  for (int32_t i = 0; i < task.launches; ++i) text += describe(plan_, plan_.launches[size_t(task.first_launch + i)]);
+  return text;
+}
+
+std::string print_plan(const Plan& plan) {
+  const PlanText parts(plan);
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += parts.part(i);
   return text;
 }
 

@@ -339,17 +339,17 @@ std::string Scheduler::describe_waiting() const {
 
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
 // it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
-// GPU is found by the rank itself, which knows more of it, so that the limit is longer there.
+// GPU is found by the rank itself, which knows more of it, so that the limit is longer there. First uses of kernels and
+// connections may take minutes.
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
-  constexpr double kGpuPatience = 30;
+  constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
   RankProgress found;
   found.completed = completions_.load(std::memory_order_relaxed);
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
   const bool gpus = std::any_of(plan_.devices.begin(), plan_.devices.end(), gpu);
   // Threads that wait for a GPU look whether it is done, and so take time.
   if (!gpus) found.worked = processor_time();
-  const double limit = options_.standstill_seconds * (gpus ? kGpuPatience : 1);
   std::set<TaskId> executing;
   for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
   enum Weight { Nothing, Queued, Hosts, Together, Executed } heaviest = Nothing;
@@ -360,6 +360,8 @@ RankProgress Scheduler::progress() const {
     if (weight <= heaviest) continue;
     heaviest = weight;
     found.under_way = together ? UnderWay::Others : UnderWay::Own;
+    const double patience = !gpus ? 1 : instance == 0 ? kFirstPatience : kGpuPatience;
+    const double limit = options_.standstill_seconds * patience;
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
     found.at = error_place(task, instance);
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/session/facts.h"
+
 namespace arbalest {
 namespace {
 
@@ -51,6 +53,12 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
     content.emplace(id, std::move(bytes));
   }
   return content;
+}
+
+std::string sum_of(const InitialValues& values) {
+  std::string sums;
+  for (const auto& [value, bytes] : values) sums += sum_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return sum_of(sums);
 }
 
 void put_values(const Binding& binding, const Replica& replica, const Graph& graph, const InitialValues& content) {

@@ -25,6 +25,7 @@ struct Initialisation {
 using InitialValues = std::map<ValueId, std::vector<std::byte>>;
 InitialValues initial_values(const Loop& loop, const Source& source, const Initialisation& start,
                              const std::vector<ValueId>& without = {});
+std::string sum_of(const InitialValues& values);  // a checksum of all
 
 // Writes the content into the replica's memory, before a run.
 void put_values(const Binding& binding, const Replica& replica, const Graph& graph, const InitialValues& content);

@@ -433,6 +433,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
       rounds_of(request.training_samples, all, prepared.program.training().batch, prepared.program.accumulate);
   const bool saves_validated =
       !options.rules.targets.empty() || options.rules.patience > 0 || prepared.program.find(LoopRole::Recalibrate);
+  request.awaits_collectives = options.on_lost == OnLost::Continue;
   request.keep_validated = !options.files.save_best.empty() || (!options.files.save.empty() && saves_validated);
   // A run that a validation may end keeps as close to it, so that a checkpoint of its end has no validation behind it.
   const bool may_end = !options.rules.targets.empty() || options.rules.patience > 0;

@@ -17,22 +17,25 @@
 namespace arbalest {
 namespace {
 
-// Facts that have to be the same everywhere: name, value.
-std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepared, const SessionOptions& options,
-                                                          const RunIdentity& identity) {
-  std::vector<std::pair<std::string, std::string>> facts = {{"build", build_text()}};
-  const auto add = [&](const char* name, auto value) { facts.emplace_back(name, fmt::format("{}", value)); };
-  facts.insert(facts.end(), identity.settings.begin(), identity.settings.end());
+// They refer to `identity` and `plan`.
+std::vector<Fact> facts_of(const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity,
+                           const PlanText& plan) {
+  std::vector<Fact> facts = {{"build", build_text()}};
+  const auto add = [&](const char* name, auto value) { facts.push_back({name, fmt::format("{}", value)}); };
+  for (const auto& [name, value] : identity.settings) facts.push_back({name, value});
   add("training samples", samples_text(*prepared.training));
   if (prepared.validation) add("validation samples", samples_text(*prepared.validation));
-  add("graph", sum_of(fmt::format("{}", fmt::join(identity.graph, "\n"))));
+  const std::vector<std::string>& lines = identity.graph;
+  facts.push_back(long_fact("graph", {lines.size(), [&lines](size_t i) { return lines[i]; }}));
   const PlanRequest& request = prepared.request;
   add("epochs", request.epochs);
+  add("epochs of the schedule", prepared.total_epochs);
   add("iterations", request.iterations);
   std::vector<std::string> targets;
   for (const Target& target : options.rules.targets) targets.push_back(to_string(target));
   add("--until", fmt::format("{}", fmt::join(targets, " ")));
   add("--patience", options.rules.patience);
+  add("--weights", options.files.weights.empty() ? "none" : "given");
   const CheckpointOptions& checkpoints = options.checkpoints;
   add("--checkpoint", checkpoints.folder.empty() ? "none" : "given");
   add("--checkpoint-every", fmt::format("{} iterations, {} epochs", checkpoints.iterations, checkpoints.epochs));
@@ -51,7 +54,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Prepared& prepar
   add("--nan-rate-factor", divergence.rate_factor);
   add("--nan-rollbacks", divergence.most_rollbacks);
   add("--change", fmt::format("{}", fmt::join(checkpoints.changes, " ")));
-  add("plan", sum_of(print_plan(make_plan(prepared.program, request))));
+  facts.push_back(long_fact("plan", {plan.size(), [&plan](size_t i) { return plan.part(i); }}));
   return facts;
 }
 
@@ -86,13 +89,6 @@ void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.learners.per_device == 0) {
     throw GraphError("--learners auto compares times of the same devices; --on-lost continue excludes it");
   }
-  const auto is_gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
-  if (std::any_of(request.devices.begin(), request.devices.end(), is_gpu)) {
-    throw GraphError(
-        "--on-lost continue is for CPU devices: work that is queued on a GPU behind an aborted collective still runs, "
-        "on "
-        "sums that are not whole; expected --on-lost end");
-  }
 }
 
 }  // namespace
@@ -100,7 +96,9 @@ void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
 void check_world(Ranks& ranks, const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity) {
   check_strategy(prepared);
   check_on_lost(prepared, options);
-  check_alike(ranks, facts_of(prepared, options, identity));
+  const Plan plan = make_plan(prepared.program, prepared.request);
+  const PlanText text(plan);
+  check_alike(ranks, facts_of(prepared, options, identity, text));
 }
 
 bool goes_on_without_lost(const SessionOptions& options, const std::exception& error) {

@@ -171,7 +171,9 @@ void Training::start() {
       std::async(drawn, [&] { return initial_values(prepared_, options_, file ? &*file : nullptr); });
   make_segment({});
   check_rules(prepared_, options_, segment_->plan());
-  segment_->start_from(values.get());
+  InitialValues initial = values.get();
+  if (options_.ranks && file) check_alike(*options_.ranks, {{"weights", sum_of(initial)}});
+  segment_->start_from(std::move(initial));
 }
 
 void Training::resume(const CheckpointFile& file) {

@@ -4,31 +4,71 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
+#include "base/random.h"
 #include "executor/world/part.h"
 
 namespace arbalest {
 
-void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts) {
+namespace {
+
+uint64_t sum_of(const Texts& texts, size_t index) {
+  return hash_name(texts.at(index));
+}
+
+// All ranks call it. Changes what `rank` and rank 0 have for a long fact to the first lines of it that differ.
+void find_difference(Ranks& ranks, const Texts& texts, int rank, std::string& there, std::string& expected) {
+  PartWriter sums;
+  sums.number(int64_t(texts.size));
+  for (size_t i = 0; i < texts.size; ++i) sums.number(sum_of(texts, i));
+  const Ranks::Parts parts = ranks.exchange("sums of a fact", std::move(sums.bytes));
+  PartReader first(parts[0]), other(parts[size_t(rank)]);
+  const auto count_there = other.number<int64_t>(), count = first.number<int64_t>();
+  int64_t at = 0;
+  while (at < std::min(count, count_there) && first.number<uint64_t>() == other.number<uint64_t>()) ++at;
+  const Ranks::Parts found =
+      ranks.exchange("text of a fact", size_t(at) < texts.size ? texts.at(size_t(at)) : std::string());
+  const std::vector<std::string> a = lines_of(found[0]), b = lines_of(found[size_t(rank)]);
+  const auto line = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const auto text = [&](const std::vector<std::string>& lines, int64_t all) {
+    if (line < lines.size()) return printable(lines[line]);
+    return line > 0 ? "nothing more after " + printable(lines[line - 1]) : fmt::format("nothing more after {}", all);
+  };
+  expected = text(a, count);
+  there = text(b, count_there);
+}
+
+}  // namespace
+
+Fact long_fact(std::string name, Texts texts) {
+  std::string sums;
+  for (size_t i = 0; i < texts.size; ++i) sums += fmt::format("{:016x}", sum_of(texts, i));
+  return {std::move(name), fmt::format("{:016x}", hash_name(sums)), std::move(texts)};
+}
+
+void check_alike(Ranks& ranks, const std::vector<Fact>& facts) {
   std::string text;
-  for (const auto& [name, value] : facts) text += fmt::format("{}\t{}\n", name, printable(value));
+  for (const Fact& fact : facts) text += fmt::format("{}\t{}\n", fact.name, printable(fact.value));
   const Ranks::Parts parts = ranks.exchange("facts", text);
+  const std::vector<std::string> first = lines_of(parts[0]);
   for (int rank = 1; rank < ranks.size(); ++rank) {
-    std::istringstream first(parts[0]), other(parts[size_t(rank)]);
-    for (std::string a, b; std::getline(first, a) && std::getline(other, b);) {
-      if (a == b) continue;
-      const auto value = [](const std::string& line) {
-        return line.substr(std::min(line.find('\t') + 1, line.size()));
-      };
-      throw GraphError(
-          fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 lets each process work alone",
-                      ranks.name(rank), ranks.name(0), b.substr(0, b.find('\t')), value(b), ranks.name(0), value(a)));
-    }
-    if (parts[0] != parts[size_t(rank)]) {
+    if (parts[0] == parts[size_t(rank)]) continue;
+    const std::vector<std::string> other = lines_of(parts[size_t(rank)]);
+    const auto at = size_t(std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
+    if (at == std::min(first.size(), other.size())) {
       throw GraphError(fmt::format("{} differs from {} in what it works on", ranks.name(rank), ranks.name(0)));
     }
+    const auto value = [](const std::string& line) { return line.substr(std::min(line.find('\t') + 1, line.size())); };
+    const std::string name = other[at].substr(0, other[at].find('\t'));
+    std::string there = value(other[at]), expected = value(first[at]);
+    // A rank that comes back hears no more than the others exchanged before.
+    if (at < facts.size() && facts[at].texts.at && !ranks.returns()) {
+      find_difference(ranks, facts[at].texts, rank, there, expected);
+    }
+    throw GraphError(
+        fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 lets each process work alone",
+                    ranks.name(rank), ranks.name(0), name, there, ranks.name(0), expected));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -15,9 +14,20 @@
 
 namespace arbalest {
 
-// Throws GraphError, on all ranks alike, if facts (name, value) are not the same everywhere: it names the first rank
-// that differs, and both values.
-void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
+// The texts that a long value is made of, such as the nodes of a graph.
+struct Texts {
+  size_t size = 0;
+  std::function<std::string(size_t)> at;
+};
+// A value that has to be the same on all ranks. A fact with texts has their sum as its value.
+struct Fact {
+  std::string name, value;
+  Texts texts = {};
+};
+Fact long_fact(std::string name, Texts texts);
+// Throws GraphError, on all ranks alike, if facts are not the same everywhere: it names the first rank that differs,
+// and both values; of a long fact the first lines that differ.
+void check_alike(Ranks& ranks, const std::vector<Fact>& facts);
 int64_t largest_of(Ranks* ranks, int64_t number);
 std::string first_of(Ranks* ranks, std::string text);  // of the first rank whose text is not empty; "": all are
 // An error that all ranks throw, so that all can go on from there in another way.

@@ -159,6 +159,7 @@ Frame Connection::receive(uint64_t most) {
 }
 
 void Connection::shut_down() {
+  down_.store(true);
   shutdown(descriptor_, SHUT_RDWR);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 // A TCP connection between two ranks, which carries frames: a kind, a key and bytes.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -54,8 +55,9 @@ class Connection {
   void send_last_words(std::string_view message);
   // A frame that has not come by then is an error, however its bytes come.
   void set_deadline(std::optional<SteadyTime> until) { deadline_ = until; }
-  bool ended() const;                 // the other end has closed it, and nothing is left to read
-  void shut_down();                   // ends calls that wait on other threads
+  bool ended() const;  // the other end has closed it, and nothing is left to read
+  void shut_down();    // ends calls that wait on other threads
+  bool is_down() const { return down_.load(); }
   std::string local_address() const;  // of this end, without the port
 
  private:
@@ -66,6 +68,7 @@ class Connection {
   std::chrono::milliseconds patience_{0};
   std::optional<SteadyTime> deadline_;
   std::mutex sending_;
+  std::atomic<bool> down_{false};
 };
 
 // Connects to a host's port, trying again until the deadline. Throws RunError with the reason of the last failure.

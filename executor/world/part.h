@@ -6,12 +6,21 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 
 namespace arbalest {
+
+// The lines of a part that is text.
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 class PartWriter {
  public:

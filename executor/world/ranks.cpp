@@ -149,8 +149,30 @@ void Ranks::stay_alive() {
       if (connection) show_life(*connection, own);
     }
     if (first()) look_for_standstill(std::move(own));
+    look_for_dead_readers();
     lock.lock();
     changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
+  }
+}
+
+// A connection that is down is for the thread that reads it to tell of. If that thread stands still, this one does.
+void Ranks::look_for_dead_readers() {
+  constexpr int kLooks = 4;
+  std::vector<int> found;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const int number : there_.numbers) {
+      const auto& connection = connections_[size_t(number)];
+      const bool down = connection && connection->is_down() && !lost_ && !ended_.load();
+      int& looks = watched_.looks_down[number];
+      looks = down ? looks + 1 : 0;
+      if (looks == kLooks) found.push_back(number);
+    }
+  }
+  for (const int number : found) {
+    lose(
+        fmt::format("{} is lost: its connection has ended, and the thread that reads it stands still", name_of(number)),
+        number, first() ? Outcome::Left : Outcome::Over);
   }
 }
 
@@ -186,12 +208,13 @@ std::string Ranks::places() const {
   return text;
 }
 
-// Part of a loss' message: "; rank 0 is at all-reduce gradients 0, step 7, for 0.2 s".
-std::string Ranks::waiting_for() const {
+// Part of a loss' message: "; it was at forward 3, step 7, for 2 s; rank 0 is at all-reduce gradients 0, step 7, for
+// 0.2 s".
+std::string Ranks::last_places(int lost) const {
   if (!first()) return "";
   const std::scoped_lock lock(mutex_);
-  const std::string place = watched_.standstill.place(0);
-  return place.empty() ? "" : "; rank 0 is at " + place;
+  const std::string there = watched_.standstill.place(lost), here = watched_.standstill.place(0);
+  return (there.empty() ? "" : "; it was at " + there) + (here.empty() ? "" : "; rank 0 is at " + here);
 }
 
 void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
@@ -211,7 +234,7 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
     if (left) {
       send(*connection, Frame::Kind::Failed, {}, error.what());
     } else {
-      lose(fmt::format("{} is lost: {}{}", name_of(from), error.what(), waiting_for()), from,
+      lose(fmt::format("{} is lost: {}{}", name_of(from), error.what(), last_places(from)), from,
            first() ? Outcome::Left : Outcome::Over);
     }
     connection->shut_down();  // what is still sent there fails at once
@@ -499,6 +522,7 @@ void Ranks::begin_again(std::vector<int> numbers) {
   if (own == numbers.end()) throw RunError("it goes on without this rank");
   there_.rank = int(own - numbers.begin());
   there_.numbers = std::move(numbers);
+  ++there_.era;
   waiting_.clear();
   lost_.reset();
   watched_.standstill.forget_all();

@@ -33,6 +33,7 @@ class Ranks {
 
   // Ranks count from 0 among those that are there; number() is as the launcher counts them, which never changes.
   int rank() const { return there_.rank; }
+  int era() const { return there_.era; }  // how often ranks have counted anew
   int size() const { return int(there_.numbers.size()); }
   bool first() const { return number_ == 0; }
   int number(int rank) const { return there_.numbers[size_t(rank)]; }
@@ -117,7 +118,8 @@ class Ranks {
   void stay_alive();
   void show_life(Connection& connection, const std::optional<RankProgress>& progress);
   void look_for_standstill(std::optional<RankProgress> own);
-  std::string waiting_for() const;
+  void look_for_dead_readers();
+  std::string last_places(int lost) const;
   // Those that come back, at rank 0.
   void keep_door();
   void let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection);
@@ -133,7 +135,7 @@ class Ranks {
   const std::vector<std::string> hosts_;  // by number
   const std::string own_address_;
   struct There {  // changed under the mutex, while this rank waits in go_on()
-    int rank = 0;
+    int rank = 0, era = 0;
     std::vector<int> numbers;  // of all ranks that are there, in order
   } there_;
   mutable std::mutex mutex_;
@@ -169,7 +171,8 @@ class Ranks {
   struct Watched {
     std::mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
-    Standstill standstill;  // at rank 0, by number; under mutex_
+    Standstill standstill;          // at rank 0, by number; under mutex_
+    std::map<int, int> looks_down;  // by number: for how many looks its connection has been down; the looking thread's
   };
   mutable Watched watched_;
   std::atomic<int64_t> called_{0};

@@ -18,12 +18,12 @@
 #include <charconv>
 #include <future>
 #include <list>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
 #include "base/error.h"
 #include "base/process.h"
+#include "executor/world/part.h"
 
 namespace arbalest {
 namespace {
@@ -52,13 +52,6 @@ std::string proof(const std::string& secret, const std::string& role, const std:
   const char* made = crypt_r(words.c_str(), salt.c_str(), data.get());
   if (!made || made[0] == '*') throw RunError("crypt(3) has no SHA-256");
   return made;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 std::string as_lines(const std::vector<std::string>& lines) {

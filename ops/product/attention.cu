@@ -263,28 +263,33 @@ GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) 
   return {plan_for(request, p, true), false};
 }
 
-std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request, false);
-  if (takes_short_attention(request, p)) return short_attention(request, p);
-  const AttentionExtents e = attention_extents(p);
-  if (auto plan = plan_for(request, p, false)) {
-    const int64_t bytes = plan->workspace_bytes();
-    return make_kernel(
-        [plan = std::move(plan), &device = cuda_context(request), p](const KernelContext& c) {
-          plan->run(device, stream_of(c),
-                    {.q = operand_at(c.inputs[0], p.q),
-                     .k = operand_at(c.inputs[p.at.k], p.k),
-                     .v = operand_at(c.inputs[p.at.v], p.v),
-                     .y = c.outputs[0],
-                     .statistics = c.outputs[1],
-                     .bias = p.biased() ? c.inputs[p.at.bias] : nullptr},
-                    c.workspace);
-        },
-        bytes);
-  }
+// Kernels of a row that find nothing to do with a problem are null: the next row is asked.
+std::unique_ptr<Kernel> attention_of_few(const KernelRequest& request, const AttentionProblem& p) {
+  return takes_short_attention(request, p) ? short_attention(request, p) : nullptr;
+}
+
+std::unique_ptr<Kernel> attention_by_cudnn(const KernelRequest& request, const AttentionProblem& p) {
+  auto plan = plan_for(request, p, false);
+  if (!plan) return nullptr;
+  const int64_t bytes = plan->workspace_bytes();
+  return make_kernel(
+      [plan = std::move(plan), &device = cuda_context(request), p](const KernelContext& c) {
+        plan->run(device, stream_of(c),
+                  {.q = operand_at(c.inputs[0], p.q),
+                   .k = operand_at(c.inputs[p.at.k], p.k),
+                   .v = operand_at(c.inputs[p.at.v], p.v),
+                   .y = c.outputs[0],
+                   .statistics = c.outputs[1],
+                   .bias = p.biased() ? c.inputs[p.at.bias] : nullptr},
+                  c.workspace);
+      },
+      bytes);
+}
+
+std::unique_ptr<Kernel> attention_by_rows(const KernelRequest& request, const AttentionProblem& p) {
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([e, at = p.at, stored = request.has_output(1),
+    return make_kernel([e = attention_extents(p), at = p.at, stored = request.has_output(1),
                         processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
@@ -326,24 +331,18 @@ void launch_grad(const AttentionExtents& e, const AttentionPlaces& at, int proce
   }
 }
 
-std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request, true);
-  if (takes_short_attention(request, p)) return short_attention_grad(request, p);
+std::unique_ptr<Kernel> gradients_of_few(const KernelRequest& request, const AttentionProblem& p) {
+  return takes_short_attention(request, p) ? short_attention_grad(request, p) : nullptr;
+}
+
+std::unique_ptr<Kernel> gradients_by_cudnn(const KernelRequest& request, const AttentionProblem& p) {
   const GradPlan found = grad_plan_for(request, p);
+  if (!found.plan) return nullptr;
   const bool own_of_bias = request.has_output(p.at.dbias) && !found.of_bias;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const AttentionExtents e = attention_extents(p);
-    const int processors = cuda_context(request).multiprocessors;
-    if (!found.plan) {
-      return make_kernel([e, at = p.at, processors, own_of_bias](const KernelContext& c) {
-        launch_grad<T>(e, at, processors, c);
-        if (own_of_bias) launch_grad_bias<T>(e, at, processors, c);
-      });
-    }
-    const int64_t bytes = found.plan->workspace_bytes();
     return make_kernel(
-        [e, p, processors, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
+        [e = attention_extents(p), p, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
           found.plan->run(device, stream_of(c),
                           {.q = operand_at(c.inputs[0], p.q),
                            .k = operand_at(c.inputs[p.at.k], p.k),
@@ -357,18 +356,65 @@ std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
                            .bias = p.biased() ? c.inputs[p.at.bias] : nullptr,
                            .dbias = found.of_bias ? c.outputs[p.at.dbias] : nullptr},
                           c.workspace);
-          if (own_of_bias) launch_grad_bias<T>(e, p.at, processors, c);
+          if (own_of_bias) launch_grad_bias<T>(e, p.at, device.multiprocessors, c);
         },
-        bytes);
+        found.plan->workspace_bytes());
   });
+}
+
+std::unique_ptr<Kernel> gradients_by_rows(const KernelRequest& request, const AttentionProblem& p) {
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([e = attention_extents(p), at = p.at, processors = cuda_context(request).multiprocessors,
+                        of_bias = request.has_output(p.at.dbias)](const KernelContext& c) {
+      launch_grad<T>(e, at, processors, c);
+      if (of_bias) launch_grad_bias<T>(e, at, processors, c);
+    });
+  });
+}
+
+// The first row whose kernel takes the problem has it; the last takes all.
+struct AttentionEngine {
+  using Make = std::unique_ptr<Kernel> (*)(const KernelRequest& request, const AttentionProblem& problem);
+  const char* name;  // as `profile` shows it
+  Make attention, gradients;
+};
+constexpr AttentionEngine kEngines[] = {
+    {"few rows", attention_of_few, gradients_of_few},
+    {"cuDNN", attention_by_cudnn, gradients_by_cudnn},
+    {"row by row", attention_by_rows, gradients_by_rows},
+};
+
+class AttentionKernel final : public Kernel {
+ public:
+  AttentionKernel(const KernelRequest& request, bool gradient) {
+    const AttentionProblem problem = checked_problem(request, gradient);
+    for (const AttentionEngine& engine : kEngines) {
+      if (kernel_) break;
+      engine_ = engine.name;
+      kernel_ = (gradient ? engine.gradients : engine.attention)(request, problem);
+    }
+  }
+  int64_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+  void run(const KernelContext& context) const override { kernel_->run(context); }
+  std::string engine() const override { return engine_; }
+
+ private:
+  const char* engine_ = nullptr;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+template <bool gradient>
+std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
+  return std::make_unique<AttentionKernel>(request, gradient);
 }
 
 }  // namespace
 
 void register_product_attention_cuda(OpRegistry& registry) {
   for (const char* form : {"arbalest.Attention", "arbalest.PackedAttention"}) {
-    registry.find(form)->cuda = attention_cuda;
-    registry.find(std::string(form) + "Grad")->cuda = attention_grad_cuda;
+    registry.find(form)->cuda = attention_cuda<false>;
+    registry.find(std::string(form) + "Grad")->cuda = attention_cuda<true>;
   }
 }
 

@@ -110,6 +110,33 @@ TEST_CASE("plan begins with a summary that fits on a screen") {
   CHECK(std::find(empty, lines.end(), "tasks") != lines.end());  // the plan in full follows
 }
 
+TEST_CASE("the plan of a world is told by its first host's part") {
+  const TestFolder folder;
+  const std::string graph =
+      write_net(folder, "a = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n  h = Relu (a)");
+  const auto lines_of = [&](std::vector<const char*> more) {
+    std::vector<const char*> words = {"plan",      graph.c_str(),
+                                      "--devices", "cpu:0",
+                                      "--set",     "prefetch.source=synthetic:?shape=1x16x16&classes=10&size=5000"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = test::parse(words);
+    const test::Redirected out((folder / "out").string());
+    CHECK(command_plan(options_of<PlanCommandOptions>(command)) == kDone);
+    return out.lines();
+  };
+  const std::vector<std::string> lines = lines_of({"--world", "30x4"});
+  const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
+  CHECK(lines.front().find("120 learners on 120 devices, host0/cpu:0 to host29/cpu:3; ") != std::string::npos);
+  CHECK(text.find("\n  host0/cpu:0 to host29/cpu:3, each ") != std::string::npos);
+  CHECK(text.find("host0/cpu:3/learner 3/step") != std::string::npos);
+  CHECK(text.find("\n  */cpu:*/learner */step ") != std::string::npos);
+  CHECK(text.find("another process") != std::string::npos);
+  CHECK(text.find("host7/cpu:0/learner 28/step") == std::string::npos);
+  CHECK(lines.back() == "These are the tasks of host0, one of 30 hosts; --json prints those of all.");
+  const auto whole = nlohmann::json::parse(fmt::format("{}", fmt::join(lines_of({"--world", "3x4", "--json"}), "\n")));
+  CHECK(whole.dump().find("host2/cpu:3/learner 11/step") != std::string::npos);
+}
+
 TEST_CASE("check and plan say what a memory limit costs, and plan lists what is computed again") {
   const TestFolder folder;
   const std::string graph = write_net(folder, R"(a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)

@@ -50,6 +50,9 @@ class Summary {
   void heading() {
     std::vector<std::string> devices;
     for (const PlanDevice& device : plan_.devices) devices.push_back(to_string(device));
+    if (devices.size() > kListed) {
+      devices = {fmt::format("{} devices, {} to {}", devices.size(), devices.front(), devices.back())};
+    }
     const size_t learners = plan_.handles.loops.empty() ? 0 : plan_.handles.loops.front().replicas.size();
     line("{}: {} on {}; {} on {}, {}", printable(plan_.graphs.empty() ? "" : plan_.graphs[0].name),
          counted(learners, "learner"), fmt::join(devices, ", "), counted(plan_.tasks.size(), "task"),
@@ -98,12 +101,21 @@ class Summary {
     return slots == 0 ? "" : fmt::format(", {}", counted(size_t(slots), "slot"));
   }
 
-  // Tasks that differ in device and learner alone are one line.
+  // "*/cpu:*/learner */step" of "host0/cpu:1/learner 3/step"
+  std::string task_kind(TaskId id) const {
+    const Task& task = plan_.tasks[id];
+    std::string kind = printable(kind_of(task));
+    if (task.device == kNone) return kind;
+    const std::string host = printable(plan_.devices[size_t(task.device)].host) + "/";
+    return host.size() > 1 && kind.starts_with(host) ? "*/" + kind.substr(host.size()) : kind;
+  }
+
+  // Tasks that differ in host, device and learner alone are one line.
   void tasks() {
     std::vector<std::string> order;
     std::map<std::string, std::vector<TaskId>> kinds;
     for (const TaskId task : plan_.tasks.ids()) {
-      const std::string kind = printable(arbalest::kind_of(plan_.tasks[task]));
+      const std::string kind = task_kind(task);
       if (!kinds.contains(kind)) order.push_back(kind);
       kinds[kind].push_back(task);
     }
@@ -122,26 +134,41 @@ class Summary {
     }
   }
 
+  // "2.1 GiB: activations 1.5 GiB, weights 0.3 GiB and 2 more"
+  std::string memory_of(int32_t device) const {
+    constexpr size_t kMost = 4;
+    std::map<std::string, int64_t> kinds;
+    for (const Arena& arena : plan_.arenas) {
+      if (arena.device == device && arena.bytes > 0) kinds[kind_of(arena)] += arena.bytes;
+    }
+    std::vector<std::pair<std::string, int64_t>> parts(kinds.begin(), kinds.end());
+    std::stable_sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.second > b.second; });
+    std::vector<std::string> told;
+    for (size_t i = 0; i < std::min(parts.size(), kMost); ++i) {
+      told.push_back(fmt::format("{} {}", parts[i].first, bytes_text(parts[i].second)));
+    }
+    return fmt::format("{}: {}{}", bytes_text(planned_bytes(plan_, device)), fmt::join(told, ", "),
+                       parts.size() > kMost ? fmt::format(" and {} more", parts.size() - kMost) : "");
+  }
+
+  // Devices of a world that follow each other and have the same are one line.
   void memory() {
-    constexpr size_t kMost = 4;  // parts of each device
     line("Memory");
-    for (size_t device = 0; device < plan_.devices.size(); ++device) {
-      std::map<std::string, int64_t> kinds;
-      for (const Arena& arena : plan_.arenas) {
-        if (arena.device == int32_t(device) && arena.bytes > 0) kinds[kind_of(arena)] += arena.bytes;
-      }
-      std::vector<std::pair<std::string, int64_t>> parts(kinds.begin(), kinds.end());
-      std::stable_sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.second > b.second; });
-      std::vector<std::string> told;
-      for (size_t i = 0; i < std::min(parts.size(), kMost); ++i) {
-        told.push_back(fmt::format("{} {}", parts[i].first, bytes_text(parts[i].second)));
-      }
-      line("  {:<8} {}: {}{}", to_string(plan_.devices[device]), bytes_text(planned_bytes(plan_, int32_t(device))),
-           fmt::join(told, ", "), parts.size() > kMost ? fmt::format(" and {} more", parts.size() - kMost) : "");
+    const size_t count = plan_.devices.size();
+    std::vector<std::string> of_each;
+    for (size_t device = 0; device < count; ++device) of_each.push_back(memory_of(int32_t(device)));
+    for (size_t first = 0, after = 0; first < count; first = after) {
+      const bool folds = count > kListed;
+      after = first + 1;
+      while (folds && after < count && of_each[after] == of_each[first]) ++after;
+      std::string devices = to_string(plan_.devices[first]);
+      if (after > first + 1) devices += fmt::format(" to {}, each", to_string(plan_.devices[after - 1]));
+      line("  {:<8} {}", devices, of_each[first]);
     }
     if (again_.limit > 0) line("  limit    {}: {}", size_text(again_.limit), to_string(again_));
   }
 
+  static constexpr size_t kListed = 8;  // devices, by name
   const Plan& plan_;
   const Recomputation& again_;
   std::string text_;

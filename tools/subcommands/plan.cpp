@@ -86,14 +86,19 @@ int command_plan(const PlanCommandOptions& options) {
     Cursor begin;
     take_rest(prepared.request, begin, prepared.program);  // as long as the first strategy holds
     const Plan plan = make_plan(prepared.program, prepared.request);
-    for (int32_t rank = 0; rank < rank_count(plan); ++rank) part_of(plan, rank);  // proven, as the whole is
+    const int32_t ranks = rank_count(plan);
+    for (int32_t rank = 1; rank < ranks; ++rank) part_of(plan, rank);  // proven, as the whole is
     const Recomputation& again = prepared.recomputation;
     if (options.json) {
       json record = full_record(plan);
       if (again.limit > 0) record["memory_limit"] = recomputation_record(again);
       std::fputs(json_text(record).c_str(), stdout);
     } else {
-      std::string text = summarize_plan(plan, again) + "\n" + print_plan(plan);
+      std::string text = summarize_plan(plan, again) + "\n" + print_plan(part_of(plan, 0));
+      if (ranks > 1) {
+        text += fmt::format("These are the tasks of {}, one of {} hosts; --json prints those of all.\n",
+                            plan.devices.front().host, ranks);
+      }
       if (prepared.strategies.size() > 1) {
         text = fmt::format("strategies: {}; this is the plan of the first\n\n{}", to_string(prepared.strategies), text);
       }

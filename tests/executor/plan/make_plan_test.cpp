@@ -7,12 +7,14 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "executor/plan/make_plan.h"
+#include "executor/plan/plan_part.h"
 #include "graph/file/overrides.h"
 #include "io/sources/data_order.h"
 #include "ops/builtin_ops.h"
@@ -369,6 +371,30 @@ TEST_CASE("samples of an update are counted without wrapping") {
   }
   CHECK(refusal(1, kLarge, 1).find("1000 training samples") == 0);
   CHECK(refusal(1, 0, 1).find("expected at least 1") != std::string::npos);
+}
+
+TEST_CASE("a plan of 128 hosts with eight devices each is made and proven in ten seconds" *
+          doctest::test_suite("alone")) {
+  SessionOptions options = on_cpus(8, 1);
+  const std::vector<PlanDevice> of_each = options.learners.devices;
+  options.learners.devices.clear();
+  for (int32_t host = 0; host < 128; ++host) {
+    for (const PlanDevice& device : of_each) {
+      options.learners.devices.push_back({device.kind, device.index, host, fmt::format("host{}", host), host});
+    }
+  }
+  options.learners.strategy = "ssgd";
+  const Prepared prepared =
+      prepare(example("resnet50.onnxtxt", "synthetic:?shape=3x224x224&classes=1000&size=1281167"), options);
+  const auto began = std::chrono::steady_clock::now();
+  const Plan whole = make_plan(prepared.program, prepared.request);
+  REQUIRE(rank_count(whole) == 128);
+  size_t tasks = 0;
+  for (int32_t rank = 0; rank < 128; ++rank) tasks += part_of(whole, rank).tasks.size();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  MESSAGE(whole.tasks.size(), " tasks, ", took.count(), " s");
+  CHECK(tasks > whole.tasks.size());
+  CHECK(took.count() < 10);
 }
 
 }  // namespace make_plan_test

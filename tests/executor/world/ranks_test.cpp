@@ -142,6 +142,28 @@ TEST_CASE("ranks agree on the largest number, the first text, and whether a step
   CHECK(first_of(nullptr, "x") == "x");
 }
 
+TEST_CASE("facts that differ are named, and long ones by their first lines that differ") {
+  using Lines = std::vector<std::string>;
+  const auto differ = [](const Lines& usual, const Lines& of_rank_2, const std::string& expected) {
+    const auto found = world(3, [&](Ranks& ranks) {
+      const Lines& own = ranks.rank() == 2 ? of_rank_2 : usual;
+      check_alike(ranks, {{"seed", "5"}, long_fact("graph", {own.size(), [&](size_t i) { return own[i]; }})});
+      ranks.end();
+    });
+    for (const std::string& error : found) {
+      if (expected.empty()) CHECK(error.empty());
+      if (!expected.empty()) has(error, "differs from rank 0 on ") && has(error, ": graph: " + expected);
+    }
+  };
+  const Lines usual = {"a", "b\nb 2\nb 3", "c"};
+  differ(usual, usual, "");
+  differ(usual, {"a", "b\nb 7\nb 3", "c"}, "b 7; expected as on rank 0");
+  differ(usual, {"a", "b\nb 2\nb 3"}, "nothing more after 2; expected as on rank 0");
+  differ(usual, {"a", "b\nb 2\nb 3", "c", "d"}, "d; expected as on rank 0");
+  differ(usual, {"a", "b\nb 2", "c"}, "nothing more after b 2; expected as on rank 0");
+  differ(usual, {}, "nothing more after 0; expected as on rank 0");
+}
+
 TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {
   const auto found = world(3, [&](Ranks& ranks) {
     const Ranks::ClockReading clock = ranks.read_clock();  // here all have the same

@@ -54,6 +54,39 @@ pid_t freeze_busiest_thread(pid_t process) {
   return frozen ? busiest : 0;
 }
 
+Words frozen_words(const Place& place, const char* strategy, const Words& more) {
+  Words words = {"--strategy",     strategy, "--set",        "train.epochs=4000", "--device-timeout",   "3",
+                 "--read-timeout", "5",      "--checkpoint", place.path("c"),     "--checkpoint-every", "20it"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Freezes a thread of rank 1, and checks that all ranks end in time. False: the system does not let this process do so.
+bool end_by_frozen_thread(std::vector<std::unique_ptr<Rank>>& ranks) {
+  const pid_t frozen = freeze_busiest_thread(ranks[1]->process());
+  if (frozen == 0) {
+    MESSAGE("SKIP: threads of other processes cannot be stopped here");
+    return false;
+  }
+  const auto began = WallTime::now();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == 1) continue;
+    CHECK(ranks[rank]->wait() == kFailed);
+    const std::string why = ranks[rank]->errors();
+    CHECK_MESSAGE((why.find("stands still at ") != why.npos || why.find("all ranks wait") != why.npos), why);
+    has(why, "rank 1 ");
+  }
+  CHECK(WallTime::now() - began < std::chrono::seconds(30));
+  int status = 0;
+  for (pid_t found = 0; found != -1 && (found != frozen || (!WIFEXITED(status) && !WIFSIGNALED(status)));) {
+    found = waitpid(frozen, &status, __WALL | WNOHANG);
+    if (WallTime::now() - began > std::chrono::seconds(60)) ranks[1]->send(SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(ranks[1]->wait() == kFailed);
+  return true;
+}
+
 }  // namespace
 
 // Not a test by itself.
@@ -154,27 +187,9 @@ TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
   for (const char* strategy : {"ssgd", "sma"}) {
     CAPTURE(strategy);
     const Place place;
-    auto ranks =
-        place.start(3, {"--strategy", strategy, "--set", "train.epochs=4000", "--devices", "cpu:0", "--device-timeout",
-                        "3", "--checkpoint", place.path("c"), "--checkpoint-every", "20it"});
+    auto ranks = place.start(3, frozen_words(place, strategy, {"--devices", "cpu:0"}));
     await_checkpoints(place.path("c"), 1);
-    const pid_t frozen = freeze_busiest_thread(ranks[1]->process());
-    if (frozen == 0) {
-      MESSAGE("skipped: threads of other processes cannot be stopped here");
-      return;
-    }
-    const auto began = WallTime::now();
-    for (const size_t rank : {size_t{0}, size_t{2}}) {
-      CHECK(ranks[rank]->wait() == kFailed);
-      const std::string why = ranks[rank]->errors();
-      CHECK_MESSAGE((why.find("stands still at ") != why.npos || why.find("all ranks wait") != why.npos), why);
-      has(why, "rank 1 ");
-    }
-    CHECK(WallTime::now() - began < std::chrono::seconds(30));
-    int status = 0;
-    while (waitpid(frozen, &status, __WALL) == frozen && !WIFEXITED(status) && !WIFSIGNALED(status)) {
-    }
-    CHECK(ranks[1]->wait() == kFailed);
+    if (!end_by_frozen_thread(ranks)) return;
   }
 }
 
@@ -274,16 +289,25 @@ TEST_CASE("time limits and reached targets end all ranks alike") {
 
 TEST_CASE("ranks that differ are refused everywhere, with both values") {
   const Place place;
-  const std::string other = place.folder.write("other.onnxtxt", std::string(kGraph) + "\n").string();
-  const auto refused = [&](const Words& own, const std::string& what) {
-    auto ranks = place.start(2, {"--strategy", "ssgd", "--devices", "cpu:0"}, {{}, own});
+  const auto trained = [&](const std::string& name, const std::string& seed) {
+    auto ranks = place.start(1, {"--devices", "cpu:0", "--epochs", "1", "--seed", seed});
+    expect(kDone, ranks);
+    std::filesystem::rename(place.path("w"), place.path(name));
+    return Words{"--weights", place.path(name)};
+  };
+  const auto refused = [&](const Words& own, const std::string& what, const Words& of_first = {}) {
+    auto ranks = place.start(2, {"--strategy", "ssgd", "--devices", "cpu:0"}, {of_first, own});
     expect(kWrong, ranks);
     for (const auto& rank : ranks) {
       has(rank->errors(), fmt::format("rank 1 on {} differs from rank 0 on {}: {}", host_name(), host_name(), what));
     }
   };
   refused({"--seed", "5"}, "seed: 5; expected as on rank 0");
-  refused({"--set", "train.lr=0.5"}, "graph: ");
+  refused({"--set", "train.lr=0.5"}, "graph: trained: ");
+  refused({"--schedule-epochs", "9"}, "epochs of the schedule: 9;");
+  const Words weights = trained("of rank 1", "5");
+  refused(weights, "--weights: given;");
+  refused(weights, "weights: ", trained("of rank 0", "6"));
   refused({"--epochs", "9"}, "epochs: 9;");
   refused({"--set", "prefetch.source=\"glyphs:?train=513&test=100&size=16\""}, "training data: ");
   refused({"--until", "accuracy>=0.5"}, "--until: ");
@@ -356,6 +380,17 @@ TEST_CASE("a killed rank ends the others on GPUs, and the same command goes on t
   ranks = world.start(words);
   expect(kDone, ranks);
   CHECK(world.place.weights() == whole.place.weights());
+}
+
+TEST_CASE("a rank with a GPU of which one thread stands still is lost, and ends as well") {
+  if (!gpus_are_there()) return;
+  for (const char* strategy : {"ssgd", "sma"}) {
+    CAPTURE(strategy);
+    const RanksWithGpus world;
+    auto ranks = world.start(frozen_words(world.place, strategy, {}));
+    await_checkpoints(world.place.path("c"), 2);
+    if (!end_by_frozen_thread(ranks)) return;
+  }
 }
 
 TEST_CASE("two ranks with the same GPU are told so") {

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "executor/devices/device.h"
 #include "executor/training/checkpoint.h"
 #include "io/formats/safetensors.h"
 #include "tests/tools/world/ranks.h"
@@ -57,6 +58,27 @@ TEST_CASE("two hosts that average apart have the same weights, to the bit, with 
       CHECK(trained_on({"a", "a", "b", "b"}, strategy, more) == expected);
       CHECK(trained_on({"a", "a", "a", "a"}, strategy, more) != expected);
     }
+  }
+}
+
+TEST_CASE("two hosts with a GPU each that average apart repeat their weights, to the bit") {
+  const int gpus = cuda_device_count();
+  if (gpus == 0) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  const std::string second = gpus > 1 ? "cuda:1" : "cuda:0";
+  const auto trained = [&](const std::string& strategy, const Words& hosts) {
+    const ApartPlace place(strategy);
+    auto ranks = place.start(2, {"--learners", "2"}, {{"--devices", "cuda:0"}, {"--devices", second}}, hosts);
+    expect(kDone, ranks);
+    return place.weights();
+  };
+  for (const char* strategy : {"sma", "local"}) {
+    CAPTURE(strategy);
+    const std::vector<uint8_t> weights = trained(strategy, {"a", "b"});
+    CHECK(trained(strategy, {"a", "b"}) == weights);
+    if (gpus > 1) CHECK(trained(strategy, {"a", "a"}) != weights);
   }
 }
 

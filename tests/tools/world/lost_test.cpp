@@ -16,6 +16,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "executor/devices/device.h"
 #include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint.h"
 #include "executor/world/ranks.h"
@@ -55,9 +56,10 @@ void await(const Place& place, const std::string& event, int64_t least) {
   REQUIRE(count(events(place), event) >= least);
 }
 
-Words going_on(const Place& place, const char* strategy, const char* epochs) {
-  return {"--strategy", strategy,    "--set",    epochs,  "--devices",
-          "cpu:0",      "--on-lost", "continue", "--log", place.path("log")};
+Words going_on(const Place& place, const char* strategy, const char* epochs, Words words = {"--devices", "cpu:0"}) {
+  words.insert(words.end(), {"--strategy", strategy, "--set", epochs, "--on-lost", "continue"});
+  words.insert(words.end(), {"--log", place.path("log")});
+  return words;
 }
 
 std::vector<float> floats_in(const TensorFile& file, const std::string& name) {
@@ -89,34 +91,57 @@ void is_mean_of_learners(const Place& place, int learners) {
   CHECK(compared > 2);
 }
 
+using Start = std::function<std::vector<std::unique_ptr<Rank>>(const Place&, const Words&)>;  // three ranks
+
+// Kills ranks of a run, and starts them again.
+void come_back(const char* strategy, const Words& devices, const Start& start) {
+  CAPTURE(strategy);
+  const Place place;
+  Words words = going_on(place, strategy, "train.epochs=80", devices);
+  words.insert(words.end(), {"--checkpoint", place.path("c")});
+  auto ranks = start(place, words);
+  int64_t returned = 0;
+  for (const size_t killed : {size_t{1}, size_t{2}}) {
+    await(place, "progress", 1);
+    ranks[killed]->send(SIGKILL);
+    CHECK(ranks[killed]->wait() == -SIGKILL);
+    await(place, "lost", returned + 1);
+    ranks[killed] = ranks[killed]->again();
+    await(place, "returned", ++returned);
+    const int64_t reports = count(events(place), "progress");
+    await(place, "progress", reports + 1);
+  }
+  expect(kDone, ranks);
+  has(ranks[0]->errors(), "came back");
+  has(ranks[0]->errors(), "again after iteration ");
+  for (const json& event : events(place)) {
+    if (event["event"] == "returned") CHECK(event["learners"] == 3);
+  }
+  CHECK(events(place).back()["reason"] == "complete");
+  if (std::string(strategy) == "local") is_mean_of_learners(place, 3);
+}
+
 }  // namespace
 
 TEST_CASE("a killed rank that is started again trains with the others, and the model is of all") {
   for (const char* strategy : {"local", "sma"}) {
-    CAPTURE(strategy);
-    const Place place;
-    Words words = going_on(place, strategy, "train.epochs=80");
-    words.insert(words.end(), {"--checkpoint", place.path("c")});
-    auto ranks = place.start(3, words);
-    int64_t returned = 0;
-    for (const size_t killed : {size_t{1}, size_t{2}}) {
-      await(place, "progress", 1);
-      ranks[killed]->send(SIGKILL);
-      CHECK(ranks[killed]->wait() == -SIGKILL);
-      await(place, "lost", returned + 1);
-      ranks[killed] = ranks[killed]->again();
-      await(place, "returned", ++returned);
-      const int64_t reports = count(events(place), "progress");
-      await(place, "progress", reports + 1);
-    }
-    expect(kDone, ranks);
-    has(ranks[0]->errors(), fmt::format("rank 1 on {} came back", host_name()));
-    has(ranks[0]->errors(), fmt::format("goes on with rank 2 on {} again after iteration ", host_name()));
-    for (const json& event : events(place)) {
-      if (event["event"] == "returned") CHECK(event["learners"] == 3);
-    }
-    CHECK(events(place).back()["reason"] == "complete");
-    if (std::string(strategy) == "local") is_mean_of_learners(place, 3);
+    come_back(strategy, {"--devices", "cpu:0"},
+              [](const Place& place, const Words& words) { return place.start(3, words); });
+  }
+}
+
+TEST_CASE("ranks with GPUs go on without one that is killed, and with it again") {
+  const int gpus = cuda_device_count();
+  if (gpus == 0) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  const std::vector<Words> devices = {
+      {"--devices", "cuda:0"}, {"--devices", gpus > 1 ? "cuda:1" : "cuda:0"}, {"--devices", "cuda:0"}};
+  for (const char* strategy : {"local", "sma"}) {
+    come_back(strategy, {}, [&](const Place& place, const Words& words) {
+      return place.start(3, words, devices, {"a", "b", "c"});
+    });
   }
 }
 

@@ -130,7 +130,10 @@ struct Place {
       words.insert(words.end(), {"--world-size", std::to_string(size), "--rank", std::to_string(rank)});
       words.insert(words.end(), {"--rendezvous", port});
       words.insert(words.end(), own[size_t(rank)].begin(), own[size_t(rank)].end());
-      const Words variables = hosts.empty() ? Words{} : Words{"ARBALEST_HOST=" + hosts[size_t(rank)]};
+      Words variables;
+      for (const char* name : {"ARBALEST_HOST=", "NCCL_HOSTID="}) {
+        if (!hosts.empty()) variables.push_back(name + hosts[size_t(rank)]);
+      }
       ranks.push_back(std::make_unique<Rank>(words, path("errors " + std::to_string(rank)), variables));
     }
     return ranks;

@@ -3,20 +3,23 @@
 // Sweeps on CPUs: trials are the runs that they would be alone, and a sweep that was ended goes on to the same answer.
 
 #include <doctest/doctest.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "executor/plan/device_list.h"
-#include "tests/io/test_folder.h"
-#include "tests/tools/command_line.h"
-#include "tests/tools/redirected.h"
+#include "tests/tools/sweep/place.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
@@ -24,77 +27,8 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
-namespace fs = std::filesystem;
-
 namespace sweep_test {
 namespace {
-
-constexpr const char* kGraph =
-    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
-    "g () => () {\n"
-    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=192&test=64&size=16\", batch = 16> ()\n"
-    "  x = arbalest.Augment (image)\n"
-    "  hidden = arbalest.Linear <units = 32> (x)\n"
-    "  active = Relu (hidden)\n"
-    "  logits = arbalest.Linear <units = 10> (active)\n"
-    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
-    "  accuracy = arbalest.Accuracy (logits, label)\n"
-    "  trained = arbalest.Train <lr = 0.01, schedule = \"cosine\"> (loss)\n"
-    "  report = arbalest.Validate <split = \"test\", batch = 32> (trained, accuracy, loss)\n"
-    "}\n";
-
-struct Place {
-  const TestFolder folder;
-  const std::string graph = (folder / "g.onnxtxt").string();
-  const std::string out = (folder / "sweep").string();
-
-  Place() { std::ofstream(graph) << kGraph; }
-
-  // The status of a command line, whose lines on standard output become `lines`.
-  int run(std::vector<std::string> words) {
-    std::vector<const char*> all;
-    for (const std::string& word : words) all.push_back(word.c_str());
-    const Command command = parse(all);
-    const Redirected stdout_file((folder / "out.txt").string());
-    int status = 0;
-    try {
-      status = command.run();
-    } catch (const Error& error) {
-      fault = error.what();
-      status = int(error.code());
-    }
-    lines = stdout_file.lines();
-    return status;
-  }
-  int sweep(std::vector<std::string> more) {
-    std::vector<std::string> words = {"sweep", graph, "--deterministic", "-o", out};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
-  }
-  nlohmann::json json() const {
-    std::string text;
-    for (const std::string& line : lines) text += line + "\n";
-    return nlohmann::json::parse(text);
-  }
-  SweepRecord record() const { return read_sweep_log(sweep_log_path(out)); }
-
-  std::vector<std::string> lines;
-  std::string fault;
-};
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// The tensors of a file of weights, without its metadata, which names the command.
-std::string tensors(const std::string& path) {
-  const std::string all = content(path);
-  REQUIRE(all.size() > 8);
-  uint64_t head = 0;
-  std::copy_n(all.data(), 8, reinterpret_cast<char*>(&head));
-  return all.substr(8 + head);
-}
 
 // Removes the last lines of a file, and half of the line before them, as if the process had been killed.
 void cut_lines(const std::string& path, size_t keep) {
@@ -431,7 +365,7 @@ TEST_CASE("sweep: folds are trials of their own, and one row") {
   CHECK(sources.size() == 3);
 }
 
-TEST_CASE("sweep: a time limit ends it, and it goes on") {
+TEST_CASE("sweep: a time limit ends it") {
   Place place;
   CHECK(place.sweep({"--vary", "seed=1..3", "--epochs", "1000000", "--time-limit", "2s"}) == 130);
   CHECK(place.record().results.empty());
@@ -501,6 +435,118 @@ TEST_CASE("sweep: --find-lr advises on each combination of other settings, over 
   CHECK_MESSAGE(advice.find("\nhidden.units 16: the loss is lowest at a rate of ") != advice.npos, advice);
   CHECK(std::count(advice.begin(), advice.end(), '\n') == 2);
   CHECK(content(fs::path(place.out) / "rates.svg").find("hidden.units 16") != std::string::npos);
+}
+
+TEST_CASE("sweep: a trial that asha promotes and that fails at once keeps the epochs that it was trained for") {
+  const Place place;
+  SweepPlan plan;
+  plan.words = {place.graph};
+  plan.trials = {{{"seed", "1"}}};
+  plan.halving = HalvingRule{.epochs = {2, 6}};
+  SweepSurroundings around;
+  around.folder = place.out;
+  around.devices = parse_devices("cpu:0", [] { return std::vector<PlanDevice>(); });
+  const TrialEnd first = run_trial(plan, {0, 0, 2}, 0, around);
+  CHECK_MESSAGE(first.result.error.empty(), first.result.error);
+  CHECK(first.result.epochs == 2);
+  fs::remove_all(trial_checkpoints(place.out, 0));
+  std::ofstream(trial_checkpoints(place.out, 0)) << "is in the way";
+  const TrialEnd second = run_trial(plan, {0, 1, 6}, 0, around);
+  CHECK(!second.result.error.empty());
+  CHECK(second.result.epochs == 2);
+}
+
+TEST_CASE("sweep: a trial that goes on has the epochs of its checkpoint before it ends another") {
+  const Place place;
+  SweepPlan plan;
+  plan.words = {place.graph, "--epochs=1000000"};
+  plan.trials = {{{"seed", "1"}}};
+  SweepSurroundings around;
+  around.folder = place.out;
+  around.devices = parse_devices("cpu:0", [] { return std::vector<PlanDevice>(); });
+  std::vector<int64_t> reported;
+  const auto run_until = [&](int64_t epochs) {
+    std::stop_source stop;
+    around.stop = stop.get_token();
+    reported.clear();
+    around.progress = [&](const SweepResult& result) {
+      reported.push_back(result.epochs);
+      if (result.epochs >= epochs) stop.request_stop();
+    };
+    const TrialEnd end = run_trial(plan, {0, 0, 0}, 0, around);
+    CHECK(end.end.kind == JobEnd::Kind::Stopped);
+    return end.result.epochs;
+  };
+  const int64_t first = run_until(3);
+  CHECK(first >= 3);
+  run_until(first + 1);
+  REQUIRE(!reported.empty());
+  CHECK(reported.front() >= first);
+}
+
+// All that a command writes to a terminal.
+std::string shown_on_terminal(Place& place, const std::vector<std::string>& words) {
+  int screen = -1, line = -1;
+  const winsize size = {24, 100, 0, 0};
+  REQUIRE(openpty(&screen, &line, nullptr, nullptr, &size) == 0);
+  std::string text;
+  std::thread reader([&] {
+    char part[4096];
+    for (ssize_t got = 0; (got = read(screen, part, sizeof part)) > 0;) text.append(part, size_t(got));
+  });
+  const char* const before = std::getenv("TERM");
+  const std::string terminal = before ? before : "";
+  setenv("TERM", "xterm", 1);
+  std::fflush(stdout);
+  const int output = dup(STDOUT_FILENO);
+  dup2(line, STDOUT_FILENO);
+  close(line);
+  std::vector<const char*> all = {"sweep", place.graph.c_str(), "-o", place.out.c_str()};
+  for (const std::string& word : words) all.push_back(word.c_str());
+  const int status = parse(all).run();
+  std::fflush(stdout);
+  dup2(output, STDOUT_FILENO);  // nobody writes to the terminal any more, and the reader ends
+  close(output);
+  reader.join();
+  close(screen);
+  before ? setenv("TERM", terminal.c_str(), 1) : unsetenv("TERM");
+  CHECK(status == 0);
+  return text;
+}
+
+TEST_CASE("sweep: the line on a terminal counts each trial once, however many rungs it has come to") {
+  Place place;
+  const std::string text = shown_on_terminal(place, {"--vary", "train.lr=log(1e-4,0.1)", "--samples", "4", "--search",
+                                                     "asha", "--epochs", "4", "--reduction", "2"});
+  CHECK(place.record().results.size() > 4);
+  const std::string between = " of 4 trials ended";
+  int found = 0, most = 0;
+  for (size_t at = text.find(between); at != text.npos; at = text.find(between, at + 1)) {
+    size_t from = at;
+    while (from > 0 && text[from - 1] >= '0' && text[from - 1] <= '9') --from;
+    most = std::max(most, std::stoi(text.substr(from, at - from)));
+    ++found;
+  }
+  CHECK(found > 4);
+  CHECK(most == 4);
+}
+
+TEST_CASE("sweep: lists vary as wholes") {
+  Place place;
+  std::string graph = kGraph;
+  graph.replace(graph.find("schedule = \"cosine\""), 19, "schedule = \"multistep\"");
+  std::ofstream(place.graph) << graph;
+  CHECK_MESSAGE(place.sweep({"--vary", "train.milestones=[1,2],[2]", "--vary",
+                             "loss.class_weights=[1,1,1,1,1,1,1,1,1,1],[9,1,1,1,1,1,1,1,1,1]", "--epochs", "3",
+                             "--keep", "all"}) == 0,
+                place.fault);
+  CHECK(place.record().plan.trials.size() == 4);
+  const std::string alone = (place.folder / "alone.safetensors").string();
+  REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "3", "--save", alone, "--save-best", alone,
+                     "--set", "train.milestones=[2]", "--set", "loss.class_weights=[9,1,1,1,1,1,1,1,1,1]"}) == 0);
+  CHECK(tensors(trial_model(place.out, 3)) == tensors(alone));
+  CHECK(tensors(trial_model(place.out, 1)) != tensors(alone));
+  CHECK(tensors(trial_model(place.out, 2)) != tensors(alone));
 }
 
 TEST_CASE("sweep: what cannot be is refused before anything is written") {

@@ -25,6 +25,7 @@
 #include "base/shell_word.h"
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
+#include "executor/plan/make_plan.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/shared_resources.h"
 #include "executor/sweep/lane_tuner.h"
@@ -35,6 +36,8 @@
 #include "tools/command/subcommand.h"
 #include "tools/sweep/check_trials.h"
 #include "tools/sweep/fold_predictions.h"
+#include "tools/sweep/graph_variations.h"
+#include "tools/sweep/kept_samples.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
@@ -96,6 +99,9 @@ std::vector<VariedSettings> varied_of(const SweepOptions& options) {
     return std::any_of(each.names.begin(), each.names.end(), is_rate);
   });
   if (options.find_rate && !rates) varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
+  if (varied.empty()) {
+    throw GraphError("sweep: nothing varies; expected --vary, --folds, --find-lr, or metadata \"vary\" of the graph");
+  }
   return varied;
 }
 
@@ -524,9 +530,6 @@ SweepOptions::Search read_search(const std::string& word) {
 // Refuses options that exclude each other, or that are missing.
 void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
-  if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
-    throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
-  }
   if (options.session.learners.per_device == 0) {
     throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
   }
@@ -555,8 +558,11 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
 
 }  // namespace
 
-int command_sweep(const SweepOptions& options) {
-  const Graph graph = load_with_overrides(options);
+int command_sweep(const SweepOptions& given) {
+  const Graph graph = load_with_overrides(given);
+  SweepOptions options = given;
+  const std::vector<std::string> of_graph = graph_variations(given, graph);
+  options.vary.insert(options.vary.begin(), of_graph.begin(), of_graph.end());
   give_learners_queues((options.at_once > 0 ? options.at_once : kMostOnGpu) * options.session.learners.per_device,
                        options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
@@ -564,9 +570,19 @@ int command_sweep(const SweepOptions& options) {
   int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
   if (plan.halving) lanes = std::min(lanes, plan.halving->lanes);
   SweepSurroundings around = surroundings_for(options, devices, lanes);
+  const int64_t kept = lanes > 1 ? bytes_of_kept_samples(plan, around) : 0;
+  around.keeps_samples = kept > 0;
   check_trials(plan, around);
+  const auto tell_more = [&] {
+    if (!of_graph.empty()) fmt::print("{} varies {}\n", printable(options.graph), fmt::join(of_graph, "; "));
+    if (kept > 0) {
+      fmt::print("samples are prepared once for all trials and kept on the host, as by prefetch.cache=host: {}\n",
+                 bytes_text(kept));
+    }
+  };
   if (options.dry_run) {
     print_plan(plan, lanes);
+    tell_more();
     return kDone;
   }
   std::optional<SweepRecord> before = record_before(options, plan);
@@ -576,9 +592,11 @@ int command_sweep(const SweepOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   Sweep sweep(options, std::move(plan), std::move(before));
   fmt::print("{}, {} at once; logs and models in {}\n", trials_of(sweep.record().plan), lanes, printable(options.out));
+  tell_more();
   std::fflush(stdout);
   const bool over = sweep.run(around, lanes);
   print_answer(options, sweep.record());
+  around.keeps_samples = false;  // each is read once more
   around.threads = thread_count(options.session);
   const bool told = !over || !tells_predictions(sweep.record().plan) || print_folds(options, sweep.record(), around);
   if (!sweep.written() || !told) return kFailed;
@@ -599,7 +617,7 @@ void declare_sweep(Subcommands& commands) {
   app.add_option("--vary", options.vary,
                  "settings that trials differ in: train.lr=0.05,0.1, seed=1..5, train.lr=log(1e-3,1,8), "
                  "a+b=1+2,3+4 together, train.milestones=[10,20],[15]; without a count, log() and uniform() are drawn; "
-                 "repeatable")
+                 "repeatable; the graph file's metadata \"vary\" may say others")
       ->type_name("NAME=VALUES")
       ->take_all()
       ->allow_extra_args(false);

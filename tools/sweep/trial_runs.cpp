@@ -154,6 +154,7 @@ RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, 
   RunOptions options = options_of_run(words_of_job(plan, job, around.folder));
   options.devices = to_string(around.devices[size_t(lane) % around.devices.size()]);
   options.session.execution.threads = around.threads;
+  if (around.keeps_samples) options.set.emplace_back("prefetch.cache=host");
   return options;
 }
 

@@ -3,6 +3,7 @@
 // Sweeps on CPUs: trials are the runs that they would be alone, and a sweep that was ended goes on to the same answer.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <pty.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "base/error.h"
 #include "executor/plan/device_list.h"
+#include "tests/io/image_files.h"
 #include "tests/tools/sweep/place.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
@@ -549,6 +551,95 @@ TEST_CASE("sweep: lists vary as wholes") {
   CHECK(tensors(trial_model(place.out, 2)) != tensors(alone));
 }
 
+TEST_CASE("sweep: the graph file says what varies, and the command line takes its place") {
+  const auto trials = [](const std::string& metadata, const std::vector<std::string>& words) {
+    Place place;
+    std::string graph = kGraph;
+    graph.insert(graph.find(">\n"), ", metadata_props: [\"author\": \"x\", " + metadata + "]");
+    std::ofstream(place.graph) << graph;
+    std::vector<std::string> all = words;
+    all.emplace_back("--dry-run");
+    if (place.sweep(all) != 0) return std::vector<std::string>{place.fault};
+    std::vector<std::string> settings;
+    for (const std::string& line : place.lines) {
+      if (line.starts_with("  ")) settings.push_back(line.substr(line.find_first_not_of(" 0123456789")));
+    }
+    return settings;
+  };
+  const std::string both = "\"vary\": \"train.lr=0.1,0.2; seed=1..2\"";
+  CHECK(trials(both, {}) == std::vector<std::string>{"train.lr 0.1, seed 1", "train.lr 0.1, seed 2",
+                                                     "train.lr 0.2, seed 1", "train.lr 0.2, seed 2"});
+  CHECK(trials("\"vary\": \"train.lr=0.1,0.2\", \"vary\": \"seed=1..2\"", {}) == trials(both, {}));
+  CHECK(trials(both, {"--vary", "seed=7,8,9", "--vary", "hidden.units=8,16"}).size() == 12);
+  CHECK(trials(both, {"--vary", "trained.lr=0.3,0.4"})[0] == "seed 1, trained.lr 0.3");  // another name of it
+  CHECK(trials(both, {"--set", "trained.lr=0.5"}) == std::vector<std::string>{"seed 1", "seed 2"});
+  CHECK(trials(both, {"--seed", "3"}) == std::vector<std::string>{"train.lr 0.1", "train.lr 0.2"});
+  CHECK(trials(both, {"--find-lr"}).size() == 32);
+  CHECK(trials("\"vary\": \"train.milestones=[1,2],[3]\"", {"--set", "train.schedule=multistep"}).size() == 2);
+  const std::string wrong = trials("\"vary\": \"seed\"", {})[0];
+  CHECK_MESSAGE(wrong.find("g.onnxtxt:1:") != wrong.npos, wrong);
+  CHECK_MESSAGE(wrong.find("metadata \"vary\": --vary 'seed': expected NAME=VALUES") != wrong.npos, wrong);
+  CHECK(trials("\"vary\": \"train.lr=[1\"", {})[0].find("expected a ']'") != std::string::npos);
+  CHECK(trials("\"vary\": \"learnrs=1,2\"", {})[0].find("did you mean 'learners'?") != std::string::npos);
+}
+
+// Photos of two kinds, and a graph that trains on them.
+void write_photos(const Place& place) {
+  for (const std::string split : {"train", "test"}) {
+    for (int i = 0; i < 16; ++i) {
+      TestImage image = test_image(24, 20, 3, 10, uint64_t(i));
+      for (uint8_t& value : image.bytes) value = i % 2 == 0 ? uint8_t(128 + value / 2) : uint8_t(value / 2);
+      place.folder.write(fmt::format("{}/{}/{}.png", split, i % 2 == 0 ? "bright" : "dark", i), encode_png(image));
+    }
+  }
+  std::ofstream(place.graph) << fmt::format(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nphotos () => (float loss)\n{{\n"
+      "image, label = arbalest.Prefetch <source = \"folder:{}\", batch = 8> ()\n"
+      "pixels = arbalest.ResizeCrop <size = [8]> (image)\n"
+      "x = arbalest.Augment <mean = [0.5], std = [0.25]> (pixels)\n"
+      "logits = arbalest.Linear <units = 2> (x)\n"
+      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "trained = arbalest.Train <lr = 0.01, momentum = 0.9> (loss)\n"
+      "report = arbalest.Validate <split = \"test\"> (trained, loss)\n}}\n",
+      place.folder.string());
+}
+
+TEST_CASE("sweep: trials that prepare the same photos do so once, and train as they would alone") {
+  Place place;
+  write_photos(place);
+  const auto kept = [&](std::vector<std::string> words) {
+    fs::remove_all(place.out);
+    words.insert(words.end(), {"--epochs", "2", "--keep", "all"});
+    CHECK_MESSAGE(place.sweep(words) == 0, place.fault);
+    std::string told;
+    for (const std::string& line : place.lines) {
+      if (line.find("prepared once for all trials") != line.npos) told = line.substr(line.rfind(':') + 2);
+    }
+    return told;
+  };
+  const std::vector<std::string> rates = {"--vary", "train.lr=0.01,0.1", "--at-once", "2"};
+  CHECK(kept(rates) == "6.0 KiB");  // 32 photos of 192 bytes
+  CHECK(content(trial_model(place.out, 0)).find("prefetch.cache=host") != std::string::npos);
+  for (int trial = 0; trial < 2; ++trial) {
+    const std::string alone = (place.folder / "alone.safetensors").string();
+    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "2", "--save", alone, "--save-best", alone,
+                       "--set", trial == 0 ? "train.lr=0.01" : "train.lr=0.1"}) == 0);
+    CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
+  }
+  std::vector<std::string> again = rates;
+  again.insert(again.end(), {"--epochs", "2", "--keep", "all", "--resume"});
+  CHECK(place.sweep(again) == 0);                                // the same sweep, whether there is memory or not
+  CHECK(kept({"--folds", "2", "--at-once", "2"}) == "6.0 KiB");  // two sets of 16
+  CHECK(kept({"--vary", "pixels.size=4,8", "--at-once", "2"}) == "7.5 KiB");
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "2", "--set", "prefetch.cache=none"}).empty());
+  CHECK(kept({"--vary", "prefetch.cache=none,host", "--at-once", "2"}).empty());
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "1"}).empty());
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "2", "--set", "pixels.random=1"}).empty());
+  Place drawn;  // that host nodes prepare nothing of
+  CHECK(drawn.sweep({"--vary", "seed=1,2", "--epochs", "1", "--at-once", "2"}) == 0);
+  for (const std::string& line : drawn.lines) CHECK(line.find("prepared once") == line.npos);
+}
+
 TEST_CASE("sweep: what cannot be is refused before anything is written") {
   const auto refused = [](const std::vector<std::string>& words, const std::string& part, int status = 2) {
     Place place;
@@ -579,7 +670,7 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
-  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
+  refused({}, "nothing varies");
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
   const auto search = [](const char* how, const char* samples) {
     return fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--search", how, "--samples", samples});

@@ -21,8 +21,8 @@ namespace sweep_test {
 
 namespace fs = std::filesystem;
 using arbalest::SweepRecord;
-using arbalest::test::Redirected;
 using arbalest::TestFolder;
+using arbalest::test::Redirected;
 
 inline constexpr const char* kGraph =
     "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"

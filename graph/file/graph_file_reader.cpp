@@ -63,13 +63,14 @@ class Parser : private LiteralReader {
     expect("[");
     if (accept("]")) return;
     do {
-      parse_string("a key");
+      const SourcePlace at = place(token_);
+      std::string key = parse_string("a key");
       expect(":");
-      parse_string("a value");
+      source_.metadata.push_back({{std::move(key), at}, parse_string("a value")});
     } while (more("]"));
   }
 
-  // <key: value, …>: what a graph has no place for is checked and dropped.
+  // <key: value, …>: what neither a graph nor a reader of the source has a place for is checked and dropped.
   void parse_header() {
     expect("<");
     do {

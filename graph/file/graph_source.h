@@ -79,12 +79,19 @@ struct SourceFunction {
   std::string qualified_name() const { return domain.empty() ? name.text : domain + "." + name.text; }
 };
 
+// A key of the file's metadata, and the text that it has.
+struct SourceMetadata {
+  SourceName key;
+  std::string value;
+};
+
 struct GraphSource {
   std::string file;
   std::vector<std::string> data_files;  // files next to it that hold tensors
   std::string name;
-  std::string producer;        // that wrote the file: "pytorch"; "": it does not say
-  bool equal_is_same = false;  // see note_producer() in graph/file/model_parameters.h
+  std::string producer;                  // that wrote the file: "pytorch"; "": it does not say
+  std::vector<SourceMetadata> metadata;  // of a text; binary models' is not read
+  bool equal_is_same = false;            // see note_producer() in graph/file/model_parameters.h
   Opsets opsets;
   SourcePlace opsets_place;
   std::vector<SourceValue> inputs, outputs;

@@ -43,9 +43,9 @@ class ClassLines final : public PredictionLines {
         classes_(format_.names.size()),
         labels_(scores == Scores::OfLabels || scores == Scores::OfLabelsWithTruth),
         known_(scores == Scores::OfClassesWithLabel || scores == Scores::OfLabelsWithTruth),
-        top_(std::min(format_.top > 0 ? size_t(format_.top)
-                      : labels_       ? classes_
-                                      : 1,
+        top_(std::min(format_.top > 0                 ? size_t(format_.top)
+                      : labels_ || format_.each_class ? classes_
+                                                      : 1,
                       classes_)) {
     if (format_.format == LineFormat::Csv && each_label()) check_columns();
   }
@@ -61,6 +61,11 @@ class ClassLines final : public PredictionLines {
       return text + "\n";
     }
     if (known_) text += labels_ ? ",labels" : ",label";
+    if (format_.each_class) {
+      text += ",class";
+      for (const std::string& name : format_.names) text += fmt::format(",{}", csv_field("probability_" + name));
+      return text + "\n";
+    }
     for (size_t i = 1; i <= top_; ++i) text += fmt::format(",class_{0},probability_{0}", i);
     return text + "\n";
   }
@@ -140,16 +145,23 @@ class ClassLines final : public PredictionLines {
   std::string csv_line(const PredictedSample& sample, const std::vector<Prediction>& predictions,
                        const Truth& truth) const {
     std::string text = called(format_.format, sample);
-    if (each_label()) {
+    std::string in_order;
+    if (each_label() || format_.each_class) {
       std::vector<double> probabilities(predictions.size());
       for (const Prediction& each : predictions) probabilities[size_t(each.label)] = each.probability;
-      for (const double probability : probabilities) text += fmt::format(",{:.6g}", probability);
+      for (const double probability : probabilities) in_order += fmt::format(",{:.6g}", probability);
+    }
+    if (each_label()) {
+      text += in_order;
       for (const float target : truth.targets) text += target < 0 ? "," : fmt::format(",{:g}", target);
       return text + "\n";
     }
     if (known_ && labels_) text += fmt::format(",{}", csv_field(holding(truth, "|")));
     if (known_ && !labels_) {
       text += fmt::format(",{}", truth.label >= 0 ? csv_field(format_.names[size_t(truth.label)]) : "");
+    }
+    if (format_.each_class) {
+      return text + "," + csv_field(format_.names[size_t(predictions.front().label)]) + in_order + "\n";
     }
     for (const Prediction& each : predictions) {
       text += fmt::format(",{},{:.6g}", csv_field(format_.names[size_t(each.label)]), each.probability);
@@ -192,13 +204,16 @@ class ClassLines final : public PredictionLines {
 
 class NumberLines final : public PredictionLines {
  public:
-  NumberLines(LineFormat format, const std::string& name, const TensorType& of_sample)
-      : format_(format), name_(name), count_(of_sample.elements()), type_(of_sample.dtype) {}
+  NumberLines(LineFormat format, std::vector<NumbersOf> values) : format_(format), values_(std::move(values)) {}
 
   std::string head() const override {
     if (format_ != LineFormat::Csv) return "";
     std::string text = "sample";
-    for (int64_t i = 0; i < count_; ++i) text += fmt::format(",{}", csv_field(fmt::format("{}_{}", name_, i)));
+    for (const NumbersOf& each : values_) {
+      for (int64_t i = 0; i < each.of_sample.elements(); ++i) {
+        text += fmt::format(",{}", csv_field(fmt::format("{}_{}", each.value, i)));
+      }
+    }
     return text + "\n";
   }
 
@@ -210,9 +225,12 @@ class NumberLines final : public PredictionLines {
       text.back() = ',';  // the object's end
       text += "\"value\":[";
     }
-    for (int64_t i = 0; i < count_; ++i) {
-      if (i > 0) text += between;
-      text += number(batch.values[0], n * count_ + i);
+    for (size_t v = 0; v < (format_ == LineFormat::Json ? 1 : values_.size()); ++v) {
+      const TensorType& type = values_[v].of_sample;
+      for (int64_t i = 0; i < type.elements(); ++i) {
+        if (v > 0 || i > 0) text += between;
+        text += number(type.dtype, batch.values[v], n * type.elements() + i);
+      }
     }
     return text + (format_ == LineFormat::Json ? "]}\n" : "\n");
   }
@@ -229,8 +247,8 @@ class NumberLines final : public PredictionLines {
     if (format_ == LineFormat::Json && !std::isfinite(value)) return "null";
     return fmt::format("{:.{}g}", value, digits);
   }
-  std::string number(const std::byte* values, int64_t i) const {
-    switch (type_) {
+  std::string number(DataType type, const std::byte* values, int64_t i) const {
+    switch (type) {
       case DataType::Float64: return floating(element<double>(values, i), 17);
       case DataType::Int64: return std::to_string(element<int64_t>(values, i));
       case DataType::Int32: return std::to_string(element<int32_t>(values, i));
@@ -241,9 +259,7 @@ class NumberLines final : public PredictionLines {
   }
 
   const LineFormat format_;
-  const std::string name_;
-  const int64_t count_;
-  const DataType type_;
+  const std::vector<NumbersOf> values_;
 };
 
 }  // namespace
@@ -252,9 +268,8 @@ std::unique_ptr<PredictionLines> class_lines(ClassFormat format, Scores scores) 
   return std::make_unique<ClassLines>(std::move(format), scores);
 }
 
-std::unique_ptr<PredictionLines> number_lines(LineFormat format, const std::string& value,
-                                              const TensorType& of_sample) {
-  return std::make_unique<NumberLines>(format, value, of_sample);
+std::unique_ptr<PredictionLines> number_lines(LineFormat format, std::vector<NumbersOf> values) {
+  return std::make_unique<NumberLines>(format, std::move(values));
 }
 
 }  // namespace arbalest

@@ -34,6 +34,13 @@ struct ClassFormat {
   std::vector<std::string> names;     // of all of them
   DataType label = DataType::Int32;   // of the second value, if there is one
   std::vector<int64_t> classes = {};  // by class of the data: the model's, −1: none; empty: the same
+  bool each_class = false;            // CSV has a column for the probability of each class, after the most probable
+};
+
+// A value of which InferredBatch::values has numbers.
+struct NumbersOf {
+  std::string value;
+  TensorType of_sample;
 };
 
 class PredictionLines {
@@ -46,7 +53,7 @@ class PredictionLines {
 
 // The most probable classes or labels.
 std::unique_ptr<PredictionLines> class_lines(ClassFormat format, Scores scores);
-// The numbers of a value.
-std::unique_ptr<PredictionLines> number_lines(LineFormat format, const std::string& value, const TensorType& of_sample);
+// The numbers of values, the first of InferredBatch::values; JSON has those of the first alone.
+std::unique_ptr<PredictionLines> number_lines(LineFormat format, std::vector<NumbersOf> values);
 
 }  // namespace arbalest

@@ -17,6 +17,7 @@ int command_sweep(const SweepOptions& options);
 int command_resume(const ResumeOptions& options);
 int command_evaluate(const EvaluateOptions& options);
 int command_predict(const PredictOptions& options);
+int predict_alone(const PredictOptions& options);  // the same, but as no rank of a world
 int command_export(const ExportCommandOptions& options);
 int command_average(const AverageOptions& options);
 int command_check(const CheckOptions& options);

@@ -194,6 +194,13 @@ struct EvaluateOptions : GraphOptions {
   bool json = false;
 };
 
+// A table of predictions and of what they should have been: CSV with a column for the probability of each class.
+struct PredictionTable {
+  std::function<void(const std::string& text)> write;  // takes the lines
+  bool head = true;
+  std::vector<std::pair<std::string, std::string>> columns;  // the first ones, which are the same in each line
+};
+
 struct PredictOptions : GraphOptions {
   using Format = LineFormat;
   WorldOptions world;
@@ -203,6 +210,7 @@ struct PredictOptions : GraphOptions {
   int top = 0;                     // classes per sample; 0: one, or all labels if there are several per sample
   std::vector<std::string> files;  // instead of a split
   Format format = Format::Lines;
+  std::optional<PredictionTable> table;  // instead of lines on standard output
 };
 
 struct ExportCommandOptions : GraphOptions {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "base/csv_field.h"
 #include "base/process.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
@@ -35,16 +36,19 @@ namespace {
 // Lines of samples in the order of the split, in whatever order they come.
 class OrderedLines {
  public:
+  explicit OrderedLines(std::function<void(const std::string&)> write) : write_(std::move(write)) {}
+
   void add(int64_t first, std::string lines, int64_t samples) {
     waiting_.emplace(first, std::pair{std::move(lines), samples});
     for (auto next = waiting_.find(next_); next != waiting_.end(); next = waiting_.find(next_)) {
-      std::fwrite(next->second.first.data(), 1, next->second.first.size(), stdout);
+      write_(next->second.first);
       next_ += next->second.second;
       waiting_.erase(next);
     }
   }
 
  private:
+  const std::function<void(const std::string&)> write_;
   std::map<int64_t, std::pair<std::string, int64_t>> waiting_;  // lines, and the number of samples they are for
   int64_t next_ = 0;
 };
@@ -134,6 +138,16 @@ void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions
   session.sources.validation = file_list_source(options.files, std::move(fields));
 }
 
+// The numbers that a loss compares, and those that they should be; "" if the graph has a loss of classes, or none.
+std::pair<std::string, std::string> compared_numbers(const Graph& graph) {
+  if (!heads_of(graph).empty()) return {};
+  for (const Node& node : graph.nodes) {
+    if (!node.op->compares || node.op->compares->target != Comparison::Target::Numbers) continue;
+    return {graph.values[node.inputs[0]].name, graph.values[node.inputs[1]].name};
+  }
+  return {};
+}
+
 // Numbers of a value, unless --top or --class-names ask for classes: then it has to be what a loss compares.
 bool prints_numbers(const PredictOptions& options) {
   return !options.value.empty() && options.top == 0 && options.class_names.empty();
@@ -144,9 +158,14 @@ Scores choose_values(const Graph& graph, const PredictOptions& options, Inferenc
     asked.outputs = {options.value};
     return Scores::OfClasses;
   }
-  const Head head = head_of(graph, options.value, "--value NAME prints the numbers of a value");
+  if (const auto [numbers, truth] = compared_numbers(graph); options.table && !numbers.empty()) {
+    asked.outputs = {numbers, truth};
+    return Scores::OfClasses;
+  }
+  const Head head = head_of(graph, options.value,
+                            options.table ? "predictions are of these" : "--value NAME prints the numbers of a value");
   asked.outputs = {head.scores};
-  const std::string others = options.value.empty() ? other_heads(graph, head) : "";
+  const std::string others = options.value.empty() && !options.table ? other_heads(graph, head) : "";
   if (!others.empty()) {
     warn(fmt::format("classes are those of '{}'; --value NAME --top N prints those of {}", head.scores, others));
   }
@@ -155,18 +174,33 @@ Scores choose_values(const Graph& graph, const PredictOptions& options, Inferenc
   return head.labels ? Scores::OfLabelsWithTruth : Scores::OfClassesWithLabel;
 }
 
+// Throws GraphError for a table that would be of no use.
+void check_width(int64_t numbers) {
+  constexpr int64_t kMost = 1000;
+  if (numbers <= kMost) return;
+  throw GraphError(fmt::format("the graph has {} numbers for each sample, expected at most {}", numbers, kMost));
+}
+
 std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const Inference& inference, Scores scores) {
   const TensorType first = inference.output_type(0);
-  if (prints_numbers(options)) return number_lines(options.format, options.value, first);
+  if (prints_numbers(options)) return number_lines(options.format, {{options.value, first}});
+  if (const auto [numbers, truth] = compared_numbers(inference.graph()); options.table && !numbers.empty()) {
+    const TensorType second = inference.output_type(1);
+    check_width(first.elements() + second.elements());
+    return number_lines(options.format, {{numbers, first}, {truth, second}});
+  }
   const bool one_class = scores != Scores::OfClassesWithLabel ||
                          (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
   if (first.shape.size() != 1 || !one_class) {
     const bool labels = scores == Scores::OfLabels || scores == Scores::OfLabelsWithTruth;
-    throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample; name a value with --value",
-                                 labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class"));
+    throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample{}",
+                                 labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class",
+                                 options.table ? "" : "; name a value with --value"));
   }
   const std::vector<std::string> known = names_for(inference.graph(), inference.class_names(), first.shape[0]);
   ClassFormat format = {options.format, options.top, {}, DataType::Int32};
+  format.each_class = options.table && scores == Scores::OfClassesWithLabel;
+  if (options.table) check_width(first.shape[0]);
   format.names = ClassNames(options.class_names, known, first.shape[0]).all();
   if (scores != Scores::OfClasses && scores != Scores::OfLabels) format.label = inference.output_type(1).dtype;
   const Source& source = inference.source();
@@ -185,6 +219,10 @@ bool has_files(const Source& source) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
+void to_standard_output(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
 int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool tells = !ranks || ranks->first();
   std::optional<WarningsOfFirst> quiet(ranks.get());
@@ -199,10 +237,15 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
   Inference inference(std::move(graph), session, asked);
   if (tells) tell_of_fresh_weights(options.session.files);
   const std::unique_ptr<PredictionLines> format = lines_of(options, inference, scores);
-  const std::string head = format->head();
-  if (tells) std::fwrite(head.data(), 1, head.size(), stdout);
+  const PredictionTable table = options.table.value_or(PredictionTable{to_standard_output, tells, {}});
+  std::string titles, constants;  // of the columns that come first
+  for (const auto& [name, value] : table.columns) {
+    titles += csv_field(name) + ",";
+    constants += csv_field(value) + ",";
+  }
+  if (table.head) table.write(titles + format->head());
   quiet.reset();
-  OrderedLines lines;
+  OrderedLines lines(table.write);
   int64_t left_out = 0;
   const bool files = has_files(inference.source());
   const InterruptHandler interrupt;
@@ -213,7 +256,7 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
         for (size_t n = 0; n < batch.rows.size(); ++n) {
           const PredictedSample sample{index_in_split(inference.source(), batch.rows[n]),
                                        files ? inference.source().name(batch.rows[n]) : ""};
-          text += format->line(sample, batch, int64_t(n));
+          text += constants + format->line(sample, batch, int64_t(n));
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
@@ -226,6 +269,10 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
 int command_predict(const PredictOptions& options) {
   const std::shared_ptr<Ranks> ranks = join_world(options.world);
   return run_as_rank(ranks.get(), [&] { return predict_as_rank(options, ranks); });
+}
+
+int predict_alone(const PredictOptions& options) {
+  return predict_as_rank(options, nullptr);
 }
 
 void declare_predict(Subcommands& commands) {

@@ -25,6 +25,7 @@
 #include "base/shell_word.h"
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
+#include "executor/plan/make_plan.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/shared_resources.h"
 #include "executor/sweep/lane_tuner.h"
@@ -34,6 +35,9 @@
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/sweep/check_trials.h"
+#include "tools/sweep/fold_predictions.h"
+#include "tools/sweep/graph_variations.h"
+#include "tools/sweep/kept_samples.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
@@ -95,6 +99,9 @@ std::vector<VariedSettings> varied_of(const SweepOptions& options) {
     return std::any_of(each.names.begin(), each.names.end(), is_rate);
   });
   if (options.find_rate && !rates) varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
+  if (varied.empty()) {
+    throw GraphError("sweep: nothing varies; expected --vary, --folds, --find-lr, or metadata \"vary\" of the graph");
+  }
   return varied;
 }
 
@@ -185,6 +192,11 @@ SweepSurroundings surroundings_for(const SweepOptions& options, const std::vecto
   around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
   around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
   return around;
+}
+
+// Whether a sweep's best models predict what they have not seen.
+bool tells_predictions(const SweepPlan& plan) {
+  return !plan.fold.empty() && !plan.finds_rate;
 }
 
 // The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
@@ -348,8 +360,11 @@ class Sweep {
     if (!redraws_) return;
     double rate = 0;
     for (const auto& [trial, result] : under_way_) rate += result.images_per_second;
-    const std::string text = fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", record_.results.size(),
-                                         record_.plan.trials.size(), under_way_.size(), rate);
+    std::set<int> under_way;
+    for (const auto& [trial, result] : under_way_) under_way.insert(trial);
+    const std::string text =
+        fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", ended_trials(record_, under_way),
+                    record_.plan.trials.size(), under_way_.size(), rate);
     fmt::print("{}", first_columns(text, terminal_width(stdout) - 1));
     std::fflush(stdout);
     shown_ = true;
@@ -358,14 +373,25 @@ class Sweep {
     if (std::exchange(shown_, false)) fmt::print("\r\x1b[K");
   }
 
-  // Removes the models of trials that are no longer among the best. Those under way may be better than they were.
+  // Removes the models of trials that are no longer among the best. Those under way may be better than they were. Folds
+  // of the same settings stay or go together, those of the best at least until they have predicted what they held out.
   void keep_best() {
     if (options_.keep == "all") return;
-    const size_t most = record_.plan.finds_rate ? 0 : size_t(std::stoll(options_.keep));
-    const std::vector<int> ranked = ranked_trials(record_);
+    auto most = size_t(std::stoll(options_.keep));
+    std::vector<std::vector<int>> ranked;
+    if (!tells_predictions(record_.plan)) {
+      if (record_.plan.finds_rate) most = 0;
+      for (const int trial : ranked_trials(record_)) ranked.push_back({trial});
+    } else {
+      most = std::max<size_t>(most, 1);
+      const Leaderboard board = leaderboard_of(record_);
+      for (const TrialGroup* group : ranked_whole_groups(board, record_)) ranked.push_back(group->trials);
+    }
     std::error_code ignored;
     for (size_t place = most; place < ranked.size(); ++place) {
-      if (!under_way_.contains(ranked[place])) fs::remove(trial_model(options_.out, ranked[place]), ignored);
+      for (const int trial : ranked[place]) {
+        if (!under_way_.contains(trial)) fs::remove(trial_model(options_.out, trial), ignored);
+      }
     }
   }
 
@@ -445,6 +471,33 @@ void print_plan(const SweepPlan& plan, int lanes) {
   }
 }
 
+// Writes the predictions of the best settings and says where they and the models are. Returns false if they cannot be
+// written.
+bool print_folds(const SweepOptions& options, const SweepRecord& record, const SweepSurroundings& around) {
+  const Leaderboard board = leaderboard_of(record);
+  const TrialGroup& best = board.groups.front();
+  bool written = true;
+  try {
+    const std::string path = write_fold_predictions(record, best, around);
+    fmt::print("\npredictions of the best settings, each by a model that has not seen the sample: {}\n",
+               printable(path));
+  } catch (const Error& error) {
+    warn(fmt::format("no predictions of samples that a model has not seen: {}", error.what()));
+    written = dynamic_cast<const RunError*>(&error) == nullptr;
+  }
+  std::vector<std::string> models;
+  std::error_code unknown;
+  for (const int trial : best.trials) {
+    const std::string model = trial_model(options.out, trial);
+    if (options.keep == "0") fs::remove(model, unknown);
+    if (fs::exists(model, unknown)) models.push_back(fmt::format("{:03}", trial + 1));
+  }
+  if (models.empty()) return written;
+  const std::string all = models.size() == 1 ? models[0] : fmt::format("{{{}}}", fmt::join(models, ","));
+  fmt::print("best models: {}\n", printable((fs::path(options.out) / ("trial-" + all) / "model.safetensors").string()));
+  return written;
+}
+
 void print_answer(const SweepOptions& options, const SweepRecord& record) {
   const Leaderboard board = leaderboard_of(record);
   fmt::print("\n{}", print_tables(tables_of(board, record), TableFormat::Text));
@@ -459,7 +512,7 @@ void print_answer(const SweepOptions& options, const SweepRecord& record) {
       fmt::print("plot: {}\n", printable(path));
     }
   }
-  if (board.groups.empty() || board.groups.front().results.empty()) return;
+  if (tells_predictions(record.plan) || board.groups.empty() || board.groups.front().results.empty()) return;
   std::error_code unknown;
   const std::string model = trial_model(options.out, ranked_trials(record).front());
   if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
@@ -477,9 +530,6 @@ SweepOptions::Search read_search(const std::string& word) {
 // Refuses options that exclude each other, or that are missing.
 void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
-  if (options.vary.empty() && options.folds == 0 && !options.find_rate) {
-    throw GraphError("sweep: nothing varies; expected --vary, --folds or --find-lr");
-  }
   if (options.session.learners.per_device == 0) {
     throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
   }
@@ -508,8 +558,11 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
 
 }  // namespace
 
-int command_sweep(const SweepOptions& options) {
-  const Graph graph = load_with_overrides(options);
+int command_sweep(const SweepOptions& given) {
+  const Graph graph = load_with_overrides(given);
+  SweepOptions options = given;
+  const std::vector<std::string> of_graph = graph_variations(given, graph);
+  options.vary.insert(options.vary.begin(), of_graph.begin(), of_graph.end());
   give_learners_queues((options.at_once > 0 ? options.at_once : kMostOnGpu) * options.session.learners.per_device,
                        options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
@@ -517,9 +570,19 @@ int command_sweep(const SweepOptions& options) {
   int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
   if (plan.halving) lanes = std::min(lanes, plan.halving->lanes);
   SweepSurroundings around = surroundings_for(options, devices, lanes);
+  const int64_t kept = lanes > 1 ? bytes_of_kept_samples(plan, around) : 0;
+  around.keeps_samples = kept > 0;
   check_trials(plan, around);
+  const auto tell_more = [&] {
+    if (!of_graph.empty()) fmt::print("{} varies {}\n", printable(options.graph), fmt::join(of_graph, "; "));
+    if (kept > 0) {
+      fmt::print("samples are prepared once for all trials and kept on the host, as by prefetch.cache=host: {}\n",
+                 bytes_text(kept));
+    }
+  };
   if (options.dry_run) {
     print_plan(plan, lanes);
+    tell_more();
     return kDone;
   }
   std::optional<SweepRecord> before = record_before(options, plan);
@@ -529,10 +592,14 @@ int command_sweep(const SweepOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   Sweep sweep(options, std::move(plan), std::move(before));
   fmt::print("{}, {} at once; logs and models in {}\n", trials_of(sweep.record().plan), lanes, printable(options.out));
+  tell_more();
   std::fflush(stdout);
-  const bool over = sweep.run(std::move(around), lanes);
+  const bool over = sweep.run(around, lanes);
   print_answer(options, sweep.record());
-  if (!sweep.written()) return kFailed;
+  around.keeps_samples = false;  // each is read once more
+  around.threads = thread_count(options.session);
+  const bool told = !over || !tells_predictions(sweep.record().plan) || print_folds(options, sweep.record(), around);
+  if (!sweep.written() || !told) return kFailed;
   if (!over) return kInterrupted;
   const Leaderboard board = leaderboard_of(sweep.record());
   const bool good = board.failed == 0 || (sweep.record().plan.finds_rate && board.done > 0);  // rates that are too high
@@ -549,7 +616,8 @@ void declare_sweep(Subcommands& commands) {
   const std::vector<const CLI::Option*> of_runs = std::as_const(app).get_options();
   app.add_option("--vary", options.vary,
                  "settings that trials differ in: train.lr=0.05,0.1, seed=1..5, train.lr=log(1e-3,1,8), "
-                 "a+b=1+2,3+4 together; without a count, log() and uniform() are drawn; repeatable")
+                 "a+b=1+2,3+4 together, train.milestones=[10,20],[15]; without a count, log() and uniform() are drawn; "
+                 "repeatable; the graph file's metadata \"vary\" may say others")
       ->type_name("NAME=VALUES")
       ->take_all()
       ->allow_extra_args(false);
@@ -587,7 +655,9 @@ void declare_sweep(Subcommands& commands) {
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(0, kMostAtOnce));
-  app.add_option("--keep", options.keep, "models to keep: of so many of the best trials, or all")
+  app.add_option("--keep", options.keep,
+                 "models to keep: of so many of the best trials, with --folds of all folds of so many of the best "
+                 "settings; or all")
       ->capture_default_str()
       ->type_name("N");
   app.add_flag("--retry", options.retry, "with --resume: run trials that failed once more");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -26,13 +27,20 @@ std::string number_text(double value) {
   return fmt::format("{:.5g}", value);
 }
 
-TableValue value_of(const std::vector<double>& values) {
-  if (values.empty()) return {"–"};
+std::optional<double> deviation_of(const std::vector<double>& values) {
+  if (values.size() < 2) return std::nullopt;
   const double mean = mean_of(values);
-  const auto interval = mean_interval(values);
-  std::string text = number_text(mean);
-  if (interval) text += fmt::format(" ± {:.2g}", interval->high - mean);
-  return {text, mean, interval};
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / double(values.size() - 1));
+}
+
+TableValue value_of(const TrialGroup& group) {
+  if (!group.mean) return {group.failed > 0 ? "failed" : "–"};
+  std::string text = number_text(*group.mean);
+  if (group.interval) text += fmt::format(" ± {:.2g}", group.interval->high - *group.mean);
+  if (group.deviation) text += fmt::format(" ± {:.2g}", *group.deviation);
+  return {text, group.mean, group.interval};
 }
 
 // Settings that some trials have another value of, in the order of the sweep.
@@ -103,6 +111,23 @@ std::vector<int> ranked_trials(const SweepRecord& record) {
   return ranked;
 }
 
+size_t ended_trials(const SweepRecord& record, const std::set<int>& under_way) {
+  std::set<int> ended;
+  for (const SweepResult& result : record.results) ended.insert(result.job.trial);
+  for (const int trial : under_way) ended.erase(trial);
+  return ended.size();
+}
+
+std::vector<const TrialGroup*> ranked_whole_groups(const Leaderboard& board, const SweepRecord& record) {
+  std::vector<const TrialGroup*> whole;
+  for (const TrialGroup& group : board.groups) {
+    const bool ended = std::all_of(group.trials.begin(), group.trials.end(),
+                                   [&](int trial) { return last_result(record, trial) != nullptr; });
+    if (ended && group.failed == 0) whole.push_back(&group);
+  }
+  return whole;
+}
+
 Leaderboard leaderboard_of(const SweepRecord& record) {
   Leaderboard board;
   std::vector<TrialSettings> order;
@@ -138,7 +163,11 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
       continue;
     }
     group.mean = mean_of(group.values);
-    group.interval = mean_interval(group.values);
+    if (record.plan.fold.empty()) {
+      group.interval = mean_interval(group.values);
+    } else {
+      group.deviation = deviation_of(group.values);
+    }
   }
   const auto before = [&](const TrialGroup& one, const TrialGroup& two) {
     if (one.mean.has_value() != two.mean.has_value()) return one.mean.has_value();
@@ -176,16 +205,18 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
                                         [&](const auto& each) { return each.first == name; });
       row.push_back({setting == group.settings.end() ? "" : setting->second});
     }
-    TableValue value = value_of(group.values);
-    if (group.values.empty() && group.failed > 0) value.text = "failed";
-    row.push_back(std::move(value));
+    row.push_back(value_of(group));
     std::string trials = several ? std::to_string(group.trials.size()) : std::to_string(group.trials.front() + 1);
     if (several && group.failed > 0) trials += fmt::format(" ({} failed)", group.failed);
     row.push_back({trials});
     row.push_back({std::to_string(group.epochs), double(group.epochs)});
     table.rows.push_back(std::move(row));
   }
-  if (several) table.notes.push_back("± is the interval of 95 % of the mean, by Student's distribution.");
+  if (several) {
+    table.notes.push_back(record.plan.fold.empty()
+                              ? "± is the interval of 95 % of the mean, by Student's distribution."
+                              : "± is the standard deviation of trials, of which each has held out another fold.");
+  }
   std::vector<ResultTable> tables = {std::move(table)};
   for (const std::string& name : shown) {
     if (shown.size() < 2 || board.metric.empty()) continue;

@@ -3,6 +3,7 @@
 // The trials of a sweep, the best first, and what their settings do.
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,12 @@ struct TrialGroup {
   std::vector<double> values;   // of those that have one
   std::vector<size_t> results;  // the last of each of these, in SweepRecord::results
   int failed = 0;
-  int64_t epochs = 0;                  // the most that one was trained, of those that have a value if there are any
-  std::optional<double> mean;          // of the values; none: there is no value
-  std::optional<Confidence> interval;  // of 95 %, by Student's distribution; none: of fewer than two values
+  int64_t epochs = 0;          // the most that one was trained, of those that have a value if there are any
+  std::optional<double> mean;  // of the values; none: there is no value
+  std::optional<Confidence>
+      interval;  // of 95 %, by Student's distribution; none: of fewer than two values, or of folds
+  // The standard deviation, of folds: their models share most of their data, so that no interval follows.
+  std::optional<double> deviation;
 };
 
 struct Leaderboard {
@@ -39,6 +43,13 @@ const SweepResult* last_result(const SweepRecord& record, int trial);
 // The trials that have a value, the best first: by their last results; those of a search that trained further come
 // before the others.
 std::vector<int> ranked_trials(const SweepRecord& record);
+
+// The groups of which all trials have ended and none has failed, the best first. Others may still become better: a
+// trial that failed may run once more.
+std::vector<const TrialGroup*> ranked_whole_groups(const Leaderboard& board, const SweepRecord& record);
+
+// How many trials have a result and are not among those under way, as trials that a search promotes are.
+size_t ended_trials(const SweepRecord& record, const std::set<int>& under_way);
 
 // The groups, and for each setting with several values the mean of its trials at each of them.
 std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& record);

@@ -29,6 +29,7 @@ class TrialObserver final : public RunObserver {
     result_.lower = !validates_ || event.better == "lower";
     images_per_iteration_ = event.batch * event.learners * int64_t(event.devices.size());
     resumed_ = event.resumed_iteration;
+    if (event.iterations_per_epoch > 0) result_.epochs = resumed_ / event.iterations_per_epoch;
     if (!event.note.empty() && around_.noted) around_.noted(result_.job.trial, event.note);
   }
   void progress(const RunProgress& event) override {
@@ -153,6 +154,7 @@ RunOptions options_of_job(const SweepPlan& plan, const SweepJob& job, int lane, 
   RunOptions options = options_of_run(words_of_job(plan, job, around.folder));
   options.devices = to_string(around.devices[size_t(lane) % around.devices.size()]);
   options.session.execution.threads = around.threads;
+  if (around.keeps_samples) options.set.emplace_back("prefetch.cache=host");
   return options;
 }
 
@@ -160,6 +162,7 @@ TrialEnd run_trial(const SweepPlan& plan, const SweepJob& job, int lane, const S
   TrialEnd trial;
   SweepResult& result = trial.result;
   result.job = job;
+  if (job.rung > 0) result.epochs = plan.halving->epochs[size_t(job.rung) - 1];  // if it fails before it begins
   TrialObserver observer(result, around);
   try {
     std::error_code exists;

@@ -19,6 +19,8 @@ struct SweepSurroundings {
   std::string folder;
   std::vector<PlanDevice> devices;  // one a lane, in turn
   int threads = 1;                  // of each run
+  // Samples are prepared once for all and kept on the host, although neither the graph nor an option says so.
+  bool keeps_samples = false;
   std::shared_ptr<SharedResources> shared;
   std::stop_token stop;
   // Called a few times a second, on a thread of the run, with what the run has found so far.

@@ -17,16 +17,6 @@
 namespace arbalest {
 namespace {
 
-std::vector<std::string> split(std::string_view text, char at) {
-  std::vector<std::string> parts;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t end = std::min(text.find(at, from), text.size());
-    parts.emplace_back(text.substr(from, end - from));
-    from = end + 1;
-  }
-  return parts;
-}
-
 // Few digits, since rates are read and typed again.
 std::string text_of(double number) {
   constexpr double kWhole = 1e15;
@@ -41,7 +31,7 @@ class VaryReader {
   VariedSettings read() {
     const size_t equals = text_.find('=');
     if (equals == text_.npos || equals == 0 || equals + 1 == text_.size()) fail("NAME=VALUES, as in train.lr=0.05,0.1");
-    varied_.names = split(std::string_view(text_).substr(0, equals), '+');
+    varied_.names = parts(std::string_view(text_).substr(0, equals), '+');
     for (const std::string& name : varied_.names) {
       if (name.empty()) fail("a name on each side of '+'");
     }
@@ -67,12 +57,24 @@ class VaryReader {
     throw GraphError(fmt::format("--vary '{}': expected {}", text_, expected));
   }
 
+  std::vector<std::string> parts(std::string_view text, char between) const {
+    auto found = split_settings(text, between);
+    if (!found) fail("a ']' for each '[' that a value begins with, and a '\"' for each '\"'");
+    return std::move(*found);
+  }
+
   void read_list(std::string_view values) {
-    for (const std::string& value : split(values, ',')) {
+    for (const std::string& value : parts(values, ',')) {
       if (value.empty()) fail("a value on each side of ','");
-      std::vector<std::string> together = varied_.names.size() > 1 ? split(value, '+') : std::vector{value};
+      std::vector<std::string> together = varied_.names.size() > 1 ? parts(value, '+') : std::vector{value};
       if (together.size() != varied_.names.size() || std::count(together.begin(), together.end(), "") > 0) {
         fail(fmt::format("{} values with '+' between them, found '{}'", varied_.names.size(), value));
+      }
+      for (size_t n = 0; n < together.size(); ++n) {
+        std::string& text = together[n];
+        const bool of_graph = varied_.names[n].find('.') != std::string::npos;  // which has literals in quotes
+        const bool quoted = text.size() > 1 && text.front() == '"' && text.back() == '"';
+        if (quoted && !of_graph) text = text.substr(1, text.size() - 2);
       }
       varied_.values.push_back(std::move(together));
     }
@@ -91,7 +93,7 @@ class VaryReader {
     if (function != "linear" && function != "log" && function != "uniform") return false;
     one_name();
     std::vector<double> numbers;
-    for (const std::string& part : split(values.substr(open + 1, values.size() - open - 2), ',')) {
+    for (const std::string& part : parts(values.substr(open + 1, values.size() - open - 2), ',')) {
       const auto number = finite_number(part);
       if (!number) fail(fmt::format("numbers between the parentheses, found '{}'", part));
       numbers.push_back(*number);
@@ -230,6 +232,35 @@ std::vector<TrialSettings> samples_of(const std::vector<VariedSettings>& varied,
 }
 
 }  // namespace
+
+std::optional<std::vector<std::string>> split_settings(std::string_view text, char between) {
+  constexpr std::string_view kBefore = "=,+;";  // a value
+  std::vector<std::string> parts;
+  size_t from = 0;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (depth == 0 && !quoted) {
+      if (c == between) {
+        parts.emplace_back(text.substr(from, i - from));
+        from = i + 1;
+      } else if (i == 0 || kBefore.find(text[i - 1]) != kBefore.npos) {
+        quoted = c == '"';
+        depth = c == '[';
+      }
+    } else if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      depth += int(c == '[') - int(c == ']');
+    }
+  }
+  if (depth > 0 || quoted) return std::nullopt;
+  parts.emplace_back(text.substr(from));
+  return parts;
+}
 
 VariedSettings parse_varied(const std::string& text) {
   return VaryReader(text).read();

@@ -3,7 +3,9 @@
 // The settings that the trials of a sweep differ in: what --vary says, and the trials that follow from it.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,8 +31,13 @@ struct VariedSettings {
 //   NAME=linear(A,B,N), log(A,B,N)  N numbers from A to B, at equal distances or in equal proportions
 //   NAME=uniform(A,B), log(A,B)   numbers to be drawn
 //   NAME+NAME=A+B,C+D             settings that change together
+// A value that begins with '[' or '"' goes on to the bracket or quote that closes it: NAME=[10,20],[15,25].
 // Throws GraphError that says what was found and what was expected.
 VariedSettings parse_varied(const std::string& text);
+
+// The parts of a text between the characters that no brackets or quotes of a value enclose; nothing if one is left
+// open.
+std::optional<std::vector<std::string>> split_settings(std::string_view text, char between);
 
 // The combinations. Without `samples` every list is multiplied with all others. Otherwise so many different
 // combinations are drawn, the same ones for the same seed; lists named "seed" or "fold" are still multiplied with each.

@@ -42,6 +42,7 @@ test("groups are called by their settings, and have values with intervals", () =
   assert.equal(groupName({ settings: [], groups: [{ settings: [] }] }, 0), "all trials");
   assert.deepEqual(data.groups.map(valueText), ["0.75 ± 0.25", "0.5 ± 0.25", "—"]);
   assert.equal(valueText({ mean: 0.51234, high: null }), "0.5123");
+  assert.equal(valueText({ mean: 0.51234, high: null, deviation: 0.0123 }), "0.5123 ± 0.012");
   assert.deepEqual(data.groups.map(trialsText), ["2", "2", "2 (1 failed, 1 not ended)"]);
 });
 

@@ -3,20 +3,25 @@
 // Sweeps on CPUs: trials are the runs that they would be alone, and a sweep that was ended goes on to the same answer.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "executor/plan/device_list.h"
-#include "tests/io/test_folder.h"
-#include "tests/tools/command_line.h"
-#include "tests/tools/redirected.h"
+#include "tests/io/image_files.h"
+#include "tests/tools/sweep/place.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
@@ -24,77 +29,8 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
-namespace fs = std::filesystem;
-
 namespace sweep_test {
 namespace {
-
-constexpr const char* kGraph =
-    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
-    "g () => () {\n"
-    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=192&test=64&size=16\", batch = 16> ()\n"
-    "  x = arbalest.Augment (image)\n"
-    "  hidden = arbalest.Linear <units = 32> (x)\n"
-    "  active = Relu (hidden)\n"
-    "  logits = arbalest.Linear <units = 10> (active)\n"
-    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
-    "  accuracy = arbalest.Accuracy (logits, label)\n"
-    "  trained = arbalest.Train <lr = 0.01, schedule = \"cosine\"> (loss)\n"
-    "  report = arbalest.Validate <split = \"test\", batch = 32> (trained, accuracy, loss)\n"
-    "}\n";
-
-struct Place {
-  const TestFolder folder;
-  const std::string graph = (folder / "g.onnxtxt").string();
-  const std::string out = (folder / "sweep").string();
-
-  Place() { std::ofstream(graph) << kGraph; }
-
-  // The status of a command line, whose lines on standard output become `lines`.
-  int run(std::vector<std::string> words) {
-    std::vector<const char*> all;
-    for (const std::string& word : words) all.push_back(word.c_str());
-    const Command command = parse(all);
-    const Redirected stdout_file((folder / "out.txt").string());
-    int status = 0;
-    try {
-      status = command.run();
-    } catch (const Error& error) {
-      fault = error.what();
-      status = int(error.code());
-    }
-    lines = stdout_file.lines();
-    return status;
-  }
-  int sweep(std::vector<std::string> more) {
-    std::vector<std::string> words = {"sweep", graph, "--deterministic", "-o", out};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(words);
-  }
-  nlohmann::json json() const {
-    std::string text;
-    for (const std::string& line : lines) text += line + "\n";
-    return nlohmann::json::parse(text);
-  }
-  SweepRecord record() const { return read_sweep_log(sweep_log_path(out)); }
-
-  std::vector<std::string> lines;
-  std::string fault;
-};
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// The tensors of a file of weights, without its metadata, which names the command.
-std::string tensors(const std::string& path) {
-  const std::string all = content(path);
-  REQUIRE(all.size() > 8);
-  uint64_t head = 0;
-  std::copy_n(all.data(), 8, reinterpret_cast<char*>(&head));
-  return all.substr(8 + head);
-}
 
 // Removes the last lines of a file, and half of the line before them, as if the process had been killed.
 void cut_lines(const std::string& path, size_t keep) {
@@ -431,7 +367,7 @@ TEST_CASE("sweep: folds are trials of their own, and one row") {
   CHECK(sources.size() == 3);
 }
 
-TEST_CASE("sweep: a time limit ends it, and it goes on") {
+TEST_CASE("sweep: a time limit ends it") {
   Place place;
   CHECK(place.sweep({"--vary", "seed=1..3", "--epochs", "1000000", "--time-limit", "2s"}) == 130);
   CHECK(place.record().results.empty());
@@ -503,6 +439,207 @@ TEST_CASE("sweep: --find-lr advises on each combination of other settings, over 
   CHECK(content(fs::path(place.out) / "rates.svg").find("hidden.units 16") != std::string::npos);
 }
 
+TEST_CASE("sweep: a trial that asha promotes and that fails at once keeps the epochs that it was trained for") {
+  const Place place;
+  SweepPlan plan;
+  plan.words = {place.graph};
+  plan.trials = {{{"seed", "1"}}};
+  plan.halving = HalvingRule{.epochs = {2, 6}};
+  SweepSurroundings around;
+  around.folder = place.out;
+  around.devices = parse_devices("cpu:0", [] { return std::vector<PlanDevice>(); });
+  const TrialEnd first = run_trial(plan, {0, 0, 2}, 0, around);
+  CHECK_MESSAGE(first.result.error.empty(), first.result.error);
+  CHECK(first.result.epochs == 2);
+  fs::remove_all(trial_checkpoints(place.out, 0));
+  std::ofstream(trial_checkpoints(place.out, 0)) << "is in the way";
+  const TrialEnd second = run_trial(plan, {0, 1, 6}, 0, around);
+  CHECK(!second.result.error.empty());
+  CHECK(second.result.epochs == 2);
+}
+
+TEST_CASE("sweep: a trial that goes on has the epochs of its checkpoint before it ends another") {
+  const Place place;
+  SweepPlan plan;
+  plan.words = {place.graph, "--epochs=1000000"};
+  plan.trials = {{{"seed", "1"}}};
+  SweepSurroundings around;
+  around.folder = place.out;
+  around.devices = parse_devices("cpu:0", [] { return std::vector<PlanDevice>(); });
+  std::vector<int64_t> reported;
+  const auto run_until = [&](int64_t epochs) {
+    std::stop_source stop;
+    around.stop = stop.get_token();
+    reported.clear();
+    around.progress = [&](const SweepResult& result) {
+      reported.push_back(result.epochs);
+      if (result.epochs >= epochs) stop.request_stop();
+    };
+    const TrialEnd end = run_trial(plan, {0, 0, 0}, 0, around);
+    CHECK(end.end.kind == JobEnd::Kind::Stopped);
+    return end.result.epochs;
+  };
+  const int64_t first = run_until(3);
+  CHECK(first >= 3);
+  run_until(first + 1);
+  REQUIRE(!reported.empty());
+  CHECK(reported.front() >= 3);
+}
+
+// All that a command writes to a terminal.
+std::string shown_on_terminal(Place& place, const std::vector<std::string>& words) {
+  int screen = -1, line = -1;
+  const winsize size = {24, 100, 0, 0};
+  REQUIRE(openpty(&screen, &line, nullptr, nullptr, &size) == 0);
+  std::string text;
+  std::thread reader([&] {
+    char part[4096];
+    for (ssize_t got = 0; (got = read(screen, part, sizeof part)) > 0;) text.append(part, size_t(got));
+  });
+  const char* const before = std::getenv("TERM");
+  const std::string terminal = before ? before : "";
+  setenv("TERM", "xterm", 1);
+  std::fflush(stdout);
+  const int output = dup(STDOUT_FILENO);
+  dup2(line, STDOUT_FILENO);
+  close(line);
+  std::vector<const char*> all = {"sweep", place.graph.c_str(), "-o", place.out.c_str()};
+  for (const std::string& word : words) all.push_back(word.c_str());
+  const int status = parse(all).run();
+  std::fflush(stdout);
+  dup2(output, STDOUT_FILENO);  // nobody writes to the terminal any more, and the reader ends
+  close(output);
+  reader.join();
+  close(screen);
+  before ? setenv("TERM", terminal.c_str(), 1) : unsetenv("TERM");
+  CHECK(status == 0);
+  return text;
+}
+
+TEST_CASE("sweep: the line on a terminal counts each trial once, however many rungs it has come to") {
+  Place place;
+  const std::string text = shown_on_terminal(place, {"--vary", "train.lr=log(1e-4,0.1)", "--samples", "4", "--search",
+                                                     "asha", "--epochs", "4", "--reduction", "2"});
+  CHECK(place.record().results.size() > 4);
+  const std::string between = " of 4 trials ended";
+  int found = 0, most = 0;
+  for (size_t at = text.find(between); at != text.npos; at = text.find(between, at + 1)) {
+    size_t from = at;
+    while (from > 0 && text[from - 1] >= '0' && text[from - 1] <= '9') --from;
+    most = std::max(most, std::stoi(text.substr(from, at - from)));
+    ++found;
+  }
+  CHECK(found > 4);
+  CHECK(most == 4);
+}
+
+TEST_CASE("sweep: lists vary as wholes") {
+  Place place;
+  std::string graph = kGraph;
+  graph.replace(graph.find("schedule = \"cosine\""), 19, "schedule = \"multistep\"");
+  std::ofstream(place.graph) << graph;
+  CHECK_MESSAGE(place.sweep({"--vary", "train.milestones=[1,2],[2]", "--vary",
+                             "loss.class_weights=[1,1,1,1,1,1,1,1,1,1],[9,1,1,1,1,1,1,1,1,1]", "--epochs", "3",
+                             "--keep", "all"}) == 0,
+                place.fault);
+  CHECK(place.record().plan.trials.size() == 4);
+  const std::string alone = (place.folder / "alone.safetensors").string();
+  REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "3", "--save", alone, "--save-best", alone,
+                     "--set", "train.milestones=[2]", "--set", "loss.class_weights=[9,1,1,1,1,1,1,1,1,1]"}) == 0);
+  CHECK(tensors(trial_model(place.out, 3)) == tensors(alone));
+  CHECK(tensors(trial_model(place.out, 1)) != tensors(alone));
+  CHECK(tensors(trial_model(place.out, 2)) != tensors(alone));
+}
+
+TEST_CASE("sweep: the graph file says what varies, and the command line takes its place") {
+  const auto trials = [](const std::string& metadata, const std::vector<std::string>& words) {
+    Place place;
+    std::string graph = kGraph;
+    graph.insert(graph.find(">\n"), ", metadata_props: [\"author\": \"x\", " + metadata + "]");
+    std::ofstream(place.graph) << graph;
+    std::vector<std::string> all = words;
+    all.emplace_back("--dry-run");
+    if (place.sweep(all) != 0) return std::vector<std::string>{place.fault};
+    std::vector<std::string> settings;
+    for (const std::string& line : place.lines) {
+      if (line.starts_with("  ")) settings.push_back(line.substr(line.find_first_not_of(" 0123456789")));
+    }
+    return settings;
+  };
+  const std::string both = "\"vary\": \"train.lr=0.1,0.2; seed=1..2\"";
+  CHECK(trials(both, {}) == std::vector<std::string>{"train.lr 0.1, seed 1", "train.lr 0.1, seed 2",
+                                                     "train.lr 0.2, seed 1", "train.lr 0.2, seed 2"});
+  CHECK(trials("\"vary\": \"train.lr=0.1,0.2\", \"vary\": \"seed=1..2\"", {}) == trials(both, {}));
+  CHECK(trials(both, {"--vary", "seed=7,8,9", "--vary", "hidden.units=8,16"}).size() == 12);
+  CHECK(trials(both, {"--vary", "trained.lr=0.3,0.4"})[0] == "seed 1, trained.lr 0.3");  // another name of it
+  CHECK(trials(both, {"--set", "trained.lr=0.5"}) == std::vector<std::string>{"seed 1", "seed 2"});
+  CHECK(trials(both, {"--seed", "3"}) == std::vector<std::string>{"train.lr 0.1", "train.lr 0.2"});
+  CHECK(trials(both, {"--find-lr"}).size() == 32);
+  CHECK(trials("\"vary\": \"train.milestones=[1,2],[3]\"", {"--set", "train.schedule=multistep"}).size() == 2);
+  const std::string wrong = trials("\"vary\": \"seed\"", {})[0];
+  CHECK_MESSAGE(wrong.find("g.onnxtxt:1:") != wrong.npos, wrong);
+  CHECK_MESSAGE(wrong.find("metadata \"vary\": --vary 'seed': expected NAME=VALUES") != wrong.npos, wrong);
+  CHECK(trials("\"vary\": \"train.lr=[1\"", {})[0].find("expected a ']'") != std::string::npos);
+  CHECK(trials("\"vary\": \"learnrs=1,2\"", {})[0].find("did you mean 'learners'?") != std::string::npos);
+}
+
+// Photos of two kinds, and a graph that trains on them.
+void write_photos(const Place& place) {
+  for (const std::string split : {"train", "test"}) {
+    for (int i = 0; i < 16; ++i) {
+      TestImage image = test_image(24, 20, 3, 10, uint64_t(i));
+      for (uint8_t& value : image.bytes) value = i % 2 == 0 ? uint8_t(128 + value / 2) : uint8_t(value / 2);
+      place.folder.write(fmt::format("{}/{}/{}.png", split, i % 2 == 0 ? "bright" : "dark", i), encode_png(image));
+    }
+  }
+  std::ofstream(place.graph) << fmt::format(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nphotos () => (float loss)\n{{\n"
+      "image, label = arbalest.Prefetch <source = \"folder:{}\", batch = 8> ()\n"
+      "pixels = arbalest.ResizeCrop <size = [8]> (image)\n"
+      "x = arbalest.Augment <mean = [0.5], std = [0.25]> (pixels)\n"
+      "logits = arbalest.Linear <units = 2> (x)\n"
+      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "trained = arbalest.Train <lr = 0.01, momentum = 0.9> (loss)\n"
+      "report = arbalest.Validate <split = \"test\"> (trained, loss)\n}}\n",
+      place.folder.string());
+}
+
+TEST_CASE("sweep: trials that prepare the same photos do so once, and train as they would alone") {
+  Place place;
+  write_photos(place);
+  const auto kept = [&](std::vector<std::string> words) {
+    fs::remove_all(place.out);
+    words.insert(words.end(), {"--epochs", "2", "--keep", "all"});
+    CHECK_MESSAGE(place.sweep(words) == 0, place.fault);
+    std::string told;
+    for (const std::string& line : place.lines) {
+      if (line.find("prepared once for all trials") != line.npos) told = line.substr(line.rfind(':') + 2);
+    }
+    return told;
+  };
+  const std::vector<std::string> rates = {"--vary", "train.lr=0.01,0.1", "--at-once", "2"};
+  CHECK(kept(rates) == "6.0 KiB");  // 32 photos of 192 bytes
+  CHECK(content(trial_model(place.out, 0)).find("prefetch.cache=host") != std::string::npos);
+  for (int trial = 0; trial < 2; ++trial) {
+    const std::string alone = (place.folder / "alone.safetensors").string();
+    REQUIRE(place.run({"run", place.graph, "--deterministic", "--epochs", "2", "--save", alone, "--save-best", alone,
+                       "--set", trial == 0 ? "train.lr=0.01" : "train.lr=0.1"}) == 0);
+    CHECK(tensors(trial_model(place.out, trial)) == tensors(alone));
+  }
+  std::vector<std::string> again = rates;
+  again.insert(again.end(), {"--epochs", "2", "--keep", "all", "--resume"});
+  CHECK(place.sweep(again) == 0);                                // the same sweep, whether there is memory or not
+  CHECK(kept({"--folds", "2", "--at-once", "2"}) == "6.0 KiB");  // two sets of 16
+  CHECK(kept({"--vary", "pixels.size=4,8", "--at-once", "2"}) == "7.5 KiB");
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "2", "--set", "prefetch.cache=none"}).empty());
+  CHECK(kept({"--vary", "prefetch.cache=none,host", "--at-once", "2"}).empty());
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "1"}).empty());
+  CHECK(kept({"--vary", "train.lr=0.01,0.1", "--at-once", "2", "--set", "pixels.random=1"}).empty());
+  Place drawn;  // that host nodes prepare nothing of
+  CHECK(drawn.sweep({"--vary", "seed=1,2", "--epochs", "1", "--at-once", "2"}) == 0);
+  for (const std::string& line : drawn.lines) CHECK(line.find("prepared once") == line.npos);
+}
+
 TEST_CASE("sweep: what cannot be is refused before anything is written") {
   const auto refused = [](const std::vector<std::string>& words, const std::string& part, int status = 2) {
     Place place;
@@ -533,7 +670,7 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
-  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x"}).find("nothing varies") != std::string::npos);
+  refused({}, "nothing varies");
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
   const auto search = [](const char* how, const char* samples) {
     return fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--search", how, "--samples", samples});

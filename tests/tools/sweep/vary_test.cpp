@@ -43,6 +43,20 @@ TEST_CASE("vary: lists multiply, the last changes fastest") {
   CHECK(texts({"weights=../a.safetensors,../b.safetensors"}).size() == 2);  // no range
 }
 
+TEST_CASE("vary: a value in brackets or quotes is one value") {
+  using Texts = std::vector<std::string>;
+  CHECK(texts({"train.milestones=[10,20],[15,25]"}) == Texts{"train.milestones [10,20]", "train.milestones [15,25]"});
+  CHECK(texts({"loss.class_weights=[1,2.5],[1,1]"}) == Texts{"loss.class_weights [1,2.5]", "loss.class_weights [1,1]"});
+  CHECK(texts({"x=[[1,2],[3]],[]"}) == Texts{"x [[1,2],[3]]", "x []"});
+  CHECK(texts({"x.names=[\"a,b]\",\"c\"],[\"d\"]"}) == Texts{"x.names [\"a,b]\",\"c\"]", "x.names [\"d\"]"});
+  CHECK(texts({"prefetch.source=\"csv:a,b\",csv:c"}) == Texts{"prefetch.source \"csv:a,b\"", "prefetch.source csv:c"});
+  CHECK(texts({"x.t=\"a\\\",b\",c"}) == Texts{"x.t \"a\\\",b\"", "x.t c"});
+  CHECK(texts({"weights=\"a,b\",c"}) == Texts{"weights a,b", "weights c"});  // an option has no quotes
+  CHECK(texts({"a.m+b.m=[1,2]+\"x+y,z\",[3]+w"}) == Texts{"a.m [1,2], b.m \"x+y,z\"", "a.m [3], b.m w"});
+  CHECK(texts({"a.m+b.m=1+[2,3],4+[5]"}) == Texts{"a.m 1, b.m [2,3]", "a.m 4, b.m [5]"});
+  CHECK(texts({"weights=a[1,a[2"}) == Texts{"weights a[1", "weights a[2"});  // begins with no bracket
+}
+
 TEST_CASE("vary: combinations are drawn, the same ones for a seed") {
   const std::vector<std::string> varied = {"train.lr=log(1e-4,1)", "train.momentum=0.8,0.9", "seed=1..2"};
   const auto drawn = texts(varied, 50);
@@ -87,6 +101,9 @@ TEST_CASE("vary: faults say what was found and expected") {
   says("train.lr=1,,2", "a value on each side of ','");
   says("a+b=1+2,3", "2 values with '+' between them, found '3'");
   says("a+=1+2", "a name on each side of '+'");
+  says("x=[1,2],[3", "a ']' for each '['");
+  says("x=\"a,b", "a '\"' for each '\"'");
+  says("x=[1,2],[1,2]", "different values, found [1,2] twice");
   says("a+b=1..3", "expected lists");
   says("seed=3..1", "the smaller first");
   says("seed=1..99999999", "at most 10000");

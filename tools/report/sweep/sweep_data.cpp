@@ -98,6 +98,7 @@ class SweepData {
                  {"trials_ended", board_.done},
                  {"trials_failed", board_.failed},
                  {"finished", record_.finished},
+                 {"folds", !record_.plan.fold.empty()},
                  {"rungs", record_.plan.halving ? Json(record_.plan.halving->epochs) : Json::array()},
                  {"settings", settings()},
                  {"groups", this->groups()},
@@ -176,7 +177,8 @@ class SweepData {
                      {"values", pools[i].values.size()},
                      {"failed", pools[i].failed}};
         // Trials of a value that differ in other settings too, and share folds, are not independent.
-        add_interval(mean, axes_.size() == 1 ? mean_interval(pools[i].values) : std::nullopt);
+        const bool apart = axes_.size() == 1 && record_.plan.fold.empty();
+        add_interval(mean, apart ? mean_interval(pools[i].values) : std::nullopt);
         means.push_back(std::move(mean));
       }
       settings.push_back({{"name", axis.name}, {"scale", word_of(axis.scale)}, {"means", std::move(means)}});
@@ -201,6 +203,7 @@ class SweepData {
                      {"failed", group.failed},       {"unfinished", unfinished},
                      {"epochs", group.epochs},       {"mean", number_or_null(group.mean)}};
       add_interval(record, group.interval);
+      record["deviation"] = number_or_null(group.deviation);
       groups.push_back(std::move(record));
     }
     return groups;

@@ -83,7 +83,7 @@ class SweepPage {
     const { data } = this, several = data.groups.some((group) => group.trials.length > 1);
     return el("section", {}, el("h3", {}, "Leaderboard"),
       boardTable(data, this, { mark: (group) => this.mark(group), toggle: (group) => this.toggle(group), sorted: (how) => (this.sorted = how) }),
-      several ? el("p", { class: "quiet" }, "± is the interval of 95 % of the mean over seeds and folds, by Student's distribution.") : null);
+      several ? el("p", { class: "quiet" }, data.folds ? "± is the standard deviation of trials, of which each has held out another fold." : "± is the interval of 95 % of the mean over seeds, by Student's distribution.") : null);
   }
 
   card(name, title, picture, ...more) {
@@ -119,7 +119,7 @@ class SweepPage {
       const points = settingPoints(data, i);
       return this.dots(`setting-${i}`, `${data.metric || "value"} by ${setting.name}`, points, settingAxis(setting, points), [points.means], data.lower);
     });
-    return el("section", {}, el("h3", {}, "Settings", el("span", { class: "quiet" }, "● a trial  ○ the mean of all with that value, and its interval of 95 %  × a trial that failed")), el("div", { class: "plots" }, ...cards));
+    return el("section", {}, el("h3", {}, "Settings", el("span", { class: "quiet" }, data.folds ? "● a trial  ○ the mean of all with that value  × a trial that failed" : "● a trial  ○ the mean of all with that value, and its interval of 95 %  × a trial that failed")), el("div", { class: "plots" }, ...cards));
   }
 
   rates() {

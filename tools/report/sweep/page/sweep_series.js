@@ -25,9 +25,10 @@ export function bestGroups(data, most) {
 }
 
 // "0.592 ± 0.036", "—" without a value.
-export function valueText({ mean, high }) {
+export function valueText({ mean, high, deviation = null }) {
   if (mean === null) return "—";
-  return high === null ? written(mean) : `${written(mean)} ± ${Number((high - mean).toPrecision(2))}`;
+  const around = deviation ?? (high === null ? null : high - mean);
+  return around === null ? written(mean) : `${written(mean)} ± ${Number(around.toPrecision(2))}`;
 }
 
 // "3 (1 failed, 1 not ended)".

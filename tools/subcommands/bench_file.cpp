@@ -542,8 +542,8 @@ class Bench {
     std::vector<ResultTable> tables = tables_of(file_, summaries);
     add_quotes(summaries, tables);
     if (disturbed > 0) {
-      tables.front().notes.push_back(
-          fmt::format("{} of {} trials were measured while the machine did other work", disturbed, results.size()));
+      tables.front().notes.push_back(fmt::format(
+          "{} of {} trials were measured while the machine did other work or slowed down", disturbed, results.size()));
     }
     const auto failed = std::count_if(results.begin(), results.end(), [](const TrialResult& result) {
       return !result.error.empty() && !result.too_large;

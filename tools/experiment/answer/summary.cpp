@@ -25,6 +25,9 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
   }
   summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
   summary.taken_bytes = std::max(summary.taken_bytes, result.taken_bytes);
+  std::vector<double>& late = result.measure == Measure::Throughput ? summary.late : summary.run_late;
+  if (result.late_batches >= 0) late.push_back(result.late_batches);
+  if (result.gpu_busy >= 0) summary.busy.push_back(result.gpu_busy);
   if (result.measure == Measure::Throughput) {
     summary.rates.push_back(result.images_per_second);
     if (result.joules_per_image > 0) summary.joules_per_image.push_back(result.joules_per_image);
@@ -130,6 +133,20 @@ TableValue efficiency(const CellSummary& summary) {
   return found ? value_of(*found, " %") : TableValue{"-"};
 }
 
+// Shares in percent: "1.2 (0.0–3.4) %"; "-": there are none.
+TableValue share_value(const std::vector<double>& shares) {
+  if (shares.empty()) return {"-"};
+  const Estimate found = estimate(scaled(shares, 100));
+  const std::string bounds =
+      found.interval ? fmt::format(" ({:.1f}–{:.1f})", found.interval->low, found.interval->high) : "";
+  return {fmt::format("{:.1f}{} %", found.median, bounds), found.median, found.interval};
+}
+
+// Whether one of the cells has such measurements.
+bool has(const std::vector<CellSummary>& all, std::vector<double> CellSummary::*values) {
+  return std::any_of(all.begin(), all.end(), [&](const CellSummary& each) { return !(each.*values).empty(); });
+}
+
 std::vector<TableValue> faulty_row(const ResultTable& table, const CellSummary& summary) {
   std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
   row[0].text = summary.cell->name;
@@ -164,9 +181,11 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   const bool compared = is_compared(all), counted = counts_devices(file);
   if (compared) table.columns.push_back({"against " + against(file, all), true, true});
   if (counted) table.columns.push_back({kind_of_scaling(all), true, true});
-  const bool energy =
-      std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules_per_image.empty(); });
+  const bool energy = has(all, &CellSummary::joules_per_image), late = has(all, &CellSummary::late),
+             busy = has(all, &CellSummary::busy);
   if (energy) table.columns.push_back({"J an image", true, true});
+  if (late) table.columns.push_back({"late batches", true, true});
+  if (busy) table.columns.push_back({"GPU busy", true, true});
   table.columns.push_back({"planned memory"});
   const bool taken = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.taken_bytes >= 0; });
   if (taken) table.columns.push_back({"taken of the GPU"});
@@ -186,6 +205,8 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
     if (energy) {
       row.push_back(summary.joules_per_image.empty() ? TableValue{"-"} : value_of(estimate(summary.joules_per_image)));
     }
+    if (late) row.push_back(share_value(summary.late));
+    if (busy) row.push_back(share_value(summary.busy));
     const auto size = [](int64_t bytes) {
       return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
     };
@@ -234,8 +255,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   }
   table.columns.push_back({"final", true, true});
   if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
-  const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
+  const bool energy = has(all, &CellSummary::joules), late = has(all, &CellSummary::run_late);
   if (energy) table.columns.push_back({"Wh a run", true, true});
+  if (late) table.columns.push_back({"late batches", true, true});
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.finals.empty()) {
@@ -264,6 +286,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
     }
     if (energy) row.push_back(energy_value(summary.joules));
+    if (late) row.push_back(share_value(summary.run_late));
     row.push_back({std::to_string(last.count), double(last.count)});
     row.push_back({summary.fault});
     table.rows.push_back(std::move(row));

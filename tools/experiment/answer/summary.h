@@ -22,6 +22,9 @@ struct CellSummary {
   std::vector<std::vector<double>> times;  // s to each target, one a run; infinite: the run failed or did not get there
   std::vector<double> joules;              // of training runs, as far as they are known
   std::vector<double> joules_per_image;    // one a repetition, as far as they are known
+  std::vector<double> late;                // TrialResult::late_batches of repetitions, as far as they are known
+  std::vector<double> run_late;            // and of training runs
+  std::vector<double> busy;                // TrialResult::gpu_busy, as far as it is known
   std::vector<double> finals;              // the metric at the end of each run
   size_t failed = 0;                       // training runs without an end
   size_t unsettled = 0;                    // repetitions whose warm-up ended before rates agreed

@@ -155,6 +155,11 @@ void read_throughput(const std::string& output, TrialResult& result) {
     object.at("warmup_seconds").get_to(result.warmup_seconds);
     result.settled = object.value("settled", true);
     result.joules_per_image = object.value("joules_per_image", 0.0);
+    result.late_batches = object.value("late_batches", -1.0);
+    result.gpu_busy = object.value("gpu_busy", -1.0);
+    for (const json& fault : object.value("held_back", json::array())) {
+      result.state["faults"].push_back(fault.get<std::string>());
+    }
     return;
   }
   throw RunError("its output has no result");
@@ -181,6 +186,7 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
       ended = true;
       if (!resumed) result.setup_seconds = event_number(event, "setup_seconds").value_or(result.setup_seconds);
       result.taken_bytes = event.value("taken_bytes", int64_t{-1});
+      result.late_batches = event_number(event, "late_batches").value_or(-1);
       result.seconds = event.value("seconds", 0.0);
       result.epochs = event.value("epoch", 0.0);
       result.images_per_second = event.value("images_per_second", 0.0);

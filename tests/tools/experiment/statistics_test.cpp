@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "executor/plan/plan.h"
 #include "tools/experiment/answer/statistics.h"
 #include "tools/experiment/answer/table.h"
+#include "tools/experiment/trials/machine_state.h"
 
 using namespace arbalest;
 
@@ -143,6 +145,25 @@ TEST_CASE("what GPUs say under load is the sum of their energy, the mean of thei
   CHECK_FALSE(unknown.joules.has_value());
   CHECK_FALSE(unknown.busy.has_value());
   CHECK_FALSE(GpuMeter(std::vector<PlanDevice>{{PlanDevice::Kind::Cpu, 0}}).read().joules.has_value());
+}
+
+TEST_CASE("the use of a GPU by a process that has just ended is no fault of the machine") {
+  const std::string library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/libnvml_fake.so";
+  const auto faults = [&](const char* looks) {
+    const Nvml nvml(library.c_str());
+    setenv("NVML_FAKE_LOOKS", looks, 1);
+    MachineState state;
+    look_at_gpus(nvml, {{"cuda:0", "0000:1b:00.0"}}, state);
+    unsetenv("NVML_FAKE_LOOKS");
+    nvml.state("0000:1b:00.0");  // the count begins anew
+    CHECK(state.gpus.size() == 1);
+    return state.faults;
+  };
+  const std::string memory = "cuda:0: 42 GiB of its memory are taken by others",
+                    clocks = "cuda:0: its clocks are held back by temperature";
+  CHECK(faults("1") == std::vector<std::string>{memory, clocks});
+  CHECK(faults("9") == std::vector<std::string>{"cuda:0: another process uses it (87 %)", memory, clocks});
 }
 
 TEST_CASE("tables are aligned for terminals, escaped for Markdown and quoted for CSV") {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -307,6 +308,31 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
   CHECK(place.run("r.jsonl", {"--collect", place.path("nowhere")}) == kWrong);
   CHECK(place.run("r.jsonl", {"--cell", "zz"}) == kWrong);
+}
+
+TEST_CASE("scripts for SLURM take the place of those of an earlier call") {
+  const Place place;
+  const auto scripts = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(place.path("queue"))) {
+      if (entry.path().extension() == ".sbatch") names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  const auto write = [&](const std::string& settings) {
+    place.write(settings + "[throughput]\n");
+    REQUIRE(place.run("r.jsonl", {"--slurm", place.path("queue")}) == kDone);
+  };
+  write("devices = [\"cuda:0\", \"cuda:0-1\"]\n");
+  CHECK(scripts() == std::set<std::string>{"b-1x1.sbatch", "b-1x2.sbatch"});
+  for (const char* other : {"b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"}) {  // of other experiments
+    place.folder.write(std::string("queue/") + other, std::string("#SBATCH --job-name=\"another\"\n"));
+  }
+  write("devices = \"cuda:0\"\n");
+  CHECK(scripts() == std::set<std::string>{"b.sbatch", "b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"});
+  write("devices = [\"cuda:0\", \"cuda:0-1\"]\n");
+  CHECK(scripts() ==
+        std::set<std::string>{"b-1x1.sbatch", "b-1x2.sbatch", "b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"});
 }
 
 TEST_CASE("cells whose commands are the same have the results of the machines that measured them") {

@@ -174,6 +174,9 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK(time_to(run, 0.9, false) == 4.5);
   CHECK(std::isinf(time_to(run, 0.91, false)));
   CHECK(time_to(run, 0.8, true) == 2.5);
+  CHECK(epochs_to(run, 0.7, false) == 1);
+  CHECK(epochs_to(run, 0.9, false) == 2);
+  CHECK(std::isinf(epochs_to(run, 0.91, false)));
   const std::string head =
       "{\"event\":\"start\",\"setup_seconds\":0.5}\n{\"event\":\"kept\",\"seconds\":2}\n"
       "{\"event\":\"kept\",\"seconds\":1}\n";
@@ -317,6 +320,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   CHECK(all[3].baseline == &all[2]);
   CHECK(std::isinf(all[2].times[1][0]));
   CHECK(all[2].times[0][0] == doctest::Approx(10.5));
+  CHECK(all[2].epochs[0] == std::vector<double>(5, 2));
+  CHECK(std::isinf(all[2].epochs[1][0]));
 
   const std::vector<ResultTable> tables = tables_of(file, all);
   REQUIRE(tables.size() == 3);
@@ -334,6 +339,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("GPU busy");
   has("92.0 (90.0–94.0) %");
   has("12.5 (12.5–12.5) %");  // of training runs
+  has("epochs to 0.5");
+  has("2.000 (2.000–2.000)");
   has("Wh a run");
   has("2.001 (2.000–2.001)");
   has("not reached, 0 of 5");
@@ -394,6 +401,7 @@ TEST_CASE("cells are compared with another program's side of the same cell") {
   CHECK(all[0].baseline == &all[1]);
   CHECK(all[1].baseline == nullptr);
   CHECK(all[2].baseline == &all[3]);
+  CHECK(all[1].epochs.empty());  // another program does not say
   const std::vector<ResultTable> tables = tables_of(file, all);
   CHECK(tables.at(0).rows.at(0).at(2).text.find(" slower") != std::string::npos);
   CHECK(tables.at(0).rows.at(2).at(2).number == doctest::Approx(302.0 / 402));

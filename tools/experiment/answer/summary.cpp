@@ -15,12 +15,21 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+// The first validation that met the target, or nullptr.
+const CurvePoint* first_met(const TrialResult& run, double target, bool lower) {
+  const auto met = std::find_if(run.curve.begin(), run.curve.end(), [&](const CurvePoint& point) {
+    return lower ? point.value <= target : point.value >= target;
+  });
+  return met == run.curve.end() ? nullptr : &*met;
+}
+
 void add(const BenchFile& file, const TrialResult& result, CellSummary& summary) {
   if (!result.error.empty()) {
     summary.fault = result.error;
     if (result.measure != Measure::Accuracy || result.too_large) return;
     ++summary.failed;
     for (std::vector<double>& times : summary.times) times.push_back(kNever);
+    for (std::vector<double>& epochs : summary.epochs) epochs.push_back(kNever);
     return;
   }
   summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
@@ -39,6 +48,9 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
   summary.finals.push_back(result.curve.back().value);
   for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
     summary.times[t].push_back(time_to(result, file.accuracy->targets[t], file.accuracy->lower));
+    if (!summary.epochs.empty()) {
+      summary.epochs[t].push_back(epochs_to(result, file.accuracy->targets[t], file.accuracy->lower));
+    }
   }
 }
 
@@ -240,6 +252,13 @@ TableValue time_value(const std::vector<double>& times) {
   return value_of(found, more + share);
 }
 
+// The same in epochs: "3.0 (2.0–4.0)"; "-": they are unknown.
+TableValue epochs_value(const std::vector<double>& epochs) {
+  if (epochs.empty()) return {"-"};
+  const Estimate found = estimate(epochs);
+  return std::isfinite(found.median) ? value_of(found) : TableValue{"not reached"};
+}
+
 TableValue energy_value(const std::vector<double>& joules) {
   return joules.empty() ? TableValue{"-"} : value_of(estimate(scaled(joules, 1.0 / 3600)));
 }
@@ -248,7 +267,10 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   const AccuracyRule& rule = *file.accuracy;
   ResultTable table{"Time to " + rule.metric, {{"cell", false}}, {}, {}};
   const bool compared = is_compared(all) && !rule.targets.empty();
-  for (const double target : rule.targets) table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+  for (const double target : rule.targets) {
+    table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+    table.columns.push_back({fmt::format("epochs to {:g}", target), true, true});
+  }
   if (compared) {
     table.columns.push_back({"speed-up of time", true, true});
     table.columns.push_back({"of images/s", true, true});
@@ -265,7 +287,10 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       continue;
     }
     std::vector<TableValue> row = {{summary.cell->name}};
-    for (const std::vector<double>& times : summary.times) row.push_back(time_value(times));
+    for (size_t t = 0; t < summary.times.size(); ++t) {
+      row.push_back(time_value(summary.times[t]));
+      row.push_back(epochs_value(summary.epochs.empty() ? std::vector<double>() : summary.epochs[t]));
+    }
     if (compared) {
       const CellSummary* base = summary.baseline;
       const bool known = base && !base->finals.empty();
@@ -292,8 +317,9 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
     table.rows.push_back(std::move(row));
   }
   table.notes.push_back(
-      "seconds from the first touch of data, evaluations included; medians over runs, of which those that did not get "
-      "there count as infinite; means without the fastest and the slowest run");
+      "seconds from the first touch of data, evaluations included; epochs up to the validation that met the target; "
+      "medians over runs, of which those that did not get there count as infinite; means without the fastest and the "
+      "slowest run");
   return table;
 }
 
@@ -400,10 +426,13 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
 }  // namespace
 
 double time_to(const TrialResult& run, double target, bool lower) {
-  for (const CurvePoint& point : run.curve) {
-    if (lower ? point.value <= target : point.value >= target) return run.setup_seconds + point.seconds;
-  }
-  return kNever;
+  const CurvePoint* met = first_met(run, target, lower);
+  return met ? run.setup_seconds + met->seconds : kNever;
+}
+
+double epochs_to(const TrialResult& run, double target, bool lower) {
+  const CurvePoint* met = first_met(run, target, lower);
+  return met ? met->epoch : kNever;
 }
 
 std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cells,
@@ -414,6 +443,7 @@ std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cell
     CellSummary summary;
     summary.cell = &cells.cells[c];
     if (file.accuracy) summary.times.resize(file.accuracy->targets.size());
+    if (summary.cell->peer.empty()) summary.epochs.resize(summary.times.size());
     places[summary.cell->id] = c;
     all.push_back(std::move(summary));
   }

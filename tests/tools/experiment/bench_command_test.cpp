@@ -201,6 +201,16 @@ TEST_CASE("another program is measured in turn, and a wrong one is an error of i
   CHECK(out.find("it said nothing") != out.npos);
 }
 
+TEST_CASE("another program knows what is measured of it, and with which seed") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[throughput]\nrepetitions = 1\nwindows = 1\n"
+      "window = \"20ms\"\n[accuracy]\nseeds = [4]\n[peer.other]\ncommand = \"echo {measure} {seed} >> '" +
+      place.path("asked") + "'; echo '{\\\"img_s\\\": 7.5, \\\"final\\\": 0.5}'\"\n");
+  REQUIRE(place.run("r.jsonl") == kDone);
+  CHECK(place.text("asked") == "throughput 1\naccuracy 4\n");
+}
+
 TEST_CASE("another program has its user's environment, no input, and an end that nothing in the background holds up") {
   const Place place;
   place.write(

@@ -19,11 +19,13 @@ using nlohmann::json;
 
 constexpr double kSettled = 0.05;  // by which the rates of consecutive windows agree once a run is warm
 
-std::vector<std::string> peer_words(const BenchFile& file, const BenchCell& cell, const std::string& seed) {
+std::vector<std::string> peer_words(const BenchFile& file, const BenchCell& cell, Measure measure,
+                                    const std::string& seed) {
   const auto peer =
       std::find_if(file.peers.begin(), file.peers.end(), [&](const Peer& each) { return each.name == cell.peer; });
   Settings settings = cell.settings;
   settings["seed"] = seed;
+  settings["measure"] = name_of(measure);
   return {"/bin/sh", "-c", fill_in(peer->command, settings, peer->where)};
 }
 
@@ -49,7 +51,7 @@ void add_trials(const BenchFile& file, const BenchCell& cell, Measure measure, c
     trial.words = words;
     const std::string seed = std::to_string(measure == Measure::Accuracy ? repetition : 1);
     if (!cell.peer.empty()) {
-      trial.words = peer_words(file, cell, seed);
+      trial.words = peer_words(file, cell, measure, seed);
     } else if (measure == Measure::Accuracy) {
       trial.words.insert(trial.words.end(), {"--seed", seed});
     }
@@ -102,7 +104,7 @@ std::vector<std::string> scaling_words(const Settings& settings) {
 }
 
 std::vector<std::string> cell_words(const BenchFile& file, const BenchCell& cell, Measure measure) {
-  if (!cell.peer.empty()) return peer_words(file, cell, "1");
+  if (!cell.peer.empty()) return peer_words(file, cell, measure, "1");
   if (measure == Measure::Accuracy) {
     std::vector<std::string> words = words_of(cell.settings, true);
     words.insert(words.begin(), "run");

@@ -5,7 +5,7 @@
     tests/pytorch/peer.py MODEL --batch 64 [--learners 8]
     tests/pytorch/peer.py MODEL --batch 64 --measure accuracy --data cifar10:DIR --epochs 30 --rate 0.1 --seed 1
 
-MODEL is lenet, resnet32, resnet50 or vgg16, the networks of the graphs of these names, or a name of torchvision or timm.
+MODEL is lenet, resnet32, resnet50 or vgg16, the networks of the graphs of these names, or one of torchvision or timm.
 It is trained in bf16 (autocast), channels-last, by SGD with momentum. --mode compile is
 torch.compile(mode="reduce-overhead"); graph captures a whole step as a CUDA graph, which is faster for small networks;
 eager is neither.

@@ -3,6 +3,7 @@
 // A library with the functions of NVML that the sampler uses, for the test of what is read through them. It has one
 // GPU, without a clock of its memory, whose power rises with each look.
 
+#include <cstdlib>
 #include <cstring>
 
 extern "C" {
@@ -21,8 +22,12 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
   *device = &gpu;
   return std::strcmp(id, "0000:1b:00.0") == 0 ? 0 : 6;
 }
+// With NVML_FAKE_LOOKS in the environment, the GPU is idle after so many looks.
 int nvmlDeviceGetUtilizationRates(void*, unsigned* rates) {
-  rates[0] = 87;
+  static int looks = 0;
+  const char* most = std::getenv("NVML_FAKE_LOOKS");
+  looks = most ? looks + 1 : 0;
+  rates[0] = most && looks > std::atoi(most) ? 0 : 87;
   rates[1] = 40;
   return 0;
 }

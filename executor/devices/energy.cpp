@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/devices/energy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -8,7 +10,7 @@
 
 namespace arbalest {
 
-EnergyMeter::EnergyMeter(const std::vector<PlanDevice>& devices) {
+GpuMeter::GpuMeter(const std::vector<PlanDevice>& devices) {
   const auto is_own_gpu = [](const PlanDevice& device) {
     return device.kind == PlanDevice::Kind::Cuda && device.rank == 0;
   };
@@ -18,20 +20,26 @@ EnergyMeter::EnergyMeter(const std::vector<PlanDevice>& devices) {
   } catch (const RunError&) {
     return;
   }
-  for (const PlanDevice& device : devices) bus_ids_.push_back(cuda_bus_id(device.index));
+  for (const PlanDevice& device : devices) gpus_.emplace_back(to_string(device), cuda_bus_id(device.index));
 }
 
-std::optional<double> EnergyMeter::joules() const {
-  if (!nvml_) return std::nullopt;
-  double sum = 0;
+GpuReading GpuMeter::read() const {
+  if (!nvml_) return {};
+  GpuReading sum{0, 0, {}};
   try {
-    for (const std::string& id : bus_ids_) {
-      const std::optional<double> joules = nvml_->state(id).joules;
-      if (!joules) return std::nullopt;
-      sum += *joules;
+    for (const auto& [name, bus_id] : gpus_) {
+      const GpuState state = nvml_->state(bus_id);
+      const auto add = [](std::optional<double>& all, std::optional<double> one) {
+        all = all && one ? std::optional(*all + *one) : std::nullopt;
+      };
+      add(sum.joules, state.joules);
+      add(sum.busy, state.busy ? std::optional(*state.busy / double(gpus_.size())) : std::nullopt);
+      for (const std::string& reason : state.held_back) {
+        sum.held_back.push_back(fmt::format("{}: its clocks were held back by {} under load", name, reason));
+      }
     }
   } catch (const RunError&) {
-    return std::nullopt;
+    return {};
   }
   return sum;
 }

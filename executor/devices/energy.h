@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The energy that GPUs have used, from their own counters.
+// GPUs while they work: the energy that they have used, how busy they are, why they are slowed.
 
 #include <memory>
 #include <optional>
@@ -13,19 +13,26 @@
 
 namespace arbalest {
 
-class EnergyMeter {
- public:
-  explicit EnergyMeter(const std::vector<PlanDevice>& devices);
-  EnergyMeter(std::unique_ptr<Nvml> nvml, std::vector<std::string> bus_ids)  // of GPUs that NVML knows
-      : nvml_(std::move(nvml)), bus_ids_(std::move(bus_ids)) {}
+// All devices together.
+struct GpuReading {
+  std::optional<double> joules;        // since their driver was loaded; none: one of them does not tell
+  std::optional<double> busy;          // mean of GpuState::busy; none: one of them does not tell
+  std::vector<std::string> held_back;  // "cuda:0: its clocks were held back by temperature under load"
+};
 
-  // Joules since their driver was loaded, of all devices together; none if one of them does not tell, is no GPU, or is
-  // another process's.
-  std::optional<double> joules() const;
+class GpuMeter {
+ public:
+  explicit GpuMeter(const std::vector<PlanDevice>& devices);
+  // GPUs that NVML knows: their names and bus ids.
+  GpuMeter(std::unique_ptr<Nvml> nvml, std::vector<std::pair<std::string, std::string>> gpus)
+      : nvml_(std::move(nvml)), gpus_(std::move(gpus)) {}
+
+  // Nothing is known if a device is no GPU, or is another process's.
+  GpuReading read() const;
 
  private:
   std::unique_ptr<Nvml> nvml_;  // nullptr: nothing is known
-  std::vector<std::string> bus_ids_;
+  std::vector<std::pair<std::string, std::string>> gpus_;
 };
 
 }  // namespace arbalest

@@ -95,6 +95,7 @@ GpuState Nvml::state(const std::string& bus_id) const {
   GpuState state;
   unsigned long long value = 0;
   if (functions_->energy && functions_->energy(gpu, &value) == kSuccess) state.joules = double(value) / 1000;
+  if (Utilization used; functions_->utilization(gpu, &used) == kSuccess) state.busy = double(used.gpu) / 100;
   if (!functions_->held_back || functions_->held_back(gpu, &value) != kSuccess) return state;
   if ((value & (kWarm | kHot)) != 0) state.held_back.emplace_back("temperature");
   if ((value & kPowerBrake) != 0) state.held_back.emplace_back("power");

@@ -22,6 +22,7 @@ struct Gauge {
 // A GPU's state, as far as its driver tells.
 struct GpuState {
   std::optional<double> joules;        // used since the driver was loaded
+  std::optional<double> busy;          // share of the last second, or less, in which a kernel ran
   std::vector<std::string> held_back;  // why its clocks are lowered against its will: "temperature", "power"
 };
 

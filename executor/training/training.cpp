@@ -279,6 +279,7 @@ RunFinished Training::run(const std::stop_token& stop, double setup_seconds) {
     if (end.reason == RunEnd::Interrupted && by) end.interrupted_by = by();
     end.setup_seconds = setup_seconds;
     end.input = segment_->reports().input();
+    // Before a trace's nodes are timed, one launch after the other: that takes launch memory, which quotes would count.
     end.taken_bytes = segment_->taken_bytes();
     end.best_error = files_.best_error();
     if (end.best_epoch > 0 && end.best_error.empty()) end.best_weights = options_.files.save_best;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,19 +46,60 @@ ScalingCell failed(int devices, int learners, std::string error) {
 
 }  // namespace
 
-TEST_CASE("energy is that of the windows, without what came before them") {
-  EnergyReadings readings;
-  CHECK(readings.per_iteration(0) == 0);
-  CHECK(readings.wants(0));
-  readings.add(0, 0, 1000);
-  CHECK_FALSE(readings.wants(0.05));
-  CHECK(readings.per_iteration(0) == 0);  // one reading tells nothing
-  readings.add(10, 1, 1500);              // warming up takes more
-  readings.add(30, 2, 1900);
-  readings.add(50, 3, 2300);
-  CHECK(readings.per_iteration(1) == 20);
-  CHECK(readings.per_iteration(0) == 26);
-  CHECK(readings.per_iteration(3) == 0);
+TEST_CASE("energy, use and what slows GPUs are those of the windows, without what came before them") {
+  RunReadings readings;
+  CHECK(readings.joules_per_iteration(0) == -1);
+  CHECK(readings.busy(0) == -1);
+  CHECK(readings.wants_gpus(0));
+  readings.add(0, 0, {1000, 0.1, {"hot at first"}});
+  CHECK_FALSE(readings.wants_gpus(0.05));
+  CHECK(readings.joules_per_iteration(0) == -1);  // one reading tells nothing
+  readings.add(10, 1, {1500, 0.2, {}});           // warming up takes more
+  readings.add(30, 2, {1900, 0.5, {"hot"}});
+  readings.add(50, 3, {2300, 0.75, {"hot"}});
+  CHECK(readings.joules_per_iteration(1) == 20);
+  CHECK(readings.joules_per_iteration(0) == 26);
+  CHECK(readings.joules_per_iteration(3) == -1);
+  CHECK(readings.busy(1) == 0.625);  // the reading at 1 s is of the time before
+  CHECK(readings.held_back(1) == std::vector<std::string>{"hot"});
+  CHECK(readings.held_back(0).size() == 2);
+  readings.add(70, 4, {std::nullopt, std::nullopt, {}});  // a GPU that stops telling
+  CHECK(readings.joules_per_iteration(1) == 20);
+  CHECK(readings.busy(1) == 0.625);
+}
+
+TEST_CASE("late batches are those of the windows, by iterations") {
+  RunReadings readings;
+  CHECK(readings.late(0) == -1);
+  readings.add(10, 1, 1.0);  // the warm-up waits
+  CHECK(readings.late(0) == -1);
+  readings.add(20, 2, 0.5);
+  readings.add(50, 3, 0.1);
+  CHECK(readings.late(1) == doctest::Approx(0.2));  // 5 of 10 and 3 of 30
+  CHECK(readings.late(2) == doctest::Approx(0.1));
+  CHECK(readings.late(3) == -1);
+
+  const Train train = [](const Graph&, const SessionOptions&, RunObserver& observer, const std::stop_token& stop) {
+    observer.on(RunStarted{.samples_per_epoch = 100, .iterations_per_epoch = 10});
+    for (int64_t i = 1; i <= 20 && !stop.stop_requested(); ++i) {
+      RunProgress progress;
+      progress.iteration = 10 * i;
+      progress.seconds = 0.5 * double(i);
+      progress.input.late = i <= 3 ? 1 : i % 2 == 0 ? 0.25 : 0;
+      observer.on(progress);
+    }
+  };
+  WindowRule rule{.windows = 2, .window_seconds = 1, .warmup_seconds = 1.5, .warmup_iterations = 10};
+  const ScalingCell cell = measure_cell({}, {}, rule, {}, train);
+  CHECK(cell.error.empty());
+  CHECK(cell.windows == std::vector<double>{200, 200});
+  CHECK(cell.late_batches == doctest::Approx(0.125));
+  CHECK(cell.gpu_busy == -1);  // there is none
+  ScalingTable table({"net", "bf16", 1, {}});
+  const auto line = nlohmann::json::parse(table.json(table.add(cell)));
+  CHECK(line.at("late_batches") == 0.125);
+  CHECK_FALSE(line.contains("gpu_busy"));
+  CHECK_FALSE(line.contains("held_back"));
 }
 
 TEST_CASE("bench scaling takes its options") {
@@ -302,7 +344,13 @@ TEST_CASE("a cell as JSON is one line with snake_case keys") {
   CHECK(cell.at("images_per_money_unit") == 3.6e6);
   CHECK_FALSE(cell.contains("error"));
 
-  const auto alone = nlohmann::json::parse(table.json(table.add(measured(2, 3, {1500}))));
+  ScalingCell slowed = measured(2, 3, {1500});
+  slowed.gpu_busy = 0.75;
+  slowed.held_back = {"cuda:0: hot"};
+  const auto alone = nlohmann::json::parse(table.json(table.add(slowed)));
+  CHECK(alone.at("gpu_busy") == 0.75);
+  CHECK(alone.at("held_back") == std::vector<std::string>{"cuda:0: hot"});
+  CHECK_FALSE(alone.contains("late_batches"));
   CHECK(alone.at("efficiency").is_null());
   const auto lost = nlohmann::json::parse(table.json(table.add(failed(8, 1, "no memory"))));
   CHECK(lost.at("error") == "no memory");

@@ -8,10 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
-#include "executor/devices/energy.h"
 #include "executor/session/observer.h"
 
 namespace arbalest {
@@ -45,7 +46,7 @@ class CellObserver final : public RunObserver {
  public:
   CellObserver(ScalingCell& cell, const WindowRule& rule, const std::vector<PlanDevice>& devices,
                const std::stop_token& interrupted)
-      : cell_(cell), meter_(rule), energy_(devices), interrupted_(interrupted) {}
+      : cell_(cell), meter_(rule), gpus_(devices), interrupted_(interrupted) {}
 
   void started(const RunStarted& event) override {
     cell_.batch = event.batch;
@@ -57,8 +58,8 @@ class CellObserver final : public RunObserver {
   }
 
   void progress(const RunProgress& event) override {
+    if (!meter_.complete()) read(event);
     meter_.add(event.iteration, event.seconds);
-    look_at_energy(event);
     if (meter_.complete() || interrupted_.stop_requested()) stop_.request_stop();
   }
 
@@ -66,30 +67,30 @@ class CellObserver final : public RunObserver {
 
   std::stop_token stop() const { return stop_.get_token(); }
   bool complete() const { return meter_.complete(); }
-  double warmup_seconds() const { return meter_.warmup_seconds(); }
-  bool settled() const { return meter_.agreed(); }
-  // Over the windows, as far as there are readings; 0: unknown.
-  double joules_per_image() const {
-    return images_per_iteration_ > 0 ? readings_.per_iteration(meter_.warmup_seconds()) / images_per_iteration_ : 0;
-  }
-  std::vector<double> images_per_second() const {
-    std::vector<double> rates = meter_.rates();
-    for (double& rate : rates) rate *= images_per_iteration_;
-    return rates;
+  // Writes what was measured over the windows.
+  void write() {
+    const double from = meter_.warmup_seconds();
+    cell_.windows = meter_.rates();
+    for (double& rate : cell_.windows) rate *= images_per_iteration_;
+    cell_.warmup_seconds = from;
+    cell_.settled = meter_.agreed();
+    const double joules = readings_.joules_per_iteration(from);
+    cell_.joules_per_image = joules > 0 && images_per_iteration_ > 0 ? joules / images_per_iteration_ : 0;
+    cell_.late_batches = readings_.late(from);
+    cell_.gpu_busy = readings_.busy(from);
+    cell_.held_back = readings_.held_back(from);
   }
 
  private:
-  void look_at_energy(const RunProgress& event) {
-    if (!readings_.wants(event.seconds)) return;
-    if (const std::optional<double> joules = energy_.joules()) {
-      readings_.add(event.iteration, event.seconds, *joules);
-    }
+  void read(const RunProgress& event) {
+    readings_.add(event.iteration, event.seconds, event.input.late);
+    if (readings_.wants_gpus(event.seconds)) readings_.add(event.iteration, event.seconds, gpus_.read());
   }
 
   ScalingCell& cell_;
   WindowMeter meter_;
-  const EnergyMeter energy_;
-  EnergyReadings readings_;
+  const GpuMeter gpus_;
+  RunReadings readings_;
   double images_per_iteration_ = 0;  // over all learners
   const std::stop_token interrupted_;
   std::stop_source stop_;
@@ -146,11 +147,54 @@ void WindowMeter::settle() {
   begin_ = kept == 2 ? last_begin_ : seconds_;
 }
 
-double EnergyReadings::per_iteration(double from) const {
-  const auto first =
-      std::find_if(readings_.begin(), readings_.end(), [&](const Reading& each) { return each.seconds >= from; });
-  if (first == readings_.end() || first->iteration == readings_.back().iteration) return 0;
-  return (readings_.back().joules - first->joules) / double(readings_.back().iteration - first->iteration);
+void RunReadings::add(int64_t iteration, double seconds, GpuReading gpus) {
+  gpus_.push_back({iteration, seconds, std::move(gpus)});
+}
+
+void RunReadings::add(int64_t iteration, double seconds, double late) {
+  input_.push_back({iteration, seconds, late});
+}
+
+double RunReadings::joules_per_iteration(double from) const {
+  const Gpus *first = nullptr, *last = nullptr;
+  for (const Gpus& each : gpus_) {
+    if (each.seconds < from || !each.reading.joules) continue;
+    if (!first) first = &each;
+    last = &each;
+  }
+  if (!first || first->iteration == last->iteration) return -1;
+  return (*last->reading.joules - *first->reading.joules) / double(last->iteration - first->iteration);
+}
+
+double RunReadings::busy(double from) const {
+  double sum = 0;
+  int64_t count = 0;
+  for (const Gpus& each : gpus_) {
+    if (each.seconds <= from || !each.reading.busy) continue;  // a reading is of the time before it
+    sum += *each.reading.busy;
+    ++count;
+  }
+  return count > 0 ? sum / double(count) : -1;
+}
+
+double RunReadings::late(double from) const {
+  double late = 0;
+  int64_t iterations = 0;
+  for (size_t i = 1; i < input_.size(); ++i) {
+    const int64_t since = input_[i].iteration - input_[i - 1].iteration;
+    if (input_[i - 1].seconds < from) continue;
+    late += input_[i].late * double(since);
+    iterations += since;
+  }
+  return iterations > 0 ? late / double(iterations) : -1;
+}
+
+std::vector<std::string> RunReadings::held_back(double from) const {
+  std::set<std::string> all;
+  for (const Gpus& each : gpus_) {
+    if (each.seconds >= from) all.insert(each.reading.held_back.begin(), each.reading.held_back.end());
+  }
+  return {all.begin(), all.end()};
 }
 
 RateSummary summarize(std::vector<double> rates) {
@@ -197,10 +241,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
     cell.error = on_one_line(error.what());
     cell.failure = std::current_exception();
   }
-  cell.windows = observer.images_per_second();
-  cell.warmup_seconds = observer.warmup_seconds();
-  cell.settled = observer.settled();
-  cell.joules_per_image = observer.joules_per_image();
+  observer.write();
   return cell;
 }
 
@@ -276,6 +317,9 @@ std::string ScalingTable::json(const ScalingRow& row) const {
     line["warmup_seconds"] = cell.warmup_seconds;
     if (!cell.settled) line["settled"] = false;
     if (cell.joules_per_image > 0) line["joules_per_image"] = cell.joules_per_image;
+    if (cell.late_batches >= 0) line["late_batches"] = cell.late_batches;
+    if (cell.gpu_busy >= 0) line["gpu_busy"] = cell.gpu_busy;
+    if (!cell.held_back.empty()) line["held_back"] = cell.held_back;
     if (row.images_per_money_unit) line["images_per_money_unit"] = *row.images_per_money_unit;
   }
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

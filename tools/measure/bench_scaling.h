@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/devices/energy.h"
 #include "executor/session/session.h"
 #include "graph/graph.h"
 
@@ -52,21 +53,33 @@ class WindowMeter {
   std::vector<double> rates_;
 };
 
-// Readings of an energy counter during a run.
-class EnergyReadings {
+// Reports of a run on its input and its GPUs, from which the windows are cut once they are known.
+class RunReadings {
  public:
   // Counters change every 20 to 100 ms, so that readings closer to each other tell nothing new.
-  bool wants(double seconds) const { return readings_.empty() || seconds - readings_.back().seconds >= 0.1; }
-  void add(int64_t iteration, double seconds, double joules) { readings_.push_back({iteration, seconds, joules}); }
-  // Joules an iteration, between the first reading at `from` seconds or later and the last one; 0: these are the same.
-  double per_iteration(double from) const;
+  bool wants_gpus(double seconds) const { return gpus_.empty() || seconds - gpus_.back().seconds >= 0.1; }
+  void add(int64_t iteration, double seconds, GpuReading gpus);
+  // `late`: share of the batches since the report before. Reports come in order.
+  void add(int64_t iteration, double seconds, double late);
+
+  // Each is of what came after `from` seconds; −1: unknown.
+  double joules_per_iteration(double from) const;         // between the first reading since then and the last one
+  double busy(double from) const;                         // mean of GpuReading::busy
+  double late(double from) const;                         // share of the batches
+  std::vector<std::string> held_back(double from) const;  // each once
 
  private:
-  struct Reading {
+  struct Gpus {
     int64_t iteration = 0;
-    double seconds = 0, joules = 0;
+    double seconds = 0;
+    GpuReading reading;
   };
-  std::vector<Reading> readings_;
+  struct Input {
+    int64_t iteration = 0;
+    double seconds = 0, late = 0;
+  };
+  std::vector<Gpus> gpus_;
+  std::vector<Input> input_;
 };
 
 struct RateSummary {
@@ -85,10 +98,13 @@ struct ScalingCell {
   int64_t taken_bytes = -1;          // of the device that took most: RunFinished::taken_bytes
   double setup_seconds = 0;
   double warmup_seconds = 0;
-  bool settled = true;          // whether rates agreed when the warm-up ended
-  double joules_per_image = 0;  // of all GPUs, over the windows; 0: unknown
-  std::string error;            // one line; "" if measured
-  std::exception_ptr failure;   // the error's exception; nullptr if measured or interrupted
+  bool settled = true;                 // whether rates agreed when the warm-up ended
+  double joules_per_image = 0;         // of all GPUs, over the windows; 0: unknown
+  double late_batches = -1;            // share over the windows: InputReport::late; −1: unknown
+  double gpu_busy = -1;                // share of the windows in which kernels ran, mean of all GPUs; −1: unknown
+  std::vector<std::string> held_back;  // GpuReading::held_back over the windows
+  std::string error;                   // one line; "" if measured
+  std::exception_ptr failure;          // the error's exception; nullptr if measured or interrupted
 
   bool measured() const { return error.empty(); }
 };

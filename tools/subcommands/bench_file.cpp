@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -110,6 +111,7 @@ class Bench {
     const auto scripts = slurm_scripts(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
     for (const char* inner : {"output", "results"}) fs::create_directories(folder / inner);
     const std::string name = name_without(options_.file, {".toml"});
+    remove_scripts(folder, name);
     for (const QueueScript& script : scripts) {
       const std::string need = scripts.size() == 1 ? "" : fmt::format("-{}x{}", script.hosts, script.gpus);
       const std::string path = (folder / (name + need + ".sbatch")).string();
@@ -120,6 +122,23 @@ class Bench {
     }
     fmt::print("then arbalest bench {} --collect {}\n", shell_word(options_.file), shell_word(options_.slurm));
     return kDone;
+  }
+
+  // Removes the scripts that an earlier call has written: their cells may have changed, or have others now.
+  static void remove_scripts(const std::filesystem::path& folder, const std::string& name) {
+    constexpr std::string_view kEnd = ".sbatch";
+    std::vector<std::filesystem::path> earlier;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string file = entry.path().filename().string();
+      if (!file.starts_with(name) || !file.ends_with(kEnd) || file.size() < name.size() + kEnd.size()) continue;
+      const std::string need = file.substr(name.size(), file.size() - name.size() - kEnd.size());
+      int hosts = 0, gpus = 0, length = 0;
+      const bool numbered = std::sscanf(need.c_str(), "-%dx%d%n", &hosts, &gpus, &length) == 2;
+      if (!need.empty() && (!numbered || size_t(length) != need.size())) continue;
+      // "b-1x2.toml" has a name that a script of "b.toml" may have.
+      if (read_text(entry.path()).find(job_name_line(name)) != std::string::npos) earlier.push_back(entry.path());
+    }
+    for (const auto& path : earlier) std::filesystem::remove(path);
   }
 
   // Takes over the results that elements of an array job have left, whatever machine they ran on; a dry run shows them
@@ -542,8 +561,8 @@ class Bench {
     std::vector<ResultTable> tables = tables_of(file_, summaries);
     add_quotes(summaries, tables);
     if (disturbed > 0) {
-      tables.front().notes.push_back(
-          fmt::format("{} of {} trials were measured while the machine did other work", disturbed, results.size()));
+      tables.front().notes.push_back(fmt::format(
+          "{} of {} trials were measured while the machine did other work or slowed down", disturbed, results.size()));
     }
     const auto failed = std::count_if(results.begin(), results.end(), [](const TrialResult& result) {
       return !result.error.empty() && !result.too_large;

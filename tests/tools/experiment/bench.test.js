@@ -28,12 +28,21 @@ test("a plot begins at 0 and ends beyond the greatest bound", () => {
 });
 
 const columns = [{ name: "cell" }, { name: "s to 0.8" }, { name: "s to 0.9" }, { name: "final" }];
+const both = [{ name: "cell" }, { name: "s to 0.8" }, { name: "epochs to 0.8" }, { name: "s to 0.9" }, { name: "epochs to 0.9" }];
 
 test("times over targets are lines of the cells that met two targets", () => {
   const targets = targetsOf(columns);
   assert.deepEqual(targets, [{ at: 1, target: 0.8 }, { at: 2, target: 0.9 }]);
   const times = [[{ text: "one" }, { number: 3 }, { number: 5 }, {}], [{ text: "two" }, { number: 2 }, { text: "not reached" }, {}]];
   assert.deepEqual(timesOf(times, targets), [{ name: "one", points: [[0.8, 3], [0.9, 5]] }]);
+});
+
+test("epochs over targets are lines as times are, and are no prices", () => {
+  assert.deepEqual(targetsOf(both), [{ at: 1, target: 0.8 }, { at: 3, target: 0.9 }]);
+  const targets = targetsOf(both, "epochs"), rows = [[{ text: "one" }, { number: 3 }, { number: 1 }, { number: 5 }, { number: 2 }]];
+  assert.deepEqual(targets, [{ at: 2, target: 0.8 }, { at: 4, target: 0.9 }]);
+  assert.deepEqual(timesOf(rows, targets), [{ name: "one", points: [[0.8, 1], [0.9, 2]] }]);
+  assert.deepEqual(pricesOf({ columns: both, rows }), []);
 });
 
 test("prices against times say which cells no other is better than in both", () => {

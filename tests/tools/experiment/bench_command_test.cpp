@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -200,6 +201,16 @@ TEST_CASE("another program is measured in turn, and a wrong one is an error of i
   CHECK(out.find("it said nothing") != out.npos);
 }
 
+TEST_CASE("another program knows what is measured of it, and with which seed") {
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\ntrain.epochs = 1\n[throughput]\nrepetitions = 1\nwindows = 1\n"
+      "window = \"20ms\"\n[accuracy]\nseeds = [4]\n[peer.other]\ncommand = \"echo {measure} {seed} >> '" +
+      place.path("asked") + "'; echo '{\\\"img_s\\\": 7.5, \\\"final\\\": 0.5}'\"\n");
+  REQUIRE(place.run("r.jsonl") == kDone);
+  CHECK(place.text("asked") == "throughput 1\naccuracy 4\n");
+}
+
 TEST_CASE("another program has its user's environment, no input, and an end that nothing in the background holds up") {
   const Place place;
   place.write(
@@ -307,6 +318,31 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
   CHECK(read_results(place.path("r.jsonl")).trials.size() == 1);
   CHECK(place.run("r.jsonl", {"--collect", place.path("nowhere")}) == kWrong);
   CHECK(place.run("r.jsonl", {"--cell", "zz"}) == kWrong);
+}
+
+TEST_CASE("scripts for SLURM take the place of those of an earlier call") {
+  const Place place;
+  const auto scripts = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(place.path("queue"))) {
+      if (entry.path().extension() == ".sbatch") names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  const auto write = [&](const std::string& settings) {
+    place.write(settings + "[throughput]\n");
+    REQUIRE(place.run("r.jsonl", {"--slurm", place.path("queue")}) == kDone);
+  };
+  write("devices = [\"cuda:0\", \"cuda:0-1\"]\n");
+  CHECK(scripts() == std::set<std::string>{"b-1x1.sbatch", "b-1x2.sbatch"});
+  for (const char* other : {"b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"}) {  // of other experiments
+    place.folder.write(std::string("queue/") + other, std::string("#SBATCH --job-name=\"another\"\n"));
+  }
+  write("devices = \"cuda:0\"\n");
+  CHECK(scripts() == std::set<std::string>{"b.sbatch", "b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"});
+  write("devices = [\"cuda:0\", \"cuda:0-1\"]\n");
+  CHECK(scripts() ==
+        std::set<std::string>{"b-1x1.sbatch", "b-1x2.sbatch", "b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"});
 }
 
 TEST_CASE("cells whose commands are the same have the results of the machines that measured them") {

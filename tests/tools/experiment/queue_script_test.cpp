@@ -43,16 +43,19 @@ void check_lines(const std::string& text, std::initializer_list<const char*> lin
 TEST_CASE("a SLURM script has an element a cell, what the file asks for, and no more") {
   const TestFolder folder;
   const std::string text = script(
-      "devices = [\"cuda:0-3\", \"cuda:4-7\"]\nlearners = [1, 2]\n[slurm]\naccount = \"lab\"\npartition = \"gpu\"\n"
+      "devices = [\"cuda:0-3\", \"cuda:0,cuda:1,cuda:2,cuda:3\"]\nlearners = [1, 2]\n[slurm]\naccount = "
+      "\"lab\"\npartition = \"gpu\"\n"
       "time = \"02:00:00\"\nat_once = 3\nmodules = [\"cuda/13\"]\nsetup = [\"export X=1\"]\ncpus_per_task = 8\n",
       folder);
-  check_lines(text,
-              {"#!/usr/bin/env bash", "#SBATCH --job-name=\"my bench\"", "#SBATCH --array=\"0-3%3\"",
-               "#SBATCH --account=\"lab\"", "#SBATCH --partition=\"gpu\"", "#SBATCH --nodes=\"1\"",
-               "#SBATCH --ntasks-per-node=\"1\"", "#SBATCH --gpus-per-task=\"4\"", "#SBATCH --cpus-per-task=\"8\"",
-               "#SBATCH --time=\"02:00:00\"", "#SBATCH --signal=\"B:USR1@120\"", "#SBATCH --requeue",
-               "#SBATCH --open-mode=\"append\"", "#SBATCH --output=\"/scratch/x y/output/%A_%a.out\"",
-               "#SBATCH --chdir=\"/scratch/me\"", "module load cuda/13", "export X=1", "exit \"$status\""});
+  check_lines(
+      text, {"#!/usr/bin/env bash", "#SBATCH --job-name=\"my bench\"", "#SBATCH --array=\"0-3%3\"",
+             "#SBATCH --account=\"lab\"", "#SBATCH --partition=\"gpu\"", "#SBATCH --nodes=\"1\"",
+             "#SBATCH --ntasks-per-node=\"1\"", "#SBATCH --gpus-per-task=\"4\"", "#SBATCH --cpus-per-task=\"8\"",
+             "#SBATCH --time=\"02:00:00\"", "#SBATCH --signal=\"B:USR1@120\"", "#SBATCH --requeue",
+             "#SBATCH --open-mode=\"append\"", "#SBATCH --output=\"/scratch/x y/output/%A_%a.out\"",
+             "#SBATCH --chdir=\"/scratch/me\"", "module load cuda/13",
+             "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"", "export X=1",
+             "exit \"$status\""});
   CHECK(text.find("--qos") == text.npos);
   CHECK(text.find("srun --mpi=none /opt/arbalest bench ") != text.npos);
   CHECK(text.find("--set 'data=folder:it'\\''s' --cell \"$cell\" --results '/scratch/x y/results'/\"$cell\".jsonl") !=
@@ -70,7 +73,25 @@ TEST_CASE("cells that take different numbers of hosts or GPUs have scripts of th
   check_lines(all[0].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"1\"", "#SBATCH --gpus-per-task=\"1\""});
   check_lines(all[1].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"1\"", "#SBATCH --gpus-per-task=\"8\""});
   check_lines(all[2].text, {"#SBATCH --array=\"0-1%4\"", "#SBATCH --nodes=\"16\"", "#SBATCH --gpus-per-task=\"8\""});
-  CHECK(scripts(file + "[slurm]\ngpus_per_task = 4\n", folder).size() == 2);
+  CHECK(scripts(file + "[slurm]\ngpus_per_task = 8\n", folder).size() == 2);
+}
+
+TEST_CASE("a GPU that a job does not have is refused, since SLURM numbers those of a job from 0") {
+  const TestFolder folder;
+  const auto fault = [&](const std::string& more) {
+    try {
+      script(more, folder);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(fault("devices = \"cuda:4-7\"\n") ==
+        "--slurm: g: found devices = cuda:4-7 and 4 GPUs for each task, which SLURM numbers from 0; expected numbers "
+        "below 4, or gpus_per_task = 5 in [slurm]");
+  CHECK(fault("devices = \"cuda:4-7\"\n[slurm]\ngpus_per_task = 8\n").empty());
+  CHECK(fault("devices = \"cuda:0-7\"\n[slurm]\ngpus_per_task = 4\n").find("below 4") != std::string::npos);
+  CHECK(fault("devices = \"cuda:1\"\n[slurm]\ngres = \"gpu:h100:2\"\n").empty());  // which says how many
 }
 
 TEST_CASE("cells of several hosts are started by the bench, and containers stand before it") {

@@ -65,7 +65,10 @@ TEST_CASE("results are read back as they were written, the last of a key counts,
   {
     ResultsFile file(path);
     file.add(throughput("a", 0, 10));
-    file.add(training("a", 3, 4, 0.9));
+    TrialResult trained = training("a", 3, 4, 0.9);
+    trained.late_batches = 0;
+    trained.gpu_busy = 0.5;
+    file.add(trained);
     TrialResult failed = throughput("b", 0, 0);
     failed.error = "no \"memory\"";
     file.add(failed);
@@ -79,6 +82,9 @@ TEST_CASE("results are read back as they were written, the last of a key counts,
   CHECK(read[0].curve.size() == 2);
   CHECK(read[0].curve[1].value == 0.9);
   CHECK(read[0].repetition == 3);
+  CHECK(read[0].late_batches == 0);  // known
+  CHECK(read[0].gpu_busy == 0.5);
+  CHECK(read[2].late_batches == -1);
   CHECK(read[1].error == "no \"memory\"");
   CHECK(read[2].images_per_second == 20);
   CHECK(read[2].windows == std::vector<double>{19, 21});
@@ -131,8 +137,12 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   read_throughput(
       "a "
       "line\n{\"event\":\"cell\",\"images_per_second\":5.5,\"window_images_per_second\":[5,6],\"planned_peak_bytes\":7,"
-      "\"taken_bytes\":11,\"setup_seconds\":0.1,\"warmup_seconds\":2,\"joules_per_image\":0.25}\n",
+      "\"taken_bytes\":11,\"setup_seconds\":0.1,\"warmup_seconds\":2,\"joules_per_image\":0.25,"
+      "\"late_batches\":0.5,\"gpu_busy\":0.75,\"held_back\":[\"cuda:0: hot\"]}\n",
       result);
+  CHECK(result.late_batches == 0.5);
+  CHECK(result.gpu_busy == 0.75);
+  CHECK(result.state.at("faults") == std::vector<std::string>{"cuda:0: hot"});
   CHECK(result.images_per_second == 5.5);
   CHECK(result.joules_per_image == 0.25);
   CHECK(result.taken_bytes == 11);
@@ -153,7 +163,10 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK_THROWS_WITH_AS(read_training(log, rule, run), "its log has no end", RunError);
   run = {};
   run.joules = 5;
-  read_training(log + "{\"event\":\"end\",\"seconds\":4.5,\"epoch\":2,\"images_per_second\":50}\n", rule, run);
+  read_training(
+      log + "{\"event\":\"end\",\"seconds\":4.5,\"epoch\":2,\"images_per_second\":50,\"late_batches\":0.25}\n", rule,
+      run);
+  CHECK(run.late_batches == 0.25);
   CHECK(run.curve.size() == 2);
   CHECK(run.joules == 0);           // a part of it was not counted
   CHECK(run.setup_seconds == 0.5);  // not that of the run that went on
@@ -161,6 +174,9 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK(time_to(run, 0.9, false) == 4.5);
   CHECK(std::isinf(time_to(run, 0.91, false)));
   CHECK(time_to(run, 0.8, true) == 2.5);
+  CHECK(epochs_to(run, 0.7, false) == 1);
+  CHECK(epochs_to(run, 0.9, false) == 2);
+  CHECK(std::isinf(epochs_to(run, 0.91, false)));
   const std::string head =
       "{\"event\":\"start\",\"setup_seconds\":0.5}\n{\"event\":\"kept\",\"seconds\":2}\n"
       "{\"event\":\"kept\",\"seconds\":1}\n";
@@ -286,8 +302,11 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
     for (int i = 0; i < 5; ++i) {
       results.push_back(throughput(cells.cells[cell].id, i, rate + i));
       if (cell == 1) results.back().joules_per_image = 1.5 + 0.25 * i;
+      if (cell == 1) results.back().late_batches = 0.01 * i;
+      if (cell == 1) results.back().gpu_busy = 0.9 + 0.01 * i;
       results.push_back(training(cells.cells[cell].id, i, seconds + 0.1 * i, last));
       if (cell == 0) results.back().joules = 7200 + i;
+      if (cell == 0) results.back().late_batches = 0.125;
     }
   };
   add(0, 100, 20, 0.9);
@@ -301,6 +320,8 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   CHECK(all[3].baseline == &all[2]);
   CHECK(std::isinf(all[2].times[1][0]));
   CHECK(all[2].times[0][0] == doctest::Approx(10.5));
+  CHECK(all[2].epochs[0] == std::vector<double>(5, 2));
+  CHECK(std::isinf(all[2].epochs[1][0]));
 
   const std::vector<ResultTable> tables = tables_of(file, all);
   REQUIRE(tables.size() == 3);
@@ -313,6 +334,13 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("does not fit");
   has("J an image");
   has("2.000 (1.500–2.500)");
+  has("late batches");
+  has("2.0 (0.0–4.0) %");
+  has("GPU busy");
+  has("92.0 (90.0–94.0) %");
+  has("12.5 (12.5–12.5) %");  // of training runs
+  has("epochs to 0.5");
+  has("2.000 (2.000–2.000)");
   has("Wh a run");
   has("2.001 (2.000–2.001)");
   has("not reached, 0 of 5");
@@ -373,6 +401,7 @@ TEST_CASE("cells are compared with another program's side of the same cell") {
   CHECK(all[0].baseline == &all[1]);
   CHECK(all[1].baseline == nullptr);
   CHECK(all[2].baseline == &all[3]);
+  CHECK(all[1].epochs.empty());  // another program does not say
   const std::vector<ResultTable> tables = tables_of(file, all);
   CHECK(tables.at(0).rows.at(0).at(2).text.find(" slower") != std::string::npos);
   CHECK(tables.at(0).rows.at(2).at(2).number == doctest::Approx(302.0 / 402));

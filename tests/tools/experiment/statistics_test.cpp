@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "executor/plan/plan.h"
 #include "tools/experiment/answer/statistics.h"
 #include "tools/experiment/answer/table.h"
+#include "tools/experiment/trials/machine_state.h"
 
 using namespace arbalest;
 
@@ -124,20 +126,44 @@ TEST_CASE("a GPU's energy and what holds its clocks back are read through NVML")
   CHECK_THROWS_AS(nvml.state("0000:00:00.0"), RunError);
 }
 
-TEST_CASE("the energy of devices is the sum of their counters, or unknown if one has none") {
+TEST_CASE("what GPUs say under load is the sum of their energy, the mean of their use, and what holds them back") {
   const std::string library =
       std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/libnvml_fake.so";
-  const auto meter = [&](std::vector<std::string> bus_ids) {
-    return EnergyMeter(std::make_unique<Nvml>(library.c_str()), std::move(bus_ids));
+  const auto meter = [&](std::vector<std::pair<std::string, std::string>> gpus) {
+    return GpuMeter(std::make_unique<Nvml>(library.c_str()), std::move(gpus));
   };
   // The fake GPU's counter grows by 500 J with each look: two looks a reading, the sum of which grows by 2000 J.
-  const EnergyMeter two = meter({"0000:1b:00.0", "0000:1b:00.0"});
-  const std::optional<double> before = two.joules(), after = two.joules();
-  REQUIRE(before.has_value());
-  REQUIRE(after.has_value());
-  CHECK(*after - *before == 2000);
-  CHECK_FALSE(meter({"0000:1b:00.0", "0000:ff:00.0"}).joules().has_value());
-  CHECK_FALSE(EnergyMeter(std::vector<PlanDevice>{{PlanDevice::Kind::Cpu, 0}}).joules().has_value());
+  const GpuMeter two = meter({{"cuda:0", "0000:1b:00.0"}, {"cuda:1", "0000:1b:00.0"}});
+  const GpuReading before = two.read(), after = two.read();
+  REQUIRE(before.joules.has_value());
+  REQUIRE(after.joules.has_value());
+  CHECK(*after.joules - *before.joules == 2000);
+  CHECK(after.busy == 0.87);
+  CHECK(after.held_back == std::vector<std::string>{"cuda:0: its clocks were held back by temperature under load",
+                                                    "cuda:1: its clocks were held back by temperature under load"});
+  const GpuReading unknown = meter({{"cuda:0", "0000:1b:00.0"}, {"cuda:1", "0000:ff:00.0"}}).read();
+  CHECK_FALSE(unknown.joules.has_value());
+  CHECK_FALSE(unknown.busy.has_value());
+  CHECK_FALSE(GpuMeter(std::vector<PlanDevice>{{PlanDevice::Kind::Cpu, 0}}).read().joules.has_value());
+}
+
+TEST_CASE("the use of a GPU by a process that has just ended is no fault of the machine") {
+  const std::string library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/libnvml_fake.so";
+  const auto faults = [&](const char* looks) {
+    const Nvml nvml(library.c_str());
+    setenv("NVML_FAKE_LOOKS", looks, 1);
+    MachineState state;
+    look_at_gpus(nvml, {{"cuda:0", "0000:1b:00.0"}}, state);
+    unsetenv("NVML_FAKE_LOOKS");
+    nvml.state("0000:1b:00.0");  // the count begins anew
+    CHECK(state.gpus.size() == 1);
+    return state.faults;
+  };
+  const std::string memory = "cuda:0: 42 GiB of its memory are taken by others",
+                    clocks = "cuda:0: its clocks are held back by temperature";
+  CHECK(faults("1") == std::vector<std::string>{memory, clocks});
+  CHECK(faults("9") == std::vector<std::string>{"cuda:0: another process uses it (87 %)", memory, clocks});
 }
 
 TEST_CASE("tables are aligned for terminals, escaped for Markdown and quoted for CSV") {

@@ -15,16 +15,28 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+// The first validation that met the target, or nullptr.
+const CurvePoint* first_met(const TrialResult& run, double target, bool lower) {
+  const auto met = std::find_if(run.curve.begin(), run.curve.end(), [&](const CurvePoint& point) {
+    return lower ? point.value <= target : point.value >= target;
+  });
+  return met == run.curve.end() ? nullptr : &*met;
+}
+
 void add(const BenchFile& file, const TrialResult& result, CellSummary& summary) {
   if (!result.error.empty()) {
     summary.fault = result.error;
     if (result.measure != Measure::Accuracy || result.too_large) return;
     ++summary.failed;
     for (std::vector<double>& times : summary.times) times.push_back(kNever);
+    for (std::vector<double>& epochs : summary.epochs) epochs.push_back(kNever);
     return;
   }
   summary.peak_bytes = std::max(summary.peak_bytes, result.peak_bytes);
   summary.taken_bytes = std::max(summary.taken_bytes, result.taken_bytes);
+  std::vector<double>& late = result.measure == Measure::Throughput ? summary.late : summary.run_late;
+  if (result.late_batches >= 0) late.push_back(result.late_batches);
+  if (result.gpu_busy >= 0) summary.busy.push_back(result.gpu_busy);
   if (result.measure == Measure::Throughput) {
     summary.rates.push_back(result.images_per_second);
     if (result.joules_per_image > 0) summary.joules_per_image.push_back(result.joules_per_image);
@@ -36,6 +48,9 @@ void add(const BenchFile& file, const TrialResult& result, CellSummary& summary)
   summary.finals.push_back(result.curve.back().value);
   for (size_t t = 0; t < file.accuracy->targets.size(); ++t) {
     summary.times[t].push_back(time_to(result, file.accuracy->targets[t], file.accuracy->lower));
+    if (!summary.epochs.empty()) {
+      summary.epochs[t].push_back(epochs_to(result, file.accuracy->targets[t], file.accuracy->lower));
+    }
   }
 }
 
@@ -130,6 +145,20 @@ TableValue efficiency(const CellSummary& summary) {
   return found ? value_of(*found, " %") : TableValue{"-"};
 }
 
+// Shares in percent: "1.2 (0.0–3.4) %"; "-": there are none.
+TableValue share_value(const std::vector<double>& shares) {
+  if (shares.empty()) return {"-"};
+  const Estimate found = estimate(scaled(shares, 100));
+  const std::string bounds =
+      found.interval ? fmt::format(" ({:.1f}–{:.1f})", found.interval->low, found.interval->high) : "";
+  return {fmt::format("{:.1f}{} %", found.median, bounds), found.median, found.interval};
+}
+
+// Whether one of the cells has such measurements.
+bool has(const std::vector<CellSummary>& all, std::vector<double> CellSummary::*values) {
+  return std::any_of(all.begin(), all.end(), [&](const CellSummary& each) { return !(each.*values).empty(); });
+}
+
 std::vector<TableValue> faulty_row(const ResultTable& table, const CellSummary& summary) {
   std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
   row[0].text = summary.cell->name;
@@ -164,9 +193,11 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   const bool compared = is_compared(all), counted = counts_devices(file);
   if (compared) table.columns.push_back({"against " + against(file, all), true, true});
   if (counted) table.columns.push_back({kind_of_scaling(all), true, true});
-  const bool energy =
-      std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules_per_image.empty(); });
+  const bool energy = has(all, &CellSummary::joules_per_image), late = has(all, &CellSummary::late),
+             busy = has(all, &CellSummary::busy);
   if (energy) table.columns.push_back({"J an image", true, true});
+  if (late) table.columns.push_back({"late batches", true, true});
+  if (busy) table.columns.push_back({"GPU busy", true, true});
   table.columns.push_back({"planned memory"});
   const bool taken = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.taken_bytes >= 0; });
   if (taken) table.columns.push_back({"taken of the GPU"});
@@ -186,6 +217,8 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
     if (energy) {
       row.push_back(summary.joules_per_image.empty() ? TableValue{"-"} : value_of(estimate(summary.joules_per_image)));
     }
+    if (late) row.push_back(share_value(summary.late));
+    if (busy) row.push_back(share_value(summary.busy));
     const auto size = [](int64_t bytes) {
       return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
     };
@@ -219,6 +252,13 @@ TableValue time_value(const std::vector<double>& times) {
   return value_of(found, more + share);
 }
 
+// The same in epochs: "3.0 (2.0–4.0)"; "-": they are unknown.
+TableValue epochs_value(const std::vector<double>& epochs) {
+  if (epochs.empty()) return {"-"};
+  const Estimate found = estimate(epochs);
+  return std::isfinite(found.median) ? value_of(found) : TableValue{"not reached"};
+}
+
 TableValue energy_value(const std::vector<double>& joules) {
   return joules.empty() ? TableValue{"-"} : value_of(estimate(scaled(joules, 1.0 / 3600)));
 }
@@ -227,15 +267,19 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   const AccuracyRule& rule = *file.accuracy;
   ResultTable table{"Time to " + rule.metric, {{"cell", false}}, {}, {}};
   const bool compared = is_compared(all) && !rule.targets.empty();
-  for (const double target : rule.targets) table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+  for (const double target : rule.targets) {
+    table.columns.push_back({fmt::format("s to {:g}", target), true, true});
+    table.columns.push_back({fmt::format("epochs to {:g}", target), true, true});
+  }
   if (compared) {
     table.columns.push_back({"speed-up of time", true, true});
     table.columns.push_back({"of images/s", true, true});
   }
   table.columns.push_back({"final", true, true});
   if (rule.claim) table.columns.push_back({fmt::format("p if the mean were {:g}", *rule.claim)});
-  const bool energy = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return !each.joules.empty(); });
+  const bool energy = has(all, &CellSummary::joules), late = has(all, &CellSummary::run_late);
   if (energy) table.columns.push_back({"Wh a run", true, true});
+  if (late) table.columns.push_back({"late batches", true, true});
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.finals.empty()) {
@@ -243,7 +287,10 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       continue;
     }
     std::vector<TableValue> row = {{summary.cell->name}};
-    for (const std::vector<double>& times : summary.times) row.push_back(time_value(times));
+    for (size_t t = 0; t < summary.times.size(); ++t) {
+      row.push_back(time_value(summary.times[t]));
+      row.push_back(epochs_value(summary.epochs.empty() ? std::vector<double>() : summary.epochs[t]));
+    }
     if (compared) {
       const CellSummary* base = summary.baseline;
       const bool known = base && !base->finals.empty();
@@ -264,13 +311,15 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
       row.push_back({fmt::format("{:.3f}{}", chance, chance < 0.05 ? " holds" : ""), chance});
     }
     if (energy) row.push_back(energy_value(summary.joules));
+    if (late) row.push_back(share_value(summary.run_late));
     row.push_back({std::to_string(last.count), double(last.count)});
     row.push_back({summary.fault});
     table.rows.push_back(std::move(row));
   }
   table.notes.push_back(
-      "seconds from the first touch of data, evaluations included; medians over runs, of which those that did not get "
-      "there count as infinite; means without the fastest and the slowest run");
+      "seconds from the first touch of data, evaluations included; epochs up to the validation that met the target; "
+      "medians over runs, of which those that did not get there count as infinite; means without the fastest and the "
+      "slowest run");
   return table;
 }
 
@@ -377,10 +426,13 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
 }  // namespace
 
 double time_to(const TrialResult& run, double target, bool lower) {
-  for (const CurvePoint& point : run.curve) {
-    if (lower ? point.value <= target : point.value >= target) return run.setup_seconds + point.seconds;
-  }
-  return kNever;
+  const CurvePoint* met = first_met(run, target, lower);
+  return met ? run.setup_seconds + met->seconds : kNever;
+}
+
+double epochs_to(const TrialResult& run, double target, bool lower) {
+  const CurvePoint* met = first_met(run, target, lower);
+  return met ? met->epoch : kNever;
 }
 
 std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cells,
@@ -391,6 +443,7 @@ std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cell
     CellSummary summary;
     summary.cell = &cells.cells[c];
     if (file.accuracy) summary.times.resize(file.accuracy->targets.size());
+    if (summary.cell->peer.empty()) summary.epochs.resize(summary.times.size());
     places[summary.cell->id] = c;
     all.push_back(std::move(summary));
   }

@@ -20,14 +20,18 @@ struct CellSummary {
   std::vector<double> rates;               // images/s, one a repetition
   std::vector<double> run_rates;           // images/s of training runs
   std::vector<std::vector<double>> times;  // s to each target, one a run; infinite: the run failed or did not get there
-  std::vector<double> joules;              // of training runs, as far as they are known
-  std::vector<double> joules_per_image;    // one a repetition, as far as they are known
-  std::vector<double> finals;              // the metric at the end of each run
-  size_t failed = 0;                       // training runs without an end
-  size_t unsettled = 0;                    // repetitions whose warm-up ended before rates agreed
-  int64_t peak_bytes = 0;                  // planned, of the device that needs most
-  int64_t taken_bytes = -1;                // of the GPU that took most; −1: unknown
-  std::string fault;                       // why there is nothing to show; "": there is
+  std::vector<std::vector<double>> epochs;  // as `times`, in epochs; of another program's runs they are unknown
+  std::vector<double> joules;               // of training runs, as far as they are known
+  std::vector<double> joules_per_image;     // one a repetition, as far as they are known
+  std::vector<double> late;                 // TrialResult::late_batches of repetitions, as far as they are known
+  std::vector<double> run_late;             // and of training runs
+  std::vector<double> busy;                 // TrialResult::gpu_busy, as far as it is known
+  std::vector<double> finals;               // the metric at the end of each run
+  size_t failed = 0;                        // training runs without an end
+  size_t unsettled = 0;                     // repetitions whose warm-up ended before rates agreed
+  int64_t peak_bytes = 0;                   // planned, of the device that needs most
+  int64_t taken_bytes = -1;                 // of the GPU that took most; −1: unknown
+  std::string fault;                        // why there is nothing to show; "": there is
 };
 
 // The summaries in the order of the cells.
@@ -36,6 +40,8 @@ std::vector<CellSummary> summarize(const BenchFile& file, const BenchCells& cell
 
 // Seconds from the first touch of data until the metric met the target; infinite if it never did.
 double time_to(const TrialResult& run, double target, bool lower);
+// Epochs that were trained until then: how well a batch is used, apart from how fast.
+double epochs_to(const TrialResult& run, double target, bool lower);
 
 // Throughput, time to accuracy and cost, as far as the file asks for them.
 std::vector<ResultTable> tables_of(const BenchFile& file, const std::vector<CellSummary>& summaries);

@@ -117,12 +117,12 @@ Prediction predict(const PlannedCell& planned, const Profile& profile, const Wor
   return {images * 1e9 / simulation.steady.iteration_ns, std::move(limit)};
 }
 
-// Bytes that a GPU needs beyond its plan: workspaces of each learner, and what libraries, their code and recorded steps
-// have taken.
-int64_t beyond_plan(const Profile& profile, int64_t learners) {
+// Bytes that a device needs beyond its plan: workspaces of so many that use them, and what libraries, their code and
+// recorded steps have taken of a GPU.
+int64_t beyond_plan(const Profile& profile, int64_t users) {
   const TracedRun& run = profile.trace.run;
   const int64_t bound = planned_bytes(profile.trace.plan, 0);
-  const int64_t workspaces = (bound - planned_bytes(profile.plan, 0)) / std::max<int64_t>(1, run.learners) * learners;
+  const int64_t workspaces = (bound - planned_bytes(profile.plan, 0)) / std::max<int64_t>(1, run.learners) * users;
   return workspaces + std::max<int64_t>(0, run.taken_bytes - bound);
 }
 
@@ -248,9 +248,9 @@ Quote Quoter::quote(const BenchCell& cell, const CellNeeds& needs, bool trains) 
     const Profile profile = profile_of(cell, planned.learners);
     const TracedRun& profiled = profile.trace.run;
     const std::vector<PlanDevice>& devices = planned.plan.devices;
-    if (devices.front().kind == PlanDevice::Kind::Cuda) {
-      quote.memory_bytes += beyond_plan(profile, planned.learners) + (devices.size() > 1 ? kConnectionBytes : 0);
-    }
+    // The profile does not validate, which takes about as much as a learner does.
+    quote.memory_bytes += beyond_plan(profile, planned.learners + (trains ? 1 : 0));
+    if (devices.front().kind == PlanDevice::Kind::Cuda && devices.size() > 1) quote.memory_bytes += kConnectionBytes;
     quote.device = profiled.models.empty() ? "" : profiled.models.front();
     if (!links_.within) links.within = usual_link(devices.front().kind, quote.device);
     if (int64_t(devices.size()) > hosts) quote.links = "within hosts " + to_string(links.within);

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -15,7 +16,6 @@
 
 #include "base/error.h"
 #include "executor/devices/device.h"
-#include "executor/devices/nvml.h"
 #include "executor/limit/recomputation.h"
 
 namespace arbalest {
@@ -42,10 +42,9 @@ double worked(const std::set<int>& cores) {
   return any ? sum / double(sysconf(_SC_CLK_TCK)) : -1;
 }
 
-void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state) {
-  const std::string name = to_string(device);
+void look_at_gpu(const Nvml& nvml, const std::string& name, const std::string& bus_id, MachineState& state) {
   std::vector<std::string> facts;
-  for (const Gauge& gauge : nvml.gauges(cuda_bus_id(device.index))) {
+  for (const Gauge& gauge : nvml.gauges(bus_id)) {
     const std::optional<double> value = gauge.read();
     if (!value) continue;
     if (gauge.name == "GPU utilisation") {
@@ -63,7 +62,7 @@ void look_at_gpu(const Nvml& nvml, const PlanDevice& device, MachineState& state
     }
   }
   state.gpus.push_back(fmt::format("{}: {}", name, fmt::join(facts, ", ")));
-  for (const std::string& reason : nvml.state(cuda_bus_id(device.index)).held_back) {
+  for (const std::string& reason : nvml.state(bus_id).held_back) {
     state.faults.push_back(fmt::format("{}: its clocks are held back by {}", name, reason));
   }
 }
@@ -79,6 +78,14 @@ std::set<int> usable_cores() {
     if (CPU_ISSET(core, &set)) cores.insert(core);
   }
   return cores;
+}
+
+void look_at_gpus(const Nvml& nvml, const std::vector<std::pair<std::string, std::string>>& gpus, MachineState& state) {
+  const bool used = std::any_of(gpus.begin(), gpus.end(), [&](const auto& gpu) {
+    return nvml.state(gpu.second).busy.value_or(0) * 100 > kMostUsed;
+  });
+  if (used) std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  for (const auto& [name, bus_id] : gpus) look_at_gpu(nvml, name, bus_id, state);
 }
 
 MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
@@ -97,12 +104,11 @@ MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
     state.faults.push_back(fmt::format("{:.1f} of {} cores do other work", state.busy_cores, state.cores));
   }
   try {
-    std::unique_ptr<Nvml> nvml;
+    std::vector<std::pair<std::string, std::string>> gpus;
     for (const PlanDevice& device : devices) {
-      if (device.kind != PlanDevice::Kind::Cuda) continue;
-      if (!nvml) nvml = std::make_unique<Nvml>();
-      look_at_gpu(*nvml, device, state);
+      if (device.kind == PlanDevice::Kind::Cuda) gpus.emplace_back(to_string(device), cuda_bus_id(device.index));
     }
+    if (!gpus.empty()) look_at_gpus(Nvml(), gpus, state);
   } catch (const RunError& error) {
     state.gpus.push_back(std::string("not looked at: ") + error.what());
   }

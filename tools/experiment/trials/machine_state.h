@@ -4,10 +4,12 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "executor/devices/nvml.h"
 #include "executor/plan/plan.h"
 
 namespace arbalest {
@@ -26,6 +28,11 @@ struct MachineState {
 
 // Looks for a quarter of a second, in which this process does nothing else. GPUs are looked at through NVML.
 MachineState look_at_machine(const std::vector<PlanDevice>& devices);
+
+// Adds the facts and faults of GPUs, given by their names and bus ids. NVML counts the use of up to a second: if there
+// was any it looks again a second later, since it may have been the use of a process that has ended. Throws RunError if
+// NVML knows no such GPU.
+void look_at_gpus(const Nvml& nvml, const std::vector<std::pair<std::string, std::string>>& gpus, MachineState& state);
 
 // For results: without the model and what is too long for each line.
 nlohmann::ordered_json record_of(const MachineState& state);

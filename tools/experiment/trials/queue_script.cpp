@@ -10,9 +10,24 @@
 
 #include "base/error.h"
 #include "base/shell_word.h"
+#include "executor/plan/plan.h"
+#include "tools/experiment/trials/cell_command.h"
 
 namespace arbalest {
 namespace {
+
+// Throws GraphError if the cell names a GPU that a job with so many does not see: SLURM numbers those of a job from 0.
+void check_numbers(const BenchCell& cell, int64_t gpus) {
+  const std::string devices = setting_of(cell.settings, "devices");
+  if (devices.empty() || devices == "auto") return;
+  for (const PlanDevice& device : devices_of(cell)) {
+    if (device.kind != PlanDevice::Kind::Cuda || device.index < gpus) continue;
+    throw GraphError(
+        fmt::format("--slurm: {}: found devices = {} and {} GPU{} for each task, which SLURM numbers from 0; expected "
+                    "numbers below {}, or gpus_per_task = {} in [slurm]",
+                    cell.name, devices, gpus, gpus == 1 ? "" : "s", gpus, device.index + 1));
+  }
+}
 
 // Each number of hosts, and of GPUs on each, with the cells that take so many.
 using CellsByNeed = std::map<std::pair<int, int64_t>, std::vector<const BenchCell*>>;
@@ -25,6 +40,7 @@ CellsByNeed cells_by_need(const BenchFile& file, const BenchCells& cells) {
     const int64_t gpus = file.queue.gpus_per_task >= 0 ? file.queue.gpus_per_task
                          : on_gpus                     ? device_count(cell.settings)
                                                        : 0;
+    if (file.queue.gres.empty()) check_numbers(cell, gpus);
     found[{hosts_in(cell.settings), gpus}].push_back(&cell);
   }
   return found;
@@ -44,7 +60,7 @@ std::string header(const BenchFile& file, const QueueScript& script, const Queue
   const QueueSettings& queue = file.queue;
   const std::string outputs = (std::filesystem::path(paths.folder) / "output").string();
   std::string text = "#!/usr/bin/env bash\n";
-  text += option("job-name", std::filesystem::path(file.path).stem().string());
+  text += job_name_line(std::filesystem::path(file.path).stem().string());
   text += option("array", fmt::format("0-{}%{}", script.elements - 1, queue.at_once));
   text += option("account", queue.account) + option("partition", queue.partition) + option("qos", queue.qos);
   text += option("constraint", queue.constraint);
@@ -69,6 +85,9 @@ std::string script_text(const BenchFile& file, const QueueScript& script, const 
   std::string text = header(file, script, paths);
   text += "set -euo pipefail\n\n";
   for (const std::string& module : queue.modules) text += fmt::format("module load {}\n", shell_word(module));
+  text +=
+      "# srun takes the number of cores from this variable alone since SLURM 22.05.\n"
+      "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\n";
   for (const std::string& line : queue.setup) text += line + "\n";
   if (script.hosts > 1) {
     text +=
@@ -110,6 +129,10 @@ std::string script_text(const BenchFile& file, const QueueScript& script, const 
 }
 
 }  // namespace
+
+std::string job_name_line(const std::string& name) {
+  return option("job-name", name);
+}
 
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths) {

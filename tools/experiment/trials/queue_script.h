@@ -28,8 +28,12 @@ struct QueueScript {
 // Makes the scripts, one for each number of hosts and GPUs, so that no cell reserves what another needs. Each element
 // keeps its results in FOLDER/results/ID.jsonl, ID being the cell's, so that it may be ended at any time and goes on
 // when it is queued again. `changes`: --set of the command line. Cells of several hosts are started by srun on each.
-// Throws GraphError for a value that cannot stand in a line of options, and for an image with cells of several hosts.
+// Throws GraphError for a value that cannot stand in a line of options, for an image with cells of several hosts, and
+// for a GPU with a number that its job does not have.
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths);
+
+// The line of a script that has the name of its bench file.
+std::string job_name_line(const std::string& name);
 
 }  // namespace arbalest

@@ -43,6 +43,8 @@ TrialResult result_of(const Json& line) {
   take("taken_bytes", result.taken_bytes);
   take("joules", result.joules);
   take("joules_per_image", result.joules_per_image);
+  take("late_batches", result.late_batches);
+  take("gpu_busy", result.gpu_busy);
   take("seconds", result.seconds);
   take("setup_seconds", result.setup_seconds);
   take("epochs", result.epochs);
@@ -102,6 +104,8 @@ std::string line_of(const TrialResult& result) {
     if (result.taken_bytes >= 0) line["taken_bytes"] = result.taken_bytes;
     if (result.joules > 0) line["joules"] = result.joules;
     if (result.joules_per_image > 0) line["joules_per_image"] = result.joules_per_image;
+    if (result.late_batches >= 0) line["late_batches"] = result.late_batches;
+    if (result.gpu_busy >= 0) line["gpu_busy"] = result.gpu_busy;
     if (result.measure == Measure::Throughput) {
       line["windows"] = result.windows;
       line["warmup_seconds"] = result.warmup_seconds;

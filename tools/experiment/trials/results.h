@@ -51,6 +51,8 @@ struct TrialResult {
   int64_t taken_bytes = -1;       // of the GPU that took most: RunFinished::taken_bytes; −1: unknown
   double joules = 0;              // of all GPUs, for the whole process of a training run; 0: unknown
   double joules_per_image = 0;    // of all GPUs, over the windows of throughput; 0: unknown
+  double late_batches = -1;       // share of them that the device waited for; −1: unknown
+  double gpu_busy = -1;           // share of the windows in which kernels ran, mean of all GPUs; −1: unknown
   double seconds = 0;             // of training
   double setup_seconds = 0;       // before it, from the first touch of data on
   double epochs = 0;              // that were trained

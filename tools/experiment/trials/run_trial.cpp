@@ -83,10 +83,10 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
   if (training) std::filesystem::create_directories(run.folder);
   const TrialProcess process = process_of(run, trial);
   const bool meters = trial.measure == Measure::Accuracy && hosts == 1;
-  const EnergyMeter energy(meters ? devices : std::vector<PlanDevice>());
-  const std::optional<double> before = energy.joules();
+  const GpuMeter gpus(meters ? devices : std::vector<PlanDevice>());
+  const std::optional<double> before = gpus.read().joules;
   const ChildEnd end = run_child(process.program, process.words, stop);
-  if (const std::optional<double> after = energy.joules(); before && after) {
+  if (const std::optional<double> after = gpus.read().joules; before && after) {
     result.joules = std::max(0.0, *after - *before);
   }
   const std::set<int> crashes = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};

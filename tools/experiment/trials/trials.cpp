@@ -19,11 +19,13 @@ using nlohmann::json;
 
 constexpr double kSettled = 0.05;  // by which the rates of consecutive windows agree once a run is warm
 
-std::vector<std::string> peer_words(const BenchFile& file, const BenchCell& cell, const std::string& seed) {
+std::vector<std::string> peer_words(const BenchFile& file, const BenchCell& cell, Measure measure,
+                                    const std::string& seed) {
   const auto peer =
       std::find_if(file.peers.begin(), file.peers.end(), [&](const Peer& each) { return each.name == cell.peer; });
   Settings settings = cell.settings;
   settings["seed"] = seed;
+  settings["measure"] = name_of(measure);
   return {"/bin/sh", "-c", fill_in(peer->command, settings, peer->where)};
 }
 
@@ -49,7 +51,7 @@ void add_trials(const BenchFile& file, const BenchCell& cell, Measure measure, c
     trial.words = words;
     const std::string seed = std::to_string(measure == Measure::Accuracy ? repetition : 1);
     if (!cell.peer.empty()) {
-      trial.words = peer_words(file, cell, seed);
+      trial.words = peer_words(file, cell, measure, seed);
     } else if (measure == Measure::Accuracy) {
       trial.words.insert(trial.words.end(), {"--seed", seed});
     }
@@ -102,7 +104,7 @@ std::vector<std::string> scaling_words(const Settings& settings) {
 }
 
 std::vector<std::string> cell_words(const BenchFile& file, const BenchCell& cell, Measure measure) {
-  if (!cell.peer.empty()) return peer_words(file, cell, "1");
+  if (!cell.peer.empty()) return peer_words(file, cell, measure, "1");
   if (measure == Measure::Accuracy) {
     std::vector<std::string> words = words_of(cell.settings, true);
     words.insert(words.begin(), "run");
@@ -155,6 +157,11 @@ void read_throughput(const std::string& output, TrialResult& result) {
     object.at("warmup_seconds").get_to(result.warmup_seconds);
     result.settled = object.value("settled", true);
     result.joules_per_image = object.value("joules_per_image", 0.0);
+    result.late_batches = object.value("late_batches", -1.0);
+    result.gpu_busy = object.value("gpu_busy", -1.0);
+    for (const json& fault : object.value("held_back", json::array())) {
+      result.state["faults"].push_back(fault.get<std::string>());
+    }
     return;
   }
   throw RunError("its output has no result");
@@ -181,6 +188,7 @@ void read_training(const std::string& log, const AccuracyRule& rule, TrialResult
       ended = true;
       if (!resumed) result.setup_seconds = event_number(event, "setup_seconds").value_or(result.setup_seconds);
       result.taken_bytes = event.value("taken_bytes", int64_t{-1});
+      result.late_batches = event_number(event, "late_batches").value_or(-1);
       result.seconds = event.value("seconds", 0.0);
       result.epochs = event.value("epoch", 0.0);
       result.images_per_second = event.value("images_per_second", 0.0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The page of a bench: its tables, each column of numbers as a plot, times over targets, and times against prices.
+// The page of a bench: its tables, each column of numbers as a plot, times and epochs over targets, and times against
+// prices.
 
 import { kHeight, plotFrame, roomy, tickText, ticks } from "../../../report/page/axes.js";
 import { lineColours } from "../../../report/page/plot.js";
@@ -44,13 +45,13 @@ function plot(rows, at, comparison) {
   return svg("svg", { class: "dots", width: kLabel + kWide + 20, height: bottom + kTicks }, ...axis, one, ...lines);
 }
 
-// The columns of times to targets: [{ at, target }].
-export function targetsOf(columns) {
-  return columns.map((column, at) => ({ at, found: /^s to (\S+)$/.exec(column.name) })).filter(({ found }) => found)
-    .map(({ at, found }) => ({ at, target: Number(found[1]) }));
+// The columns of times to targets, or of epochs: [{ at, target }].
+export function targetsOf(columns, unit = "s") {
+  return columns.map((column, at) => ({ at, found: /^(s|epochs) to (\S+)$/.exec(column.name) }))
+    .filter(({ found }) => found?.[1] === unit).map(({ at, found }) => ({ at, target: Number(found[2]) }));
 }
 
-// A line for each row with two times or more: [{ name, points: [[target, seconds]] }].
+// A line for each row with two times or more: [{ name, points: [[target, seconds or epochs]] }].
 export function timesOf(rows, targets) {
   return rows.map((row) => ({ name: row[0].text, points: targets.map(({ at, target }) => [target, row[at].number]).filter(([, time]) => Number.isFinite(time)) }))
     .filter((line) => line.points.length > 1);
@@ -60,7 +61,8 @@ export function timesOf(rows, targets) {
 // both.
 export function pricesOf(each) {
   const [time] = targetsOf(each.columns), price = time ? time.at + 1 : 0;
-  if (!time || !each.columns[price]?.name.endsWith(` to ${time.target}`)) return [];
+  const name = each.columns[price]?.name ?? "";
+  if (!time || !name.endsWith(` to ${time.target}`) || name.startsWith("epochs ")) return [];
   const points = each.rows.map((row) => ({ name: row[0].text, x: row[time.at].number, y: row[price].number }))
     .filter((point) => Number.isFinite(point.x) && Number.isFinite(point.y));
   const better = (one, two) => one.x <= two.x && one.y <= two.y && (one.x < two.x || one.y < two.y);
@@ -75,17 +77,17 @@ function legend(lines, colours) {
   return el("p", { class: "legend" }, ...lines.map((line, i) => el("span", {}, el("i", { class: "swatch", style: { background: colours[i] } }), shown(line.name))));
 }
 
-function targetPlot(each) {
-  const targets = targetsOf(each.columns), lines = timesOf(each.rows, targets);
+function targetPlot(each, unit) {
+  const targets = targetsOf(each.columns, unit), lines = timesOf(each.rows, targets), title = unit === "s" ? "Seconds to each target" : "Epochs to each target";
   if (targets.length < 2 || lines.length === 0) return null;
-  const seconds = lines.flatMap((line) => line.points.map((point) => point[1]));
-  const { picture, box, x, y } = plotFrame({ title: "seconds to each target", x: { range: rangeAround(targets.map(({ target }) => target)) }, y: { range: [0, rangeAround(seconds)[1]] } });
+  const amounts = lines.flatMap((line) => line.points.map((point) => point[1]));
+  const { picture, box, x, y } = plotFrame({ title: title.toLowerCase(), x: { range: rangeAround(targets.map(({ target }) => target)) }, y: { range: [0, rangeAround(amounts)[1]] } });
   const colours = lineColours(lines.length, isDark());
   lines.forEach((line, i) => {
     const path = line.points.map(([target, time], p) => `${p === 0 ? "M" : "L"}${x.at(target).toFixed(1)} ${y.at(time).toFixed(1)}`).join("");
     box.append(svg("path", { class: "series", d: path, stroke: colours[i] }, svg("title", {}, shown(line.name))));
   });
-  return el("div", {}, el("h3", {}, "Seconds to each target"), picture, legend(lines, colours));
+  return el("div", {}, el("h3", {}, title), picture, legend(lines, colours));
 }
 
 function pricePlot(each) {
@@ -111,7 +113,7 @@ function section(each) {
     return picture ? [el("h3", {}, shown(column.name) + (kBytes.has(column.name) ? ", bytes" : "")), picture] : [];
   });
   return el("section", {}, el("h2", {}, shown(each.title)), el("div", { class: "scroll" }, table(heads, rows)),
-    ...each.notes.map((note) => el("p", { class: "quiet" }, shown(note))), targetPlot(each), pricePlot(each), ...plots);
+    ...each.notes.map((note) => el("p", { class: "quiet" }, shown(note))), targetPlot(each, "s"), targetPlot(each, "epochs"), pricePlot(each), ...plots);
 }
 
 // The picture as a file of its own, with the colours that it has here.

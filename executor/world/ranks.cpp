@@ -8,6 +8,8 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <stop_token>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -67,7 +69,27 @@ Ranks::Ranks(const WorldSettings& settings, Met met)
   threads_.emplace_back([this] { stay_alive(); });
 }
 
+// A thread that ends the process unless it is stopped in time: one that reads a connection may hang.
+std::jthread Ranks::end_process_in_time() const {
+  const auto watch = [this](const std::stop_token& ended) {
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, ended, kSilence, [] { return false; });
+    if (ended.stop_requested()) return;
+    std::string why = "the run has ended";
+    if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
+    end_process(why + "; a thread that reads a connection has not ended");
+  };
+  try {
+    return std::jthread(watch);
+  } catch (const std::system_error&) {  // without a thread nobody watches
+    return {};
+  }
+}
+
 Ranks::~Ranks() {
+  const std::jthread last_resort = end_process_in_time();
   forget();
   listen({});  // a loss that is being passed on goes out before the sign that this rank ends
   {
@@ -162,6 +184,7 @@ void Ranks::look_for_dead_readers() {
   {
     const std::scoped_lock lock(mutex_);
     for (const int number : there_.numbers) {
+      if (size_t(number) >= connections_.size()) continue;  // rank 0 alone has one with each
       const auto& connection = connections_[size_t(number)];
       const bool down = connection && connection->is_down() && !lost_ && !ended_.load();
       int& looks = watched_.looks_down[number];

@@ -119,6 +119,7 @@ class Ranks {
   void show_life(Connection& connection, const std::optional<RankProgress>& progress);
   void look_for_standstill(std::optional<RankProgress> own);
   void look_for_dead_readers();
+  std::jthread end_process_in_time() const;
   std::string last_places(int lost) const;
   // Those that come back, at rank 0.
   void keep_door();

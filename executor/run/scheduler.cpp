@@ -176,7 +176,8 @@ void Scheduler::come_to_rest() {
 }
 
 // A thread that ends the process unless it is stopped in time: the others may have lost this rank because one of its
-// threads hangs. While the process computes, time does not count.
+// threads hangs. While the process computes, time does not count, except with GPUs, for which threads look all the
+// time.
 std::jthread Scheduler::end_process_in_time() {
   if (!options_.ranks || !failed_.load()) return {};
   const auto watch = [this](const std::stop_token& rests) {
@@ -191,7 +192,7 @@ std::jthread Scheduler::end_process_in_time() {
       changed.wait_for(lock, rests, kLook, [] { return false; });
       if (rests.stop_requested()) return;
       const int64_t now = processor_time();
-      still = now - before > kLeastWork ? std::chrono::duration<double>(0) : still + kLook;
+      still = now - before > kLeastWork && !has_gpus() ? std::chrono::duration<double>(0) : still + kLook;
       before = now;
     }
     end_process("a thread has not ended");
@@ -337,6 +338,11 @@ std::string Scheduler::describe_waiting() const {
   return text;
 }
 
+bool Scheduler::has_gpus() const {
+  return std::any_of(plan_.devices.begin(), plan_.devices.end(),
+                     [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
+}
+
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
 // it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
 // GPU is found by the rank itself, which knows more of it, so that the limit is longer there. First uses of kernels and
@@ -346,8 +352,7 @@ RankProgress Scheduler::progress() const {
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
   RankProgress found;
   found.completed = completions_.load(std::memory_order_relaxed);
-  const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
-  const bool gpus = std::any_of(plan_.devices.begin(), plan_.devices.end(), gpu);
+  const bool gpus = has_gpus();
   // Threads that wait for a GPU look whether it is done, and so take time.
   if (!gpus) found.worked = processor_time();
   std::set<TaskId> executing;

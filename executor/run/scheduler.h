@@ -147,6 +147,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   [[noreturn]] void end_process(std::string message);
   std::string describe_waiting() const;
   RankProgress progress() const;
+  bool has_gpus() const;
   std::string error_place(TaskId task, int64_t instance) const;
 
   static constexpr size_t kTimes = 64;  // instances of a task under way at once, at most

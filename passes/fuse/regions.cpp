@@ -191,7 +191,25 @@ class Regions {
   ValueId result(NodeId n) const { return rewriter_.node(n).outputs[0]; }
 
   // Whether a region may have the node: as a step, or as a sum.
-  bool is_member(NodeId n) const { return may_join(n) || row_sum(graph_, rewriter_.node(n)); }
+  bool is_member(NodeId n) const {
+    return may_join(n) || (row_sum(graph_, rewriter_.node(n)) && !is_small_gradient(n));
+  }
+  // Whether the node is a small gradient of a parameter that nothing else reads, such as a bias's, of a tensor that is
+  // stored for a product. Its own kernel runs aside, while a sum in a region is in the way of all that follows.
+  bool is_small_gradient(NodeId n) const {
+    constexpr int64_t kLeastBytes = 128 << 10;
+    const Node& node = rewriter_.node(n);
+    const auto updates = [&](NodeId reader) { return rewriter_.node(reader).stage == Stage::Update; };
+    const std::vector<NodeId>& readers = rewriter_.readers(result(n));
+    if (node.stage != Stage::Backward || node.op->qualified_name() != "arbalest.ChannelSum" ||
+        rewriter_.value(node.inputs[0]).type.bytes() >= kLeastBytes ||
+        !std::all_of(readers.begin(), readers.end(), updates)) {
+      return false;
+    }
+    const std::vector<NodeId>& others = rewriter_.readers(operands(n)[0]);
+    return std::any_of(others.begin(), others.end(),
+                       [&](NodeId other) { return !may_join(other) && !row_sum(graph_, rewriter_.node(other)); });
+  }
   bool may_join(NodeId n) const { return is_region_step(graph_, rewriter_.node(n)); }
 
   bool one_space(NodeId a, NodeId b) const {

@@ -91,14 +91,18 @@ TEST_CASE("regions: batch norms join the activations around them, forward and ba
   check_same(kSwish);
 }
 
-TEST_CASE("regions: a bias's gradient is summed where what it sums is made") {
-  const std::string body =
-      "flat = Flatten (x)\nu = Gemm (flat, w, bias)\ne = Sigmoid (u)\nm = Mul (u, e)\nlogits = MatMul (m, v)\n" +
-      std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8] bias = {" + numbers(8) +
-      "}, float[8, 3] v = {" + numbers(24) + "}";
-  const Program program = made(body, true);
-  CHECK(count_ops(program.training().graph, "arbalest.ChannelSum") == 0);
-  check_same(body);
+TEST_CASE("regions: a bias's gradient is summed where what it sums is made, unless it is small") {
+  const auto body_of = [](int units) {
+    return fmt::format("flat = Flatten (x)\nu = arbalest.Linear <units = {}> (flat)\ne = Sigmoid (u)\nh = Mul (u, e)\n",
+                       units) +
+           kHead;
+  };
+  const auto sums = [](const std::string& body) {
+    return count_ops(made(body, true).training().graph, "arbalest.ChannelSum");
+  };
+  CHECK(sums(body_of(16384)) == 1);  // of the logits
+  CHECK(sums(body_of(8)) == 2);
+  check_same(body_of(16384));
 }
 
 TEST_CASE(

@@ -3,6 +3,7 @@
 // arbalest bench: measurements.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <optional>
 
 #include "base/number.h"
+#include "executor/world/agreement.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -53,7 +55,12 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
   const std::vector<PlanDevice> pool = session.learners.devices;
   std::vector<int> counts = device_counts(options.device_counts, pool.size());
   if (ranks && options.device_counts.empty()) counts = {int(pool.size())};
-  if (ranks) check_counts(counts, pool);
+  if (ranks) {
+    // The cells are those of all ranks; each then compares what it trains.
+    check_alike(*ranks, {{"--device-counts", fmt::format("{}", fmt::join(counts, ","))},
+                         {"--learners", fmt::format("{}", fmt::join(options.learners, ","))}});
+    check_counts(counts, pool);
+  }
   if (const size_t cells = counts.size() * options.learners.size(); !options.trace.empty() && cells > 1) {
     throw GraphError(
         fmt::format("--trace {}: found {} cells, expected one: --device-counts and --learners name one "

@@ -312,7 +312,7 @@ TEST_CASE("ranks with uneven devices have the bits of one process, skip what non
 
 TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone") {
   const Place place;
-  const auto start = [&](const Words& more) {
+  const auto start = [&](const Words& more, const Words& of_second = {}) {
     const std::string port = "127.0.0.1:" + std::to_string(free_port());
     std::vector<std::unique_ptr<Rank>> ranks;
     for (const char* rank : {"0", "1"}) {
@@ -334,7 +334,8 @@ TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone
                      "2",
                      "--rendezvous",
                      port};
-      words.insert(words.end(), more.begin(), more.end());
+      const Words& own = rank == std::string("1") && !of_second.empty() ? of_second : more;
+      words.insert(words.end(), own.begin(), own.end());
       ranks.push_back(std::make_unique<Rank>(words, place.path(std::string("errors ") + rank), Words{},
                                              place.path(std::string("out ") + rank)));
     }
@@ -356,6 +357,9 @@ TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone
   auto wrong = start({"--device-counts", "3"});
   expect(kWrong, wrong);
   has(wrong[0]->errors(), "--device-counts");
+  wrong = start({"--device-counts", "1,2"}, {"--device-counts", "2"});
+  expect(kWrong, wrong);
+  has(wrong[0]->errors(), fmt::format("differs from rank 0 on {}: --device-counts: 2; expected as on", host_name()));
 }
 
 TEST_CASE("the loss of rank 0 while others wait for the end is an error, also where runs go on") {

@@ -161,6 +161,12 @@ WarningsOfFirst::~WarningsOfFirst() {
   if (before_) set_warning_handler(before_);
 }
 
+void check_options_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& options) {
+  std::vector<Fact> facts;
+  for (const auto& [name, value] : options) facts.push_back({name, value});
+  check_alike(ranks, facts);
+}
+
 bool on_any_rank(Ranks* ranks, bool here) {
   return largest_of(ranks, here ? 1 : 0) > 0;
 }

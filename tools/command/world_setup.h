@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/process.h"
@@ -39,6 +40,9 @@ class WarningsOfFirst {
  private:
   MessageHandler before_ = nullptr;
 };
+
+// Throws GraphError, on all ranks alike, if options (name, value) are not the same everywhere. Every rank calls it.
+void check_options_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& options);
 
 // Whether something is so on any rank. Every rank calls this; `ranks` is nullptr for a process that is alone.
 bool on_any_rank(Ranks* ranks, bool here);

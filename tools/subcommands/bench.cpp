@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "base/number.h"
-#include "executor/world/agreement.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -57,8 +56,8 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
   if (ranks && options.device_counts.empty()) counts = {int(pool.size())};
   if (ranks) {
     // The cells are those of all ranks; each then compares what it trains.
-    check_alike(*ranks, {{"--device-counts", fmt::format("{}", fmt::join(counts, ","))},
-                         {"--learners", fmt::format("{}", fmt::join(options.learners, ","))}});
+    check_options_alike(*ranks, {{"--device-counts", fmt::format("{}", fmt::join(counts, ","))},
+                                 {"--learners", fmt::format("{}", fmt::join(options.learners, ","))}});
     check_counts(counts, pool);
   }
   if (const size_t cells = counts.size() * options.learners.size(); !options.trace.empty() && cells > 1) {

@@ -228,8 +228,9 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
 // Elementwise operators of one shape that hand results to each other become nodes of arbalest.Region. Results that only
-// the backward pass reads are computed again there where that moves fewer bytes.
-void fuse_regions(Graph& graph);
+// the backward pass reads are computed again there where that moves fewer bytes. `aside`: small gradients of parameters
+// that run next to what follows them stay nodes of their own (ProgramOptions::aside).
+void fuse_regions(Graph& graph, bool aside);
 
 // Regions, and elementwise operators that become regions, read what slices, splits and transpositions make where these
 // would copy it from, and write what a concatenation joins where it would copy it to.

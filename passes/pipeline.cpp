@@ -136,7 +136,7 @@ const std::vector<Pass> kPasses = {
      [](const ProgramOptions& options) { return options.generated_kernels; }, on_graph<open_batch_norms>,
      "after all that looks for batch norms, and before fuse_regions, which joins what they are made of"},
     {"fuse_regions", On::Loops, kOptional, [](const ProgramOptions& options) { return options.generated_kernels; },
-     on_graph<fuse_regions>,
+     [](const Passage& passage, Loop& loop) { fuse_regions(loop.graph, passage.options.aside); },
      "after all that looks for single elementwise operators, and after lower_precision, whose casts it takes in"},
     {"fuse_region_moves", On::Loops, kOptional, [](const ProgramOptions& options) { return options.generated_kernels; },
      on_graph<fuse_region_moves>, "after fuse_regions, whose regions it changes, and all that looks for slices"},

@@ -141,6 +141,9 @@ ProgramOptions passes_for(const SessionOptions& options) {
   passes.generated_kernels = std::all_of(
       devices.begin(), devices.end(), [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
   passes.fused_kernels = passes.bf16 && passes.generated_kernels;
+  // The same bits each time include those of other numbers of learners.
+  const int64_t at_once = options.shared ? options.shared->at_once() : 1;
+  passes.aside = options.numerics.deterministic || PlanRequest::are_few(options.learners.per_device * at_once);
   passes.device = gpu_of(options);
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;

@@ -30,7 +30,7 @@ void Standstill::hear(int rank, RankProgress progress, Time now) {
 
 std::optional<Standstill::Found> Standstill::find(int size) const {
   using UnderWay = RankProgress::UnderWay;
-  constexpr Seconds kLongestSilence{30};  // twice what a connection allows
+  constexpr Seconds kLongestSilence{120};  // a connection allows 15 without a byte; large frames take longer
   int waiting = 0;
   for (const auto& [rank, heard] : ranks_) {
     if (heard.unheard > kLongestSilence) {

@@ -133,7 +133,8 @@ class Order {
 
 class Regions {
  public:
-  explicit Regions(Graph& graph) : graph_(graph), order_(graph), rewriter_(graph), groups_(graph.nodes.size()) {
+  Regions(Graph& graph, bool aside)
+      : graph_(graph), aside_(aside), order_(graph), rewriter_(graph), groups_(graph.nodes.size()) {
     for (size_t n = 0; n < groups_.size(); ++n) {
       group_.push_back(n);
       groups_[n].members = {NodeId(n)};
@@ -192,7 +193,7 @@ class Regions {
 
   // Whether a region may have the node: as a step, or as a sum.
   bool is_member(NodeId n) const {
-    return may_join(n) || (row_sum(graph_, rewriter_.node(n)) && !is_small_gradient(n));
+    return may_join(n) || (row_sum(graph_, rewriter_.node(n)) && !(aside_ && is_small_gradient(n)));
   }
   // Whether the node is a small gradient of a parameter that nothing else reads, such as a bias's, of a tensor that is
   // stored for a product. Its own kernel runs aside, while a sum in a region is in the way of all that follows.
@@ -560,6 +561,7 @@ class Regions {
   }
 
   Graph& graph_;
+  const bool aside_;
   Order order_;
   Rewriter rewriter_;
   std::vector<Group> groups_;
@@ -569,8 +571,8 @@ class Regions {
 
 }  // namespace
 
-void fuse_regions(Graph& graph) {
-  Regions(graph).run();
+void fuse_regions(Graph& graph, bool aside) {
+  Regions(graph, aside).run();
 }
 
 }  // namespace arbalest

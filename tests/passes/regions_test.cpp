@@ -17,7 +17,7 @@ namespace regions_test {
 namespace {
 
 Program made(const std::string& body, bool regions, bool bf16 = false) {
-  ProgramOptions options{.bf16 = bf16, .generated_kernels = regions};
+  ProgramOptions options{.bf16 = bf16, .generated_kernels = regions, .aside = true};
   Program program = make_program(net(body), options);
   for (const Loop& loop : program.loops) check_sound(loop.graph);
   return program;

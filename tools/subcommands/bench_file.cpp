@@ -373,7 +373,10 @@ class Bench {
     for (size_t i = 0; i < waiting.size(); ++i) {
       std::string outcome;
       const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token(), outcome);
-      if (InterruptHandler::requested()) return kInterrupted;
+      if (InterruptHandler::requested()) {
+        take(written.trials());  // for the answer so far
+        return kInterrupted;
+      }
       if (result) outcome = outcome_of(*result);
       warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome));
       all = all && result;

@@ -76,6 +76,30 @@ TEST_CASE("a bench that is killed three times ends with the results of one that 
   CHECK(place.text("errors").empty());
 }
 
+TEST_CASE("a bench that is interrupted answers with what it has measured") {
+  const Place place;
+  place.write(kMatrix);
+  Rank process(place.words("cut.jsonl"), place.path("log"), {}, place.path("told"));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto told = [&] {
+    const std::vector<TrialResult> trials = read_results(place.path("cut.jsonl")).trials;
+    return !trials.empty();
+  };
+  while (!std::filesystem::exists(place.path("cut.jsonl")) || !told()) {
+    REQUIRE(std::chrono::steady_clock::now() < until);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  process.send(SIGINT);
+  CHECK(process.wait() == kInterrupted);
+  const std::string answer = place.text("told");
+  std::istringstream lines(answer);
+  int measured = 0;
+  for (std::string line; std::getline(lines, line);) {
+    measured += line.starts_with("batch ") && line.find("not measured yet") == line.npos ? 1 : 0;
+  }
+  CHECK_MESSAGE(measured > 0, answer);
+}
+
 TEST_CASE("a trial that fails says why, is a result, and runs again on demand") {
   const Place place;
   place.write("devices = \"cpu:0\"\nthreads = 1\nlearners = [1, 300]\ntrain.epochs = 2\n[accuracy]\nseeds = [1]\n");

@@ -188,7 +188,8 @@ std::jthread Scheduler::end_process_in_time() {
     std::unique_lock lock(mutex);
     std::chrono::duration<double> still{0};
     for (int64_t before = processor_time();
-         still < kGrace + std::chrono::duration<double>(options_.standstill_seconds);) {
+         still < kGrace + std::chrono::duration<double>(has_gpus() ? options_.host_standstill_seconds
+                                                                   : options_.standstill_seconds);) {
       changed.wait_for(lock, rests, kLook, [] { return false; });
       if (rests.stop_requested()) return;
       const int64_t now = processor_time();
@@ -350,23 +351,28 @@ bool Scheduler::has_gpus() const {
 RankProgress Scheduler::progress() const {
   using UnderWay = RankProgress::UnderWay;
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
+  constexpr int64_t kFirstInstances = 16;  // with all variants of a task, which are recorded when they first run
   RankProgress found;
   found.completed = completions_.load(std::memory_order_relaxed);
   const bool gpus = has_gpus();
   // Threads that wait for a GPU look whether it is done, and so take time.
   if (!gpus) found.worked = processor_time();
+  const std::vector<Dependencies::Running> running = dependencies_.running();
+  const Table<TaskId, int64_t> before = dependencies_.instances_before(options_.from);
+  const bool begins = std::any_of(running.begin(), running.end(), [&](const Dependencies::Running& one) {
+    return !on_host_[one.task] && one.instance < before[one.task] + kFirstInstances;
+  });
+  const double limit = options_.standstill_seconds * (!gpus ? 1 : begins ? kFirstPatience : kGpuPatience);
   std::set<TaskId> executing;
   for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
   enum Weight { Nothing, Queued, Hosts, Together, Executed } heaviest = Nothing;
-  for (const auto& [task, instance] : dependencies_.running()) {
-    const Task& running = plan_.tasks[task];
-    const bool together = running.kind == Task::Kind::Collective || running.deferred, host = on_host_[task] != 0;
+  for (const auto& [task, instance] : running) {
+    const Task& under_way = plan_.tasks[task];
+    const bool together = under_way.kind == Task::Kind::Collective || under_way.deferred, host = on_host_[task] != 0;
     const Weight weight = together ? Together : executing.contains(task) ? Executed : host ? Hosts : Queued;
     if (weight <= heaviest) continue;
     heaviest = weight;
     found.under_way = together ? UnderWay::Others : UnderWay::Own;
-    const double patience = !gpus ? 1 : instance == 0 ? kFirstPatience : kGpuPatience;
-    const double limit = options_.standstill_seconds * patience;
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
     found.at = error_place(task, instance);
   }

@@ -33,7 +33,7 @@ void find_difference(Ranks& ranks, const Texts& texts, int rank, std::string& th
   const auto line = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   const auto text = [&](const std::vector<std::string>& lines, int64_t all) {
     if (line < lines.size()) return printable(lines[line]);
-    return line > 0 ? "nothing more after " + printable(lines[line - 1]) : fmt::format("nothing more after {}", all);
+    return line > 0 ? "nothing more after " + printable(lines[line - 1]) : fmt::format("nothing; it has {} in all", all);
   };
   expected = text(a, count);
   there = text(b, count_there);
@@ -63,7 +63,8 @@ void check_alike(Ranks& ranks, const std::vector<Fact>& facts) {
     const std::string name = other[at].substr(0, other[at].find('\t'));
     std::string there = value(other[at]), expected = value(first[at]);
     // A rank that comes back hears no more than the others exchanged before.
-    if (at < facts.size() && facts[at].texts.at && !ranks.returns()) {
+    const bool same_name = name == first[at].substr(0, first[at].find('\t'));
+    if (same_name && at < facts.size() && facts[at].texts.at && !ranks.returns()) {
       find_difference(ranks, facts[at].texts, rank, there, expected);
     }
     throw GraphError(

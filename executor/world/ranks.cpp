@@ -75,7 +75,7 @@ std::jthread Ranks::end_process_in_time() const {
     std::mutex mutex;
     std::condition_variable_any changed;
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, ended, kSilence, [] { return false; });
+    changed.wait_for(lock, ended, 2 * kSilence + kAlive, [] { return false; });
     if (ended.stop_requested()) return;
     std::string why = "the run has ended";
     if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
@@ -179,7 +179,7 @@ void Ranks::stay_alive() {
 
 // A connection that is down is for the thread that reads it to tell of. If that thread stands still, this one does.
 void Ranks::look_for_dead_readers() {
-  constexpr int kLooks = 4;
+  constexpr int kLooks = 9;  // longer than kSilence, for which the reader may have to wait before it tells
   std::vector<int> found;
   {
     const std::scoped_lock lock(mutex_);
@@ -240,10 +240,20 @@ std::string Ranks::last_places(int lost) const {
   return (there.empty() ? "" : "; it was at " + there) + (here.empty() ? "" : "; rank 0 is at " + here);
 }
 
+// Whether the rank was declared lost while the thread that reads this connection stood still.
+bool Ranks::is_past(int from, const std::shared_ptr<Connection>& connection) const {
+  const std::scoped_lock lock(mutex_);
+  if (!first()) return false;
+  const auto visit = back_.visits.find(from);
+  if (visit != back_.visits.end() && visit->second.connection == connection) return false;
+  return losses_.gone[size_t(from)] || connections_[size_t(from)] != connection;
+}
+
 void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   try {
     for (;;) {
       Frame frame = connection->receive(kMostBytes);
+      if (is_past(from, connection)) return;
       if (frame.kind == Frame::Kind::Bye) throw RunError("it has ended");
       if (visits(from)) {
         answer(from, *connection, std::move(frame));
@@ -252,7 +262,7 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
       }
     }
   } catch (const std::exception& error) {
-    if (closing_.load() || ended_.load()) return;
+    if (closing_.load() || ended_.load() || is_past(from, connection)) return;
     const bool left = leaves(from, error.what());
     if (left) {
       send(*connection, Frame::Kind::Failed, {}, error.what());

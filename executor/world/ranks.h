@@ -108,6 +108,7 @@ class Ranks {
   using Connections = std::vector<std::shared_ptr<Connection>>;
   Connections connections() const;
   std::shared_ptr<Connection> connection(int number) const;
+  bool is_past(int from, const std::shared_ptr<Connection>& connection) const;
   void receive(int from, const std::shared_ptr<Connection>& connection);
   void handle(int from, Connection& connection, Frame frame);
   void take_part(int from, const std::string& key, std::string part, bool whole, Then then, bool awaited = false);

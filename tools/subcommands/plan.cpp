@@ -87,7 +87,7 @@ int command_plan(const PlanCommandOptions& options) {
     take_rest(prepared.request, begin, prepared.program);  // as long as the first strategy holds
     const Plan plan = make_plan(prepared.program, prepared.request);
     const int32_t ranks = rank_count(plan);
-    for (int32_t rank = 1; rank < ranks; ++rank) part_of(plan, rank);  // proven, as the whole is
+    for (int32_t rank = 0; rank < ranks; ++rank) part_of(plan, rank);  // proven, as the whole is
     const Recomputation& again = prepared.recomputation;
     if (options.json) {
       json record = full_record(plan);

@@ -475,7 +475,14 @@ void print_plan(const SweepPlan& plan, int lanes) {
 // written.
 bool print_folds(const SweepOptions& options, const SweepRecord& record, const SweepSurroundings& around) {
   const Leaderboard board = leaderboard_of(record);
-  const TrialGroup& best = board.groups.front();
+  const std::vector<const TrialGroup*> whole = ranked_whole_groups(board, record);
+  if (whole.empty()) {
+    warn(
+        "no predictions of samples that a model has not seen: no settings have ended in every fold; --retry runs "
+        "failed trials once more");
+    return true;
+  }
+  const TrialGroup& best = *whole.front();
   bool written = true;
   try {
     const std::string path = write_fold_predictions(record, best, around);

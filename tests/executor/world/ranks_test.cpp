@@ -158,10 +158,10 @@ TEST_CASE("facts that differ are named, and long ones by their first lines that 
   const Lines usual = {"a", "b\nb 2\nb 3", "c"};
   differ(usual, usual, "");
   differ(usual, {"a", "b\nb 7\nb 3", "c"}, "b 7; expected as on rank 0");
-  differ(usual, {"a", "b\nb 2\nb 3"}, "nothing more after 2; expected as on rank 0");
+  differ(usual, {"a", "b\nb 2\nb 3"}, "nothing; it has 2 in all; expected as on rank 0");
   differ(usual, {"a", "b\nb 2\nb 3", "c", "d"}, "d; expected as on rank 0");
   differ(usual, {"a", "b\nb 2", "c"}, "nothing more after b 2; expected as on rank 0");
-  differ(usual, {}, "nothing more after 0; expected as on rank 0");
+  differ(usual, {}, "nothing; it has 0 in all; expected as on rank 0");
 }
 
 TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {

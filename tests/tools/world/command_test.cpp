@@ -54,9 +54,9 @@ pid_t freeze_busiest_thread(pid_t process) {
   return frozen ? busiest : 0;
 }
 
-Words frozen_words(const Place& place, const char* strategy, const Words& more) {
+Words frozen_words(const Place& place, const char* strategy, const char* every, const Words& more) {
   Words words = {"--strategy",     strategy, "--set",        "train.epochs=4000", "--device-timeout",   "3",
-                 "--read-timeout", "5",      "--checkpoint", place.path("c"),     "--checkpoint-every", "20it"};
+                 "--read-timeout", "5",      "--checkpoint", place.path("c"),     "--checkpoint-every", every};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -82,7 +82,7 @@ bool end_by_frozen_thread(std::vector<std::unique_ptr<Rank>>& ranks) {
   int status = 0;
   for (pid_t found = 0; found != -1 && (found != frozen || (!WIFEXITED(status) && !WIFSIGNALED(status)));) {
     found = waitpid(frozen, &status, __WALL | WNOHANG);
-    if (WallTime::now() - began > std::chrono::seconds(60)) ranks[1]->send(SIGKILL);
+    if (WallTime::now() - began > std::chrono::seconds(150)) ranks[1]->send(SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   CHECK(ranks[1]->wait() == kFailed);
@@ -189,7 +189,7 @@ TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
   for (const char* strategy : {"ssgd", "sma"}) {
     CAPTURE(strategy);
     const Place place;
-    auto ranks = place.start(3, frozen_words(place, strategy, {"--devices", "cpu:0"}));
+    auto ranks = place.start(3, frozen_words(place, strategy, "20it", {"--devices", "cpu:0"}));
     await_checkpoints(place.path("c"), 1);
     if (!end_by_frozen_thread(ranks)) return;
   }
@@ -389,7 +389,7 @@ TEST_CASE("a rank with a GPU of which one thread stands still is lost, and ends 
   for (const char* strategy : {"ssgd", "sma"}) {
     CAPTURE(strategy);
     const RanksWithGpus world;
-    auto ranks = world.start(frozen_words(world.place, strategy, {}));
+    auto ranks = world.start(frozen_words(world.place, strategy, "600it", {}));
     await_checkpoints(world.place.path("c"), 2);
     if (!end_by_frozen_thread(ranks)) return;
   }

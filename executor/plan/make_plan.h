@@ -43,8 +43,6 @@ struct PlanRequest {
   bool keep_validated = false;      // what is validated is copied to the host as well
   bool follows_validation = false;  // reading an epoch waits for the validation of the epoch before the last
   int64_t validation_lead = 8;      // iterations before the end of the epoch at which validation's reading begins
-  // Whether a GPU has so few learners that gradients of parameters run aside.
-  static bool are_few(int64_t learners) { return learners <= 2; }
   // Tasks that need the result of a collective wait for its end, not for its place in a queue. A collective that
   // is aborted, because a process is lost, then leaves nothing behind it that runs on sums that are not whole.
   bool awaits_collectives = false;
@@ -53,6 +51,11 @@ struct PlanRequest {
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
                                        // CUDA. If a convolution of few channels is folded, its images come on top
 };
+
+// Whether a GPU has so few learners, of all plans that run at the same time, that gradients of parameters run aside.
+inline bool has_few_learners(int64_t learners) {
+  return learners <= 2;
+}
 
 // Devices that share validation's work: all that have the model which the learners share.
 inline int64_t validator_count(const PlanRequest& request) {

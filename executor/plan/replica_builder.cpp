@@ -145,7 +145,7 @@ void ReplicaBuilder::add_launches(NodeId begin, NodeId end, const Placement* pla
 
 bool has_branches(const PlanInputs& in, int32_t device) {
   return in.request.branches && in.request.devices[size_t(device)].kind == PlanDevice::Kind::Cuda &&
-         PlanRequest::are_few(int64_t{in.request.learners} * in.request.at_once);
+         has_few_learners(int64_t{in.request.learners} * in.request.at_once);
 }
 
 void ReplicaBuilder::add_part(const std::string& name, NodeId begin, NodeId end, const Placement* placement) {

@@ -179,30 +179,16 @@ void Scheduler::come_to_rest() {
 // threads hangs. While the process computes, time does not count, except with GPUs, for which threads look all the
 // time.
 std::jthread Scheduler::end_process_in_time() {
+  static constexpr auto kLook = std::chrono::seconds(1);
+  constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
+  using Seconds = std::chrono::duration<double>;
   if (!options_.ranks || !failed_.load()) return {};
-  const auto watch = [this](const std::stop_token& rests) {
-    constexpr auto kLook = std::chrono::seconds(1);
-    constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
-    std::mutex mutex;
-    std::condition_variable_any changed;
-    std::unique_lock lock(mutex);
-    std::chrono::duration<double> still{0};
-    for (int64_t before = processor_time();
-         still < kGrace + std::chrono::duration<double>(has_gpus() ? options_.host_standstill_seconds
-                                                                   : options_.standstill_seconds);) {
-      changed.wait_for(lock, rests, kLook, [] { return false; });
-      if (rests.stop_requested()) return;
-      const int64_t now = processor_time();
-      still = now - before > kLeastWork && !has_gpus() ? std::chrono::duration<double>(0) : still + kLook;
-      before = now;
-    }
-    end_process("a thread has not ended");
-  };
-  try {
-    return std::jthread(watch);
-  } catch (const std::system_error&) {  // without a thread nobody watches
-    return {};
-  }
+  const Seconds limit = kGrace + Seconds(has_gpus() ? options_.host_standstill_seconds : options_.standstill_seconds);
+  return look_each(kLook, [this, limit, still = Seconds(0), before = processor_time()]() mutable {
+    const int64_t now = processor_time(), worked = now - std::exchange(before, now);
+    still = worked > kLeastWork && !has_gpus() ? Seconds(0) : still + kLook;
+    if (still >= limit) end_process("a thread has not ended");
+  });
 }
 
 // Called with active_ already counted. The first device task that becomes ready is issued by the same thread.

@@ -144,7 +144,7 @@ ProgramOptions passes_for(const SessionOptions& options) {
   // The same bits each time include those of other numbers of learners.
   const int64_t at_once = options.shared ? options.shared->at_once() : 1;
   const int64_t learners = options.learners.per_device * at_once;  // 0: found while training
-  passes.aside = options.numerics.deterministic || (learners > 0 && PlanRequest::are_few(learners));
+  passes.aside = options.numerics.deterministic || (learners > 0 && has_few_learners(learners));
   passes.device = gpu_of(options);
   passes.without = options.numerics.without;
   passes.check = options.execution.check_passes;

@@ -33,7 +33,8 @@ void find_difference(Ranks& ranks, const Texts& texts, int rank, std::string& th
   const auto line = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   const auto text = [&](const std::vector<std::string>& lines, int64_t all) {
     if (line < lines.size()) return printable(lines[line]);
-    return line > 0 ? "nothing more after " + printable(lines[line - 1]) : fmt::format("nothing; it has {} in all", all);
+    return line > 0 ? "nothing more after " + printable(lines[line - 1])
+                    : fmt::format("nothing; it has {} in all", all);
   };
   expected = text(a, count);
   there = text(b, count_there);

@@ -8,6 +8,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -76,5 +77,12 @@ class PartReader {
 
   std::span<const char> left_;
 };
+
+// Several parts as one.
+inline std::string packed(const std::vector<std::string>& parts) {
+  PartWriter all;
+  for (const std::string& part : parts) all.array(part);
+  return std::move(all.bytes);
+}
 
 }  // namespace arbalest

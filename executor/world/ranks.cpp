@@ -19,17 +19,9 @@
 namespace arbalest {
 namespace {
 
-constexpr auto kSilence = std::chrono::seconds(15);  // without a byte of a rank, after which it is lost
-constexpr auto kAlive = std::chrono::seconds(2);     // from one sign of life to the next
-constexpr uint64_t kMostBytes = uint64_t{1} << 38;   // of a frame
+constexpr uint64_t kMostBytes = uint64_t{1} << 38;  // of a frame
 constexpr const char *kEnd = "end", *kClock = "clock";
 constexpr const char* kLeft = "left";  // key of a Failed frame: others may go on
-
-std::string packed(const Ranks::Parts& parts) {
-  PartWriter all;
-  for (const std::string& part : parts) all.array(part);
-  return std::move(all.bytes);
-}
 
 Ranks::Parts unpacked(const std::string& bytes, size_t count) {
   Ranks::Parts parts;
@@ -69,27 +61,13 @@ Ranks::Ranks(const WorldSettings& settings, Met met)
   threads_.emplace_back([this] { stay_alive(); });
 }
 
-// A thread that ends the process unless it is stopped in time: one that reads a connection may hang.
-std::jthread Ranks::end_process_in_time() const {
-  const auto watch = [this](const std::stop_token& ended) {
-    std::mutex mutex;
-    std::condition_variable_any changed;
-    std::unique_lock lock(mutex);
-    changed.wait_for(lock, ended, 2 * kSilence + kAlive, [] { return false; });
-    if (ended.stop_requested()) return;
+Ranks::~Ranks() {
+  // A thread that reads a connection may hang. Sends take up to kSilence each.
+  const std::jthread last_resort = look_each(2 * kSilence + kAlive, [this] {
     std::string why = "the run has ended";
     if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
     end_process(why + "; a thread that reads a connection has not ended");
-  };
-  try {
-    return std::jthread(watch);
-  } catch (const std::system_error&) {  // without a thread nobody watches
-    return {};
-  }
-}
-
-Ranks::~Ranks() {
-  const std::jthread last_resort = end_process_in_time();
+  });
   forget();
   listen({});  // a loss that is being passed on goes out before the sign that this rank ends
   {
@@ -140,104 +118,6 @@ void Ranks::send(Connection& connection, Frame::Kind kind, std::string_view key,
   } catch (const RunError&) {
     connection.shut_down();
   }
-}
-
-void Ranks::show_life(Connection& connection, const std::optional<RankProgress>& progress) {
-  try {
-    if (first() || !progress) return connection.show_life();
-    PartWriter told;
-    told.number(int64_t(progress->under_way));
-    told.number(progress->limit);
-    told.number(progress->completed);
-    told.number(progress->worked);
-    connection.send(Frame::Kind::Progress, progress->at, told.bytes);
-  } catch (const RunError&) {
-    connection.shut_down();
-  }
-}
-
-void Ranks::stay_alive() {
-  std::unique_lock lock(mutex_);
-  while (!closing_.load()) {
-    Connections all = connections_;
-    for (const auto& [number, visit] : back_.visits) all.push_back(visit.connection);
-    lock.unlock();
-    std::optional<RankProgress> own;
-    {
-      const std::scoped_lock calling(watched_.mutex);
-      if (watched_.progress) own = watched_.progress();
-    }
-    for (const auto& connection : all) {
-      if (connection) show_life(*connection, own);
-    }
-    if (first()) look_for_standstill(std::move(own));
-    look_for_dead_readers();
-    lock.lock();
-    changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
-  }
-}
-
-// A connection that is down is for the thread that reads it to tell of. If that thread stands still, this one does.
-void Ranks::look_for_dead_readers() {
-  constexpr int kLooks = 9;  // longer than kSilence, for which the reader may have to wait before it tells
-  std::vector<int> found;
-  {
-    const std::scoped_lock lock(mutex_);
-    for (const int number : there_.numbers) {
-      if (size_t(number) >= connections_.size()) continue;  // rank 0 alone has one with each
-      const auto& connection = connections_[size_t(number)];
-      const bool down = connection && connection->is_down() && !lost_ && !ended_.load();
-      int& looks = watched_.looks_down[number];
-      looks = down ? looks + 1 : 0;
-      if (looks == kLooks) found.push_back(number);
-    }
-  }
-  for (const int number : found) {
-    lose(
-        fmt::format("{} is lost: its connection has ended, and the thread that reads it stands still", name_of(number)),
-        number, first() ? Outcome::Left : Outcome::Over);
-  }
-}
-
-void Ranks::watch(std::function<RankProgress()> progress) {
-  const std::scoped_lock calling(watched_.mutex);
-  watched_.progress = std::move(progress);
-}
-
-void Ranks::look_for_standstill(std::optional<RankProgress> own) {
-  std::optional<Standstill::Found> found;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!own) return watched_.standstill.forget(0);
-    if (lost_) return;
-    watched_.standstill.hear(0, std::move(*own), std::chrono::steady_clock::now());
-    found = watched_.standstill.find(int(there_.numbers.size()));
-  }
-  if (!found) return;
-  if (!found->rank) return lose(found->why, 0, Outcome::Over);
-  const int rank = *found->rank;
-  const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
-  lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
-  if (rank > 0) connection(rank)->shut_down();
-}
-
-std::string Ranks::places() const {
-  const std::scoped_lock lock(mutex_);
-  std::string text;
-  for (const int number : there_.numbers) {
-    const std::string place = watched_.standstill.place(number);
-    text += fmt::format("  {}: {}\n", name_of(number), place.empty() ? "at nothing that is known" : place);
-  }
-  return text;
-}
-
-// Part of a loss' message: "; it was at forward 3, step 7, for 2 s; rank 0 is at all-reduce gradients 0, step 7, for
-// 0.2 s".
-std::string Ranks::last_places(int lost) const {
-  if (!first()) return "";
-  const std::scoped_lock lock(mutex_);
-  const std::string there = watched_.standstill.place(lost), here = watched_.standstill.place(0);
-  return (there.empty() ? "" : "; it was at " + there) + (here.empty() ? "" : "; rank 0 is at " + here);
 }
 
 // Whether the rank was declared lost while the thread that reads this connection stood still.
@@ -598,120 +478,6 @@ void Ranks::fail(const std::string& message) {
   for (const auto& connection : connections()) {
     if (connection) send(*connection, Frame::Kind::Failed, {}, fmt::format("{} failed: {}", name_of(number_), message));
   }
-}
-
-void Ranks::begin() {
-  if (!back_.door) return;
-  {
-    const std::scoped_lock lock(mutex_);
-    back_.begun = true;
-  }
-  back_.keeper = std::thread([this] { keep_door(); });
-}
-
-void Ranks::keep_door() {
-  constexpr auto kLook = std::chrono::milliseconds(100);  // from one look to the next at whether this rank ends
-  std::string stranger;                                   // not used: its process has an answer
-  while (!closing_.load()) {
-    std::shared_ptr<Connection> connection = back_.door->accept(kLook);
-    if (!connection) continue;
-    if (const auto visitor = greet(back_.settings, *connection, stranger)) let_in(*visitor, connection);
-  }
-}
-
-// Why a rank is not let in; "": it is.
-std::string Ranks::why_not(const Visitor& visitor) const {
-  const int number = visitor.rank, size = int(hosts_.size());
-  if (visitor.size != size)
-    return fmt::format("is of a world of {} ranks, and the run of one of {}", visitor.size, size);
-  if (number < 0 || number >= size) return "there is no such rank";
-  if (number == 0 || !losses_.gone[size_t(number)] || back_.visits.contains(number)) {
-    return fmt::format("{} is there, and would be there twice", name_of(number));
-  }
-  if (visitor.host == hosts_[size_t(number)]) return "";
-  return fmt::format("was on {} before; expected the same host, by its name or {}", printable(hosts_[size_t(number)]),
-                     kHostVariable);
-}
-
-void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection) {
-  constexpr auto kKnown = std::chrono::seconds(2);  // until the loss of a rank that was killed is known
-  const int number = visitor.rank;
-  const bool counts = number > 0 && number < int(hosts_.size());
-  std::string refused;
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kKnown, [&] { return !counts || losses_.gone[size_t(number)] || closing_.load(); });
-    refused = why_not(visitor);
-  }
-  if (!refused.empty()) {
-    refused = fmt::format("{}: {}", visitor.name(), refused);
-    warn(refused);
-    return send(*connection, Frame::Kind::Failed, {}, refused);
-  }
-  connection->set_patience(kSilence);
-  try {
-    send_hosts(*connection, hosts_, own_address_, true);  // nothing may come before it, no sign of life either
-  } catch (const RunError& error) {                       // it is gone already
-    return warn(fmt::format("{} does not come back: {}", name_of(number), error.what()));
-  }
-  {
-    const std::scoped_lock lock(mutex_);
-    back_.visits[number].connection = connection;
-  }
-  threads_.emplace_back([this, number, connection] { receive(number, connection); });
-}
-
-bool Ranks::visits(int number) const {
-  const std::scoped_lock lock(mutex_);
-  return back_.visits.contains(number);
-}
-
-// Answers a rank that comes back with what all had told before they began.
-void Ranks::answer(int visitor, Connection& connection, Frame frame) {
-  Parts parts(hosts_.size());
-  switch (frame.kind) {
-    case Frame::Kind::Part: {
-      const bool whole = !frame.bytes.empty() && frame.bytes.back() == 'w';
-      if (!whole) return;
-      frame.bytes.pop_back();
-      const std::scoped_lock lock(mutex_);
-      const std::vector<Parts>& told = back_.told[frame.key];
-      const size_t place = back_.visits.at(visitor).heard[frame.key]++;
-      if (place >= told.size()) throw RunError(fmt::format("it asks for '{}' once more than the others", frame.key));
-      parts = told[place];
-      parts[size_t(visitor)] = std::move(frame.bytes);
-      break;
-    }
-    case Frame::Kind::Clock: parts.front() = std::to_string(steady_ns()); break;
-    case Frame::Kind::GoesOn: {
-      const std::scoped_lock lock(mutex_);
-      back_.visits.at(visitor).ready = true;
-      return;
-    }
-    case Frame::Kind::Failed: throw RunError(printable(frame.bytes, true));
-    default: return;  // a sign of life
-  }
-  send(connection, Frame::Kind::Whole, frame.key, packed(parts));
-}
-
-// A rank that came back is gone before it was taken in. False: it is none of these.
-bool Ranks::leaves(int visitor, const std::string& why) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (back_.visits.erase(visitor) == 0) return false;
-  }
-  warn(fmt::format("{} does not come back: {}", name_of(visitor), why));
-  return true;
-}
-
-bool Ranks::returns() const {
-  const std::scoped_lock lock(mutex_);
-  return back_.returns;
-}
-
-bool Ranks::awaited() const {
-  const std::scoped_lock lock(mutex_);
-  return std::any_of(back_.visits.begin(), back_.visits.end(), [](const auto& visit) { return visit.second.ready; });
 }
 
 void Ranks::end() {

@@ -4,6 +4,7 @@
 // lost. Arrays of devices travel by other ways (executor/devices/rank_links.h).
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -95,6 +96,9 @@ class Ranks {
  private:
   Ranks(const WorldSettings& settings, Met met);
 
+  static constexpr std::chrono::seconds kSilence{15};  // without a byte of a rank, after which it is lost
+  static constexpr std::chrono::seconds kAlive{2};     // from one sign of life to the next
+
   struct Waiting {
     Parts parts;
     std::vector<bool> here;
@@ -120,7 +124,6 @@ class Ranks {
   void show_life(Connection& connection, const std::optional<RankProgress>& progress);
   void look_for_standstill(std::optional<RankProgress> own);
   void look_for_dead_readers();
-  std::jthread end_process_in_time() const;
   std::string last_places(int lost) const;
   // Those that come back, at rank 0.
   void keep_door();

@@ -34,7 +34,8 @@ std::optional<Standstill::Found> Standstill::find(int size) const {
   int waiting = 0;
   for (const auto& [rank, heard] : ranks_) {
     if (heard.unheard > kLongestSilence) {
-      return Found{rank, fmt::format("nothing was heard of it for {:.0f} s", heard.unheard.count())};
+      return Found{rank, fmt::format("rank 0 has read nothing of it for {:.0f} s, though its connection lives",
+                                     heard.unheard.count())};
     }
     const UnderWay under_way = heard.progress.under_way;
     if (under_way == UnderWay::Nothing || heard.still.count() <= heard.progress.limit) continue;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "executor/devices/energy.h"
+#include "executor/devices/gpu_meter.h"
 #include "executor/session/session.h"
 #include "graph/graph.h"
 

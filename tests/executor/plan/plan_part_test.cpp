@@ -19,7 +19,7 @@ namespace plan_part_test {
 namespace {
 
 // Devices of two processes with two each, on one host or on two.
-Plan plan_of_two(const char* strategy, int learners, bool hosts_apart = false) {
+Plan plan_of_two(const char* strategy, int learners, bool hosts_apart = false, OnLost on_lost = OnLost::End) {
   TinyNet net;
   net.source = "glyphs:?train=200&test=60&size=16";
   net.layers = "c = arbalest.ConvBnRelu <filters = 2, kernel_shape = [3, 3]> (x)\nh = Flatten (c)\n";
@@ -28,6 +28,7 @@ Plan plan_of_two(const char* strategy, int learners, bool hosts_apart = false) {
   net.train = "lr = 0.1, ema = 0.9";
   SessionOptions options = on_cpus(4, learners);
   options.files.save_best = "best";
+  options.on_lost = on_lost;
   for (size_t d = 0; d < 4; ++d) {
     options.learners.devices[d] = {PlanDevice::Kind::Cpu, int(d % 2), int32_t(d / 2), d < 2 ? "a" : "b",
                                    hosts_apart ? int32_t(d / 2) : 0};
@@ -135,6 +136,25 @@ TEST_CASE("what learners of a host average by themselves is in the parts of its 
     CHECK(found["host 1/all-reduce models"] == 1);
     CHECK(found[std::string("sma") == strategy ? "mean average of hosts" : "mean model of hosts"] == 2);
     CHECK(found["mean next average of hosts"] == (std::string("sma") == strategy ? 2 : 0));
+  }
+}
+
+TEST_CASE("what needs a collective's result waits for its end if ranks may be lost, and for its place if not") {
+  for (const bool apart : {false, true}) {
+    for (const char* strategy : {"sma", "local"}) {
+      CAPTURE(strategy);
+      for (const OnLost on_lost : {OnLost::End, OnLost::Continue}) {
+        const Plan plan = plan_of_two(strategy, 2, apart, on_lost);
+        int edges = 0;
+        for (const Edge& edge : plan.edges) {
+          const bool sums = plan.tasks[edge.from].kind == Task::Kind::Collective && edge.why == Edge::Why::Data;
+          if (!sums || plan.on_host(edge.to)) continue;
+          ++edges;
+          CHECK(edge.needs == (on_lost == OnLost::Continue ? Edge::Needs::Done : Edge::Needs::Issued));
+        }
+        CHECK(edges > 0);
+      }
+    }
   }
 }
 

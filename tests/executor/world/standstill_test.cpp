@@ -64,7 +64,7 @@ TEST_CASE("a rank that is not heard is found, but not by a rank 0 that stood sti
   const auto found = watch(2, 2);
   REQUIRE(found.has_value());
   CHECK(found->rank == 1);
-  CHECK(found->why == "nothing was heard of it for 122 s");
+  CHECK(found->why == "rank 0 has read nothing of it for 122 s, though its connection lives");
   standstill.hear(1, at(UnderWay::Own), now);
   CHECK_FALSE(watch(300, 300).has_value());
 }

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "executor/devices/energy.h"
+#include "executor/devices/gpu_meter.h"
 #include "executor/devices/nvml.h"
 #include "executor/plan/plan.h"
 #include "tools/experiment/answer/statistics.h"

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "executor/devices/energy.h"
+#include "executor/devices/gpu_meter.h"
 #include "tools/command/commands.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/devices/energy.h"
+#include "executor/devices/gpu_meter.h"
 
 #include <fmt/format.h>
 

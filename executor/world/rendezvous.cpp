@@ -102,8 +102,7 @@ class RankZero {
     const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::duration<double>(settings_.patience));
     bool told = false;
-    while (missing().size() > 0) {
-      forget_ended();
+    while (forget_ended(), missing().size() > 0) {
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) give_up();
       if (!told && now - began_ >= kTellAfter) {
@@ -120,7 +119,11 @@ class RankZero {
     }
     met_.own_address = address();
     for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
-      send_hosts(*met_.connections[rank], met_.hosts, met_.own_address, false);
+      try {
+        send_hosts(*met_.connections[rank], met_.hosts, met_.own_address, false);
+      } catch (const RunError& error) {
+        fail_all(fmt::format("rank {} on {} is lost: {}", rank, printable(met_.hosts[rank]), error.what()));
+      }
     }
     if (settings_.takes_back) met_.door = std::move(listener_);
     return std::move(met_);

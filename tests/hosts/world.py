@@ -42,11 +42,16 @@ def free_port():
         return one.getsockname()[1]
 
 
-def processes_of(devices):
-    """Words of --devices for so many processes with `devices` CPUs in all, the first with the most."""
-    def words(count, each):
-        return f"cpu:0-{each - 1}" if each > 1 else "cpu:0"
-    return lambda size: [words(size, devices // size + (rank < devices % size)) for rank in range(size)]
+def processes_of(devices, kind="cpu"):
+    """Words of --devices for so many processes with `devices` CPUs or GPUs in all, the first with the most. Each process
+    counts its CPUs from 0; GPUs are those of the machine."""
+    def words(first, each):
+        return f"{kind}:{first}-{first + each - 1}" if each > 1 else f"{kind}:{first}"
+
+    def of_all(size):
+        counts = [devices // size + (rank < devices % size) for rank in range(size)]
+        return [words(sum(counts[:rank]) if kind == "cuda" else 0, count) for rank, count in enumerate(counts)]
+    return of_all
 
 
 class Rank:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program to its end or its time limit. For bench_wall."""
+"""Runs a program to its end or its time limit, or holds one that waits to be asked. For bench_wall."""
 import json
 import os
+import queue
 import signal
 import subprocess
+import tempfile
+import threading
 
 
 class RunFailed(Exception):
@@ -21,15 +24,24 @@ def json_objects(text):
             yield found
 
 
+def started(command, gpu, **streams):
+    environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    try:
+        return subprocess.Popen(command, text=True, env=environment, start_new_session=True, **streams)
+    except OSError as error:
+        raise RunFailed(f"{command[0]}: {error.strerror}") from None
+
+
+def failure(status, answers, errors):
+    """Some say why in JSON, others at the end of standard error."""
+    reasons = [found["error"] for found in answers if "error" in found] or errors.strip().splitlines()[-1:]
+    return RunFailed(f"exit status {status}: {' '.join(reasons) or 'no message'}")
+
+
 def run(command, timeout, gpu=None):
     """Standard output. Of GPUs the command sees `gpu` alone, or all with None.
     Raises RunFailed after `timeout` seconds, or with the reason that the program gives."""
-    environment = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                                   start_new_session=True)
-    except OSError as error:
-        raise RunFailed(f"{command[0]}: {error.strerror}") from None
+    process = started(command, gpu, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=timeout)
     except BaseException as error:
@@ -39,7 +51,47 @@ def run(command, timeout, gpu=None):
             raise RunFailed(f"took more than {timeout:g} s") from None
         raise
     if process.returncode != 0:
-        # Some say why in JSON, others at the end of standard error.
-        reasons = [o["error"] for o in json_objects(output) if "error" in o] or errors.strip().splitlines()[-1:]
-        raise RunFailed(f"exit status {process.returncode}: {' '.join(reasons) or 'no message'}")
+        raise failure(process.returncode, json_objects(output), errors)
     return output
+
+
+class Held:
+    """A program that answers each line of standard input with a JSON line. Ends with the block."""
+
+    def __init__(self, command, gpu=None):
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")
+        self.process = started(command, gpu, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+        self.answers = queue.SimpleQueue()  # None: its output has ended
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            for found in json_objects(line):
+                self.answers.put(found)
+        self.answers.put(None)
+
+    def ask(self, timeout):
+        """The next answer. Raises RunFailed after `timeout` seconds, or with the program's reason once it has ended."""
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the reason follows
+        try:
+            found = self.answers.get(timeout=timeout)
+        except queue.Empty:
+            raise RunFailed(f"took more than {timeout:g} s") from None
+        if found is None or "error" in found:
+            self.errors.seek(0)
+            raise failure(self.process.wait(), [found or {}], self.errors.read())
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()

@@ -448,8 +448,9 @@ void Scheduler::end_process(std::string message) {
   ending_.lock();  // by the first thread to get here, and for good
   try {
     check();
-  } catch (const std::exception& error) {  // the run's first error is reported
-    message = plain_message(error);
+  } catch (const std::exception& error) {  // the run's first error is what it ends by
+    const std::string first = plain_message(error);
+    message = first.find(message) == first.npos ? fmt::format("{}; then the process ended: {}", first, message) : first;
   }
   if (options_.process_ends) options_.process_ends(message);
   arbalest::end_process(message);

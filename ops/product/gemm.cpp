@@ -193,6 +193,8 @@ constexpr GemmCase kGemmCases[] = {
     {"column C", 4, 3, 5, 0, 0, 2, 1, 6},
     {"one element", 1, 1, 1, 0, 0, 1, 1, 1},
     {"one row", 1, 33, 17, 0, 1, 1, 1, 2},
+    {"few columns", 16483, 3, 5, 0, 1, 0.5, 1, 1},
+    {"few columns, no bias", 16384, 4, 4, 0, 0, 1, 1, 0},
 };
 
 std::vector<Sample> gemm_samples() {

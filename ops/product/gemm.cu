@@ -8,6 +8,7 @@
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/kernel_engines.h"
 #include "ops/cuda/product_algorithms.h"
+#include "ops/product/few_columns.h"
 #include "ops/product/products.h"
 
 namespace arbalest::cuda {
@@ -258,6 +259,8 @@ std::unique_ptr<Kernel> product_by_cublas(const KernelRequest& request, const Pr
 
 constexpr KernelEngine<Problem> kProductEngines[] = {
     {"no terms", product_without_terms},
+    {"few columns", product_of_few_columns},
+    {"sums of few columns", sums_of_few_columns},
     {"cuBLASLt with the bias", product_by_cublas<true>},
     {"cuBLASLt", product_by_cublas<false>},
 };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/devices/threads.h"
 
 namespace arbalest {
@@ -61,10 +62,9 @@ void CallWatch::look(Caller& caller, HangWatch::Time now) {
                              .ready = count % 2 == 1,
                              .share = loading && caller.told_ != count ? kShareOfLoading : 1};
   if (!caller.watch_.hangs(look, now)) return;
-  const std::string message = fmt::format(
-      "a call of the driver for {} has not returned for {:g} s; where it may take so long, raise "
-      "--device-timeout",
-      caller.devices_, limit());
+  const std::string message =
+      fmt::format("a call of the driver for {} has not returned for {:g} s; where it may take so long, raise {}",
+                  caller.devices_, limit(), name_of(SettingKey::DeviceTimeout));
   if (std::exchange(caller.told_, count) != count && listener_.late) {
     listener_.late({message, caller.task_.load(), caller.instance_.load()});
   }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/setting.h"
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
 #include "executor/devices/device_memory.h"
@@ -395,9 +396,9 @@ class CudaDevice final : public Device {
         .task = oldest.task, .instance = oldest.instance, .ready = inputs_ready(oldest), .progress = progress};
     if (!watch.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
-    throw RunError(fmt::format(
-        "cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise --device-timeout",
-        index_, calls_.limit()));
+    throw RunError(
+        fmt::format("cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise {}",
+                    index_, calls_.limit(), name_of(SettingKey::DeviceTimeout)));
   }
 
   // True if everything that the instance waits for has ended. The events that it waits for are not reused before it

@@ -10,6 +10,7 @@
 
 #include "base/address_space.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace arbalest {
 
@@ -23,8 +24,8 @@ std::thread start_thread(const std::string& what, std::function<void()> work, co
   } catch (const std::system_error& error) {
     throw RunError(
         fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
-                    "address space (ulimit -v) count threads too, and --threads asks for fewer",
-                    what, error.code().message()));
+                    "address space (ulimit -v) count threads too, and {} asks for fewer",
+                    what, error.code().message(), name_of(SettingKey::Threads)));
   }
 }
 

@@ -94,7 +94,7 @@ namespace {
 // them.
 std::string text_of_samples(const Prepared& prepared) {
   std::string text = fmt::format("{} {}", fmt::ptr(prepared.training.get()), fmt::ptr(prepared.validation.get()));
-  for (const PlanDevice& device : prepared.request.devices) text += " " + to_string(device);
+  for (const PlanDevice& device : prepared.request.devices) text.append(" ").append(to_string(device));
   const std::vector<std::string> lines = node_lines(prepared.graph);
   for (const NodeId n : prepared.graph.nodes.ids()) {
     if (prepared.graph.nodes[n].op->prepare) text += "\n" + lines[size_t(n)];

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,14 +17,18 @@ std::thread start_std_thread(std::function<void()> work) {
   return std::thread(std::move(work));
 }
 
+void refuse_thread(const std::string& what, std::error_code error) {
+  throw RunError(
+      fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
+                  "address space (ulimit -v) count threads too, and {} asks for fewer",
+                  what, error.message(), name_of(SettingKey::Threads)));
+}
+
 std::thread start_thread(const std::string& what, std::function<void()> work, const ThreadStarter& starter) {
   try {
     return starter(std::move(work));
   } catch (const std::system_error& error) {
-    throw RunError(
-        fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
-                    "address space (ulimit -v) count threads too, and {} asks for fewer",
-                    what, error.code().message(), name_of(SettingKey::Threads)));
+    refuse_thread(what, error.code());
   }
 }
 

@@ -31,7 +31,8 @@ std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& gi
   const std::string text = string_attribute(prefetch, "source"), split = string_attribute(node, "split");
   const uint64_t seed = options.numerics.seed;
   const auto open = [&] {
-    const SlowOpening told(fmt::format("opening '{}', split '{}',", text, split), options.execution.read_timeout);
+    const TimedLook slow =
+        warn_if_slow(fmt::format("opening '{}', split '{}',", text, split), options.execution.read_timeout);
     std::shared_ptr<const Source> source = given;
     if (!source) source = open_source(text, split, seed);
     check_source(*source);

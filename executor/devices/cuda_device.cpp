@@ -254,7 +254,7 @@ class CudaDevice final : public Device {
         CudaPoller::Watched{
             sink, trace, *looking_,
             [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); }},
-        polling_thread());
+        shared_.cache->polling_thread(index_));
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -412,14 +412,6 @@ class CudaDevice final : public Device {
   }
 
   bool own(TaskId task) const { return plan_->tasks[task].device == device_; }
-
-  // The one that serves other plans of the device as well.
-  std::shared_ptr<PollingThread> polling_thread() const {
-    const std::scoped_lock lock(shared_.cache->starting);
-    std::shared_ptr<PollingThread> thread = shared_.cache->polling[index_].lock();
-    if (!thread) shared_.cache->polling[index_] = thread = std::make_shared<PollingThread>(index_);
-    return thread;
-  }
 
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);

@@ -3,13 +3,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
-#include <stop_token>
-#include <system_error>
-#include <utility>
 
 #include "base/plain_message.h"
 
@@ -39,23 +34,6 @@ void warn(const std::string& message) {
 void end_process(const std::string& message) {
   end_handler.load()(message);
   std::_Exit(EXIT_FAILURE);
-}
-
-std::jthread look_each(std::chrono::milliseconds interval, std::function<void()> look) {
-  const auto watch = [interval, look = std::move(look)](const std::stop_token& stopped) {
-    std::mutex mutex;
-    std::condition_variable_any changed;
-    for (std::unique_lock lock(mutex);;) {
-      changed.wait_for(lock, stopped, interval, [] { return false; });
-      if (stopped.stop_requested()) return;
-      look();
-    }
-  };
-  try {
-    return std::jthread(watch);
-  } catch (const std::system_error&) {
-    return {};
-  }
 }
 
 }  // namespace arbalest

@@ -4,10 +4,7 @@
 // call that nobody can end (a read from a server that is gone, a call for a GPU). The program decides how, as with
 // std::set_terminate().
 
-#include <chrono>
-#include <functional>
 #include <string>
-#include <thread>
 
 namespace arbalest {
 
@@ -28,9 +25,5 @@ void warn(const std::string& message);
 
 // Passes `message` to the handler that ends the process, then ends it.
 [[noreturn]] void end_process(const std::string& message);
-
-// A thread that looks each `interval` until it is stopped, and may end the process: the last resort against threads
-// that hang. Empty if the system refuses a thread.
-std::jthread look_each(std::chrono::milliseconds interval, std::function<void()> look);
 
 }  // namespace arbalest

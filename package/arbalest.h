@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "base/version.h"
 #include "dsl/dsl.h"
 #include "executor/console/console_observer.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/exported_batch.h"
 #include "graph/constants.h"
+#include "graph/exported_batch.h"
 #include "graph/field.h"
 #include "graph/measures.h"
 #include "graph/op.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-#include "base/exported_batch.h"
+#include "graph/exported_batch.h"
 #include "graph/op.h"
 #include "graph/verify/sample_probe.h"
 #include "passes/passes.h"

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/plain_message.h"
+#include "base/setting.h"
 #include "executor/console/progress_text.h"
 #include "executor/console/terminal.h"
 
@@ -158,8 +159,9 @@ void ConsoleObserver::started(const RunStarted& event) {
   if (!event.better.empty()) {
     print(fmt::format("best is judged by {}, {} is better", printable(event.best_metric), event.better));
   } else if (!event.best_metric.empty()) {
-    print(fmt::format("no validation is shown as the best: --metric {0}:min or {0}:max states which way {0} is better",
-                      printable(event.best_metric)));
+    const std::string metric = printable(event.best_metric);
+    print(fmt::format("no validation is shown as the best: {} or {}:max states which way {} is better",
+                      set_to(SettingKey::Metric, metric + ":min"), metric, metric));
   }
   if (!event.note.empty()) print("note: " + event.note);
 }

@@ -5,30 +5,26 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/devices/threads.h"
 
 namespace arbalest {
 namespace {
 
 constexpr double kShareOfLoading = 0.1;
+constexpr CallWatch::Seconds kSeldom{0.1};  // from one look to the next
 
 }  // namespace
 
-CallWatch::~CallWatch() {
-  {
-    const std::scoped_lock lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
 CallWatch::Caller& CallWatch::add(const std::vector<std::string>& devices) {
   const std::scoped_lock lock(mutex_);
-  if (!thread_.joinable()) thread_ = start_thread("watching calls for GPUs", [this] { watch(); });
+  if (!watching_) watching_ = look_each(std::min(kSeldom, limit_ / 10), [this] { look(); });
+  if (!watching_)
+    refuse_thread("watching calls for GPUs", std::make_error_code(std::errc::resource_unavailable_try_again));
   std::vector<std::atomic<int>*> loading;
   for (const std::string& device : devices) loading.push_back(&loading_[device]);
   return callers_.emplace_back(fmt::format("{}", fmt::join(devices, ", ")), std::move(loading), limit_);
@@ -39,20 +35,16 @@ CallWatch::Listener CallWatch::listen(Listener listener) {
   return std::exchange(listener_, std::move(listener));
 }
 
-void CallWatch::watch() {
-  constexpr Seconds kSeldom{0.1};
-  const Seconds between = std::min(kSeldom, limit_ / 10);
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, between, [this] { return closed_; })) {
-    const auto now = std::chrono::steady_clock::now();
-    for (Caller& caller : callers_) look(caller, now);
-  }
+void CallWatch::look() {
+  const std::scoped_lock lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  for (Caller& caller : callers_) look_at(caller, now);
 }
 
 // Checks one caller. If calls wait for each other, the caller added first is reported first: devices add the callers
 // that issue work before the one that polls for completion. Once a call has been reported, its waiting time counts in
 // full even while modules are loaded, since the whole process waits for it.
-void CallWatch::look(Caller& caller, HangWatch::Time now) {
+void CallWatch::look_at(Caller& caller, HangWatch::Time now) {
   const int64_t count = caller.count_.load(std::memory_order_acquire);
   const bool loading = std::any_of(caller.loading_.begin(), caller.loading_.end(),
                                    [](const std::atomic<int>* device) { return device->load() > 0; });
@@ -61,10 +53,9 @@ void CallWatch::look(Caller& caller, HangWatch::Time now) {
                              .ready = count % 2 == 1,
                              .share = loading && caller.told_ != count ? kShareOfLoading : 1};
   if (!caller.watch_.hangs(look, now)) return;
-  const std::string message = fmt::format(
-      "a call of the driver for {} has not returned for {:g} s; where it may take so long, raise "
-      "--device-timeout",
-      caller.devices_, limit());
+  const std::string message =
+      fmt::format("a call of the driver for {} has not returned for {:g} s; where it may take so long, raise {}",
+                  caller.devices_, limit(), name_of(SettingKey::DeviceTimeout));
   if (std::exchange(caller.told_, count) != count && listener_.late) {
     listener_.late({message, caller.task_.load(), caller.instance_.load()});
   }

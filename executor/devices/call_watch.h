@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Calls for GPUs that do not return. The thread that has made one cannot be ended, and calls that other threads make
-// for the same GPU may wait for it. So all of them are looked at by a thread that makes none.
+// for the same GPU may wait for it. So all of them are looked at by a thread that makes none (base/deadlines.h).
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "base/deadlines.h"
 #include "executor/devices/hang_watch.h"
 
 namespace arbalest {
@@ -92,12 +91,12 @@ class CallWatch {
 
   // Time in which the process itself stood still does not count: see HangWatch.
   explicit CallWatch(double limit, Seconds grace = Seconds{5}) : limit_(limit), grace_(grace) {}
-  ~CallWatch();
+  ~CallWatch() = default;
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Adds a caller for these devices ("cuda:0"). The caller lives as long as this object. Any thread may call add(); the
-  // first call starts the watching thread. Throws RunError if the system refuses a thread.
+  // Adds a caller for these devices ("cuda:0"). The caller lives as long as this object. Any thread may call add();
+  // from the first call on, callers are looked at. Throws RunError if the system refuses the thread for it.
   Caller& add(const std::vector<std::string>& devices);
 
   // Sets the listener and returns the previous one, which is not called any more after this has returned.
@@ -106,17 +105,15 @@ class CallWatch {
   double limit() const { return limit_.count(); }
 
  private:
-  void watch();
-  void look(Caller& caller, HangWatch::Time now);
+  void look();
+  void look_at(Caller& caller, HangWatch::Time now);
 
   const Seconds limit_, grace_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<std::string, std::atomic<int>> loading_;  // by device: how many Loading there are
   std::list<Caller> callers_;
   Listener listener_;
-  bool closed_ = false;
-  std::thread thread_;
+  TimedLook watching_;  // last: it uses the others
 };
 
 }  // namespace arbalest

@@ -22,7 +22,15 @@ struct DeviceCache {
   // By ordinal. Held at first runs of a step, by one lane of any plan at a time: recordings of two would meet in what a
   // library's handle runs aside.
   std::map<int, std::shared_ptr<std::mutex>> recording;
-  // By ordinal: the thread that looks at what plans have under way, as long as one runs.
+  // The thread that looks at what plans have under way on the GPU, and on those next to it, as long as one runs. Throws
+  // RunError if the system refuses it.
+  std::shared_ptr<PollingThread> polling_thread(int ordinal) {
+    const std::scoped_lock lock(starting);
+    std::weak_ptr<PollingThread>& known = polling[ordinal / PollingThread::kDevices];
+    std::shared_ptr<PollingThread> thread = known.lock();
+    if (!thread) known = thread = std::make_shared<PollingThread>();
+    return thread;
+  }
   std::map<int, std::weak_ptr<PollingThread>> polling;
   std::mutex starting;  // of a polling thread
   struct Connected {

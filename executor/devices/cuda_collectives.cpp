@@ -141,7 +141,7 @@ class CudaCollectives final : public Queues {
         device_names(), devices_[0], std::move(pending),
         CudaPoller::Watched{sink, trace, callers_.looking,
                             [this](size_t link, const Instance& oldest, bool) { check(*links_[link], oldest); }},
-        std::make_shared<PollingThread>(devices_[0]));
+        cache_->polling_thread(devices_[0]));
   }
 
   void issue(const BoundTask& task, int64_t instance) override {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/setting.h"
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
 #include "executor/devices/device_memory.h"
@@ -253,7 +254,7 @@ class CudaDevice final : public Device {
         CudaPoller::Watched{
             sink, trace, *looking_,
             [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); }},
-        polling_thread());
+        shared_.cache->polling_thread(index_));
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -395,9 +396,9 @@ class CudaDevice final : public Device {
         .task = oldest.task, .instance = oldest.instance, .ready = inputs_ready(oldest), .progress = progress};
     if (!watch.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
-    throw RunError(fmt::format(
-        "cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise --device-timeout",
-        index_, calls_.limit()));
+    throw RunError(
+        fmt::format("cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise {}",
+                    index_, calls_.limit(), name_of(SettingKey::DeviceTimeout)));
   }
 
   // True if everything that the instance waits for has ended. The events that it waits for are not reused before it
@@ -411,14 +412,6 @@ class CudaDevice final : public Device {
   }
 
   bool own(TaskId task) const { return plan_->tasks[task].device == device_; }
-
-  // The one that serves other plans of the device as well.
-  std::shared_ptr<PollingThread> polling_thread() const {
-    const std::scoped_lock lock(shared_.cache->starting);
-    std::shared_ptr<PollingThread> thread = shared_.cache->polling[index_].lock();
-    if (!thread) shared_.cache->polling[index_] = thread = std::make_shared<PollingThread>(index_);
-    return thread;
-  }
 
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);

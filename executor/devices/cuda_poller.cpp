@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/cuda/cuda_context.h"
@@ -10,7 +12,8 @@
 namespace arbalest {
 namespace {
 
-constexpr int kPausesBetweenLooks = 256;  // about 10 µs: queries take the driver's lock, which issuing wants
+// From one look at a device to the next: queries take the device's lock in the driver, which issuing wants.
+constexpr std::chrono::microseconds kBetweenLooks{10};
 constexpr int kLooksBetweenChecks = 1000;
 
 void pause() {
@@ -44,7 +47,7 @@ cudaEvent_t CudaEventList::add(bool timed) {
   return event;
 }
 
-PollingThread::PollingThread(int device) : device_(device) {
+PollingThread::PollingThread() {
   thread_ = start_thread("looking for what GPUs have completed", [this] { work(); });
 }
 
@@ -74,32 +77,47 @@ void PollingThread::wait_for(const CudaPoller& poller) {
 }
 
 void PollingThread::work() {
-  cudaSetDevice(device_);
   std::vector<CudaPoller*> pollers;
   for (;;) {
     const uint64_t seen = woken_.load(std::memory_order_acquire);
-    if (arrived_.exchange(false)) {
-      const std::scoped_lock lock(mutex_);
-      pollers.insert(pollers.end(), arriving_.begin(), arriving_.end());
-      arriving_.clear();
-    }
-    bool busy = false;
-    std::erase_if(pollers, [&](CudaPoller* poller) {
-      const CudaPoller::Look look = poller->look_around();
-      busy = busy || (look.busy && look.goes_on);
-      if (look.goes_on) return false;
-      const std::scoped_lock lock(mutex_);
-      poller->is_left_ = true;  // its owner may destroy it from here on
-      left_.notify_all();
-      return true;
-    });
+    take_arrivals(pollers);
+    const Round round = look_around(pollers);
     if (ending_.load()) return;
-    if (busy) {
-      for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
+    if (round.busy) {
+      // While others were looked at, the first device had its pause.
+      while (std::chrono::steady_clock::now() < round.asked + kBetweenLooks) pause();
     } else {
       woken_.wait(seen, std::memory_order_acquire);
     }
   }
+}
+
+// Those of one device look one after the other.
+void PollingThread::take_arrivals(std::vector<CudaPoller*>& pollers) {
+  if (!arrived_.exchange(false)) return;
+  const std::scoped_lock lock(mutex_);
+  pollers.insert(pollers.end(), arriving_.begin(), arriving_.end());
+  arriving_.clear();
+  std::stable_sort(pollers.begin(), pollers.end(),
+                   [](const CudaPoller* a, const CudaPoller* b) { return a->device_ < b->device_; });
+}
+
+PollingThread::Round PollingThread::look_around(std::vector<CudaPoller*>& pollers) {
+  Round round;
+  std::optional<int> first;
+  std::erase_if(pollers, [&](CudaPoller* poller) {
+    const int device = poller->device_;
+    if (!first) first = device;
+    const CudaPoller::Look look = poller->look_around(std::exchange(current_, device) != device);
+    if (device == *first) round.asked = std::chrono::steady_clock::now();
+    round.busy = round.busy || (look.busy && look.goes_on);
+    if (look.goes_on) return false;
+    const std::scoped_lock lock(mutex_);
+    poller->is_left_ = true;  // its owner may destroy it from here on
+    left_.notify_all();
+    return true;
+  });
+  return round;
 }
 
 CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, Watched watched,
@@ -143,13 +161,14 @@ void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
   thread_->wake();
 }
 
-// One look at everything. Once it does not go on, the thread is done with this.
-CudaPoller::Look CudaPoller::look_around() noexcept {
+// One look at everything. Once it does not go on, the thread is done with this. `enters`: another device may be
+// current. An error of a device that is current comes with whatever is asked.
+CudaPoller::Look CudaPoller::look_around(bool enters) noexcept {
   bool busy = false;
   try {
-    busy = look();
-    if (!stopping_.load() || (busy && !broken_ && may_take_longer())) return {busy, true};
-    under_way_ = busy && !broken_;
+    busy = look(enters);
+    if (!stopping_.load() || (busy && !seen_.broken && may_take_longer())) return {busy, true};
+    under_way_ = busy && !seen_.broken;
   } catch (...) {
     sink_.failed(kNone, -1, std::current_exception());
   }
@@ -157,12 +176,16 @@ CudaPoller::Look CudaPoller::look_around() noexcept {
 }
 
 // True while something is under way.
-bool CudaPoller::look() {
+bool CudaPoller::look(bool enters) {
   const CallWatch::Call call(caller_);
+  if (enters) cudaSetDevice(device_);  // an error of the device is met below
   bool busy = false;
   advance_origin();
   for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
-  if (busy && ++looks_ % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
+  if (busy && ++seen_.looks % kLooksBetweenChecks == 0 && !seen_.failing &&
+      !stopping_.load(std::memory_order_relaxed)) {
+    check_oldest();
+  }
   return busy;
 }
 
@@ -171,7 +194,7 @@ bool CudaPoller::look() {
 bool CudaPoller::may_take_longer() {
   const auto now = std::chrono::steady_clock::now();
   if (now > drain_until_) return false;
-  if (std::exchange(progress_, false)) drain_until_ = std::max(drain_until_, now + kDrainTime);
+  if (std::exchange(seen_.progress, false)) drain_until_ = std::max(drain_until_, now + kDrainTime);
   return true;
 }
 
@@ -204,6 +227,15 @@ DeviceError CudaPoller::error_of(cudaError_t state, size_t where, const Pending:
           std::move(besides)};
 }
 
+// Whether an error of a collective is not to be reported yet: a device's own poller knows better what failed there.
+bool CudaPoller::leaves_to_devices(const Pending::Instance& failed) {
+  constexpr std::chrono::milliseconds kForDevices{50};
+  if (failed.ring->per_instance == 1) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!seen_.failing) seen_.failing = now;
+  return now < *seen_.failing + kForDevices;
+}
+
 // True while the lane has something under way.
 bool CudaPoller::poll_head(Pending& lane) {
   uint64_t head = lane.head_.load(std::memory_order_relaxed);
@@ -216,12 +248,11 @@ bool CudaPoller::poll_head(Pending& lane) {
     if (!poll_events(pending, state, where, ended)) return true;
     const bool counts = !lane.cut_.load();  // after the events
     if (state != cudaSuccess) {
-      broken_ = true;
-      // The device's own poller knows better what failed.
-      if (pending.ring->per_instance > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (leaves_to_devices(pending)) return true;
+      seen_.broken = true;
       sink_.failed(pending.task, pending.instance, std::make_exception_ptr(error_of(state, where, pending)));
     }
-    progress_ = true;
+    seen_.progress = true;
     pending.ring->seen.fetch_add(1, std::memory_order_release);
     lane.head_.store(++head, std::memory_order_release);
     if (state == cudaSuccess && counts) sink_.completed(pending.task, pending.instance, pending.issued, ended);
@@ -240,7 +271,7 @@ std::vector<std::optional<CudaPoller::Pending::Instance>> CudaPoller::oldest() c
 }
 
 void CudaPoller::check_oldest() {
-  const bool progress = std::exchange(progress_, false);
+  const bool progress = std::exchange(seen_.progress, false);
   const auto all = oldest();
   for (size_t lane = 0; lane < all.size() && check_; ++lane) {
     if (!all[lane]) continue;

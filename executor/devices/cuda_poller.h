@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -60,12 +61,16 @@ struct CudaEvents {
 
 class CudaPoller;
 
-// A thread that lets pollers of one device look, in turn, as long as any of them has something under way. It sleeps
-// while none has.
+// A thread that lets the pollers of several devices look, in turn, as long as any of them has something under way. It
+// sleeps while none has.
 class PollingThread {
  public:
+  // The most devices that one thread looks at. With more, asking the others would take longer than the pause that each
+  // device has between two looks (docs/decisions/0115).
+  static constexpr int kDevices = 4;
+
   // Throws RunError if the system refuses the thread.
-  explicit PollingThread(int device);
+  PollingThread();
   ~PollingThread();  // no poller is left
   PollingThread(const PollingThread&) = delete;
   PollingThread& operator=(const PollingThread&) = delete;
@@ -75,15 +80,22 @@ class PollingThread {
   void wait_for(const CudaPoller& poller);  // until this is done with it
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Round {
+    bool busy = false;
+    Time asked;  // when all pollers of the first one's device had looked
+  };
   void work();
+  void take_arrivals(std::vector<CudaPoller*>& pollers);
+  Round look_around(std::vector<CudaPoller*>& pollers);
 
-  const int device_;
   std::atomic<uint64_t> woken_{0};
   std::atomic<bool> ending_{false}, arrived_{false};
   std::mutex mutex_;
   std::condition_variable left_;
   std::vector<CudaPoller*> arriving_;
-  std::thread thread_;  // the last: it uses the others
+  std::optional<int> current_;  // device; the thread's own
+  std::thread thread_;          // the last: it uses the others
 };
 
 // Looks at what its lanes have under way, oldest first, and tells the sink what has ended.
@@ -139,10 +151,11 @@ class CudaPoller {
   struct Look {
     bool busy, goes_on;
   };
-  Look look_around() noexcept;
-  bool look();
+  Look look_around(bool enters) noexcept;
+  bool look(bool enters);
   bool may_take_longer();
   bool poll_head(Pending& lane);
+  bool leaves_to_devices(const Pending::Instance& failed);
   bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where, int64_t& ended) const;
   std::vector<std::optional<Pending::Instance>> oldest() const;  // by lane
   DeviceError error_of(cudaError_t state, size_t where, const Pending::Instance& asked) const;
@@ -165,8 +178,12 @@ class CudaPoller {
   std::atomic<bool> stopping_{false};
   bool is_left_ = false;                    // under the thread's mutex: it is done with this
   Deadline drain_until_;                    // once stopping_; then the thread's own
-  bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
-  int looks_ = 0;                           // the thread's own
+  struct Seen {                             // by the thread alone
+    bool progress = false, broken = false;  // something has ended since the last check; something has failed
+    int looks = 0;
+    std::optional<std::chrono::steady_clock::time_point> failing;  // since when a collective is known to have failed
+  };
+  Seen seen_;
   bool under_way_ = false;
   const std::shared_ptr<PollingThread> thread_;
 };

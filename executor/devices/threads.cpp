@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/address_space.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace arbalest {
 
@@ -17,14 +17,18 @@ std::thread start_std_thread(std::function<void()> work) {
   return std::thread(std::move(work));
 }
 
+void refuse_thread(const std::string& what, std::error_code error) {
+  throw RunError(
+      fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
+                  "address space (ulimit -v) count threads too, and {} asks for fewer",
+                  what, error.message(), name_of(SettingKey::Threads)));
+}
+
 std::thread start_thread(const std::string& what, std::function<void()> work, const ThreadStarter& starter) {
   try {
     return starter(std::move(work));
   } catch (const std::system_error& error) {
-    throw RunError(
-        fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
-                    "address space (ulimit -v) count threads too, and --threads asks for fewer",
-                    what, error.code().message()));
+    refuse_thread(what, error.code());
   }
 }
 

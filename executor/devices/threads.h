@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <system_error>
 #include <thread>
 
 namespace arbalest {
@@ -13,6 +14,8 @@ using ThreadStarter = std::function<std::thread(std::function<void()>)>;
 std::thread start_std_thread(std::function<void()> work);
 
 // Throws RunError: "no thread could be started for WHAT: Resource temporarily unavailable; …".
+[[noreturn]] void refuse_thread(const std::string& what, std::error_code error);
+// Throws the same if the system refuses the thread.
 std::thread start_thread(const std::string& what, std::function<void()> work,
                          const ThreadStarter& starter = start_std_thread);
 

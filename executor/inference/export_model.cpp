@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/opset_forms.h"
@@ -114,14 +115,14 @@ class Exporter {
 
   // Advice on --value for a graph of which no loss takes scores.
   std::string compared() const {
-    std::vector<std::string> names;
+    std::vector<std::string> ways;
     for (const Node& node : graph_.nodes) {
       const std::string name = node.op->compares ? graph_.values[node.inputs[0]].name : "";
-      if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+      const std::string chosen = set_to(SettingKey::Value, name);
+      if (!name.empty() && std::find(ways.begin(), ways.end(), chosen) == ways.end()) ways.push_back(chosen);
     }
-    return names.empty()
-               ? "--value NAME exports any value of the graph"
-               : fmt::format("--value {} exports what is compared with targets", fmt::join(names, " or --value "));
+    return ways.empty() ? set_to(SettingKey::Value, "NAME") + " exports any value of the graph"
+                        : fmt::format("{} exports what is compared with targets", fmt::join(ways, " or "));
   }
 
   ValueId chosen_output() {
@@ -132,7 +133,9 @@ class Exporter {
       const bool chosen = !output_name_.empty();
       if (!chosen) output_name_ = head.scores;
       const std::string others = other_heads(graph_, head);
-      if (!others.empty() && !chosen) warn(fmt::format("the output is '{}'; --value exports {}", head.scores, others));
+      if (!others.empty() && !chosen) {
+        warn(fmt::format("the output is '{}'; {} exports {}", head.scores, name_of(SettingKey::Value), others));
+      }
     }
     const ValueId output = graph_.find_value(output_name_);
     if (output != kNone) return output;

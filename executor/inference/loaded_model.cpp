@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/plan/plan_part.h"
 #include "executor/run/bind_plan.h"
 #include "executor/session/facts.h"
@@ -43,7 +44,7 @@ Plan LoadedModel::own_plan(const Prepared& prepared, const SessionOptions& optio
                                long_fact("graph", {lines.size(), [&](size_t i) { return lines[i]; }}),
                                {"data", prepared.validation->describe()},
                                {"samples", samples_text(*prepared.validation)},
-                               {"--skip-bad", fmt::format("{}", options.execution.skip_bad)},
+                               {name_of(SettingKey::SkipBad), fmt::format("{}", options.execution.skip_bad)},
                                {"seed", fmt::format("{}", options.numerics.seed)},
                                {"precision", std::string(name_of(options.numerics.precision))},
                                long_fact("plan", {text.size(), [&](size_t i) { return text.part(i); }})});

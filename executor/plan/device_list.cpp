@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/setting.h"
 
 namespace arbalest {
 namespace {
@@ -30,8 +31,8 @@ class DeviceList {
 
  private:
   [[noreturn]] void fail(const std::string& what, const std::string& hint = "") const {
-    throw GraphError(fmt::format("--devices '{}': {}; expected a list such as cpu:0-1, cuda:0 or cuda:0,2-3, or auto{}",
-                                 text_, what, hint));
+    throw GraphError(fmt::format("{}: {}; expected a list such as cpu:0-1, cuda:0 or cuda:0,2-3, or auto{}",
+                                 set_to(SettingKey::Devices, fmt::format("'{}'", text_)), what, hint));
   }
 
   void item(std::string_view text) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/setting.h"
+
 namespace arbalest {
 namespace {
 
@@ -38,9 +40,9 @@ std::optional<std::string> ReadWatch::late(Time now) {
   if (limit_ <= 0 || longest == entries_.end() || longest->waited <= limit_) return std::nullopt;
   const std::string data = longest->source->describe();
   const std::string more = longest->count > 1 ? fmt::format(" and {} more", longest->count - 1) : "";
-  return fmt::format("{}{}: reading has not ended for {:g} s (sample {} of {}, epoch {}); --read-timeout allows longer",
+  return fmt::format("{}{}: reading has not ended for {:g} s (sample {} of {}, epoch {}); {} allows longer",
                      longest->source->locate(longest->sample.index), more, limit_, longest->sample.index,
-                     data.substr(0, data.find(": ")), longest->sample.epoch + 1);
+                     data.substr(0, data.find(": ")), longest->sample.epoch + 1, name_of(SettingKey::ReadTimeout));
 }
 
 }  // namespace arbalest

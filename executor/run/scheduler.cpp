@@ -161,7 +161,7 @@ void Scheduler::come_to_rest() {
     for (Queues* queues : binding_.all_queues()) queues->abort();
   };
   auto next_look = std::chrono::steady_clock::now() + kGrace;
-  const std::jthread last_resort = end_process_in_time();
+  const TimedLook last_resort = end_process_in_time();
   for (abort_once(); busy(); abort_once()) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (!options_.late_read || std::chrono::steady_clock::now() < next_look) continue;
@@ -175,10 +175,10 @@ void Scheduler::come_to_rest() {
   }
 }
 
-// A thread that ends the process unless it is stopped in time: the others may have lost this rank because one of its
+// A look that ends the process unless it is destroyed in time: the others may have lost this rank because one of its
 // threads hangs. While the process computes, time does not count, except with GPUs, for which threads look all the
 // time.
-std::jthread Scheduler::end_process_in_time() {
+TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;

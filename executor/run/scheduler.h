@@ -12,9 +12,9 @@
 #include <optional>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "base/deadlines.h"
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"
@@ -112,7 +112,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   void issue(TaskId task, int64_t instance) override;
   void run_host(TaskId task, int64_t instance);
   void come_to_rest();
-  std::jthread end_process_in_time();
+  TimedLook end_process_in_time();
   // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
   // released by enter(), and a function that was enqueued after it begins with taken_over().
   void enter() { active_.fetch_add(1, std::memory_order_release); }

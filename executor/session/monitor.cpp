@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/run/task_error.h"
 #include "graph/measures.h"
 
@@ -43,9 +44,9 @@ Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserv
     check(target);
   }
   choose_best();
-  if (!rules_.metric.empty()) require_better("--metric " + best_metric_);
-  if (rules_.patience > 0) require_better("--patience");
-  if (rules_.plateau > 0) require_better("--plateau");
+  if (!rules_.metric.empty()) require_better(set_to(SettingKey::Metric, best_metric_));
+  if (rules_.patience > 0) require_better(name_of(SettingKey::Patience));
+  if (rules_.plateau > 0) require_better(name_of(SettingKey::Plateau));
 }
 
 void Monitor::choose_best() {
@@ -62,7 +63,7 @@ void Monitor::choose_best() {
   const bool whole = std::any_of(metrics_.begin(), metrics_.end(),
                                  [&](const MeasuredMetric& metric) { return metric.name == rules_.metric; });
   const MetricDirection stated = whole ? MetricDirection{rules_.metric, {}} : parse_direction(rules_.metric);
-  const std::string option = fmt::format("--metric '{}'", rules_.metric);
+  const std::string option = set_to(SettingKey::Metric, fmt::format("'{}'", rules_.metric));
   MeasuredMetric& chosen = find(stated.metric, option);
   if (stated.better && chosen.better && stated.better != chosen.better) {
     throw GraphError(fmt::format("{}: '{}' is better when {}", option, chosen.name, name_of(*chosen.better)));
@@ -74,10 +75,12 @@ void Monitor::choose_best() {
 
 void Monitor::require_better(const std::string& option) const {
   if (better_ || metrics_.empty()) return;
-  throw GraphError(fmt::format(
-      "{}: nothing states whether '{}' is better lower or higher; expected --metric {}:min or --metric {}:max, or the "
-      "same in the graph, Validate <directions = [\"{}:min\"]>",
-      option, best_metric_, best_metric_, best_metric_, best_metric_));
+  throw GraphError(
+      fmt::format("{}: nothing states whether '{}' is better lower or higher; expected {} or {}, or the same in the "
+                  "graph, Validate "
+                  "<directions = [\"{}:min\"]>",
+                  option, best_metric_, set_to(SettingKey::Metric, best_metric_ + ":min"),
+                  set_to(SettingKey::Metric, best_metric_ + ":max"), best_metric_));
 }
 
 MeasuredMetric& Monitor::find(const std::string& name, const std::string& option) {
@@ -93,7 +96,7 @@ MeasuredMetric& Monitor::find(const std::string& name, const std::string& option
 }
 
 void Monitor::check(const Target& target) {
-  const std::string option = fmt::format("--until '{}'", to_string(target));
+  const std::string option = set_to(SettingKey::Until, fmt::format("'{}'", to_string(target)));
   const MeasuredMetric& metric = find(target.metric, option);
   const bool above = target.op == Target::Op::GreaterEqual || target.op == Target::Op::Greater;
   if (metric.better && above != (*metric.better == MetricSpec::Better::Higher)) {
@@ -173,7 +176,8 @@ void Monitor::check_loss(const RunProgress& progress, bool skipped, const std::s
   const double rate = progress.learning_rate;
   std::string hint;
   if (progress.iteration <= accumulate_) {
-    hint = " and before any update, so that the learning rate has no part in it; --find-nan names the value";
+    hint = fmt::format(" and before any update, so that the learning rate has no part in it; {} names the value",
+                       name_of(SettingKey::FindNan));
   } else if (rate > 0) {
     hint = fmt::format("; try a lower learning rate (now {:.3g})", rate);
   }
@@ -275,8 +279,8 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
     state_.since_best = verdict.best ? 0 : state_.since_best + 1;
     state_.since_drop = verdict.best ? 0 : state_.since_drop + 1;
   } else if (rules_.patience > 0 || rules_.plateau > 0) {
-    warn(fmt::format("epoch {}: '{}' is undefined, which counts neither for --patience nor for --plateau", at.epoch,
-                     best_metric_));
+    warn(fmt::format("epoch {}: '{}' is undefined, which counts neither for {} nor for {}", at.epoch, best_metric_,
+                     name_of(SettingKey::Patience), name_of(SettingKey::Plateau)));
   }
   double factor = state_.factors.back();
   if (rules_.plateau > 0 && !undefined && state_.since_drop >= rules_.plateau) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "base/process.h"
@@ -25,25 +24,11 @@ std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options) {
       [](const std::string& place, const std::string& fault) { warn(fmt::format("skipped {}: {}", place, fault)); });
 }
 
-SlowOpening::SlowOpening(std::string what, double seconds) {
-  if (seconds <= 0) return;
-  try {
-    thread_ = std::thread([this, what = std::move(what), seconds] {
-      std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return done_; })) return;
-      warn(fmt::format("{} has taken {:g} s, and goes on", what, seconds));
-    });
-  } catch (const std::system_error&) {  // what needs threads will say so
-  }
-}
-
-SlowOpening::~SlowOpening() {
-  {
-    const std::scoped_lock lock(mutex_);
-    done_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+TimedLook warn_if_slow(std::string what, double seconds) {
+  if (seconds <= 0) return {};
+  return look_after(std::chrono::duration<double>(seconds), [what = std::move(what), seconds] {
+    warn(fmt::format("{} has taken {:g} s, and goes on", what, seconds));
+  });
 }
 
 namespace {
@@ -94,7 +79,7 @@ namespace {
 // them.
 std::string text_of_samples(const Prepared& prepared) {
   std::string text = fmt::format("{} {}", fmt::ptr(prepared.training.get()), fmt::ptr(prepared.validation.get()));
-  for (const PlanDevice& device : prepared.request.devices) text += " " + to_string(device);
+  for (const PlanDevice& device : prepared.request.devices) text.append(" ").append(to_string(device));
   const std::vector<std::string> lines = node_lines(prepared.graph);
   for (const NodeId n : prepared.graph.nodes.ids()) {
     if (prepared.graph.nodes[n].op->prepare) text += "\n" + lines[size_t(n)];

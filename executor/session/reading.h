@@ -3,12 +3,10 @@
 // Opens and reads the splits of a session: which source fills the slots of a loop, which samples are kept, and which
 // may be skipped.
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
+#include "base/deadlines.h"
 #include "executor/run/sample_reader.h"
 #include "executor/session/session.h"
 #include "io/sources/bad_samples.h"
@@ -24,21 +22,9 @@ std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options);
 // there are none.
 void add_caches(Prepared& prepared, SharedResources* shared);
 
-// Warns once if the work done while this object lives takes longer than so many seconds; 0: never. For opening data,
+// Warns once if the work done while the result lives takes longer than so many seconds; 0: never. For opening data,
 // whose listing may take its time and cannot be cancelled.
-class SlowOpening {
- public:
-  SlowOpening(std::string what, double seconds);
-  ~SlowOpening();
-  SlowOpening(const SlowOpening&) = delete;
-  SlowOpening& operator=(const SlowOpening&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::thread thread_;  // last: it uses the others
-};
+TimedLook warn_if_slow(std::string what, double seconds);
 
 // Throws RunError if a sample's label is none that the graph can take, or one of its numbers is not finite. Nothing
 // is decoded, and samples that take long to make are not looked at. Adds a note if training's labels are probably

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/setting.h"
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
@@ -30,7 +31,8 @@ std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& gi
   const std::string text = string_attribute(prefetch, "source"), split = string_attribute(node, "split");
   const uint64_t seed = options.numerics.seed;
   const auto open = [&] {
-    const SlowOpening told(fmt::format("opening '{}', split '{}',", text, split), options.execution.read_timeout);
+    const TimedLook slow =
+        warn_if_slow(fmt::format("opening '{}', split '{}',", text, split), options.execution.read_timeout);
     std::shared_ptr<const Source> source = given;
     if (!source) source = open_source(text, split, seed);
     check_source(*source);
@@ -192,11 +194,13 @@ void fit_to_limit(Prepared& prepared, int64_t workspace, const SessionOptions& o
 // Each learner's share of --batch-total.
 void divide_batch(Graph& graph, const SessionOptions& options) {
   if (options.learners.per_device == 0)
-    throw GraphError("--batch-total needs a number of learners, and --learners is auto");
+    throw GraphError(fmt::format("{} needs a number of learners, and {} is auto", name_of(SettingKey::BatchTotal),
+                                 name_of(SettingKey::Learners)));
   const int64_t learners = int64_t(devices_of(options).size()) * options.learners.per_device;
   if (options.learners.batch_total % learners != 0) {
-    throw GraphError(fmt::format("--batch-total {}: expected a multiple of the {} learners",
-                                 options.learners.batch_total, learners));
+    throw GraphError(fmt::format("{}: expected a multiple of the {} learners",
+                                 set_to(SettingKey::BatchTotal, std::to_string(options.learners.batch_total)),
+                                 learners));
   }
   if (Node* prefetch = graph.find_op("arbalest.Prefetch")) {
     prefetch->attributes.set("batch", options.learners.batch_total / learners);
@@ -324,7 +328,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
   if (options.rules.recalibrate > 0) {
     Node* validate = prepared.graph.find_op("arbalest.Validate");
-    if (!validate) throw GraphError("--recalibrate needs a graph that validates");
+    if (!validate) throw GraphError(name_of(SettingKey::Recalibrate) + " needs a graph that validates");
     validate->attributes.set("recalibrate", options.rules.recalibrate);
   }
   open_sources(prepared, options);
@@ -422,8 +426,8 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   for (const StrategyPhase& phase : prepared.strategies) {
     const std::string& strategy = phase.strategy.name;
     if (options.learners.rate_scaling == RateScaling::None || all == 1 || !strategy_spec(strategy).alone) continue;
-    throw GraphError(fmt::format(
-        "--scale-lr follows the learners that train one model; with strategy {} each trains its own", strategy));
+    throw GraphError(fmt::format("{} follows the learners that train one model; with strategy {} each trains its own",
+                                 name_of(SettingKey::ScaleLr), strategy));
   }
   request.strategy = phase_at(prepared.strategies, epoch).phase.strategy;
   make_program_for(prepared, options, after);

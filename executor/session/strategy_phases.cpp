@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/setting.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -14,8 +15,8 @@ std::vector<StrategyPhase> strategy_phases(const Graph& graph, const std::option
                                            int64_t learners) {
   const std::vector<const Node*> nodes = synchronize_nodes(graph);
   if (replaced && nodes.size() > 1) {
-    throw GraphError(fmt::format("--strategy {} replaces one strategy, and the graph has {} that follow each other",
-                                 *replaced, nodes.size()));
+    throw GraphError(fmt::format("{} replaces one strategy, and the graph has {} that follow each other",
+                                 set_to(SettingKey::Strategy, *replaced), nodes.size()));
   }
   std::vector<StrategyPhase> phases;
   for (const Node* node : nodes) {

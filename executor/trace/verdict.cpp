@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/setting.h"
 #include "executor/trace/amounts.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/trace_intervals.h"
@@ -302,8 +303,9 @@ std::vector<std::string> notes_on(const TracedRun& run) {
                                 duration(double(run.clock_error))));
   }
   if (run.begins == SegmentBegin::Run) return notes;
-  const std::string why = run.begins == SegmentBegin::Resumed     ? "was resumed from a checkpoint"
-                          : run.begins == SegmentBegin::Tuned     ? "was planned anew by --learners auto"
+  const std::string why = run.begins == SegmentBegin::Resumed ? "was resumed from a checkpoint"
+                          : run.begins == SegmentBegin::Tuned
+                              ? "was planned anew by " + name_of(SettingKey::LearnersAuto)
                           : run.begins == SegmentBegin::GoneBack  ? "had gone back to a checkpoint"
                           : run.begins == SegmentBegin::RanksLost ? "went on without processes that were lost"
                                                                   : "was planned anew";

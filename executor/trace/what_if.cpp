@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/setting.h"
 
 namespace arbalest {
 namespace {
@@ -17,9 +18,14 @@ namespace {
 constexpr double kMostFactor = 1e6;
 constexpr int64_t kLargestChange = 1024;  // of prefetch.depth and learners
 
+// The change as messages name it: "--what-if 'source*2'".
+std::string asked(std::string_view text) {
+  return set_to(SettingKey::WhatIf, fmt::format("'{}'", text));
+}
+
 [[noreturn]] void refuse(std::string_view text, const std::string& found, const std::string& hint = "") {
-  throw GraphError(fmt::format("--what-if '{}': {}; expected prefetch.depth=N, source*F, learners-N or PATTERN*F{}",
-                               text, found, hint));
+  throw GraphError(
+      fmt::format("{}: {}; expected prefetch.depth=N, source*F, learners-N or PATTERN*F{}", asked(text), found, hint));
 }
 
 int64_t count_of(std::string_view text, std::string_view count) {
@@ -89,10 +95,10 @@ void scale_tasks(const WhatIf& change, Scenario& scenario) {
     found = found || meant;
   }
   if (found) return;
-  if (tasks_only) throw GraphError(fmt::format("--what-if '{}': no task of the plan fills batches", change.text));
+  if (tasks_only) throw GraphError(asked(change.text) + ": no task of the plan fills batches");
   if (scale_nodes(costs, nodes_of(costs, in_name), change.factor)) return;
-  throw GraphError(fmt::format("--what-if '{}': no layer is called '{}', and no name of a task or node contains it{}",
-                               change.text, change.pattern, nearest_pattern(scenario, change.pattern)));
+  throw GraphError(fmt::format("{}: no layer is called '{}', and no name of a task or node contains it{}",
+                               asked(change.text), change.pattern, nearest_pattern(scenario, change.pattern)));
 }
 
 // A fill may run ahead of the copies by as many batches as there are slots.
@@ -110,7 +116,7 @@ void set_depth(const WhatIf& change, Scenario& scenario) {
     found = found || reuse;
   }
   if (!found) {
-    throw GraphError(fmt::format("--what-if '{}': no task of the plan fills slots that a copy frees", change.text));
+    throw GraphError(asked(change.text) + ": no task of the plan fills slots that a copy frees");
   }
 }
 
@@ -171,7 +177,7 @@ void drop_learners(const WhatIf& change, Scenario& scenario) {
     const std::vector<int32_t> learners = learners_on(scenario.plan, device);
     const auto had = int64_t(learners.size()), left = had - change.count;
     if (left < 1) {
-      throw GraphError(fmt::format("--what-if '{}': {} has {} learner{}, and one has to stay", change.text,
+      throw GraphError(fmt::format("{}: {} has {} learner{}, and one has to stay", asked(change.text),
                                    to_string(scenario.plan.devices[size_t(device)]), had, had == 1 ? "" : "s"));
     }
     gone.insert(learners.begin() + left, learners.end());
@@ -200,9 +206,10 @@ void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& link
     scenario.costs.tasks[id].duration = std::vector<int64_t>{std::llround(seconds * 1e9)};
   }
   if (!known) {
-    throw GraphError(
-        "--world: the trace has no collective whose bytes are known; expected one of a run on several devices, written "
-        "by this version");
+    throw GraphError(name_of(SettingKey::World) +
+                     ": the trace has no collective whose bytes are known; expected one of a run on several devices, "
+                     "written by this "
+                     "version");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "executor/training/checkpoint.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
@@ -56,13 +57,13 @@ std::vector<std::string> changes_of(const CheckpointOptions& options) {
 
 void apply_changes(Graph& graph, const std::vector<std::string>& changes) {
   for (const std::string& change : changes) {
-    const auto [node, attribute] = override_target(graph, change, "--change");
+    const auto [node, attribute] = override_target(graph, change, name_of(SettingKey::Change));
     const bool known = std::find(kChangeable.begin(), kChangeable.end(), attribute) != kChangeable.end();
     if (!known || graph.nodes[node].op->qualified_name() != "arbalest.Train") {
-      throw GraphError(fmt::format("--change {}: expected a number of the learning rate's schedule: train.{}", change,
-                                   fmt::join(kChangeable, ", train.")));
+      throw GraphError(fmt::format("{}: expected a number of the learning rate's schedule: train.{}",
+                                   set_to(SettingKey::Change, change), fmt::join(kChangeable, ", train.")));
     }
-    apply_override(graph, change, "--change");
+    apply_override(graph, change, name_of(SettingKey::Change));
   }
 }
 

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/world/agreement.h"
 
 namespace arbalest {
@@ -122,10 +123,10 @@ void tell_of(const std::vector<std::string>& faults, const Ranks* ranks) {
 std::shared_ptr<const CheckpointFile> file_of(Newest newest, const fs::path& folder, const Ranks* ranks) {
   if (!newest.file && !newest.faults.empty()) {
     throw GraphError(fmt::format(
-        "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; --checkpoint with another folder "
-        "starts afresh, and so does this one once they are moved away with their parts",
+        "{}: {} checkpoint{} there, and none can be read, so that no run goes on: {}; {} with another folder starts "
+        "afresh, and so does this one once they are moved away with their parts",
         folder.string(), newest.faults.size(), newest.faults.size() == 1 ? " is" : "s are",
-        fmt::join(newest.faults, "; ")));
+        fmt::join(newest.faults, "; "), name_of(SettingKey::Checkpoint)));
   }
   tell_of(newest.faults, ranks);
   return std::move(newest.file);
@@ -212,16 +213,16 @@ std::string why_apart(const std::string& folder, const std::string& mark, const 
   if (!comes_to_be(fs::path(folder) / mark, patience)) {
     std::error_code unknown;
     return fmt::format(
-        "--checkpoint {}: {} does not see in '{}' what {} has left in its folder; expected one folder that all ranks "
-        "share, because each writes a part of a checkpoint",
-        folder, own, fs::absolute(folder, unknown).string(), ranks.name(0));
+        "{}: {} does not see in '{}' what {} has left in its folder; expected one folder that all ranks share, because "
+        "each writes a part of a checkpoint",
+        set_to(SettingKey::Checkpoint, folder), own, fs::absolute(folder, unknown).string(), ranks.name(0));
   }
   try {
     const AtomicFile made_and_gone(
         part_path(fs::path(folder) / name_of_iteration(0), unforeseen_digits(), size_t(ranks.rank())));
   } catch (const RunError& error) {
-    return fmt::format("--checkpoint {}: {} cannot write its parts of checkpoints there: {}", folder, own,
-                       error.what());
+    return fmt::format("{}: {} cannot write its parts of checkpoints there: {}", set_to(SettingKey::Checkpoint, folder),
+                       own, error.what());
   }
   return "";
 }
@@ -325,10 +326,10 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
 void check_has_none(const fs::path& folder) {
   const std::vector<fs::path> there = checkpoints_in(folder);
   if (there.empty()) return;
-  throw GraphError(
-      fmt::format("--checkpoint {}: the folder has checkpoints of a run, the latest of which is '{}'; "
-                  "--resume goes on with it, another folder starts afresh",
-                  folder.string(), there.front().filename().string()));
+  throw GraphError(fmt::format(
+      "{}: the folder has checkpoints of a run, the latest of which is '{}'; {} goes on with it, another "
+      "folder starts afresh",
+      set_to(SettingKey::Checkpoint, folder.string()), there.front().filename().string(), name_of(SettingKey::Resume)));
 }
 
 void remove_after(const fs::path& folder, int64_t iteration) {

@@ -5,19 +5,28 @@
 
 #include <utility>
 
+#include "base/setting.h"
+
 namespace arbalest {
 
 DivergencePolicy::DivergencePolicy(const SessionOptions& session, bool tunes) : options_(session) {
   const DivergenceOptions& options = session.divergence;
-  if (options.find && tunes) throw GraphError("--learners auto depends on measured times; --find-nan excludes it");
+  if (options.find && tunes) {
+    throw GraphError(fmt::format("{} depends on measured times; {} excludes it", name_of(SettingKey::LearnersAuto),
+                                 name_of(SettingKey::FindNan)));
+  }
   if (options.find && options.then == OnDivergence::Skip) {
-    throw GraphError("--find-nan ends a run where --on-nan skip goes on");
+    throw GraphError(
+        fmt::format("{} ends a run where {} goes on", name_of(SettingKey::FindNan), set_to(SettingKey::OnNan, "skip")));
   }
   if (options.then != OnDivergence::Rollback) return;
-  if (session.checkpoints.folder.empty()) throw GraphError("--on-nan rollback needs --checkpoint DIR");
-  if (!(options.rate_factor > 0 && options.rate_factor <= 1)) {
+  if (session.checkpoints.folder.empty()) {
     throw GraphError(
-        fmt::format("--nan-rate-factor {}: expected a number above 0, and no more than 1", options.rate_factor));
+        fmt::format("{} needs {}", set_to(SettingKey::OnNan, "rollback"), set_to(SettingKey::Checkpoint, "DIR")));
+  }
+  if (!(options.rate_factor > 0 && options.rate_factor <= 1)) {
+    throw GraphError(fmt::format("{}: expected a number above 0, and no more than 1",
+                                 set_to(SettingKey::NanRateFactor, fmt::format("{}", options.rate_factor))));
   }
 }
 

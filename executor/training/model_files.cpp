@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/state.h"
 #include "executor/weights/class_names.h"
@@ -17,13 +18,13 @@ namespace arbalest {
 namespace {
 
 std::vector<OutputLock> hold_files(const FileOptions& files) {
-  NamedPaths saved = {{"--save", files.save}};
-  if (!saves_best_or_last(files)) saved.emplace_back("--save-best", files.save_best);
+  NamedPaths saved = {{name_of(SettingKey::Save), files.save}};
+  if (!saves_best_or_last(files)) saved.emplace_back(name_of(SettingKey::SaveBest), files.save_best);
   NamedPaths written = saved;
-  written.emplace_back("--trace", files.trace);
-  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
-  check_inputs_kept({{"--weights-map", files.weights_map}}, written);
-  check_kind_kept("--trace", files.trace, OutputKind::Trace);
+  written.emplace_back(name_of(SettingKey::Trace), files.trace);
+  check_inputs_kept({{name_of(SettingKey::Weights), files.weights}}, {{name_of(SettingKey::Trace), files.trace}});
+  check_inputs_kept({{name_of(SettingKey::WeightsMap), files.weights_map}}, written);
+  check_kind_kept(name_of(SettingKey::Trace), files.trace, OutputKind::Trace);
   for (const auto& [option, path] : saved) {
     check_weights_name(option, path);
     if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);

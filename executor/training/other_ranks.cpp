@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/setting.h"
 #include "executor/run/task_error.h"
 #include "executor/session/facts.h"
 #include "executor/world/agreement.h"
@@ -21,7 +22,7 @@ namespace {
 std::vector<Fact> facts_of(const Prepared& prepared, const SessionOptions& options, const RunIdentity& identity,
                            const PlanText& plan) {
   std::vector<Fact> facts = {{"build", build_text()}};
-  const auto add = [&](const char* name, auto value) { facts.push_back({name, fmt::format("{}", value)}); };
+  const auto add = [&](const std::string& name, auto value) { facts.push_back({name, fmt::format("{}", value)}); };
   for (const auto& [name, value] : identity.settings) facts.push_back({name, value});
   add("training samples", samples_text(*prepared.training));
   if (prepared.validation) add("validation samples", samples_text(*prepared.validation));
@@ -33,27 +34,28 @@ std::vector<Fact> facts_of(const Prepared& prepared, const SessionOptions& optio
   add("iterations", request.iterations);
   std::vector<std::string> targets;
   for (const Target& target : options.rules.targets) targets.push_back(to_string(target));
-  add("--until", fmt::format("{}", fmt::join(targets, " ")));
-  add("--patience", options.rules.patience);
-  add("--weights", options.files.weights.empty() ? "none" : "given");
+  add(name_of(SettingKey::Until), fmt::format("{}", fmt::join(targets, " ")));
+  add(name_of(SettingKey::Patience), options.rules.patience);
+  add(name_of(SettingKey::Weights), options.files.weights.empty() ? "none" : "given");
   const CheckpointOptions& checkpoints = options.checkpoints;
-  add("--checkpoint", checkpoints.folder.empty() ? "none" : "given");
-  add("--checkpoint-every", fmt::format("{} iterations, {} epochs", checkpoints.iterations, checkpoints.epochs));
+  add(name_of(SettingKey::Checkpoint), checkpoints.folder.empty() ? "none" : "given");
+  add(name_of(SettingKey::CheckpointEvery),
+      fmt::format("{} iterations, {} epochs", checkpoints.iterations, checkpoints.epochs));
   const CheckpointFile* from = checkpoints.from.get();
   add("checkpoint to go on from",
       from ? fmt::format("{} after iteration {}, {}", std::filesystem::path(from->path).filename().string(),
                          from->checkpoint.position.iteration, from->checkpoint.parts.tag)
            : "none");
   const DivergenceOptions& divergence = options.divergence;
-  add("--trace", options.files.trace.empty() ? "none" : "given");
-  add("--memory-limit", options.execution.memory_limit);
-  add("--skip-bad", options.execution.skip_bad);
-  add("--on-lost", options.on_lost == OnLost::Continue ? "continue" : "end");
-  add("--find-nan", divergence.find);
-  add("--on-nan", int(divergence.then));
-  add("--nan-rate-factor", divergence.rate_factor);
-  add("--nan-rollbacks", divergence.most_rollbacks);
-  add("--change", fmt::format("{}", fmt::join(checkpoints.changes, " ")));
+  add(name_of(SettingKey::Trace), options.files.trace.empty() ? "none" : "given");
+  add(name_of(SettingKey::MemoryLimit), options.execution.memory_limit);
+  add(name_of(SettingKey::SkipBad), options.execution.skip_bad);
+  add(name_of(SettingKey::OnLost), options.on_lost == OnLost::Continue ? "continue" : "end");
+  add(name_of(SettingKey::FindNan), divergence.find);
+  add(name_of(SettingKey::OnNan), int(divergence.then));
+  add(name_of(SettingKey::NanRateFactor), divergence.rate_factor);
+  add(name_of(SettingKey::NanRollbacks), divergence.most_rollbacks);
+  add(name_of(SettingKey::Change), fmt::format("{}", fmt::join(checkpoints.changes, " ")));
   facts.push_back(long_fact("plan", {plan.size(), [&plan](size_t i) { return plan.part(i); }}));
   return facts;
 }
@@ -64,9 +66,9 @@ void check_strategy(const Prepared& prepared) {
     const std::string& strategy = phase.strategy.name;
     if (!strategy_spec(strategy).alone) continue;
     throw GraphError(
-        fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or "
-                    "--world-size 1 to train with each process alone",
-                    strategy));
+        fmt::format("the strategy '{}', by which learners do not agree, is for one process; expected another, or {} to "
+                    "train with each process alone",
+                    strategy, set_to(SettingKey::WorldSize, "1")));
   }
 }
 
@@ -75,19 +77,22 @@ void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
   const PlanRequest& request = prepared.request;
   const StrategySpec& facts = strategy_spec(request.strategy.name);
+  const std::string goes_on = set_to(SettingKey::OnLost, "continue"), ends = set_to(SettingKey::OnLost, "end");
   if (!facts.goes_on_apart) {
     throw GraphError(fmt::format(
-        "--on-lost continue: by the strategy '{}' learners cannot go on from what each of them has; expected sma or "
-        "local, or --on-lost end and --checkpoint, from which the same command goes on",
-        request.strategy.name));
+        "{}: by the strategy '{}' learners cannot go on from what each of them has; expected sma or local, or {} and "
+        "{}, from which the same command goes on",
+        goes_on, request.strategy.name, ends, name_of(SettingKey::Checkpoint)));
   }
   if (prepared.strategies.size() > 1) {
     throw GraphError(
-        "--on-lost continue is for runs with one strategy from beginning to end; found several, or a period that "
-        "grows; expected --on-lost end");
+        fmt::format("{} is for runs with one strategy from beginning to end; found several, or a period "
+                    "that grows; expected {}",
+                    goes_on, ends));
   }
   if (options.learners.per_device == 0) {
-    throw GraphError("--learners auto compares times of the same devices; --on-lost continue excludes it");
+    throw GraphError(fmt::format("{} compares times of the same devices; {} excludes it",
+                                 name_of(SettingKey::LearnersAuto), goes_on));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "executor/devices/device.h"
 #include "executor/segment/segment.h"
 #include "executor/session/output_paths.h"
@@ -38,9 +39,14 @@ std::string resumed_note(const RunBeginning& run) {
   if (before == now) return note;
   return fmt::format(
       "{}{}the learning rate goes on with {:.3g} and was {:.3g}: its schedule is as long as the run, {:.4g} epochs now "
-      "and {:.4g} before; --change train.epochs={:g} keeps it",
+      "and {:.4g} before; {} keeps it",
       note, note.empty() ? "" : "; ", now, before, run.prepared.total_epochs, from.total_epochs,
-      std::ceil(from.total_epochs));
+      set_to(SettingKey::Change, fmt::format("train.epochs={:g}", std::ceil(from.total_epochs))));
+}
+
+// The change by which the schedule of the rate spans so many epochs, as messages name it.
+std::string schedule_of(double epochs) {
+  return fmt::format("{} train.epochs={}", name_of(SettingKey::Set), epochs);
 }
 
 // A note if the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
@@ -52,13 +58,12 @@ std::string schedule_note(const RunBeginning& run) {
   if (!LearningRate(train).ends() || last <= 0 || total == last) return "";
   if (total < last) {
     return fmt::format(
-        "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; --set "
-        "train.epochs={} shortens it",
-        total, last, LearningRate(train).rate(total, total), total);
+        "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; {} shortens it",
+        total, last, LearningRate(train).rate(total, total), schedule_of(total));
   }
-  return fmt::format(
-      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={} stretches it", last,
-      total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", total);
+  return fmt::format("the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; {} stretches it", last,
+                     total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0",
+                     schedule_of(total));
 }
 
 // A note if the run ends before a strategy takes its turn; "" otherwise.
@@ -89,8 +94,9 @@ std::string precision_note(const RunBeginning& run) {
   const bool cpu = std::any_of(devices.begin(), devices.end(),
                                [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
   if (run.options.numerics.precision != Precision::Bf16 || !cpu || cpu_has_bfloat16()) return "";
-  return "this CPU has no instructions for bf16, which is many times slower than fp32 here; --precision fp32 trains "
-         "faster";
+  return fmt::format(
+      "this CPU has no instructions for bf16, which is many times slower than fp32 here; {} trains faster",
+      set_to(SettingKey::Precision, "fp32"));
 }
 
 // A note if several learners, or several devices, are one processor; "" otherwise.
@@ -104,7 +110,8 @@ std::string learners_note(const RunBeginning& run) {
   const bool cpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
   if (!cpus || all == 1 || run.options.learners.per_device == 0) return "";
-  return fmt::format("{} learners share this processor and are slower than one; --learners 1 on one device", all);
+  return fmt::format("{} learners share this processor and are slower than one; {} on one device", all,
+                     set_to(SettingKey::Learners, "1"));
 }
 
 // Notes on options that change nothing in this run.
@@ -112,16 +119,19 @@ std::string idle_options_note(const RunBeginning& run) {
   const ValidationRules& rules = run.options.rules;
   std::vector<std::string> notes;
   if (rules.plateau > 0 && rules.patience > 0 && rules.patience <= rules.plateau) {
-    notes.push_back(fmt::format("--plateau {} never acts, because --patience {} ends the run before", rules.plateau,
-                                rules.patience));
+    notes.push_back(fmt::format("{} never acts, because {} ends the run before",
+                                set_to(SettingKey::Plateau, std::to_string(rules.plateau)),
+                                set_to(SettingKey::Patience, std::to_string(rules.patience))));
   }
   const LearnerOptions& learners = run.options.learners;
   const int64_t all = int64_t(run.prepared.request.devices.size()) * run.prepared.request.learners;
   if (all == 1 && learners.per_device != 0) {
     if (learners.strategy && *learners.strategy != "none") {
-      notes.push_back(fmt::format("--strategy {} changes nothing with one learner", *learners.strategy));
+      notes.push_back(set_to(SettingKey::Strategy, *learners.strategy) + " changes nothing with one learner");
     }
-    if (learners.rate_scaling != RateScaling::None) notes.emplace_back("--scale-lr changes nothing with one learner");
+    if (learners.rate_scaling != RateScaling::None) {
+      notes.push_back(name_of(SettingKey::ScaleLr) + " changes nothing with one learner");
+    }
   }
   return fmt::format("{}", fmt::join(notes, "; "));
 }
@@ -141,8 +151,8 @@ void check_schedule(const Prepared& prepared) {
   if (prepared.request.iterations > 0 || !stops || schedule.rate(all, prepared.total_epochs) > 0) return;
   throw GraphError(fmt::format(
       "the learning rate's schedule ends after epoch {:g}, and the run has {:.4g}: the rate would be 0 in the others; "
-      "expected --set train.epochs={:.4g}, which stretches the schedule, or --epochs {:g}",
-      last, all, all, last));
+      "expected {} train.epochs={:.4g}, which stretches the schedule, or {}",
+      last, all, name_of(SettingKey::Set), all, set_to(SettingKey::Epochs, fmt::format("{:g}", last))));
 }
 
 }  // namespace
@@ -150,17 +160,18 @@ void check_schedule(const Prepared& prepared) {
 void check_rules(const Prepared& prepared, const SessionOptions& options, const Plan& plan) {
   check_schedule(prepared);
   const ValidationRules& rules = options.rules;
-  const char* option = !rules.targets.empty()           ? "--until"
-                       : rules.patience > 0             ? "--patience"
-                       : rules.plateau > 0              ? "--plateau"
-                       : saves_by_metric(options.files) ? "--save-best"
-                                                        : nullptr;
+  using Asking = std::optional<SettingKey>;
+  const Asking asks = !rules.targets.empty()           ? Asking(SettingKey::Until)
+                      : rules.patience > 0             ? Asking(SettingKey::Patience)
+                      : rules.plateau > 0              ? Asking(SettingKey::Plateau)
+                      : saves_by_metric(options.files) ? Asking(SettingKey::SaveBest)
+                                                       : std::nullopt;
   const bool can = prepared.program.find(LoopRole::Validate) != nullptr;
   // Learners that are still to be found may have a longer run.
-  if (!option || validates(plan) || (can && options.learners.per_device == 0)) return;
-  if (!can) throw GraphError(fmt::format("{} needs a graph that validates", option));
+  if (!asks || validates(plan) || (can && options.learners.per_device == 0)) return;
+  if (!can) throw GraphError(name_of(*asks) + " needs a graph that validates");
   throw GraphError(fmt::format("{} needs a validation, and the run ends before its first: {} iterations, {} an epoch",
-                               option, plan.clocks[0].ticks, prepared.request.rounds));
+                               name_of(*asks), plan.clocks[0].ticks, prepared.request.rounds));
 }
 
 std::string notes_on(const RunBeginning& run) {

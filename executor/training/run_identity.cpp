@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/setting.h"
 #include "base/shell_word.h"
 #include "executor/session/facts.h"
 #include "executor/training/changes.h"
@@ -51,7 +52,8 @@ std::string way_to_change(const Graph& graph, const RunIdentity& before, const R
   const std::string was = line_of_train(before), is = line_of_train(here);
   if (was.empty() || is.empty()) return "";
   std::string options;
-  for (const std::string& change : changes_between(graph, was, is)) options += " --change " + shell_word(change);
+  for (const std::string& change : changes_between(graph, was, is))
+    options += " " + set_to(SettingKey::Change, shell_word(change));
   return options.empty() ? ""
                          : "\n  the learning rate may change on the way: leave the graph as the run began with it, and "
                            "add:" +
@@ -117,11 +119,13 @@ void check_same_run(const CheckpointFile& file, const RunIdentity& here, const G
   const auto found = differences(with_others ? without_learners(before) : before, now);
   if (found.empty()) return;
   const std::string way = way_to_change(graph, before, here);
-  throw GraphError(fmt::format(
-      "{}: the checkpoint is of another run:\n  {}{}", file.path, fmt::join(found, "\n  "),
-      way.empty() ? "\na run goes on with the settings, graph and data of its checkpoint; others need a run of their "
-                    "own, with another folder for --checkpoint"
-                  : way));
+  const std::string none =
+      "\na run goes on with the settings, graph and data of its checkpoint; others need a run of their own, with "
+      "another "
+      "folder for " +
+      name_of(SettingKey::Checkpoint);
+  throw GraphError(fmt::format("{}: the checkpoint is of another run:\n  {}{}", file.path, fmt::join(found, "\n  "),
+                               way.empty() ? none : way));
 }
 
 }  // namespace arbalest

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/setting.h"
 #include "base/version.h"
 #include "executor/run/binding.h"
 #include "executor/segment/whole_state.h"
@@ -46,10 +47,11 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
       trace_(options_) {
   const bool tunes = options.learners.per_device == 0;
   if (tunes && options.numerics.deterministic) {
-    throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
+    throw GraphError(fmt::format("{} depends on measured times; {} excludes it", name_of(SettingKey::LearnersAuto),
+                                 name_of(SettingKey::Deterministic)));
   }
   if (tunes) search_ = std::make_unique<LearnerSearch>(options_, prepared_, monitor_, events);
-  if (saves_by_metric(options_.files)) monitor_.require_better("--save-best");
+  if (saves_by_metric(options_.files)) monitor_.require_better(name_of(SettingKey::SaveBest));
   files_.check_names();
   divergence_.emplace(options_, tunes);
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
@@ -152,8 +154,9 @@ void Training::start() {
   if (!options_.files.weights.empty()) {
     file.emplace(options_.files.weights, options_.files.weights_map, options_.files.fresh);
     NamedPaths shards;
-    for (const std::string& shard : file->shards()) shards.emplace_back("--weights", shard);
-    check_inputs_kept(shards, {{"--save", options_.files.save}, {"--save-best", options_.files.save_best}});
+    for (const std::string& shard : file->shards()) shards.emplace_back(name_of(SettingKey::Weights), shard);
+    check_inputs_kept(shards, {{name_of(SettingKey::Save), options_.files.save},
+                               {name_of(SettingKey::SaveBest), options_.files.save_best}});
     const std::string other = other_classes(file->class_names(), prepared_.training->class_names());
     if (!other.empty() && options_.files.fresh.empty()) {
       prepared_.notes.push_back(fmt::format("{}: was trained on other classes: {}", file->path(), other));

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/files/file.h"
+#include "base/setting.h"
 #include "executor/weights/class_names.h"
 #include "passes/name_patterns.h"
 
@@ -101,11 +102,10 @@ WeightsFile::WeightsFile(const std::string& path, const std::string& map_path, s
     : reader_(path), mapped_(!map_path.empty()), fresh_(std::move(fresh)) {
   const bool part = reader_.metadata().contains("arbalest.part");
   if (part || reader_.metadata().contains("arbalest.checkpoint")) {
-    throw GraphError(
-        fmt::format("{}: found {} of a run, expected weights, as --save writes them; 'arbalest resume DIR' goes on "
-                    "with the run of a "
-                    "folder of checkpoints, and saves its weights",
-                    path, part ? "one rank's part of a checkpoint" : "a checkpoint"));
+    throw GraphError(fmt::format(
+        "{}: found {} of a run, expected weights, as {} writes them; 'arbalest resume DIR' goes on with the "
+        "run of a folder of checkpoints, and saves its weights",
+        path, part ? "one rank's part of a checkpoint" : "a checkpoint", name_of(SettingKey::Save)));
   }
   const WeightsMap map = read_map(map_path);
   for (const Entry& entry : reader_.entries()) {
@@ -151,10 +151,11 @@ std::vector<std::byte> WeightsFile::read(const Value& value) const {
   const bool same = mapped_ ? same_but_for_ones(entry->shape, value.type.shape) : entry->shape == value.type.shape;
   const bool fits = transposed ? axes.has_value() : same;
   if (!fits || !SafetensorsReader::converts(*entry, value.type.dtype)) {
-    throw RunError(fmt::format(
-        "{}: tensor '{}' is {}{}, the graph's parameter {}is {}; in training --fresh '{}' leaves it", path(),
-        entry->name, to_string(TensorType{entry->dtype, entry->shape}), transposed ? " (transposed)" : "",
-        entry->name == value.name ? "" : fmt::format("'{}' ", value.name), to_string(value.type), value.name));
+    throw RunError(fmt::format("{}: tensor '{}' is {}{}, the graph's parameter {}is {}; in training {} leaves it",
+                               path(), entry->name, to_string(TensorType{entry->dtype, entry->shape}),
+                               transposed ? " (transposed)" : "",
+                               entry->name == value.name ? "" : fmt::format("'{}' ", value.name), to_string(value.type),
+                               set_to(SettingKey::Fresh, fmt::format("'{}'", value.name))));
   }
   std::vector<std::byte> elements(size_t(value.type.bytes()));
   reader_.read(*entry, value.type.dtype, elements);
@@ -168,10 +169,11 @@ void WeightsFile::fail_missing(const std::vector<std::string>& missing) const {
   for (const auto& [name, tensor] : tensors_) found.push_back(name);
   std::sort(found.begin(), found.end());
   const std::vector<std::string> others(missing.begin() + 1, missing.end());
-  throw RunError(
-      fmt::format("{}: no tensor '{}', which the graph needs{}{}{}", path(), missing[0],
-                  did_you_mean(missing[0], found), others.empty() ? "" : "; also missing: " + listed(others),
-                  mapped_ ? "" : "; --weights-map tells of other names, in training --fresh what is to start anew"));
+  throw RunError(fmt::format("{}: no tensor '{}', which the graph needs{}{}{}", path(), missing[0],
+                             did_you_mean(missing[0], found), others.empty() ? "" : "; also missing: " + listed(others),
+                             mapped_ ? ""
+                                     : fmt::format("; {} tells of other names, in training {} what is to start anew",
+                                                   name_of(SettingKey::WeightsMap), name_of(SettingKey::Fresh))));
 }
 
 // Tensors of the file that no name is read from.
@@ -190,8 +192,9 @@ std::vector<std::string> WeightsFile::left(const std::vector<std::string>& names
 void WeightsFile::check(const std::vector<std::string>& names) const {
   for (const std::string& pattern : fresh_) {
     if (std::any_of(names.begin(), names.end(), [&](const auto& name) { return fits(name, pattern); })) continue;
-    throw GraphError(
-        fmt::format("--fresh '{}': the graph has no such parameter{}", pattern, did_you_mean(pattern, names)));
+    throw GraphError(fmt::format("{}: the graph has no such parameter{}",
+                                 set_to(SettingKey::Fresh, fmt::format("'{}'", pattern)),
+                                 did_you_mean(pattern, names)));
   }
   require(names);
   refuse_others(names);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/setting.h"
 #include "executor/world/part.h"
 
 namespace arbalest {
@@ -68,9 +69,9 @@ void check_alike(Ranks& ranks, const std::vector<Fact>& facts) {
     if (same_name && at < facts.size() && facts[at].texts.at && !ranks.returns()) {
       find_difference(ranks, facts[at].texts, rank, there, expected);
     }
-    throw GraphError(
-        fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; --world-size 1 lets each process work alone",
-                    ranks.name(rank), ranks.name(0), name, there, ranks.name(0), expected));
+    throw GraphError(fmt::format("{} differs from {}: {}: {}; expected as on {}: {}; {} lets each process work alone",
+                                 ranks.name(rank), ranks.name(0), name, there, ranks.name(0), expected,
+                                 set_to(SettingKey::WorldSize, "1")));
   }
 }
 

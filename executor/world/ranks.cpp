@@ -8,10 +8,10 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <stop_token>
 #include <system_error>
 #include <utility>
 
+#include "base/deadlines.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "executor/world/part.h"
@@ -63,7 +63,7 @@ Ranks::Ranks(const WorldSettings& settings, Met met)
 
 Ranks::~Ranks() {
   // A thread that reads a connection may hang. Sends take up to kSilence each.
-  const std::jthread last_resort = look_each(2 * kSilence + kAlive, [this] {
+  const TimedLook last_resort = look_after(2 * kSilence + kAlive, [this] {
     std::string why = "the run has ended";
     if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
     end_process(why + "; a thread that reads a connection has not ended");

@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "executor/world/part.h"
 
 namespace arbalest {
@@ -168,9 +169,9 @@ class RankZero {
   [[noreturn]] void give_up() {
     fail_all(
         fmt::format("{} did not come to rank 0, on {}, at {}:{} within {:g} s; the number is from {}{}; were all "
-                    "of them started? --world-size 1 trains with one process alone",
+                    "of them started? {} trains with one process alone",
                     named(missing()), met_.hosts[0], settings_.host, settings_.port, settings_.patience,
-                    settings_.told_by, strangers_));
+                    settings_.told_by, strangers_, set_to(SettingKey::WorldSize, "1")));
   }
 
   // One that says nothing keeps nobody waiting.
@@ -281,8 +282,8 @@ Met visit(const WorldSettings& settings) {
     const Frame answer = connection->receive(kSmall);
     if (answer.kind != Frame::Kind::Welcome) fail_as_told(settings, answer);
     if (answer.bytes != proof(settings.secret, "rank 0", ours)) {
-      throw RunError(fmt::format("rank 0 at {}:{} has another secret ({} or --secret-file)", settings.host,
-                                 settings.port, kSecretVariable));
+      throw RunError(fmt::format("rank 0 at {}:{} has another secret ({} or {})", settings.host, settings.port,
+                                 kSecretVariable, name_of(SettingKey::SecretFile)));
     }
     // Rank 0 gives up first, unless it is gone.
     const Frame begin = connection->receive(kSmall);
@@ -321,11 +322,11 @@ std::optional<Visitor> greet(const WorldSettings& settings, Connection& connecti
       connection.send(Frame::Kind::Welcome, {}, proof(settings.secret, "rank 0", hello.challenge));
       return hello;
     }
-    stranger = fmt::format("; a process on {} that says it is rank {} has another secret ({} or --secret-file)",
-                           printable(hello.host), hello.rank, kSecretVariable);
-    connection.send(
-        Frame::Kind::Refused, {},
-        fmt::format("rank 0, on {}, has another secret ({} or --secret-file)", settings.own_host, kSecretVariable));
+    const std::string secrets =
+        fmt::format("another secret ({} or {})", kSecretVariable, name_of(SettingKey::SecretFile));
+    stranger =
+        fmt::format("; a process on {} that says it is rank {} has {}", printable(hello.host), hello.rank, secrets);
+    connection.send(Frame::Kind::Refused, {}, fmt::format("rank 0, on {}, has {}", settings.own_host, secrets));
   } catch (const RunError&) {  // not one of ours, or gone already
   }
   return std::nullopt;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/setting.h"
 
 namespace arbalest {
 namespace {
@@ -123,8 +124,9 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
     if (!here || *here != std::to_string(settings.size)) {
       throw GraphError(fmt::format(
           "{} is {}, and {} is {}: the ranks are on several hosts, and {} does not say where rank 0 is; expected "
-          "--rendezvous HOST:PORT, with the host of rank 0",
-          launcher.size, settings.size, local_size, here ? *here : "not set", name));
+          "{}, with the host of rank 0",
+          launcher.size, settings.size, local_size, here ? *here : "not set", name,
+          set_to(SettingKey::Rendezvous, "HOST:PORT")));
     }
     const std::string* job = variables.find("PMIX_NAMESPACE");
     if (!job) job = variables.find("OMPI_MCA_ess_base_jobid");
@@ -147,9 +149,9 @@ bool started_by(const Launcher& launcher, const Variables& variables) {
   if (rank == size) return rank;
   if (rank && std::string(launcher.name) == "srun") return true;  // SLURM_NTASKS is looked for
   throw GraphError(
-      fmt::format("{} is set, and {} is not; expected both, as {} sets them, or neither; --world-size 1 "
-                  "is for this process alone",
-                  rank ? launcher.rank : launcher.size, rank ? launcher.size : launcher.rank, launcher.name));
+      fmt::format("{} is set, and {} is not; expected both, as {} sets them, or neither; {} is for this process alone",
+                  rank ? launcher.rank : launcher.size, rank ? launcher.size : launcher.rank, launcher.name,
+                  set_to(SettingKey::WorldSize, "1")));
 }
 
 WorldSettings from_launcher(const Launcher& launcher, const Variables& variables) {
@@ -165,25 +167,25 @@ WorldSettings from_launcher(const Launcher& launcher, const Variables& variables
 }
 
 WorldSettings by_hand(const WorldOptions& options) {
-  if (!options.size) throw GraphError("--rank is given, and --world-size is not; expected both");
+  const std::string size = name_of(SettingKey::WorldSize), rank = name_of(SettingKey::Rank);
+  if (!options.size) throw GraphError(fmt::format("{} is given, and {} is not; expected both", rank, size));
   WorldSettings settings;
   settings.size = *options.size;
-  settings.told_by = fmt::format("--world-size {}", settings.size);
+  settings.told_by = set_to(SettingKey::WorldSize, std::to_string(settings.size));
   if (settings.size < 1 || settings.size > kMostRanks) {
-    throw GraphError(fmt::format("--world-size is {}; expected a number from 1 to {}", settings.size, kMostRanks));
+    throw GraphError(fmt::format("{} is {}; expected a number from 1 to {}", size, settings.size, kMostRanks));
   }
   if (settings.size == 1 && !options.rank) return settings;
   if (!options.rank) {
-    throw GraphError(fmt::format("--world-size is {}, and --rank is not given; expected one from 0 to {}",
-                                 settings.size, settings.size - 1));
+    throw GraphError(fmt::format("{} is {}, and {} is not given; expected one from 0 to {}", size, settings.size, rank,
+                                 settings.size - 1));
   }
   settings.rank = *options.rank;
-  if (settings.rank < 0) throw GraphError(fmt::format("--rank is {}; expected a number from 0 on", settings.rank));
-  check_rank("--rank", settings.rank, "--world-size", settings.size);
+  if (settings.rank < 0) throw GraphError(fmt::format("{} is {}; expected a number from 0 on", rank, settings.rank));
+  check_rank(rank, settings.rank, size, settings.size);
   if (settings.size > 1 && options.rendezvous.empty()) {
-    throw GraphError(
-        "--rank and --world-size are given, and --rendezvous is not; expected --rendezvous HOST:PORT, with "
-        "the host of rank 0");
+    throw GraphError(fmt::format("{} and {} are given, and {} is not; expected {}, with the host of rank 0", rank, size,
+                                 name_of(SettingKey::Rendezvous), set_to(SettingKey::Rendezvous, "HOST:PORT")));
   }
   return settings;
 }
@@ -192,16 +194,17 @@ std::string secret_of(const Variables& variables, const std::string& file) {
   std::string secret, from = kSecretVariable;
   if (const std::string* value = variables.find(kSecretVariable)) secret = *value;
   if (!file.empty()) {
+    const std::string given = set_to(SettingKey::SecretFile, file);
     std::error_code unknown;
     if (std::filesystem::is_directory(file, unknown)) {
-      throw GraphError(fmt::format("--secret-file {}: found a folder, expected a file with a secret", file));
+      throw GraphError(given + ": found a folder, expected a file with a secret");
     }
     std::ifstream in(file, std::ios::binary);
     secret.assign(std::istreambuf_iterator<char>(in), {});
-    if (!in) throw RunError(fmt::format("--secret-file {}: cannot be read", file));
+    if (!in) throw RunError(given + ": cannot be read");
     while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-    if (secret.empty()) throw GraphError(fmt::format("--secret-file {}: is empty; expected a secret in it", file));
-    from = "--secret-file " + file;
+    if (secret.empty()) throw GraphError(given + ": is empty; expected a secret in it");
+    from = given;
   }
   if (!secret.empty() && secret.find_first_not_of(" \t\r\n\v\f") == secret.npos) {
     throw GraphError(fmt::format("{}: found blanks alone; expected a secret", from));
@@ -263,7 +266,7 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
   }
   if (settings.size == 1) return settings;
   if (!options.rendezvous.empty()) {
-    put_place(settings, "--rendezvous", options.rendezvous);
+    put_place(settings, name_of(SettingKey::Rendezvous), options.rendezvous);
   } else {
     find_place(settings, *launcher, variables);
   }
@@ -273,8 +276,8 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
   if (settings.secret.empty() && !is_loopback(settings.host)) {
     throw GraphError(
         fmt::format("rank 0 waits at {}:{}, which other hosts can reach, and {} is not set; expected a "
-                    "secret there, or in --secret-file, the same for all ranks",
-                    settings.host, settings.port, kSecretVariable));
+                    "secret there, or in {}, the same for all ranks",
+                    settings.host, settings.port, kSecretVariable, name_of(SettingKey::SecretFile)));
   }
   return settings;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/setting.h"
 #include "graph/file/graph_builder.h"
 #include "graph/file/model_call.h"
 
@@ -63,8 +64,8 @@ const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std:
     if (model.name.empty() || model.name == name) path = model.path;
   }
   if (path.empty()) {
-    fail(node.op.place,
-         fmt::format("model '{0}' has no file; expected --model {0}=FILE or the attribute 'file'", name));
+    fail(node.op.place, fmt::format("model '{}' has no file; expected {} or the attribute 'file'", name,
+                                    set_to(SettingKey::Model, fmt::format("{}=FILE", name))));
   }
   const auto known = sources_.find(path);
   return known == sources_.end() ? sources_.emplace(path, read_source(path)).first->second : known->second;
@@ -77,9 +78,10 @@ void GraphBuilder::check_models_called() const {
   for (const ModelFile& model : models_) {
     if (model.name.empty() ? called_.size() == 1 : called_.count(model.name) > 0) continue;
     const std::string given = model.name.empty() ? model.path : model.name + "=" + model.path;
-    throw GraphError(fmt::format(
-        "--model {}: the graph '{}' calls {}{}", given, source_.name, called,
-        model.name.empty() && !called_.empty() ? ", expected --model NAME=FILE" : did_you_mean(model.name, names)));
+    throw GraphError(
+        fmt::format("{}: the graph '{}' calls {}{}", set_to(SettingKey::Model, given), source_.name, called,
+                    model.name.empty() && !called_.empty() ? ", expected " + set_to(SettingKey::Model, "NAME=FILE")
+                                                           : did_you_mean(model.name, names)));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/exported_batch.h"
+#include "graph/exported_batch.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/sequences.h"

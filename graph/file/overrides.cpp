@@ -45,8 +45,6 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-constexpr std::string_view kOption = "--set ";
-
 class Override {
  public:
   Override(std::string_view assignment, std::string_view option) : assignment_(assignment), option_(option) {
@@ -184,7 +182,7 @@ void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& as
 }
 
 bool is_override(const NamedAttribute& attribute) {
-  return attribute.where.file.starts_with(kOption);
+  return attribute.where.file.starts_with(name_of(SettingKey::Set) + " ");
 }
 
 Table<NodeId, std::string> override_names(const Graph& graph) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/setting.h"
 #include "graph/graph.h"
 
 namespace arbalest {
@@ -15,7 +16,8 @@ namespace arbalest {
 // value is read as the attribute's kind: text needs no quotes, lists no brackets. Runs before verify(), which checks
 // the rest. Throws GraphError with the nearest node or attribute, or the candidates if X names several. Returns the
 // reason why the assignment, or one before it, has no effect; "" if both have. Messages begin with the `option`.
-std::string apply_override(Graph& graph, std::string_view assignment, std::string_view option = "--set");
+std::string apply_override(Graph& graph, std::string_view assignment,
+                           std::string_view option = name_of(SettingKey::Set));
 
 // The node and the attribute that an assignment changes.
 struct OverrideTarget {
@@ -23,7 +25,8 @@ struct OverrideTarget {
   std::string attribute;
 };
 // The target of an assignment. Throws GraphError as apply_override() does.
-OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option = "--set");
+OverrideTarget override_target(const Graph& graph, std::string_view assignment,
+                               std::string_view option = name_of(SettingKey::Set));
 
 // An assignment, and what messages call it: "--vary train.lr".
 struct NamedAssignment {
@@ -31,7 +34,7 @@ struct NamedAssignment {
 };
 // Throws GraphError if two of the assignments change one attribute: an attribute may have two names.
 void refuse_two_names(const Graph& graph, const std::vector<NamedAssignment>& assignments,
-                      std::string_view option = "--set");
+                      std::string_view option = name_of(SettingKey::Set));
 
 // Whether apply_override() has set the attribute.
 bool is_override(const NamedAttribute& attribute);

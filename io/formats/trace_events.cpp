@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/files/file_kind.h"
+#include "base/setting.h"
 #include "base/shell_word.h"
 #include "io/formats/json_error.h"
 
@@ -238,18 +239,21 @@ void read_events(const std::string& path, const std::function<void(const TraceEv
   TraceText text(path);
   try {
     if (text.sgetc() == TraceText::traits_type::eof()) {  // not the stream's peek(), which swallows what is thrown
-      throw GraphError("found an empty file, expected a trace that run --trace wrote");
+      throw GraphError(
+          fmt::format("found an empty file, expected a trace that {} wrote", name_of(SettingKey::TraceOfRun)));
     }
     if (text.ahead().starts_with(kLogStart)) {
       throw GraphError(
-          fmt::format("found a log that run --log wrote, expected a trace that run --trace wrote: "
-                      "it is shown by: arbalest report {}",
-                      shell_word(path)));
+          fmt::format("found a log that {} wrote, expected a trace that {} wrote: it is shown by: arbalest report {}",
+                      name_of(SettingKey::LogOfRun), name_of(SettingKey::TraceOfRun), shell_word(path)));
     }
     std::istream stream(&text);
     EventHandler handler(take);
     json::sax_parse(stream, &handler);
-    if (!handler.has_list()) throw GraphError("found no list 'traceEvents', expected a trace that run --trace wrote");
+    if (!handler.has_list()) {
+      throw GraphError(
+          fmt::format("found no list 'traceEvents', expected a trace that {} wrote", name_of(SettingKey::TraceOfRun)));
+    }
   } catch (const json::parse_error& error) {
     const std::string message = message_of(error);  // "parse error at line 1, column 2: …"
     throw GraphError(text.position_of(error.byte), fmt::format("not JSON: {}", message.substr(message.find(": ") + 2)));

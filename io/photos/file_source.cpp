@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/in_threads.h"
+#include "base/setting.h"
 
 namespace arbalest {
 
@@ -54,9 +55,10 @@ void FileSource::check_files(int64_t count, const std::function<int64_t(int64_t)
     }
   }
   if (faults == 0) return;
-  throw RunError(fmt::format(
-      "source '{}': {} of {} files cannot be used{}{}; --skip-bad N goes on over up to N samples that cannot be read",
-      label_, faults, count, listed, faults > kShown ? fmt::format("; and {} more", faults - kShown) : ""));
+  throw RunError(
+      fmt::format("source '{}': {} of {} files cannot be used{}{}; {} goes on over up to N samples that cannot be read",
+                  label_, faults, count, listed, faults > kShown ? fmt::format("; and {} more", faults - kShown) : "",
+                  set_to(SettingKey::SkipBad, "N")));
 }
 
 std::string fault_of_file(const std::string& path) {

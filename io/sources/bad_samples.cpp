@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
@@ -20,9 +21,10 @@ bool BadSamples::count(const BadSample& sample) {
   if (bad_.contains(sample.place)) return false;
   if (before_ + int64_t(bad_.size()) >= most_) {
     const std::string which = sample.number.empty() ? "" : fmt::format(" ({})", sample.number);
-    throw RunError(fmt::format("{}: {}{}; {}", sample.place, sample.fault, which,
-                               most_ > 0 ? fmt::format("--skip-bad {} is used up, a greater number goes on", most_)
-                                         : "--skip-bad N goes on over up to N samples that cannot be read"));
+    throw RunError(fmt::format(
+        "{}: {}{}; {}", sample.place, sample.fault, which,
+        most_ > 0 ? set_to(SettingKey::SkipBad, std::to_string(most_)) + " is used up, a greater number goes on"
+                  : set_to(SettingKey::SkipBad, "N") + " goes on over up to N samples that cannot be read"));
   }
   bad_.insert(sample.place);
   skipped_(sample.place, sample.fault);

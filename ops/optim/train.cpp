@@ -11,6 +11,7 @@
 #include <numbers>
 
 #include "base/checked.h"
+#include "base/setting.h"
 #include "ops/definition.h"
 #include "ops/optim/update.h"
 
@@ -204,9 +205,9 @@ std::vector<AttributeSpec> common_attributes(const std::vector<std::string>& opt
       float_spec("warmup_from", 0.0,
                  "the fraction of lr that the warm-up starts from; 0: the first update changes nothing"),
       float_spec("epochs", 0.0,
-                 "the run's length, a whole number, unless --epochs or --iterations says otherwise; 0: one epoch. Also "
-                 "where cosine, "
-                 "linear, polynomial and onecycle reach their last rate; 0: at the run's end"),
+                 fmt::format("the run's length, a whole number, unless {} or {} says otherwise; 0: one epoch. Also "
+                             "where cosine, linear, polynomial and onecycle reach their last rate; 0: at the run's end",
+                             name_of(SettingKey::Epochs), name_of(SettingKey::Iterations))),
       float_spec("lr_end", 0.0, "cosine, linear and polynomial: the last rate"),
       int_spec("accumulate", 1, "batches whose mean gradient makes one update"),
       float_spec("ema", 0.0,

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "base/exported_batch.h"
+#include "graph/exported_batch.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
 #include "graph/verify/sample_probe.h"

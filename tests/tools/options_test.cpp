@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/setting.h"
 #include "executor/devices/nvtx.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
@@ -207,6 +208,22 @@ TEST_CASE("help is everywhere and succeeds") {
   CHECK(options_of<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
   CHECK(options_of<Exit>(parse({"run", "--help"})).text.find("Ctrl-C") != std::string::npos);
   CHECK(options_of<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
+}
+
+TEST_CASE("the options by which messages name settings are options of a command") {
+  std::string help;
+  for (const char* command : {"run", "export", "evaluate", "plan", "trace"}) {
+    help += options_of<Exit>(parse({command, "--help"})).text;
+  }
+  for (int i = 0; i < kSettings; ++i) {
+    const std::string name = name_option(SettingKey(i), "");
+    std::string option = name.substr(name.find("--"));
+    option = option.substr(0, option.find(' '));  // without the value
+    const auto ends = [&](size_t at) { return help[at + option.size()] == ' ' || help[at + option.size()] == '\n'; };
+    size_t at = help.find(option);
+    while (at != help.npos && !ends(at)) at = help.find(option, at + 1);
+    CHECK_MESSAGE(at != help.npos, "'", name, "' is an option of no command");
+  }
 }
 
 TEST_CASE("operators are described by name") {

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/csv_field.h"
 #include "base/error.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/label_counts.h"
+#include "io/formats/csv_field.h"
 
 namespace arbalest {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/plain_message.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "tools/command/commands.h"
 
 namespace {
@@ -48,6 +49,7 @@ void flush_output() {
 int main(int argc, char** argv) {
   load_unwinding();
   let_large_files_fail();
+  set_setting_namer(name_option);
   try {
     const int status = parse_command_line(argc, argv).run();
     flush_output();

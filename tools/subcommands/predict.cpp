@@ -12,12 +12,12 @@
 #include <optional>
 #include <set>
 
-#include "base/csv_field.h"
 #include "base/process.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/inference.h"
 #include "graph/op.h"
+#include "io/formats/csv_field.h"
 #include "io/photos/file_list.h"
 #include "io/sources/sample_index.h"
 #include "passes/passes.h"

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -17,9 +16,9 @@
 #include <optional>
 #include <set>
 #include <stop_token>
-#include <thread>
 #include <utility>
 
+#include "base/deadlines.h"
 #include "base/files/atomic_file.h"
 #include "base/process.h"
 #include "base/shell_word.h"
@@ -220,16 +219,12 @@ class Sweep {
     const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
     std::stop_source ending;
     const std::stop_callback interrupted(interrupt.token(), [&] { ending.request_stop(); });
-    const std::jthread limit([&, seconds = options_.session.length.seconds](const std::stop_token& over) {
-      std::mutex mutex;
-      std::unique_lock lock(mutex);
-      std::condition_variable_any changed;
-      if (seconds <= 0) return;
-      changed.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
-      if (over.stop_requested()) return;
+    const double seconds = options_.session.length.seconds;
+    const auto end_early = [&] {
       time_is_up_ = true;
       ending.request_stop();
-    });
+    };
+    const TimedLook limit = seconds > 0 ? look_after(std::chrono::duration<double>(seconds), end_early) : TimedLook();
     around.stop = ending.get_token();
     around.progress = [this](const SweepResult& result) { progress(result); };
     around.noted = [this](int trial, const std::string& note) { tell_note(trial, note); };

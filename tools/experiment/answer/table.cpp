@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/csv_field.h"
 #include "base/error.h"
+#include "io/formats/csv_field.h"
 #include "tools/experiment/cells/expression.h"
 
 namespace arbalest {

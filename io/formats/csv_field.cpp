@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/csv_field.h"
+#include "io/formats/csv_field.h"
 
 namespace arbalest {
 

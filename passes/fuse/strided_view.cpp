@@ -195,14 +195,11 @@ std::optional<StridedView> view_back(const Graph& graph, ValueId value, const Is
 }  // namespace
 
 bool leads_through(const Graph& graph, const Node& node) {
-  static const std::set<std::string_view> names = {"Flatten",
-                                                   "Identity",
-                                                   "Reshape",
+  if (node.op->reshapes) return true;
+  static const std::set<std::string_view> names = {"Identity",
                                                    "Slice",
                                                    "Split",
-                                                   "Squeeze",
                                                    "Transpose",
-                                                   "Unsqueeze",
                                                    "arbalest.FlattenInPlace",
                                                    "arbalest.TransposeInPlace",
                                                    "arbalest.UnflattenInPlace"};

@@ -33,6 +33,8 @@ constexpr auto kEndBound = std::chrono::seconds(2);  // for collectives under wa
 // Time for a collective of several processes, whose inputs elsewhere may not be ready: others may read slowly. That
 // one of them is lost is for Ranks to say, much sooner.
 constexpr double kOthersBound = 600;  // s
+// Time for connecting, of which NCCL takes most to load its kernels, and more on many hosts.
+constexpr double kConnecting = 3, kEachGpu = 0.05;  // times --device-timeout; s
 
 std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
   std::vector<int> ordinals;
@@ -51,7 +53,7 @@ std::vector<int> places_of(int rank, const std::vector<int>& ranks_of_devices) {
 
 // Every rank calls it at the same time, each for a group of ranks that it is one of; the first of a group names it.
 std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinals, Ranks& ranks,
-                                                 const std::vector<int>& ranks_of_devices) {
+                                                 const std::vector<int>& ranks_of_devices, double device_timeout) {
   const int first = *std::min_element(ranks_of_devices.begin(), ranks_of_devices.end());
   std::string own;
   if (ranks.rank() == first) {
@@ -62,10 +64,11 @@ std::shared_ptr<CollectiveContext> connect_ranks(const std::vector<int>& ordinal
   ncclUniqueId id;
   if (given.size() != sizeof id.internal) throw RunError(ranks.name(first) + " sent no name for the collectives");
   std::copy(given.begin(), given.end(), id.internal);
-  return std::make_shared<CollectiveContext>(ordinals, places_of(ranks.rank(), ranks_of_devices),
-                                             int(ranks_of_devices.size()), id, [&] {
-                                               if (const auto lost = ranks.lost()) throw RunError(*lost);
-                                             });
+  return std::make_shared<CollectiveContext>(
+      ordinals, places_of(ranks.rank(), ranks_of_devices), int(ranks_of_devices.size()), id,
+      kConnecting * device_timeout + kEachGpu * double(ranks_of_devices.size()), [&] {
+        if (const auto lost = ranks.lost()) throw RunError(*lost);
+      });
 }
 
 class CudaCollectives final : public Queues {
@@ -85,7 +88,7 @@ class CudaCollectives final : public Queues {
  public:
   CudaCollectives(const Plan& plan, std::shared_ptr<Ranks> ranks, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                   std::shared_ptr<DeviceCache> cache)
-      : world_{std::move(ranks), plan},
+      : world_{std::move(ranks), plan, calls.limit()},
         devices_(ordinals_of(plan.devices)),
         cache_(std::move(cache)),
         limit_(world_.ranks ? std::max(calls.limit(), kOthersBound) : calls.limit()),
@@ -105,7 +108,7 @@ class CudaCollectives final : public Queues {
       std::erase_if(all, [era](const auto& entry) { return entry.first.era != era; });
       std::shared_ptr<CollectiveContext>& known = all[{devices_, ranks, links_.size(), era}];
       if (!known || known->aborted()) {
-        known = world_.ranks ? connect_ranks(devices_, *world_.ranks, ranks)
+        known = world_.ranks ? connect_ranks(devices_, *world_.ranks, ranks, world_.device_timeout)
                              : std::make_shared<CollectiveContext>(devices_);
       }
       links_.push_back(std::make_unique<Link>(known, limit_));
@@ -282,6 +285,7 @@ class CudaCollectives final : public Queues {
   struct World {
     std::shared_ptr<Ranks> ranks;  // nullptr: all devices are here
     const Plan& plan;
+    double device_timeout;  // s
   };
   struct Callers {
     CallWatch::Caller &issuing, &looking, &ending;  // who issues, with the mutex; the poller; who ends the run

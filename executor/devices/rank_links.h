@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Connections between ranks for the arrays of CPU devices: Gloo's, over TCP.
+// Connections between ranks for the arrays of CPU devices: Gloo's over TCP, or MPI's (Collectives in
+// executor/world/world.h).
 
 #include <memory>
-#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "executor/world/ranks.h"
@@ -11,24 +12,25 @@
 
 namespace arbalest {
 
-class RankLinks final : public RankExchange {
+class RankLinks : public RankExchange {
  public:
-  // Connects this rank with every other; each rank does so at the same time. `ranks_of_arrays`: see RankExchange.
-  // Throws RunError, also if the build has no Gloo.
-  RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays);
-  ~RankLinks() override;
-
   int rank() const override { return ranks_->rank(); }
   const std::vector<int>& ranks_of_arrays() const override { return ranks_of_arrays_; }
-  void exchange(const std::vector<Piece>& sent, const std::vector<Piece>& received) override;
-  void abort();  // ends exchange() on another thread; no further one begins
+  virtual void abort() = 0;  // ends exchange() on another thread; no further one begins
 
- private:
-  struct Transport;
+ protected:
+  RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
+      : ranks_(std::move(ranks)), ranks_of_arrays_(std::move(ranks_of_arrays)) {}
 
   const std::shared_ptr<Ranks> ranks_;
+
+ private:
   const std::vector<int> ranks_of_arrays_;
-  std::unique_ptr<Transport> transport_;
 };
+
+// Connect this rank with every other; each rank calls the same at the same time. `ranks_of_arrays`: see RankExchange.
+// Throw RunError, also if the build lacks the library.
+std::shared_ptr<RankLinks> make_gloo_links(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays);
+std::shared_ptr<RankLinks> make_mpi_links(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays);
 
 }  // namespace arbalest

@@ -39,6 +39,7 @@ class Ranks {
   bool first() const { return number_ == 0; }
   int number(int rank) const { return there_.numbers[size_t(rank)]; }
   const std::string& host(int rank) const { return hosts_[size_t(number(rank))]; }
+  Collectives collectives() const { return back_.settings.collectives; }
   const std::string& own_address() const { return own_address_; }     // an interface that other ranks reach
   std::string name(int rank) const { return name_of(number(rank)); }  // "rank 2 on node07", by its number
   std::string name_of(int number) const;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -166,6 +167,16 @@ WorldSettings from_launcher(const Launcher& launcher, const Variables& variables
   return settings;
 }
 
+// MPI that did not start a process cannot find the others.
+void check_started_by_mpi(const Variables& variables) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    if (variables.find(name)) return;
+  }
+  throw GraphError(
+      "--collectives mpi: MPI did not start this process, because none of OMPI_COMM_WORLD_SIZE, PMI_SIZE and PMIX_RANK "
+      "is set; expected mpirun, or srun --mpi=pmix");
+}
+
 WorldSettings by_hand(const WorldOptions& options) {
   const std::string size = name_of(SettingKey::WorldSize), rank = name_of(SettingKey::Rank);
   if (!options.size) throw GraphError(fmt::format("{} is given, and {} is not; expected both", rank, size));
@@ -224,6 +235,17 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+Collectives parse_collectives(std::string_view text) {
+  const std::vector<std::string> names = {to_string(Collectives::Gloo), to_string(Collectives::Mpi)};
+  if (text == names[0]) return Collectives::Gloo;
+  if (text == names[1]) return Collectives::Mpi;
+  throw GraphError(fmt::format("found '{}'; expected gloo or mpi{}", text, did_you_mean(text, names)));
+}
+
+std::string to_string(Collectives collectives) {
+  return collectives == Collectives::Mpi ? "mpi" : "gloo";
+}
+
 Environment process_environment() {
   Environment environment;
   for (char** entry = environ; entry && *entry; ++entry) {
@@ -271,6 +293,8 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
     find_place(settings, *launcher, variables);
   }
   settings.patience = options.patience;
+  settings.collectives = options.collectives;
+  if (settings.collectives == Collectives::Mpi) check_started_by_mpi(variables);
   put_host(settings, variables);
   settings.secret = secret_of(variables, options.secret_file);
   if (settings.secret.empty() && !is_loopback(settings.host)) {

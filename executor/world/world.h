@@ -3,14 +3,21 @@
 // A world: the processes (ranks) that train together. Here is only what a process knows of it by itself, from the
 // program that started it or from options; executor/world/ranks.h is the world that has met.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace arbalest {
 
 using Environment = std::map<std::string, std::string>;
 Environment process_environment();
+
+// The library by which arrays of CPU devices travel between ranks.
+enum class Collectives : uint8_t { Gloo, Mpi };
+Collectives parse_collectives(std::string_view text);  // "gloo", "mpi"; throws GraphError otherwise
+std::string to_string(Collectives collectives);
 
 // Options by hand. Any of the first two says that there is a world; all three are needed then.
 struct WorldOptions {
@@ -18,6 +25,7 @@ struct WorldOptions {
   std::string rendezvous;   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
   std::string secret_file;  // holds what ranks prove to know; "": the variable kSecretVariable
   double patience = 25;     // seconds after which a rank that has not come is missing
+  Collectives collectives = Collectives::Gloo;
 };
 
 inline constexpr const char* kSecretVariable = "ARBALEST_SECRET";
@@ -34,6 +42,7 @@ struct WorldSettings {
   std::string secret;                  // "": none
   std::string own_host = host_name();  // or as kHostVariable names it
   double patience = 25;
+  Collectives collectives = Collectives::Gloo;
   bool takes_back = false;  // rank 0 lets ranks that were lost come back to its port
 };
 

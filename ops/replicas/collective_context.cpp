@@ -95,9 +95,8 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals)
 }
 
 CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vector<int> device_places, int all,
-                                     const ncclUniqueId& id, const std::function<void()>& go_on)
+                                     const ncclUniqueId& id, double patience, const std::function<void()>& go_on)
     : devices(std::move(device_ordinals)), places(std::move(device_places)), size(all), spans_processes_(true) {
-  constexpr auto kBound = std::chrono::seconds(60);
   const CurrentDevice restored;
   try {
     make_streams();
@@ -114,14 +113,16 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vect
     const ncclResult_t ended = ncclGroupEnd();
     if (status == ncclSuccess || status == ncclInProgress) status = ended;
     if (status != ncclSuccess && status != ncclInProgress) fail_nccl(status, "ncclCommInitRankConfig", devices);
-    const auto until = std::chrono::steady_clock::now() + kBound;
+    const std::chrono::duration<double> bound(patience);
+    const auto began = std::chrono::steady_clock::now();
     while (!settled()) {
       go_on();
-      if (std::chrono::steady_clock::now() > until) {
+      if (std::chrono::steady_clock::now() - began > bound) {
         throw RunError(fmt::format(
-            "{}: NCCL has not connected {} GPUs of several processes for {} s; NCCL_SOCKET_IFNAME names the network "
-            "interface that it uses, and NCCL_DEBUG=INFO shows what it waits for",
-            names_of(devices), size, kBound.count()));
+            "{}: NCCL has not connected {} GPUs of several processes for {:.0f} s; NCCL_SOCKET_IFNAME names the "
+            "network interface that it uses, NCCL_DEBUG=INFO shows what it waits for, and a longer --device-timeout "
+            "gives it more time",
+            names_of(devices), size, patience));
       }
       std::this_thread::sleep_for(kPause);
     }

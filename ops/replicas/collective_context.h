@@ -27,9 +27,9 @@ struct CollectiveContext : DeviceContext {
   explicit CollectiveContext(std::vector<int> device_ordinals);
   // Connects the devices with those of other processes, which all call it at the same time, for so many places in all.
   // `id`: as one of them made it. `go_on` is called now and then, and throws to give up. Throws RunError if the others
-  // are not there within a minute.
+  // are not there within `patience` seconds.
   CollectiveContext(std::vector<int> device_ordinals, std::vector<int> places, int size, const ncclUniqueId& id,
-                    const std::function<void()>& go_on);
+                    double patience, const std::function<void()>& go_on);
   ~CollectiveContext();  // waits for what was issued, unless aborted
   CollectiveContext(const CollectiveContext&) = delete;
   CollectiveContext& operator=(const CollectiveContext&) = delete;

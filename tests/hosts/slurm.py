@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SLURM of two nodes on this machine, in a folder of its own: munged, slurmctld and two slurmd, with names for the
-nodes that only its own processes know. Needs root, and Debian's munge, slurmctld, slurmd and slurm-client."""
+nodes that only its own processes know, and files in place of two GPUs each. Needs root, and Debian's munge, slurmctld,
+slurmd and slurm-client."""
 
+import itertools
 import os
 import socket
 import subprocess
 import time
 
 NODES = ["n1", "n2"]
+GPUS = 2  # of each node
 CONFIGURATION = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
@@ -28,6 +31,7 @@ MpiDefault=none
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+GresTypes=gpu
 JobRequeue=1
 KillWait=5
 MessageTimeout=30
@@ -48,12 +52,17 @@ class Slurm:
         with open(os.path.join(base, "munge.key"), "wb") as file:
             file.write(os.urandom(1024))
         os.chmod(os.path.join(base, "munge.key"), 0o400)
+        with open(os.path.join(base, "gres.conf"), "w") as file:
+            for node, gpu in itertools.product(NODES, range(GPUS)):
+                path = os.path.join(base, f"gpu-{node}-{gpu}")
+                open(path, "w").close()
+                file.write(f"NodeName={node} Name=gpu File={path}\n")
         port = 26000 + os.getpid() % 4000
         with open(os.path.join(base, "slurm.conf"), "w") as file:
             file.write(CONFIGURATION.format(host=socket.gethostname(), base=base, port=port))
             for index, node in enumerate(NODES):
                 file.write(f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 "
-                           f"Port={port + 4000 + index} CPUs=4 State=UNKNOWN\n")
+                           f"Port={port + 4000 + index} CPUs=4 Gres=gpu:{GPUS} State=UNKNOWN\n")
             file.write(f"PartitionName=all Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP\n")
 
     def words(self, words):

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 LONGEST = 30  # seconds from a fault to the end of every rank
-COMPLETE, FAILED, INTERRUPTED = 0, 1, 130
+COMPLETE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SMALL = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
 hosts () => () {{
   image, label = arbalest.Prefetch <source = "glyphs:?train=512&test=100&size=16", batch = 8> ()

@@ -454,6 +454,12 @@ void bind_world(CLI::App& command, WorldOptions& world) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->check(real(0.1, 86400));
+  add_word(
+      command, "--collectives", [&world](const std::string& word) { world.collectives = parse_collectives(word); },
+      "library by which arrays of CPU devices travel between processes: gloo; or mpi, for networks that MPI knows and "
+      "TCP does not use well, if mpirun started them")
+      ->default_str("gloo")
+      ->type_name("LIBRARY");
 }
 
 void bind_training(CLI::App& command, GraphOptions& options) {

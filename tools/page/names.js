@@ -29,6 +29,15 @@ export function kindName(name) {
   return shown(String(name).replace(/^(cuda|cpu):[*\d]+\//, "").replace(/^learner [*\d]+\//, "")) || shown(name);
 }
 
+// The process that a device, or what a process has, is called after: "node07.3" of "node07.3/cpu:0"; "": there is one.
+export function processOf(name) {
+  return name.slice(0, Math.max(0, name.lastIndexOf("/")));
+}
+
+export function isCpu(device) {
+  return device.slice(device.lastIndexOf("/") + 1).startsWith("cpu");
+}
+
 // A kind of lane, as the plan calls it, in words.
 export function laneWords(kind) {
   return kind === "validate" ? "validation" : kind.replace("_", " ");

@@ -138,6 +138,19 @@ TEST_CASE("variables that are incomplete or contradict each other are named, wit
   CHECK(has(fault(open), "ARBALEST_SECRET: found blanks alone; expected a secret"));
 }
 
+TEST_CASE("MPI's collectives are for processes that MPI started") {
+  const WorldOptions options = {
+      .rank = 0, .size = 2, .rendezvous = "localhost:99", .collectives = parse_collectives("mpi")};
+  CHECK(has(fault({}, options), "--collectives mpi: MPI did not start this process"));
+  CHECK(has(fault(slurm(), {.collectives = Collectives::Mpi}), "expected mpirun, or srun --mpi=pmix"));
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    CHECK(detect_world({{name, "2"}}, options).collectives == Collectives::Mpi);
+  }
+  CHECK(detect_world({}, {.size = 1, .collectives = Collectives::Mpi}).size == 1);
+  CHECK(detect_world(slurm(), {}).collectives == Collectives::Gloo);
+  CHECK_THROWS_WITH_AS(parse_collectives("mpj"), "found 'mpj'; expected gloo or mpi; did you mean 'mpi'?", GraphError);
+}
+
 TEST_CASE("a file of a secret has one") {
   const TestFolder folder;
   const auto refusal = [](const std::string& file) { return fault(slurm(), {.secret_file = file}); };

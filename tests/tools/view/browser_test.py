@@ -10,6 +10,8 @@ import gzip
 import json
 import os
 import pathlib
+import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -128,6 +130,20 @@ class Files:
     def resnet(self):
         return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma", "--set", "prefetch.batch=16",
                         "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64", graph="resnet20")
+
+    def world(self):
+        """A trace of two processes, of hosts a and b."""
+        trace = self.folder / "world.trace.json.gz"
+        if not trace.exists():
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", 0))
+                port = one.getsockname()[1]
+            ranks = [subprocess.Popen([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace,
+                                       "--devices", "cpu:0", "--learners", "2", "--strategy", "sma", "--set", "prefetch.source=glyphs:?train=3200&test=640",
+                                       "--rank", str(rank), "--world-size", "2", "--rendezvous", f"127.0.0.1:{port}"],
+                                      env={**os.environ, "ARBALEST_HOST": "ab"[rank]}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in (0, 1)]
+            assert [rank.wait(120) for rank in ranks] == [0, 0]
+        return trace
 
     def report(self):
         """A page of two runs that differ in their rate."""
@@ -421,6 +437,27 @@ def folds_charts(browser, files):
     browser.driver.find_element(By.ID, "tool-charts").click()
     assert browser.ask("document.getElementById('charts').hidden")
     browser.until("return location.hash.includes('charts=0')")
+    browser.is_clean()
+
+
+def folds_processes(browser, files):
+    browser.open(files.page(files.world()))
+    names = "schedule.timeline.tracks.map((track) => track.name)"
+    inner = browser.ask(names)
+    assert inner[0] == "a" and "b" in inner and not any(name.startswith(("a/", "b/")) for name in inner), inner
+    note = browser.ask("schedule.timeline.tracks.find((track) => track.name === 'b').note")
+    assert re.fullmatch(r"times to within [0-9.]+ (ns|µs|ms) of the first process's clock", note), note
+    click = """(() => { const t = schedule.timeline, b = document.getElementById('timeline').getBoundingClientRect();
+      return [b.left + 40, b.top + t.yOf(t.tracks.findIndex((track) => track.name === '%s')) + t.row / 2] })()"""
+    for name, left in (("b", inner.index("b") + 1), ("a", 2)):
+        browser.drag([browser.ask(click % name)])
+        assert browser.ask(names) == inner[:left] if name == "b" else ["a", "b"], browser.ask(names)
+    x, y = browser.ask(click % "a")
+    browser.point(x + 400, y)  # over a folded process there is no instance
+    assert browser.ask("document.getElementById('tip').hidden")
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.startsWith('b/cpu:0'))])")
+    assert browser.ask(names)[0:2] == ["a", "b"] and len(browser.ask(names)) > 2  # its process has been opened
+    browser.keys(Keys.ARROW_UP, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
     browser.is_clean()
 
 
@@ -756,7 +793,7 @@ def pictures(browser, files, folder, trace=None):
 
 
 TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, reports_a_sweep, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
-         short_tasks_are_seen_at_any_zoom, folds_charts, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
+         short_tasks_are_seen_at_any_zoom, folds_charts, folds_processes, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
          shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 

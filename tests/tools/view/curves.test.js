@@ -83,5 +83,8 @@ test("of a process that feeds GPUs pinned memory is planned, and where it comput
   assert.deepEqual([plannedName(gpus, -1), plannedBytes(gpus, -1)], ["pinned", 7]);
   assert.deepEqual([plannedName(mixed, -1), plannedBytes(mixed, -1)], ["planned", 37]);
   assert.deepEqual([plannedName(gpus, 0), plannedBytes(gpus, 0)], ["planned", 100]);
+  const world = { devices: ["a/cpu:0", "b/cuda:0"], arenas: [arenas[0], { ...arenas[1], device: 1 }, arenas[2]] };
+  assert.deepEqual([plannedName(world, -1, "a"), plannedBytes(world, -1, "a")], ["planned", 100]);
+  assert.deepEqual([plannedName(world, -1, "b"), plannedBytes(world, -1, "b")], ["pinned", 7]);
   assert.equal(amount(1980, "MHz"), "1\u202f980 MHz");
 });

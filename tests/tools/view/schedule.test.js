@@ -17,7 +17,7 @@ import { foundIn } from "../../../tools/view/page/navigation.js";
 import { Rows } from "../../../tools/view/page/rows.js";
 import { cardOf, imagesPerSecond } from "../../../tools/view/page/run_card.js";
 import { readyAt } from "../../../tools/view/page/selection.js";
-import { steadySpan } from "../../../tools/view/page/timeline.js";
+import { steadySpan, Timeline } from "../../../tools/view/page/timeline.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";
 import { generator, randomTrace } from "./numbers.js";
 
@@ -177,13 +177,51 @@ test("rows of a device fold into one", () => {
   assert.equal(open.length, 10);
 });
 
-test("each process of a trace has host threads of its own", () => {
-  const head = { devices: ["a/cpu:0", "b/cpu:0"], rows: [], lanes: [] };
-  for (const host of ["a", "b"]) head.lanes.push({ name: `${host}/host`, kind: "host", device: -1 });
-  for (const lane of [0, 0, 1, 1]) head.rows.push({ lane, count: 1 });
-  const tracks = tracksOf(head, new Map([["a-1/host", false], ["b-1/host", false]]));
-  assert.deepEqual(tracks.map((track) => track.name), ["a · 2 host threads", "b · 2 host threads"]);
-  assert.deepEqual(tracks.map((track) => track.rows), [[0, 1], [2, 3]]);
+// Processes with two host threads and a CPU of two learners each, called a, b, c, …
+function headOfProcesses(count) {
+  const names = [..."abcdefgh"].slice(0, count);
+  const head = { devices: names.map((name) => `${name}/cpu:0`), rows: [], lanes: [], run: { clock_error: 1500 } };
+  names.forEach((name, device) => {
+    head.lanes.push({ name: `${name}/host`, kind: "host", device: -1 });
+    for (const learner of [0, 1]) head.lanes.push({ name: `${name}/cpu:0/learner ${learner}`, kind: "compute", device });
+  });
+  head.lanes.forEach((_, lane) => {
+    for (let i = 0; i < (lane % 3 === 0 ? 2 : 1); ++i) head.rows.push({ lane, count: 1 });
+  });
+  return head;
+}
+
+test("each process of a trace has a heading, which says how far its times may be off and folds its rows", () => {
+  const head = headOfProcesses(2);
+  const all = tracksOf(head, new Map([["a-1/host", false], ["b-1/host", false]]));
+  const ofOne = ["2 host threads", "cpu:0 · 2 learners", "cpu:0/learner 0", "cpu:0/learner 1"];
+  assert.deepEqual(all.map((track) => track.name), ["a", ...ofOne, "b", ...ofOne]);
+  assert.deepEqual(all.map((track) => track.rows), [[], [0, 1], [2, 3], [2], [3], [], [4, 5], [6, 7], [6], [7]]);
+  assert.deepEqual(all.map((track) => track.depth), [0, 1, 1, 1, 1, 0, 1, 1, 1, 1]);
+  assert.ok(all.filter((track) => track.kind === "compute" && track.key).every((track) => track.turns));
+  assert.deepEqual([all[0].note, all[5].note], ["", "times to within 1.50 µs of the first process's clock"]);
+  const folded = tracksOf(head, new Map([[all[0].key, false]]));
+  assert.deepEqual(folded[0].rows, [0, 1, 2, 3]);
+  assert.equal(folded[1].name, "b");
+});
+
+test("of many processes the first is open at first", () => {
+  const tracks = tracksOf(headOfProcesses(5), new Map());
+  assert.deepEqual(tracks.filter((track) => track.kind === "process").map((track) => track.isOpen), [true, false, false, false, false]);
+});
+
+test("an instance that is shown opens its process and then its group", () => {
+  const head = headOfProcesses(3);
+  for (const name of ["unit_ns", "begin_ns"]) head[name] = 0;
+  const instances = { start: head.rows.map(() => 0), end: head.rows.map(() => 1), task: head.rows.map(() => 0) };
+  const timeline = Object.assign(Object.create(Timeline.prototype), { trace: { head, rows: new Rows(head, instances) } });
+  timeline.open = new Map([["process c", false], ["c-1/host", false], ["c2/compute", false]]);
+  timeline.tracks = tracksOf(head, timeline.open);
+  for (const row of [8, 11]) {
+    const at = timeline.trackOf(row);
+    assert.deepEqual(timeline.tracks[at].rows, [row]);
+  }
+  assert.deepEqual([...timeline.open.values()], [true, true, true]);
 });
 
 test("the hash brings back where the reader was, and anything else is left out", () => {

@@ -328,5 +328,31 @@ TEST_CASE("rank 0 writes one trace of all ranks, on one clock") {
   }
 }
 
+TEST_CASE("ranks whose arrays would travel by other libraries are refused, and MPI's if the others are to go on") {
+  // Exit statuses and what rank 1 says, of two ranks with words of their own which MPI seems to have started.
+  const auto run_two = [](const Words& first, const Words& second, int status) {
+    const Place place;
+    const std::string port = "127.0.0.1:" + std::to_string(free_port());
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (const Words& own : {first, second}) {
+      const std::string rank = std::to_string(ranks.size());
+      Words words = place.command({"--devices", "cpu:0", "--strategy", "sma", "--rendezvous", port});
+      words.insert(words.end(), {"--rank", rank, "--world-size", "2"});
+      words.insert(words.end(), own.begin(), own.end());
+      ranks.push_back(std::make_unique<Rank>(words, place.path("errors " + rank), Words{"OMPI_COMM_WORLD_SIZE=2"}));
+    }
+    expect(status, ranks);
+    return ranks[1]->errors();
+  };
+  const Words mpi = {"--collectives", "mpi"}, continued = {"--collectives", "mpi", "--on-lost", "continue"};
+  const std::string other = run_two({}, mpi, kWrong);
+  has(other, "--collectives");
+  has(other, "gloo");
+  has(run_two(continued, continued, kWrong), "--on-lost continue: MPI ends all processes if one is lost");
+#ifndef ARBALEST_MPI
+  has(run_two(mpi, mpi, kFailed), "--collectives mpi: this build has no MPI; expected one with -Dmpi=enabled");
+#endif
+}
+
 }  // namespace world_options_test
 #endif

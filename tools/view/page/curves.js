@@ -3,7 +3,7 @@
 // Curves over time below the timeline: samples of devices and the process, and numbers of filled slots.
 
 import { upperBound } from "./decode.js";
-import { bytes, grouped } from "../../page/names.js";
+import { bytes, grouped, isCpu, processOf } from "../../page/names.js";
 
 // A value that holds from each of `times`, ascending, until the next, and the last one until `end`.
 export class Curve {
@@ -52,19 +52,20 @@ export function sampledCharts({ head, samples }) {
   for (let i = at.length - 1; i > 0; --i) times[i] = at[i - 1];
   if (at.length > 0) times[0] = at[0] - head.sampling.interval_ms * 1e6;
   (head.sampling?.series ?? []).forEach((series, i) => {
-    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, unit: series.unit, most: 0, planned: 0, plannedAs: plannedName(head, series.device), lines: [] });
+    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, unit: series.unit, most: 0, planned: 0, plannedAs: plannedName(head, series.device, processOf(series.name)), lines: [] });
     const chart = charts.get(series.name);
     chart.most = Math.max(chart.most, series.most);
-    if (series.unit === "B") chart.planned = Math.max(chart.planned, plannedBytes(head, series.device));
+    if (series.unit === "B") chart.planned = Math.max(chart.planned, plannedBytes(head, series.device, processOf(series.name)));
     chart.lines.push({ name: series.device < 0 ? "" : head.devices[series.device], curve: new Curve(times, samples.values[i], at.at(-1) ?? 0) });
   });
   return [...charts.values()];
 }
 
-// Bytes that the plan reserves on a GPU, or for the process: pinned memory and that of its CPU devices.
-export function plannedBytes(head, device) {
-  const ofProcess = (arena) => arena.memory === "pinned" || arena.device < 0 || head.devices[arena.device].startsWith("cpu");
-  return (head.arenas ?? []).filter((arena) => (device < 0 ? ofProcess(arena) : !ofProcess(arena) && arena.device === device))
+// Bytes that the plan reserves on a GPU, or for a process: pinned memory and that of its CPU devices.
+export function plannedBytes(head, device, process = "") {
+  const ofProcess = (arena) => arena.memory === "pinned" || arena.device < 0 || isCpu(head.devices[arena.device]);
+  const isOwn = (arena) => arena.device < 0 || processOf(head.devices[arena.device]) === process;
+  return (head.arenas ?? []).filter((arena) => (device < 0 ? ofProcess(arena) && isOwn(arena) : !ofProcess(arena) && arena.device === device))
     .reduce((sum, arena) => sum + arena.bytes, 0);
 }
 
@@ -114,8 +115,8 @@ export function countCurve(come, gone, end) {
 }
 
 // "pinned" if the process only feeds GPUs: the plan then covers only its pinned memory, not the memory of its sources.
-export function plannedName(head, device) {
-  return device < 0 && !head.devices.some((name) => name.startsWith("cpu")) ? "pinned" : "planned";
+export function plannedName(head, device, process = "") {
+  return device < 0 && !head.devices.some((name) => processOf(name) === process && isCpu(name)) ? "pinned" : "planned";
 }
 
 export function amount(value, unit) {

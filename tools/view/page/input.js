@@ -28,7 +28,7 @@ function instanceAt(timeline, x, y) {
   const at = timeline.trackAt(y);
   if (at < 0 || x < kGutter) return -1;
   const { rows } = timeline.tracks[at], row = rows[0];
-  if (rows.length > 1) return -1;
+  if (rows.length !== 1) return -1;
   const direct = timeline.trace.rows.at(row, timeline.timeAt(x));
   if (direct >= 0) return direct;
   const near = timeline.trace.rows.nearestEdge(row, timeline.timeAt(x));

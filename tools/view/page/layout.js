@@ -3,13 +3,13 @@
 // The plan as a picture: a node per task, or per kind of task over learners and devices. It has a column per step of
 // the data's way through an iteration, a band per kind of lane.
 
-import { laneWords } from "../../page/names.js";
+import { isCpu, laneWords } from "../../page/names.js";
 
 export const kBands = ["host", "copy_in", "compute", "averaging", "collectives", "copy_out", "validate"];
 
 // Lanes of a CPU device take turns on one thread, which is no edge of the plan.
 export function takesTurns(head, lane) {
-  return lane.device >= 0 && head.devices[lane.device].startsWith("cpu");
+  return lane.device >= 0 && isCpu(head.devices[lane.device]);
 }
 
 export function turnsNote(head) {

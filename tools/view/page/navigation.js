@@ -26,7 +26,7 @@ export class Navigation {
     if (selected < 0) return this.selectMiddle();
     const time = trace.instances.start[selected];
     for (let at = this.timeline.trackOf(selected) + step; at >= 0 && at < tracks.length; at += step) {
-      if (tracks[at].rows.length > 1) continue;
+      if (tracks[at].rows.length !== 1) continue;
       const near = trace.rows.nearestEdge(tracks[at].rows[0], time);
       const position = near === null ? -1 : trace.rows.at(tracks[at].rows[0], near);
       if (position >= 0) return this.select(position, true);
@@ -36,7 +36,7 @@ export class Navigation {
   selectMiddle() {
     const { timeline } = this;
     const at = timeline.tracks.findIndex((track) => track.rows.length === 1 && track.kind === "compute");
-    const track = timeline.tracks[Math.max(0, at)];
+    const track = timeline.tracks[at < 0 ? timeline.tracks.findIndex((one) => one.rows.length > 0) : at];
     const near = timeline.trace.rows.nearestEdge(track.rows[0], (timeline.from + timeline.to) / 2);
     if (near !== null) this.select(timeline.trace.rows.at(track.rows[0], near), true);
   }

@@ -88,7 +88,7 @@ export class DrawnTimeline extends Timeline {
           wide.get(task).push([position, x / this.ratio + kGutter, w / this.ratio, this.yOf(at)]);
         }
       }
-      strips.finish(at - first, track.turns ? 1 : track.rows.length);
+      strips.finish(at - first, track.turns ? 1 : Math.max(1, track.rows.length));
     }
     strips.end();
     ctx.imageSmoothingEnabled = false;
@@ -191,9 +191,13 @@ export class DrawnTimeline extends Timeline {
     for (let at = first; at < last; ++at) {
       const track = this.tracks[at], y = this.yOf(at) + this.row / 2;
       ctx.fillStyle = track.inner ? palette.quiet : palette.ink;
-      const left = track.key !== undefined ? 24 : track.inner ? 32 : 12;
-      if (track.key !== undefined) ctx.fillText(track.isOpen ? "▾" : "▸", 10, y);
+      const indent = 12 * track.depth, left = indent + (track.key !== undefined ? 24 : track.inner ? 32 : 12);
+      if (track.key !== undefined) ctx.fillText(track.isOpen ? "▾" : "▸", indent + 10, y);
+      ctx.font = `${track.kind === "process" ? "bold " : ""}12px system-ui, sans-serif`;
       ctx.fillText(fitting(ctx, shown(track.name), kGutter - left - 8), left, y);
+      ctx.font = "12px system-ui, sans-serif";
+      ctx.fillStyle = palette.quiet;
+      if (track.note && track.isOpen) ctx.fillText(fitting(ctx, track.note, this.width - kGutter - 16), kGutter + 8, y);
     }
     ctx.fillStyle = palette.line;
     ctx.fillRect(kGutter - 1, 0, 1, this.height);

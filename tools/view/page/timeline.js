@@ -129,17 +129,16 @@ export class Timeline {
     this.draw();
   }
 
-  // The track on which an instance is drawn: its own row, which is opened if it is folded.
+  // The track on which an instance is drawn: its own row. What it is folded into is opened.
   trackOf(position) {
     const row = this.trace.rows.rowOf(position);
-    let at = this.tracks.findIndex((track) => track.rows.length === 1 && track.rows[0] === row);
-    if (at < 0) {
-      const folded = this.tracks.findIndex((track) => track.rows.includes(row));
-      this.open.set(this.tracks[folded].key, true);
+    for (;;) {
+      const at = this.tracks.findIndex((track) => track.rows.length === 1 && track.rows[0] === row);
+      if (at >= 0) return at;
+      const folded = this.tracks.find((track) => !track.isOpen && track.rows.includes(row));
+      this.open.set(folded.key, true);
       this.tracks = tracksOf(this.trace.head, this.open);
-      at = this.tracks.findIndex((track) => track.rows.length === 1 && track.rows[0] === row);
     }
-    return at;
   }
 
   // Brings an instance into sight.

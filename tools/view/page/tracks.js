@@ -1,28 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
-// threads of the host fold into one row. In a trace of several processes each has a host of its own.
+// threads of the host fold into one row. A trace of several processes has a heading for each, which is called after its
+// host and folds all of its rows.
 
 import { takesTurns } from "./layout.js";
-import { laneWords } from "../../page/names.js";
+import { duration, laneWords, processOf } from "../../page/names.js";
 
 const kOrder = ["host", "copy_in", "compute", "averaging", "copy_out", "validate", "collectives"];
-const kFoldFrom = 5;  // so many rows of a kind are folded at first
+const kFoldFrom = 5;  // so many rows of a kind, or processes after the first, are folded at first
 
-// [{ name, rows, kind, key, isOpen, turns, inner }]: a track with several rows has a key; if it is open, its rows
-// follow it as tracks of their own (inner).
+// The process that a lane belongs to, as devices are called after it; "": the trace has one process.
+function ownerOf(head, { device, name }) {
+  return processOf(device < 0 ? name : head.devices[device]);
+}
+
+// [{ name, rows, kind, key, isOpen, turns, inner, depth, note }]: a track with several rows has a key; if it is open,
+// its rows follow it as tracks of their own (inner). The heading of a process, at depth 0, has no rows of its own while
+// it is open.
 export function tracksOf(head, open) {
-  const groups = new Map();
-  const seen = new Map();  // rows of each lane so far
+  const owners = new Map();  // rows of each process, of ranks in order
+  const seen = new Map();    // rows of each lane so far
   head.rows.forEach(({ lane }, row) => {
-    const { kind, device, name } = head.lanes[lane];
-    const owner = device < 0 && name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : "";
-    const key = `${owner}${device}/${kind}`;
+    const owner = ownerOf(head, head.lanes[lane]);
     const number = seen.get(lane) ?? 0;
     seen.set(lane, number + 1);
-    if (!groups.has(key)) groups.set(key, { key, kind, device, owner, rows: [] });
-    groups.get(key).rows.push({ row, lane, name: number === 0 ? name : `${name} (${number + 1} at once)` });
+    if (!owners.has(owner)) owners.set(owner, []);
+    owners.get(owner).push({ row, lane, number });
   });
+  if (owners.size < 2) return [...owners].flatMap(([, rows]) => processTracks(head, open, "", rows, 0));
+  return [...owners].flatMap(([owner, rows], place) => {
+    const key = `process ${owner}`, isOpen = open.get(key) ?? (place === 0 || owners.size < kFoldFrom);
+    const heading = { name: owner, key, isOpen, kind: "process", depth: 0, note: clockNote(head, place), rows: isOpen ? [] : rows.map(({ row }) => row) };
+    return [heading, ...(isOpen ? processTracks(head, open, owner, rows, 1) : [])];
+  });
+}
+
+// How far the times of a process may be off.
+function clockNote(head, place) {
+  const error = head.run?.clock_error ?? 0;
+  return place === 0 || error <= 0 ? "" : `times to within ${duration(error)} of the first process's clock`;
+}
+
+// The tracks of one process, whose name is left out of theirs.
+function processTracks(head, open, owner, rows, depth) {
+  const own = (name) => (owner && name.startsWith(`${owner}/`) ? name.slice(owner.length + 1) : name);
+  const groups = new Map();
+  for (const { row, lane, number } of rows) {
+    const { kind, device, name } = head.lanes[lane];
+    const key = `${owner}${device}/${kind}`;
+    if (!groups.has(key)) groups.set(key, { key, kind, device, rows: [] });
+    groups.get(key).rows.push({ row, name: own(number === 0 ? name : `${name} (${number + 1} at once)`) });
+  }
   const sorted = [...groups.values()].sort((a, b) => {
     const place = (group) => (group.kind === "host" ? -1 : group.device < 0 ? 1e6 : group.device);
     return place(a) - place(b) || kOrder.indexOf(a.kind) - kOrder.indexOf(b.kind);
@@ -30,15 +59,15 @@ export function tracksOf(head, open) {
   const tracks = [];
   for (const group of sorted) {
     if (group.rows.length === 1) {
-      tracks.push({ name: group.rows[0].name, rows: [group.rows[0].row], kind: group.kind });
+      tracks.push({ name: group.rows[0].name, rows: [group.rows[0].row], kind: group.kind, depth });
       continue;
     }
     const isOpen = open.get(group.key) ?? group.rows.length < kFoldFrom;
-    const device = group.device < 0 ? group.owner : head.devices[group.device];
+    const device = group.device < 0 ? "" : own(head.devices[group.device]);
     const words = { host: "host threads", compute: "learners" }[group.kind] ?? laneWords(group.kind);
-    tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen,
+    tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen, depth,
       rows: group.rows.map((one) => one.row), kind: group.kind, turns: takesTurns(head, group) });
-    if (isOpen) for (const one of group.rows) tracks.push({ name: one.name, rows: [one.row], kind: group.kind, inner: true });
+    if (isOpen) for (const one of group.rows) tracks.push({ name: one.name, rows: [one.row], kind: group.kind, inner: true, depth });
   }
   return tracks;
 }

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "executor/devices/threads.h"
@@ -120,10 +121,8 @@ GlooContext connected(Ranks& ranks) {
 
 using RankBuffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-}  // namespace
-
-struct RankLinks::Transport {
-  explicit Transport(Ranks& ranks)
+struct GlooTransport {
+  explicit GlooTransport(Ranks& ranks)
       : context(connected(ranks)), sent(size_t(ranks.size())), received(size_t(ranks.size())) {}
 
   // Nothing is sent or received any more, so that the memory of pieces may go. Gloo would go on with those that other
@@ -141,20 +140,28 @@ struct RankLinks::Transport {
   bool aborted = false;
 };
 
-RankLinks::RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
-    : ranks_(std::move(ranks)), ranks_of_arrays_(std::move(ranks_of_arrays)) {
+class GlooLinks final : public RankLinks {
+ public:
+  GlooLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays);
+  void exchange(const std::vector<Piece>& sent, const std::vector<Piece>& received) override;
+  void abort() override;
+
+ private:
+  std::unique_ptr<GlooTransport> transport_;
+};
+
+GlooLinks::GlooLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
+    : RankLinks(std::move(ranks), std::move(ranks_of_arrays)) {
   try {
-    transport_ = std::make_unique<Transport>(*ranks_);
+    transport_ = std::make_unique<GlooTransport>(*ranks_);
   } catch (const gloo::Exception& error) {
     throw RunError(ranks_->find_out().value_or(
         fmt::format("the ranks cannot be connected by Gloo, from {}: {}", ranks_->own_address(), error.what())));
   }
 }
 
-RankLinks::~RankLinks() = default;
-
-void RankLinks::exchange(const std::vector<Piece>& sent, const std::vector<Piece>& received) {
-  Transport& transport = *transport_;
+void GlooLinks::exchange(const std::vector<Piece>& sent, const std::vector<Piece>& received) {
+  GlooTransport& transport = *transport_;
   const auto begin = [&](const Piece& piece) -> gloo::transport::UnboundBuffer* {
     if (piece.bytes == 0) return nullptr;
     transport.under_way.push_back(transport.context->createUnboundBuffer(piece.data, size_t(piece.bytes)));
@@ -188,7 +195,7 @@ void RankLinks::exchange(const std::vector<Piece>& sent, const std::vector<Piece
   }
 }
 
-void RankLinks::abort() {
+void GlooLinks::abort() {
   const std::scoped_lock lock(transport_->mutex);
   transport_->aborted = true;
   for (const RankBuffer& buffer : transport_->under_way) {
@@ -197,22 +204,22 @@ void RankLinks::abort() {
   }
 }
 
+}  // namespace
+
+std::shared_ptr<RankLinks> make_gloo_links(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays) {
+  return std::make_shared<GlooLinks>(std::move(ranks), std::move(ranks_of_arrays));
+}
+
 }  // namespace arbalest
 #else
 
 namespace arbalest {
 
-struct RankLinks::Transport {};
-
-RankLinks::RankLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
-    : ranks_(std::move(ranks)), ranks_of_arrays_(std::move(ranks_of_arrays)) {
+std::shared_ptr<RankLinks> make_gloo_links(std::shared_ptr<Ranks>, std::vector<int>) {
   throw RunError(
       "collectives of several processes on CPUs: this build has no Gloo; expected one with -Dgloo=enabled, which needs "
       "libgloo-dev");
 }
-RankLinks::~RankLinks() = default;
-void RankLinks::exchange(const std::vector<Piece>&, const std::vector<Piece>&) {}
-void RankLinks::abort() {}
 
 }  // namespace arbalest
 #endif

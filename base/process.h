@@ -29,6 +29,9 @@ void warn(const std::string& message);
 // Passes `message` to the handler that ends the process, then ends it.
 [[noreturn]] void end_process(const std::string& message);
 
+// Names the calling thread, as debuggers and `top -H` show it: the first 15 bytes of `name`.
+void name_thread(const std::string& name);
+
 // A thread that looks each `interval` until it is stopped, and may end the process: the last resort against threads
 // that hang. Empty if the system refuses a thread.
 std::jthread look_each(std::chrono::milliseconds interval, std::function<void()> look);

@@ -10,6 +10,7 @@
 
 #include "base/address_space.h"
 #include "base/error.h"
+#include "base/process.h"
 
 namespace arbalest {
 
@@ -19,7 +20,10 @@ std::thread start_std_thread(std::function<void()> work) {
 
 std::thread start_thread(const std::string& what, std::function<void()> work, const ThreadStarter& starter) {
   try {
-    return starter(std::move(work));
+    return starter([what, work = std::move(work)] {
+      name_thread(what);
+      work();
+    });
   } catch (const std::system_error& error) {
     throw RunError(
         fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/process.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -34,6 +36,11 @@ void warn(const std::string& message) {
 void end_process(const std::string& message) {
   end_handler.load()(message);
   std::_Exit(EXIT_FAILURE);
+}
+
+void name_thread(const std::string& name) {
+  constexpr size_t kMost = 15;  // bytes that Linux keeps
+  pthread_setname_np(pthread_self(), name.substr(0, kMost).c_str());
 }
 
 }  // namespace arbalest

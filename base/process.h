@@ -26,4 +26,7 @@ void warn(const std::string& message);
 // Passes `message` to the handler that ends the process, then ends it.
 [[noreturn]] void end_process(const std::string& message);
 
+// Names the calling thread, as debuggers and `top -H` show it: the first 15 bytes of `name`.
+void name_thread(const std::string& name);
+
 }  // namespace arbalest

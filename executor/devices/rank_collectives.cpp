@@ -20,7 +20,7 @@ class RankCollectives final : public Queues {
       : ranks_(std::move(ranks)), part_(part), progress_(std::move(progress)) {}
 
   void make_queue(LaneId lane, Lane::Kind kind) override {
-    const auto connect = ranks_->collectives() == Collectives::Mpi ? make_mpi_links : make_gloo_links;
+    const auto connect = ranks_->settings().collectives == Collectives::Mpi ? make_mpi_links : make_gloo_links;
     const std::shared_ptr<RankLinks> links = connect(ranks_, ranks_of(part_, lane));
     const int index = int(part_.ranks_of_devices.size() + lanes_.size());
     lanes_[lane] = {links, make_cpu_device(index, 1, progress_)};

@@ -9,6 +9,7 @@
 
 #include "base/address_space.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "base/setting.h"
 
 namespace arbalest {
@@ -26,7 +27,10 @@ void refuse_thread(const std::string& what, std::error_code error) {
 
 std::thread start_thread(const std::string& what, std::function<void()> work, const ThreadStarter& starter) {
   try {
-    return starter(std::move(work));
+    return starter([what, work = std::move(work)] {
+      name_thread(what);
+      work();
+    });
   } catch (const std::system_error& error) {
     refuse_thread(what, error.code());
   }

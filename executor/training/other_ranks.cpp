@@ -75,7 +75,7 @@ void check_strategy(const Prepared& prepared) {
 // Throws GraphError if the run is to go on without lost ranks and cannot.
 void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
-  if (options.ranks->collectives() == Collectives::Mpi) {
+  if (options.ranks->settings().collectives == Collectives::Mpi) {
     throw GraphError(
         "--on-lost continue: MPI ends all processes if one is lost; expected --on-lost end, or --collectives gloo");
   }

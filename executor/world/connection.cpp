@@ -60,6 +60,11 @@ int open_socket(const addrinfo& address) {
 
 }  // namespace
 
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 Connection::Connection(int descriptor) : descriptor_(descriptor) {
   const int on = 1;
   setsockopt(descriptor_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -99,6 +104,7 @@ void Connection::read_all(char* to, size_t bytes) {
     if (read == 0) throw RunError("its connection has ended");
     to += read;
     bytes -= size_t(read);
+    bytes_read_.fetch_add(read, std::memory_order_relaxed);
   }
 }
 

@@ -35,6 +35,7 @@ struct Frame {
 };
 
 using SteadyTime = std::chrono::steady_clock::time_point;
+int64_t steady_ns();  // of that clock
 
 class Connection {
  public:
@@ -58,7 +59,8 @@ class Connection {
   bool ended() const;  // the other end has closed it, and nothing is left to read
   void shut_down();    // ends calls that wait on other threads
   bool is_down() const { return down_.load(); }
-  std::string local_address() const;  // of this end, without the port
+  int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // so far
+  std::string local_address() const;                                                  // of this end, without the port
 
  private:
   void write_all(const char* from, size_t bytes);
@@ -69,6 +71,7 @@ class Connection {
   std::optional<SteadyTime> deadline_;
   std::mutex sending_;
   std::atomic<bool> down_{false};
+  std::atomic<int64_t> bytes_read_{0};
 };
 
 // Connects to a host's port, trying again until the deadline. Throws RunError with the reason of the last failure.

@@ -31,11 +31,6 @@ Ranks::Parts unpacked(const std::string& bytes, size_t count) {
   return parts;
 }
 
-int64_t steady_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 Ranks::Ranks(const WorldSettings& settings) : Ranks(settings, meet(settings)) {}
@@ -55,15 +50,15 @@ Ranks::Ranks(const WorldSettings& settings, Met met)
   back_.returns = met.returns;
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (!connections_[i]) continue;
-    connections_[i]->set_patience(kSilence);
+    connections_[i]->set_patience(silence());
     threads_.emplace_back([this, i, connection = connections_[i]] { receive(first() ? int(i) : 0, connection); });
   }
   threads_.emplace_back([this] { stay_alive(); });
 }
 
 Ranks::~Ranks() {
-  // A thread that reads a connection may hang. Sends take up to kSilence each.
-  const TimedLook last_resort = look_after(2 * kSilence + kAlive, [this] {
+  // A thread that reads a connection may hang. Sends take up to silence() each.
+  const TimedLook last_resort = look_after(2 * silence() + alive(), [this] {
     std::string why = "the run has ended";
     if (const std::unique_lock known(mutex_, std::try_to_lock); known && lost_) why = *lost_;
     end_process(why + "; a thread that reads a connection has not ended");
@@ -130,6 +125,7 @@ bool Ranks::is_past(int from, const std::shared_ptr<Connection>& connection) con
 }
 
 void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
+  name_thread(fmt::format("hears rank {}", from));
   try {
     for (;;) {
       Frame frame = connection->receive(kMostBytes);
@@ -462,7 +458,7 @@ bool Ranks::over() const {
 
 std::optional<std::string> Ranks::find_out() const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kSilence + kAlive, [&] { return lost_ || closing_.load(); });
+  changed_.wait_for(lock, silence() + alive(), [&] { return lost_ || closing_.load(); });
   return lost_;
 }
 

@@ -39,7 +39,7 @@ class Ranks {
   bool first() const { return number_ == 0; }
   int number(int rank) const { return there_.numbers[size_t(rank)]; }
   const std::string& host(int rank) const { return hosts_[size_t(number(rank))]; }
-  Collectives collectives() const { return back_.settings.collectives; }
+  const WorldSettings& settings() const { return back_.settings; }
   const std::string& own_address() const { return own_address_; }     // an interface that other ranks reach
   std::string name(int rank) const { return name_of(number(rank)); }  // "rank 2 on node07", by its number
   std::string name_of(int number) const;
@@ -97,8 +97,8 @@ class Ranks {
  private:
   Ranks(const WorldSettings& settings, Met met);
 
-  static constexpr std::chrono::seconds kSilence{15};  // without a byte of a rank, after which it is lost
-  static constexpr std::chrono::seconds kAlive{2};     // from one sign of life to the next
+  std::chrono::milliseconds silence() const;  // as WorldSettings has it
+  std::chrono::milliseconds alive() const;    // from one sign of life to the next
 
   struct Waiting {
     Parts parts;
@@ -174,11 +174,16 @@ class Ranks {
     int64_t forgotten = 0;  // calls of forget(); changed under both mutexes
   } calls_;
   std::mutex listening_;
+  struct Reader {        // of a connection, as it was at the last look
+    int64_t bytes = 0;   // that it had read
+    int looks_down = 0;  // for how many looks the connection has been down
+    int looks_same = 0;  // for how many looks it has read nothing
+  };
   struct Watched {
     std::mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
     Standstill standstill;          // at rank 0, by number; under mutex_
-    std::map<int, int> looks_down;  // by number: for how many looks its connection has been down; the looking thread's
+    std::map<int, Reader> readers;  // by number; the looking thread's
   };
   mutable Watched watched_;
   std::atomic<int64_t> called_{0};

@@ -62,7 +62,7 @@ void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& co
     warn(refused);
     return send(*connection, Frame::Kind::Failed, {}, refused);
   }
-  connection->set_patience(kSilence);
+  connection->set_patience(silence());
   try {
     send_hosts(*connection, hosts_, own_address_, true);  // nothing may come before it, no sign of life either
   } catch (const RunError& error) {                       // it is gone already

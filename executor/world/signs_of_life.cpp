@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "executor/world/part.h"
 #include "executor/world/ranks.h"
 
@@ -26,7 +28,17 @@ void Ranks::show_life(Connection& connection, const std::optional<RankProgress>&
   }
 }
 
+std::chrono::milliseconds Ranks::silence() const {
+  return std::chrono::milliseconds(int64_t(1000 * back_.settings.silence));
+}
+
+std::chrono::milliseconds Ranks::alive() const {
+  constexpr std::chrono::milliseconds kMost{2000};
+  return std::min(kMost, silence() * 2 / 15);
+}
+
 void Ranks::stay_alive() {
+  name_thread("signs of life");
   std::unique_lock lock(mutex_);
   while (!closing_.load()) {
     Connections all = connections_;
@@ -43,29 +55,40 @@ void Ranks::stay_alive() {
     if (first()) look_for_standstill(std::move(own));
     look_for_dead_readers();
     lock.lock();
-    changed_.wait_for(lock, kAlive, [this] { return closing_.load(); });
+    changed_.wait_for(lock, alive(), [this] { return closing_.load(); });
   }
 }
 
-// A connection that is down is for the thread that reads it to tell of. If that thread stands still, this one does.
+// A thread that waits for bytes in vain gives its connection up after silence(), and one whose connection is down tells
+// of that. If it does not, it stands still, and this thread tells, which blames the rank that it is of: the connection
+// may be fine, and so may be the rank at its other end. A thread may take its time with what it has read.
 void Ranks::look_for_dead_readers() {
-  constexpr int kLooks = 9;  // longer than kSilence, for which the reader may have to wait before it tells
-  std::vector<int> found;
+  const int in_silence = int(silence() / alive()), most_down = in_silence + 2, most_same = 8 * in_silence;
+  std::vector<std::pair<int, std::string>> found;
   {
     const std::scoped_lock lock(mutex_);
     for (const int number : there_.numbers) {
       if (size_t(number) >= connections_.size()) continue;  // rank 0 alone has one with each
       const auto& connection = connections_[size_t(number)];
-      const bool down = connection && connection->is_down() && !lost_ && !ended_.load();
-      int& looks = watched_.looks_down[number];
-      looks = down ? looks + 1 : 0;
-      if (looks == kLooks) found.push_back(number);
+      const bool watched = connection && !lost_ && !ended_.load(), down = watched && connection->is_down();
+      const int64_t bytes = watched ? connection->bytes_read() : 0;
+      Reader& reader = watched_.readers[number];
+      const bool same = watched && std::exchange(reader.bytes, bytes) == bytes;
+      reader.looks_down = down ? reader.looks_down + 1 : 0;
+      reader.looks_same = same ? reader.looks_same + 1 : 0;
+      if (reader.looks_down == most_down) {
+        found.emplace_back(number, "has not seen that their connection has ended");
+      } else if (reader.looks_same == most_same) {
+        const auto seconds = std::chrono::duration<double>(most_same * alive()).count();
+        found.emplace_back(number, fmt::format("has read nothing for {:.0f} s", seconds));
+      }
     }
   }
-  for (const int number : found) {
-    lose(
-        fmt::format("{} is lost: its connection has ended, and the thread that reads it stands still", name_of(number)),
-        number, first() ? Outcome::Left : Outcome::Over);
+  for (const auto& [number, how] : found) {
+    lose(fmt::format("{} stands still in part: its own thread that reads from {} {}", name_of(number_), name_of(number),
+                     how),
+         number, first() ? Outcome::Left : Outcome::Over);
+    connection(number)->shut_down();
   }
 }
 

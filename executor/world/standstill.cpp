@@ -22,21 +22,12 @@ void Standstill::hear(int rank, RankProgress progress, Time now) {
   heard.still = same && worked <= kLeastWork * step.count() ? heard.still + step : Seconds{0};
   heard.progress = std::move(progress);
   heard.last = now;
-  heard.unheard = Seconds{0};
-  if (rank != 0) return;
-  for (auto& [other, of_other] : ranks_) of_other.unheard += step;
-  heard.unheard = Seconds{0};
 }
 
 std::optional<Standstill::Found> Standstill::find(int size) const {
   using UnderWay = RankProgress::UnderWay;
-  constexpr Seconds kLongestSilence{120};  // a connection allows 15 without a byte; large frames take longer
   int waiting = 0;
   for (const auto& [rank, heard] : ranks_) {
-    if (heard.unheard > kLongestSilence) {
-      return Found{rank, fmt::format("rank 0 has read nothing of it for {:.0f} s, though its connection lives",
-                                     heard.unheard.count())};
-    }
     const UnderWay under_way = heard.progress.under_way;
     if (under_way == UnderWay::Nothing || heard.still.count() <= heard.progress.limit) continue;
     if (under_way == UnderWay::Own) return Found{rank, "it stands still at " + place(rank)};

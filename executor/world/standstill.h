@@ -36,7 +36,7 @@ class Standstill {
     std::string why;          // "it stands still at forward 3, step 1338, for 21 s"
   };
   // `size`: ranks that are there. A rank stands still while it is at the same kind of instances, completes none and
-  // takes no processor time. One that is not heard although its connection lives has a reader here that stands still.
+  // takes no processor time.
   std::optional<Found> find(int size) const;
 
   // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.
@@ -47,7 +47,6 @@ class Standstill {
     RankProgress progress;
     Time last;
     Seconds still{0}, same{0};  // without work, and without a completion
-    Seconds unheard{0};         // since it was heard, on rank 0's clock
   };
   std::map<int, Heard> ranks_;
 };

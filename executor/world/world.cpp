@@ -293,6 +293,7 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
     find_place(settings, *launcher, variables);
   }
   settings.patience = options.patience;
+  settings.silence = options.silence;
   settings.collectives = options.collectives;
   if (settings.collectives == Collectives::Mpi) check_started_by_mpi(variables);
   put_host(settings, variables);

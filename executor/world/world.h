@@ -25,6 +25,7 @@ struct WorldOptions {
   std::string rendezvous;   // "HOST:PORT": where rank 0 waits for the others; "": as the launcher says
   std::string secret_file;  // holds what ranks prove to know; "": the variable kSecretVariable
   double patience = 25;     // seconds after which a rank that has not come is missing
+  double silence = 15;      // seconds without a byte of a rank, after which it is lost
   Collectives collectives = Collectives::Gloo;
 };
 
@@ -42,6 +43,7 @@ struct WorldSettings {
   std::string secret;                  // "": none
   std::string own_host = host_name();  // or as kHostVariable names it
   double patience = 25;
+  double silence = 15;
   Collectives collectives = Collectives::Gloo;
   bool takes_back = false;  // rank 0 lets ranks that were lost come back to its port
 };

@@ -454,6 +454,13 @@ void bind_world(CLI::App& command, WorldOptions& world) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->check(real(0.1, 86400));
+  command
+      .add_option("--lost-after", world.silence,
+                  "time without a sign of life after which a process that others work with is lost; a network that is "
+                  "gone for less holds them up")
+      ->capture_default_str()
+      ->type_name("TIME")
+      ->transform(duration(0.5, 86400));
   add_word(
       command, "--collectives", [&world](const std::string& word) { world.collectives = parse_collectives(word); },
       "library by which arrays of CPU devices travel between processes: gloo; or mpi, for networks that MPI knows and "

@@ -110,7 +110,8 @@ std::optional<DeviceModel> gpu_of_first(Ranks& ranks, const PlanDevice& own) {
 
 void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session) {
   session.ranks = ranks;
-  check_options_alike(*ranks, {{"--collectives", to_string(ranks->collectives())}});
+  check_options_alike(*ranks, {{"--collectives", to_string(ranks->settings().collectives)},
+                               {"--lost-after", fmt::format("{} s", ranks->settings().silence)}});
   const int asked = session.execution.threads;
   const int threads = asked > 0 ? asked : std::max(1, thread_count(0) / ranks->on_this_host());
   const std::vector<PlanDevice> own = own_devices(*ranks, devices);
@@ -132,7 +133,7 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
       device.rank = rank;
       device.host = name_in_plan(*ranks, rank);
       device.host_number = host;
-      if (ranks->collectives() == Collectives::Mpi && device.kind != PlanDevice::Kind::Cpu) {
+      if (ranks->settings().collectives == Collectives::Mpi && device.kind != PlanDevice::Kind::Cpu) {
         throw GraphError(
             fmt::format("--collectives mpi is for CPU devices; found {}, whose arrays NCCL sends", to_string(device)));
       }

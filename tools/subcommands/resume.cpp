@@ -61,6 +61,7 @@ WorldOptions world_of(const WorldOptions& run, const WorldOptions& own) {
   if (!own.rendezvous.empty()) world.rendezvous = own.rendezvous;
   if (!own.secret_file.empty()) world.secret_file = own.secret_file;
   if (own.patience != WorldOptions().patience) world.patience = own.patience;
+  if (own.silence != WorldOptions().silence) world.silence = own.silence;
   if (own.collectives != WorldOptions().collectives) world.collectives = own.collectives;
   if (run.rank && !own.rank && world.size.value_or(1) > 1) {
     throw GraphError(

@@ -26,6 +26,8 @@ using namespace arbalest::test;
 namespace ranks_test {
 namespace {
 
+using UnderWay = RankProgress::UnderWay;
+
 WorldSettings settings(int rank, int size, int port) {
   WorldSettings world;
   world.rank = rank;
@@ -451,7 +453,6 @@ TEST_CASE("a rank that waits to be taken in is told when the run ends") {
 }
 
 TEST_CASE("a rank that stands still while others wait for it is lost, and hears of it") {
-  using UnderWay = RankProgress::UnderWay;
   const auto found = world(3, [](Ranks& ranks) {
     std::promise<std::string> lost;
     ranks.listen([&](const std::string& message) { lost.set_value(message); });
@@ -467,6 +468,45 @@ TEST_CASE("a rank that stands still while others wait for it is lost, and hears 
     ranks.watch({});
   });
   CHECK(found == std::vector<std::string>(3));
+}
+
+TEST_CASE("a rank whose own thread that reads from another stands still says so, and does not blame the other") {
+  for (const bool ends : {false, true}) {
+    CAPTURE(ends);
+    const int port = free_port();
+    std::promise<void> given, let_go;
+    const auto join = [port](int rank) {
+      WorldSettings own = settings(rank, 2, port);
+      own.silence = 1;
+      return own;
+    };
+    const auto waits = [] { return RankProgress{UnderWay::Others, 100, 7, 0, "sum"}; };
+    const auto found = faults(
+        {[&] {
+           Ranks ranks(join(0));
+           std::promise<std::string> lost;
+           ranks.listen([&](const std::string& message) { lost.set_value(message); });
+           ranks.watch(waits);
+           // On the thread that reads from rank 1, whose part is the last.
+           ranks.exchange("part", "", [&](const Ranks::Parts&) { let_go.get_future().wait(); });
+           given.set_value();
+           const std::string message = lost.get_future().get();
+           has(message, ranks.name(0) + " stands still in part: its own thread that reads from " + ranks.name(1) +
+                            (ends ? " has not seen that their connection has ended" : " has read nothing for "));
+           let_go.set_value();
+           ranks.listen({});
+           ranks.watch({});
+         },
+         [&] {
+           Ranks ranks(join(1));
+           ranks.watch(waits);
+           given.get_future().wait();
+           ranks.exchange("part", "");
+           if (!ends) CHECK_THROWS_AS(ranks.exchange("never whole", ""), RunError);
+           ranks.watch({});
+         }});
+    CHECK(found == std::vector<std::string>(2));
+  }
 }
 
 TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {

@@ -48,27 +48,6 @@ TEST_CASE("a rank stands still if it completes nothing and takes no processor ti
   CHECK(after(220, UnderWay::Own, 0, 0, 200)->rank == 1);
 }
 
-TEST_CASE("a rank that is not heard is found, but not by a rank 0 that stood still itself") {
-  Standstill standstill;
-  Standstill::Time now{};
-  const auto watch = [&](int seconds, int step) {
-    for (int s = 0; s < seconds; s += step) {
-      now += std::chrono::seconds(step);
-      standstill.hear(0, at(UnderWay::Others, s), now);
-    }
-    return standstill.find(2);
-  };
-  watch(2, 2);
-  standstill.hear(1, at(UnderWay::Own), now);
-  CHECK_FALSE(watch(120, 2).has_value());
-  const auto found = watch(2, 2);
-  REQUIRE(found.has_value());
-  CHECK(found->rank == 1);
-  CHECK(found->why == "rank 0 has read nothing of it for 122 s, though its connection lives");
-  standstill.hear(1, at(UnderWay::Own), now);
-  CHECK_FALSE(watch(300, 300).has_value());
-}
-
 TEST_CASE("a host's task has longer than a device's, and than a read") {
   ExecutionOptions options;
   CHECK(host_patience(options) == 200);

@@ -348,6 +348,7 @@ TEST_CASE("ranks whose arrays would travel by other libraries are refused, and M
   const std::string other = run_two({}, mpi, kWrong);
   has(other, "--collectives");
   has(other, "gloo");
+  has(run_two({}, {"--lost-after", "4"}, kWrong), "--lost-after");
   has(run_two(continued, continued, kWrong), "--on-lost continue: MPI ends all processes if one is lost");
 #ifndef ARBALEST_MPI
   has(run_two(mpi, mpi, kFailed), "--collectives mpi: this build has no MPI; expected one with -Dmpi=enabled");

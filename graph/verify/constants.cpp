@@ -150,13 +150,15 @@ std::optional<size_t> constant_operand(const Node& node, std::string_view name) 
 
 void take_operands(const Graph& graph, Node& node) {
   const std::vector<OperandSpec>& specs = node.op->inputs;
+  bool any = false;
   for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
     if (!specs[i].constant || node.inputs[i] == kNone) continue;
     const AttributeKind kind = node.op->attribute_spec(specs[i].name)->kind;
     node.attributes.set(specs[i].name, content_as(graph, node, i, kind), node.where);
     node.inputs[i] = kNone;
+    any = true;
   }
-  while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
+  while (any && !node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
 }
 
 bool is_choice(const Node& node) {

@@ -148,6 +148,7 @@ void training_for_inference(Graph& graph, NodeId id) {
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
   node.op = &graph.op("arbalest.BatchNormInference");
   node.attributes = std::move(attributes);
+  node.inputs.resize(std::min(node.inputs.size(), BatchNormInput::Residual + 1));  // partials are the batch's
   node.outputs.resize(1);
 }
 

@@ -209,7 +209,10 @@ void infer_reduce_gradient(InferContext& context) {
                             : Layout::RowMajor;
   const TensorType& dy = floating_input(context, 0);
   const TensorType dx = TensorType{dy.dtype, ints_attribute(context.node(), "shape")}.in(layout);
-  const TensorType y = ReducedAxes(context.node(), dx.shape.size()).result(dx);
+  const ReducedAxes axes(context.node(), dx.shape.size());
+  // Regions take the gradient for a function of elements, whose operands broadcast.
+  if (!axes.keep) context.fail("attribute 'keepdims' is 0; expected operands with all axes");
+  const TensorType y = axes.result(dx);
   for (size_t i = 0; i < context.input_count(); ++i) {
     // Dims of 1 need not lie as X's do.
     const bool whole = context.node().op->inputs[i].name == "X";
@@ -305,6 +308,7 @@ std::vector<Sample> reduce_samples(const ReduceLine& line) {
 std::vector<Sample> reduce_gradient_samples(const ReduceLine& line) {
   std::vector<Sample> samples;
   for (const ReduceCase& c : reduce_cases()) {
+    if (!c.keep) continue;
     const TensorType y = c.reduced().result(c.x);
     Sample sample{.name = c.name(), .inputs = {{y}}, .attributes = c.attributes(), .tolerance = 1e-5};
     sample.attributes.set("shape", c.x.shape);

@@ -102,11 +102,18 @@ class RegionMoves {
       const std::vector<ValueId>& inputs = rewriter_.node(reader).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (inputs[i] != value) continue;
-        if (i >= region->program.inputs) return false;
+        if (i >= region->program.inputs || is_view_at_first(*region, i, value)) return false;
         uses.push_back({reader, i, region->read[i]});
       }
     }
     return true;
+  }
+
+  // Whether the region, which reads the value as it did at first, reads a part of it.
+  static bool is_view_at_first(const Region& region, size_t input, ValueId value) {
+    const std::vector<RegionView>& views = region.program.views;
+    return region.read[input] == value &&
+           std::any_of(views.begin(), views.end(), [&](const RegionView& view) { return view.input == input; });
   }
 
   // How a use's elements are found in `base`; nothing if they are not, or badly.

@@ -554,8 +554,10 @@ class Regions {
     }
     rewriter_.become(at, "arbalest.Region", std::move(region.inputs), region.outputs, std::move(region.attributes));
     for (const auto& [k, wanted] : shown) {
-      const ValueId view = rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name, {region.outputs[k]},
-                                               {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
+      // The region may have the name of its last member, which is the sum's.
+      const ValueId view =
+          rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name + ".shaped", {region.outputs[k]},
+                              {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
       rewriter_.set_outputs(rewriter_.value(view).producer, {wanted});
     }
   }

@@ -88,7 +88,7 @@ class TransposeFusion {
     const std::string name = found.op->qualified_name();
     const size_t rank = shape(value).size();
     if (name == "Identity") return true;
-    if (found.op->element) {
+    if (found.op->element && !found.op->attribute_spec("shape")) {  // gradients of reductions state theirs
       return shape(found.outputs[0]) == shape(value) &&
              std::all_of(found.inputs.begin(), found.inputs.end(), [&](ValueId input) {
                return input == value || input == kNone || is_for_all_rows(input, rank, axes);

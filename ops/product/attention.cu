@@ -7,6 +7,7 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/cudnn_attention.h"
+#include "ops/cuda/kernel_engines.h"
 #include "ops/product/short_attention.h"
 
 namespace arbalest {
@@ -373,40 +374,20 @@ std::unique_ptr<Kernel> gradients_by_rows(const KernelRequest& request, const At
   });
 }
 
-// The first row whose kernel takes the problem has it; the last takes all.
-struct AttentionEngine {
-  using Make = std::unique_ptr<Kernel> (*)(const KernelRequest& request, const AttentionProblem& problem);
-  const char* name;  // as `profile` shows it
-  Make attention, gradients;
+constexpr KernelEngine<AttentionProblem> kAttentionEngines[] = {
+    {"few rows", attention_of_few},
+    {"cuDNN", attention_by_cudnn},
+    {"row by row", attention_by_rows},
 };
-constexpr AttentionEngine kEngines[] = {
-    {"few rows", attention_of_few, gradients_of_few},
-    {"cuDNN", attention_by_cudnn, gradients_by_cudnn},
-    {"row by row", attention_by_rows, gradients_by_rows},
-};
-
-class AttentionKernel final : public Kernel {
- public:
-  AttentionKernel(const KernelRequest& request, bool gradient) {
-    const AttentionProblem problem = checked_problem(request, gradient);
-    for (const AttentionEngine& engine : kEngines) {
-      if (kernel_) break;
-      engine_ = engine.name;
-      kernel_ = (gradient ? engine.gradients : engine.attention)(request, problem);
-    }
-  }
-  int64_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
-  void run(const KernelContext& context) const override { kernel_->run(context); }
-  std::string engine() const override { return engine_; }
-
- private:
-  const char* engine_ = nullptr;
-  std::unique_ptr<Kernel> kernel_;
+constexpr KernelEngine<AttentionProblem> kAttentionGradEngines[] = {
+    {"few rows", gradients_of_few},
+    {"cuDNN", gradients_by_cudnn},
+    {"row by row", gradients_by_rows},
 };
 
 template <bool gradient>
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  return std::make_unique<AttentionKernel>(request, gradient);
+  return first_kernel(gradient ? kAttentionGradEngines : kAttentionEngines, request, checked_problem(request, gradient));
 }
 
 }  // namespace

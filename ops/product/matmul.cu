@@ -4,7 +4,7 @@
 
 #include "ops/product/matmul.h"
 
-#include "ops/product/gemm.cuh"
+#include "ops/product/products.h"
 
 namespace arbalest {
 
@@ -23,7 +23,7 @@ std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
                      .out = request.outputs[0].dtype};
   if (request.outputs[0].elements() == 0) {
     problem.m = 0;
-    return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+    return product_kernel(request, problem);
   }
   const Strided walk = product.walk();
   // Matrices of A that follow each other and meet one B are one matrix.
@@ -31,7 +31,7 @@ std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
       walk.rank == 1 && walk.stride[2][0] == 0 && !product.trans_a && walk.stride[1][0] == product.rows * product.depth;
   if (one) {
     problem.m *= walk.extent[0];
-    return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+    return product_kernel(request, problem);
   }
   // The innermost axis of the batch is one call.
   const int last = walk.rank - 1;
@@ -47,7 +47,7 @@ std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
     }
     problem.calls = std::move(calls);
   }
-  return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+  return product_kernel(request, problem);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "ops/cuda/double_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
 #include "ops/optim/orthogonal/turns.h"
-#include "ops/product/gemm.cuh"
+#include "ops/product/products.h"
 
 namespace arbalest::cuda {
 namespace {
@@ -282,9 +282,9 @@ class OrthogonalMatrices::Large {
         columns_(rounded(places[0].columns, 8)),
         side_(std::min(rows_, columns_)),
         tall_(rows_ > columns_),
-        gram_(request, gram(), 0, 1, -1),
-        square_(request, square(), 0, 1, -1, 2),
-        advance_(request, advance(), 0, 1, -1, 2) {}
+        gram_(product_kernel(request, gram())),
+        square_(product_kernel(request, square())),
+        advance_(product_kernel(request, advance())) {}
 
   // Bytes for one matrix, but for what products take.
   static int64_t bytes_each(const MatrixPlace& place) {
@@ -293,7 +293,8 @@ class OrthogonalMatrices::Large {
   }
 
   int64_t workspace_bytes() const {
-    return products_at() + std::max({gram_.workspace_bytes(), square_.workspace_bytes(), advance_.workspace_bytes()});
+    return products_at() +
+           std::max({gram_->workspace_bytes(), square_->workspace_bytes(), advance_->workspace_bytes()});
   }
 
   void run(const MatrixArrays& arrays, void* workspace, cudaStream_t stream) const {
@@ -307,11 +308,11 @@ class OrthogonalMatrices::Large {
     check_launch("squares of large matrices");
     fetch_large_kernel<<<grid, kThreads, 0, stream>>>(places, arrays, sums, int(rows_), int(columns_), x);
     check_launch("large matrices");
-    const auto multiply = [&](const GemmKernel& kernel, const void* left, const void* right, const void* summand,
-                              void* result) {
+    const auto multiply = [&](const std::unique_ptr<Kernel>& kernel, const void* left, const void* right,
+                              const void* summand, void* result) {
       const void* inputs[] = {left, right, summand};
       void* products = static_cast<char*>(workspace) + products_at();
-      kernel.run({stream, inputs, &result, products, arrays.idle.scalars});
+      kernel->run({stream, inputs, &result, products, arrays.idle.scalars});
     };
     for (int turn = 0; turn < MuonTurns::kCount; ++turn) {
       multiply(gram_, x, x, nullptr, a);
@@ -353,6 +354,7 @@ class OrthogonalMatrices::Large {
     Problem problem = product(side_, side_, side_);
     problem.alpha = float(MuonTurns::kC);
     problem.summand_factor = float(MuonTurns::kB);
+    problem.inputs.summand = 2;
     problem.steps = {side_ * side_, side_ * side_, side_ * side_};
     return problem;
   }
@@ -360,6 +362,7 @@ class OrthogonalMatrices::Large {
   Problem advance() const {
     Problem problem = product(rows_, columns_, side_);
     problem.summand_factor = float(MuonTurns::kA);
+    problem.inputs.summand = 2;
     problem.steps = {side_ * side_, rows_ * columns_, rows_ * columns_};
     if (tall_) std::swap(problem.steps.a, problem.steps.b);
     return problem;
@@ -368,7 +371,7 @@ class OrthogonalMatrices::Large {
   DeviceBuffer places_;
   int64_t matrices_, rows_, columns_, side_;
   bool tall_;
-  GemmKernel gram_, square_, advance_;
+  std::unique_ptr<Kernel> gram_, square_, advance_;
 };
 
 OrthogonalMatrices::OrthogonalMatrices(const KernelRequest& request, const std::vector<MatrixPlace>& places) {

@@ -162,6 +162,22 @@ struct ElementFunction {
   std::function<std::array<double, 2>(const Node&)> numbers;  // alpha and beta; none: zeros
 };
 
+// How an operator combines single numbers, whatever their shapes.
+enum class Arithmetic : uint8_t {
+  Other,
+  Keeps,     // the first of them: Reshape, ReduceMax
+  Adds,      // sums and differences
+  Averages,  // their mean
+  Scales,    // their product
+  Divides,   // the first divided by the second
+};
+
+// A sum over axes of input 0.
+struct AxisSum {
+  std::vector<int64_t> strides;  // from one element of the result to the next along each axis of the input
+  double scale = 1;              // of the sum
+};
+
 // The computation of outputs of a node once more, to the same bits, from its inputs and from outputs that are kept.
 struct Repetition {
   const Op* op = nullptr;  // nullptr: the node cannot be computed again
@@ -239,6 +255,14 @@ struct Op {
   PreparationFactory prepare = nullptr;  // a host node: one input, a field of bytes, and one output; it has no kernels
 
   std::optional<ElementFunction> element = std::nullopt;  // what each element of output 0 is, if nothing else matters
+  // Output 0 as a sum of input 0 of type x, in memory of type y. None: it is no such sum.
+  std::function<AxisSum(const Node&, const TensorType& x, const TensorType& y)> sum = nullptr;
+  Arithmetic arithmetic = Arithmetic::Other;
+  bool reshapes = false;    // output 0 has the elements of input 0 in row-major order, in another shape
+  bool normalises = false;  // values along the axes of input 0 from the attribute `axis` on have a mean of their own
+  // Normalises each channel by the batch's statistics. Inputs 1 to 4 are scale, bias, running mean and running
+  // variance, and outputs 1 and 2 the new running ones.
+  bool keeps_statistics = false;
 
   const OperandSpec* input_spec(size_t i) const;   // the variadic spec for all that follow; nullptr past the end
   const OperandSpec* output_spec(size_t i) const;  // the same for outputs

@@ -85,7 +85,7 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
 std::vector<ValueId> running_statistics(const Graph& graph) {
   std::vector<ValueId> means, variances;
   for (const Node& node : graph.nodes) {
-    if (!keeps_running_statistics(node)) continue;
+    if (!node.op->keeps_statistics) continue;
     means.push_back(node.inputs[BatchNormInput::Mean]);
     variances.push_back(node.inputs[BatchNormInput::Variance]);
   }

@@ -4,11 +4,6 @@
 
 namespace arbalest {
 
-bool keeps_running_statistics(const Node& node) {
-  const std::string op = node.op->qualified_name();
-  return op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormPartsTraining";
-}
-
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
   Table<NodeId, int64_t> key(step.nodes.size());
   for (const NodeId n : key.ids()) key[n] = step.nodes[n].stage == Stage::Forward ? int64_t(n) : -1;
@@ -23,7 +18,7 @@ void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
   // Momentum 1 leaves a batch's own statistics; laid out as the average, all of them are added to it at once.
   const ValueId batch = step.add_value("batch_statistics", step.values[average].type, Role::State);
   for (Node& node : step.nodes) {
-    if (!keeps_running_statistics(node)) continue;
+    if (!node.op->keeps_statistics) continue;
     constexpr size_t kRunning = 3, kNew = 1;  // the first of two inputs, and of two outputs: mean and variance
     node.attributes.set("momentum", 1.0);
     for (size_t i = 0; i < 2; ++i) {

@@ -33,9 +33,7 @@ class Replacements {
 std::unordered_set<ValueId> named_values(const Graph& graph) {
   std::unordered_set<ValueId> named(graph.outputs.begin(), graph.outputs.end());
   for (const Node& node : graph.nodes) {
-    const bool reports =
-        node.op->qualified_name() == "arbalest.Train" || node.op->qualified_name() == "arbalest.Validate";
-    if (reports) named.insert(node.inputs.begin(), node.inputs.end());
+    if (is_rule(graph, node)) named.insert(node.inputs.begin(), node.inputs.end());
   }
   return named;
 }
@@ -72,6 +70,11 @@ void drop_computed_states(Graph& graph) {
 }
 
 }  // namespace
+
+bool is_rule(const Graph& graph, const Node& node) {
+  return !node.outputs.empty() && node.outputs[0] != kNone &&
+         graph.values[node.outputs[0]].type.dtype == DataType::Token;
+}
 
 void expand_layers(Graph& graph, bool standard) {
   constexpr int kDepth = 8;  // a layer may expand into layers; none does so deeper

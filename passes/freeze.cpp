@@ -11,11 +11,6 @@
 namespace arbalest {
 namespace {
 
-bool normalises(const Node& node) {
-  const std::string name = node.op->qualified_name();
-  return name == "arbalest.BatchNormTraining" || name == "arbalest.BatchNormInference";
-}
-
 // Parameters, and the statistics of batch norms.
 std::vector<ValueId> values_of_the_model(const Graph& graph) {
   std::vector<ValueId> found;
@@ -23,7 +18,7 @@ std::vector<ValueId> values_of_the_model(const Graph& graph) {
     if (graph.values[v].role == Role::Parameter) found.push_back(v);
   }
   for (const Node& node : graph.nodes) {
-    if (!normalises(node)) continue;
+    if (!is_batch_norm(node)) continue;
     for (const size_t i : {BatchNormInput::Mean, BatchNormInput::Variance}) {
       if (graph.values[node.inputs[i]].role == Role::State) found.push_back(node.inputs[i]);
     }
@@ -49,6 +44,11 @@ bool is_frozen(const Graph& graph, const Node& node, const Node& train) {
 
 }  // namespace
 
+bool is_batch_norm(const Node& node) {
+  const std::string name = node.op->qualified_name();
+  return name == "arbalest.BatchNormTraining" || name == "arbalest.BatchNormInference";
+}
+
 void freeze(Graph& graph, const Node& train) {
   const std::vector<ValueId> values = values_of_the_model(graph);
   std::vector<std::string> names;
@@ -59,7 +59,7 @@ void freeze(Graph& graph, const Node& train) {
     if (first_fit(known.name, patterns) < patterns.size()) known.role = Role::Frozen;
   }
   for (const NodeId n : graph.nodes.ids()) {
-    if (!normalises(graph.nodes[n])) continue;
+    if (!is_batch_norm(graph.nodes[n])) continue;
     const bool training = graph.nodes[n].op->qualified_name() == "arbalest.BatchNormTraining";
     if (training && !is_frozen(graph, graph.nodes[n], train)) continue;
     const std::vector<ValueId> inputs = graph.nodes[n].inputs;

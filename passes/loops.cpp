@@ -59,15 +59,10 @@ void check_rows(const Graph& graph) {
   }
 }
 
-// Values that one mean and one deviation are of: each channel's of a batch, or those of the axes from `axis` on. None
-// if the node is no norm of its own batch.
+// Values that one mean and one deviation are of. None if the node is no norm of its own batch.
 std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
-  const std::string name = node.op->qualified_name();
-  const bool of_batch = keeps_running_statistics(node);
-  if (!of_batch && name != "arbalest.Normalize" && name != "arbalest.NormalizeSamples" &&
-      name != "LayerNormalization") {
-    return std::nullopt;
-  }
+  const bool of_batch = node.op->keeps_statistics;
+  if (!of_batch && !node.op->normalises) return std::nullopt;
   const Shape& x = graph.values[node.inputs[0]].type.shape;
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;
@@ -82,7 +77,7 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
 void check_norms(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (values_normalised(graph, node) != 1) continue;
-    const bool of_batch = keeps_running_statistics(node);
+    const bool of_batch = node.op->keeps_statistics;
     fail(node,
          fmt::format("input '{}' is {}: {} is normalised by itself, which makes 0 of every value; expected 2 values "
                      "or more{}",
@@ -226,17 +221,16 @@ void cut_validation(Program& program, const ProgramOptions& options, ProgramNote
   notes.loss = require_only(graph, "arbalest.Train").inputs[0];
   read_prefetch(program.training());
   if (const Node* validate = find_only(graph, "arbalest.Validate")) {
-    if (notes.recalibrate > 0 && std::none_of(graph.nodes.begin(), graph.nodes.end(), keeps_running_statistics)) {
+    if (notes.recalibrate > 0 && std::none_of(graph.nodes.begin(), graph.nodes.end(),
+                                              [](const Node& node) { return node.op->keeps_statistics; })) {
       fail(*validate, fmt::format("attribute 'recalibrate' is {}, and the graph has no batch norm", notes.recalibrate));
     }
     notes.listed.assign(validate->inputs.begin() + 1, validate->inputs.end());
     Loop validation = validation_loop(graph, *validate, options, notes);
     program.loops.push_back(std::move(validation));
   }
-  erase_nodes_if(program.training().graph, [](const Node& node) {
-    const std::string op = node.op->qualified_name();
-    return op == "arbalest.Train" || op == "arbalest.Synchronize" || op == "arbalest.Validate";
-  });
+  Graph& training = program.training().graph;
+  erase_nodes_if(training, [&](const Node& node) { return is_rule(training, node); });
 }
 
 void add_recalibration(Program& program, const ProgramOptions& options, const ProgramNotes& notes) {

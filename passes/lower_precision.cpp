@@ -104,10 +104,7 @@ class CastsThereAndBack {
     return rewriter_.is(id, "Cast") && !rewriter_.node(id).outputs.empty() &&
            rewriter_.value(rewriter_.node(id).outputs[0]).type.dtype == to;
   }
-  bool reshapes(NodeId id) const {
-    return rewriter_.is(id, "Reshape") || rewriter_.is(id, "Squeeze") || rewriter_.is(id, "Unsqueeze") ||
-           rewriter_.is(id, "arbalest.TransposeInPlace");
-  }
+  bool reshapes(NodeId id) const { return rewriter_.reshapes(id) || rewriter_.is(id, "arbalest.TransposeInPlace"); }
 
   void leave_out(NodeId down) {
     const ValueId sum = rewriter_.input(down, 0);

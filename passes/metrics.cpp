@@ -107,10 +107,7 @@ bool are_same(const Graph& graph, ValueId a, ValueId b) {
 
 // Whether the node leaves the one number that it reads as it is. Its shape may change.
 bool passes_number_on(const Node& node) {
-  static const std::set<std::string_view> names = {"Identity",  "Cast",      "Reshape",   "Squeeze",    "Unsqueeze",
-                                                   "Flatten",   "Transpose", "Expand",    "ReduceMean", "ReduceSum",
-                                                   "ReduceMax", "ReduceMin", "ReduceProd"};
-  return names.contains(node.op->qualified_name());
+  return node.op->arithmetic == Arithmetic::Keeps;
 }
 
 // Finds means among the values of a graph.
@@ -179,10 +176,15 @@ class Means {
   }
 
   static bool is_linear(const Node& node, const std::vector<ValueId>& terms) {
-    static const std::set<std::string_view> names = {"Identity", "Cast", "Neg", "Add", "Sub", "Sum", "Mean"};
-    const std::string op = node.op->qualified_name();
-    if (names.contains(op) || passes_number_on(node)) return true;
-    return terms.size() == 1 && (op == "Mul" || (op == "Div" && terms[0] == node.inputs[0]));
+    switch (node.op->arithmetic) {
+      case Arithmetic::Keeps:
+      case Arithmetic::Adds:
+      case Arithmetic::Averages: return true;
+      case Arithmetic::Scales: return terms.size() == 1;
+      case Arithmetic::Divides: return terms.size() == 1 && terms[0] == node.inputs[0];
+      case Arithmetic::Other: return false;
+    }
+    return false;
   }
 
   Graph& graph_;
@@ -249,7 +251,6 @@ bool is_mean(Graph& graph, ValueId value) {
 }
 
 bool counts_samples(const Graph& graph, ValueId value) {
-  static const std::set<std::string_view> whole = {"Neg", "Add", "Sub", "Sum", "Mul"};
   if (value == kNone) return false;
   const TensorType& type = graph.values[value].type;
   if (const auto known = content_of(graph, value)) {
@@ -266,7 +267,8 @@ bool counts_samples(const Graph& graph, ValueId value) {
   const OperandSpec* spec = node.op->output_spec(size_t(place));
   if (spec && spec->name == "accuracy") return true;  // counted by the kernel of a loss
   const bool alone = passes_number_on(node);
-  if (!alone && !whole.contains(node.op->qualified_name())) return false;
+  const bool whole = node.op->arithmetic == Arithmetic::Adds || node.op->arithmetic == Arithmetic::Scales;
+  if (!alone && !whole) return false;
   return std::all_of(node.inputs.begin(), node.inputs.begin() + (alone ? 1 : std::ptrdiff_t(node.inputs.size())),
                      [&](ValueId input) { return counts_samples(graph, input); });
 }

@@ -16,9 +16,11 @@ namespace arbalest {
 // false, operators of ONNX's that stand for simpler ones.
 void expand_layers(Graph& graph, bool standard = true);
 
-// Whether the node is a batch norm by the batch's statistics. Inputs 1 to 4 are scale, bias, running mean and running
-// variance, and outputs 1 and 2 the new running ones.
-bool keeps_running_statistics(const Node& node);
+// Whether the node is a batch norm of one tensor, in training or by running statistics: BatchNormInput has its inputs.
+bool is_batch_norm(const Node& node);
+
+// Whether the node makes no data but a token: Train, Synchronize, Validate.
+bool is_rule(const Graph& graph, const Node& node);
 
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);

@@ -50,7 +50,7 @@ bool Rewriter::is_elementwise(NodeId id, const Shape& result) const {
 }
 
 bool Rewriter::reshapes(NodeId id) const {
-  return is(id, "Reshape") || is(id, "Flatten") || is(id, "Squeeze") || is(id, "Unsqueeze");
+  return id != kNone && node(id).op->reshapes;
 }
 
 bool Rewriter::remove_unread(NodeId id, ValueId value) {

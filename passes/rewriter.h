@@ -31,7 +31,7 @@ class Rewriter {
   bool is_elementwise(NodeId id, const Shape& result) const;
   // The node of this operator that makes the value; kNone if there is none.
   NodeId producer(ValueId value, std::string_view op) const;
-  // Reshape, Flatten, Squeeze or Unsqueeze.
+  // Whether the node gives its input another shape (Op::reshapes).
   bool reshapes(NodeId id) const;
   // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its
   // outputs, what it carries to the next iteration and what is asked for.

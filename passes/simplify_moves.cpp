@@ -38,7 +38,7 @@ bool keeps_order(const Node& node, const Shape& from) {
 // Whether the node, whose input 0 and output 0 have the same type, gives its input back.
 bool gives_back(const Node& node, const Shape& shape) {
   const std::string op = node.op->qualified_name();
-  if (op == "Identity" || op == "Reshape" || op == "Flatten" || op == "Squeeze" || op == "Unsqueeze") return true;
+  if (op == "Identity" || node.op->reshapes) return true;
   if (op == "Expand" || op == "Tile") return true;
   if (op == "Concat") return node.inputs.size() == 1;
   if (op == "Split") return node.outputs.size() == 1;

@@ -278,6 +278,10 @@ void register_math_binary(OpRegistry& registry) {
 #undef ARBALEST_ADD
   for (const char* name : {"Max", "Min", "Sum"}) make_variadic(*registry.find(name));
   add_mean(registry);
+  for (const char* name : {"Add", "Sub", "Sum"}) registry.find(name)->arithmetic = Arithmetic::Adds;
+  registry.find("Mean")->arithmetic = Arithmetic::Averages;
+  registry.find("Mul")->arithmetic = Arithmetic::Scales;
+  registry.find("Div")->arithmetic = Arithmetic::Divides;
   mix_types(*registry.find("Pow"));
   broadcast_one_way(*registry.find("PRelu"));
 }

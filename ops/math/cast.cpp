@@ -141,7 +141,8 @@ void register_math_cast(OpRegistry& registry) {
           .samples = cast_samples,
           .cpu = cast_cpu,
           .element =
-              ElementFunction{.text = "x", .arguments = {"x"}, .floats = copy_row<float>, .doubles = copy_row<double>}};
+              ElementFunction{.text = "x", .arguments = {"x"}, .floats = copy_row<float>, .doubles = copy_row<double>},
+          .arithmetic = Arithmetic::Keeps};
   cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
   registry.add(std::move(cast));
   registry.add({.domain = "",

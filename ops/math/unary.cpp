@@ -101,6 +101,7 @@ void register_math_unary(OpRegistry& registry) {
   ARBALEST_UNARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
   take_bounds(*registry.find("Clip"));
+  registry.find("Neg")->arithmetic = Arithmetic::Adds;
 }
 
 }  // namespace arbalest

@@ -68,7 +68,11 @@ void register_nn_global_average_pool(OpRegistry& registry) {
                     },
                 .cost = pool_cost,
                 .samples = global_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_cpu(r, t); })});
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_cpu(r, t); }),
+                .sum =
+                    [](const Node&, const TensorType& x, const TensorType& y) {
+                      return AxisSum{broadcast_strides(y, x.shape.size()), double(y.elements()) / double(x.elements())};
+                    }});
 }
 
 }  // namespace arbalest

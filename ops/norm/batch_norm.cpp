@@ -465,7 +465,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .cost = elementwise_cost(8),
        .samples = norm_training_samples,
        .aliases = {{1, 3}, {2, 4}},
-       .cpu = batch_norm_training_cpu});
+       .cpu = batch_norm_training_cpu,
+       .keeps_statistics = true});
   add_statistics(registry);
   registry.add({.domain = "arbalest",
                 .name = "BatchNormAgain",

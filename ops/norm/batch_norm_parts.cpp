@@ -426,7 +426,8 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .cost = elementwise_cost(3),
        .samples = parts_training_samples,
        .aliases = {{1, 3}, {2, 4}},
-       .cpu = batch_norm_parts_training_cpu});
+       .cpu = batch_norm_parts_training_cpu,
+       .keeps_statistics = true});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormPartsGrad",
                 .doc = "the gradients of BatchNormPartsTraining, of each part [+ addend_i]; with a bias where Relu "

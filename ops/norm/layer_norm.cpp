@@ -419,7 +419,8 @@ void register_norm_layer_norm(OpRegistry& registry) {
         .grad = grad_norm,
         .cost = elementwise_cost(8),
         .samples = norm_samples,
-        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); })};
+        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); }),
+        .normalises = true};
   op.attributes.push_back(int_spec("stash_type", 1, "not read: statistics are float or better"));
   registry.add(op);
   op.domain = "arbalest";

@@ -92,6 +92,8 @@ struct ReduceLine {
   double low, high;
   bool selects;          // Max and Min: equal elements share the gradient
   bool empty_is_number;  // the result of no elements
+  bool keeps_one;        // one number is its own reduction
+  bool sums, mean;       // it is a sum, or the mean
   std::optional<GradientRows> gradient;
 };
 
@@ -362,6 +364,13 @@ void add_reduction(OpRegistry& registry, const ReduceLine& line, ReduceFunction 
       .cost = cost_of,
       .samples = [line] { return reduce_samples(line); },
       .cpu = [of](const KernelRequest& r) { return reduction_cpu(r, of(r.inputs[0].dtype)); }};
+  if (line.keeps_one) op.arithmetic = Arithmetic::Keeps;
+  if (line.sums || line.mean) {
+    op.sum = [mean = line.mean](const Node& node, const TensorType& x, const TensorType& y) {
+      return AxisSum{ReducedAxes(node, x.shape.size()).strides(y),
+                     mean ? double(y.elements()) / double(x.elements()) : 1};
+    };
+  }
   if (line.gradient) {
     op.grad = [line](GradContext& c) { add_gradient_of(c, line); };
     add_reduce_gradient(registry, line);
@@ -374,7 +383,18 @@ void add_line(OpRegistry& registry, const char* name, const char* doc, double lo
   using Combination = typename Reduction::Combination;
   const double empty = Reduction::value(Combination::template empty<double, double>(), 0.0, 0.0);
   const bool selects = std::is_same_v<Combination, reductions::Max> || std::is_same_v<Combination, reductions::Min>;
-  ReduceLine line{name, doc, Reduction::kIntegers, low, high, selects, std::isfinite(empty)};
+  const bool sums = Reduction::kKeepsOne && std::is_same_v<Combination, reductions::Sum>;
+  ReduceLine line{.name = name,
+                  .doc = doc,
+                  .integers = Reduction::kIntegers,
+                  .low = low,
+                  .high = high,
+                  .selects = selects,
+                  .empty_is_number = std::isfinite(empty),
+                  .keeps_one = Reduction::kKeepsOne,
+                  .sums = sums,
+                  .mean = Reduction::kMean,
+                  .gradient = {}};
   if constexpr (Reduction::kGradient) {
     line.gradient = elementwise::gradient_rows<typename Reduction::Grad, false>();
     line.gradient->element.numbers = [](const Node& node) { return std::array{terms_of(node), 0.0}; };

@@ -74,7 +74,9 @@ void register_reduce_sum_to(OpRegistry& registry) {
                       return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
                     },
                 .samples = sum_to_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return sum_to_cpu(r, t); })});
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return sum_to_cpu(r, t); }),
+                .sum = [](const Node&, const TensorType& x,
+                          const TensorType& y) { return AxisSum{broadcast_strides(y, x.shape.size())}; }});
 }
 
 }  // namespace arbalest

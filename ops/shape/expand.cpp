@@ -175,7 +175,8 @@ void add_expand_and_tile(OpRegistry& registry) {
             .infer = infer_expand,
             .grad = grad_expand,
             .cost = elementwise_cost(0),
-            .samples = expand_samples};
+            .samples = expand_samples,
+            .arithmetic = Arithmetic::Keeps};
   registry.add(std::move(expand));
   registry.add({.domain = "",
                 .name = "Tile",

@@ -103,7 +103,9 @@ void register_shape_flatten(OpRegistry& registry) {
       .grad = flatten_gradient("arbalest.Unflatten"),
       .cost = elementwise_cost(0),
       .samples = flatten_samples,
-      .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); }};
+      .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); },
+      .arithmetic = Arithmetic::Keeps,
+      .reshapes = true};
   Op unflatten = {.domain = "arbalest",
                   .name = "Unflatten",
                   .doc = "dY in the shape of X: the inverse of Flatten; X is not read",

@@ -97,7 +97,9 @@ Op reshaping(std::string name, std::string doc, std::vector<AttributeSpec> attri
         .grad = grad_reshape,
         .cost = elementwise_cost(0),
         .aliases = {{0, 0}},
-        .cpu = reshape_cpu};
+        .cpu = reshape_cpu,
+        .arithmetic = Arithmetic::Keeps,
+        .reshapes = true};
   op.inputs.push_back({.name = op.attributes[0].name, .arity = OperandSpec::Optional, .constant = true});
   return op;
 }
@@ -120,7 +122,8 @@ void register_identity(OpRegistry& registry) {
                       return std::vector{sample("matrix", {5, 7}, {}), sample("image", {2, 3, 5, 4}, {})};
                     },
                 .aliases = {{0, 0}},
-                .cpu = reshape_cpu});
+                .cpu = reshape_cpu,
+                .arithmetic = Arithmetic::Keeps});
 }
 
 }  // namespace

@@ -145,7 +145,8 @@ void register_shape_transpose(OpRegistry& registry) {
                 .grad = grad_transpose,
                 .cost = elementwise_cost(0),
                 .samples = transpose_samples,
-                .cpu = transpose_cpu});
+                .cpu = transpose_cpu,
+                .arithmetic = Arithmetic::Keeps});
   registry.add({.domain = "arbalest",
                 .name = "TransposeInPlace",
                 .doc = "Transpose of an image to (N, …, C) or back, whose elements stay where they are in memory",

@@ -13,9 +13,8 @@ NodeId fusible(const Rewriter& rewriter, ValueId value) {
   const NodeId id = rewriter.value(value).producer;
   if (id == kNone || rewriter.only_reader(value) == kNone) return kNone;
   const Node& node = rewriter.node(id);
-  const bool plain =
-      (rewriter.is(id, "arbalest.BatchNormTraining") || rewriter.is(id, "arbalest.BatchNormInference")) &&
-      node.outputs[0] == value && node.inputs.size() <= BatchNormInput::Residual && int_attribute(node, "relu") == 0;
+  const bool plain = is_batch_norm(node) && node.outputs[0] == value &&
+                     node.inputs.size() <= BatchNormInput::Residual && int_attribute(node, "relu") == 0;
   return plain ? id : kNone;
 }
 

@@ -14,9 +14,7 @@ namespace {
 
 // A batch norm, in training or inference form, with nothing added to it but Relu.
 bool takes_parts(const Node& node) {
-  const std::string op = node.op->qualified_name();
-  return (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") &&
-         node.inputs.size() == BatchNormInput::Residual;
+  return is_batch_norm(node) && node.inputs.size() == BatchNormInput::Residual;
 }
 
 class ConcatFusion {

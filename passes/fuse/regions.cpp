@@ -14,7 +14,6 @@
 #include <stdexcept>
 
 #include "ops/math/strided.h"
-#include "ops/reduce/reduce.h"
 #include "ops/regions/region.h"
 #include "passes/fuse/memory_homes.h"
 #include "passes/passes.h"
@@ -36,10 +35,10 @@ ValueId behind_views(const Graph& graph, ValueId value) {
     const NodeId producer = graph.values[value].producer;
     if (producer == kNone) return value;
     const Node& node = graph.nodes[producer];
-    const std::string name = node.op->qualified_name();
-    if (name != "Reshape" && name != "arbalest.TransposeInPlace") return value;
+    const bool turns = node.op->qualified_name() == "arbalest.TransposeInPlace";
+    if (!node.op->reshapes && !turns) return value;
     const TensorType& from = graph.values[node.inputs[0]].type;
-    const bool in_order = from.layout == Layout::RowMajor || name == "arbalest.TransposeInPlace";
+    const bool in_order = turns || from.layout == Layout::RowMajor;
     if (!in_order || channels(node.inputs[0]) != channels(value)) return value;
     value = node.inputs[0];
   }
@@ -47,23 +46,6 @@ ValueId behind_views(const Graph& graph, ValueId value) {
 
 bool is_number(DataType type) {
   return type == DataType::Float32 || type == DataType::Bfloat16;
-}
-
-// How far neighbours along the axes of the node's operand are in its result, if that is a sum or a mean, and the factor
-// of a sum that makes it.
-struct SumWalk {
-  std::vector<int64_t> strides;
-  double scale = 1;
-};
-std::optional<SumWalk> sum_walk(const Node& node, const TensorType& x, const TensorType& y) {
-  const std::string name = node.op->qualified_name();
-  const size_t rank = x.shape.size();
-  const double share = double(y.elements()) / double(x.elements());
-  if (name == "ReduceSum") return SumWalk{ReducedAxes(node, rank).strides(y)};
-  if (name == "ReduceMean") return SumWalk{ReducedAxes(node, rank).strides(y), share};
-  if (name == "GlobalAveragePool") return SumWalk{broadcast_strides(y, rank), share};
-  if (name == "arbalest.SumTo") return SumWalk{broadcast_strides(y, rank)};
-  return std::nullopt;
 }
 
 // The sum over rows that the node is, but for what it is of.
@@ -79,15 +61,15 @@ std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
     if (int_attribute(node, "rank") != 1 || innermost != 1) return std::nullopt;
     return RegionSum{0, float_attribute(node, "scale")};
   }
-  const std::optional<SumWalk> walk = sum_walk(node, x, y);
-  if (!walk || x.elements() == y.elements()) return std::nullopt;
+  if (!node.op->sum || x.elements() == y.elements()) return std::nullopt;
+  const AxisSum found = node.op->sum(node, x, y);
   const size_t rank = x.shape.size();
-  const bool by_sample = rank > 2 && innermost > 0 && x.shape[0] > 1 && walk->strides[0] != 0;
+  const bool by_sample = rank > 2 && innermost > 0 && x.shape[0] > 1 && found.strides[0] != 0;
   for (size_t axis = 0; axis < rank; ++axis) {
     const int64_t wanted = axis == innermost ? 1 : axis == 0 && by_sample ? channels : 0;
-    if (x.shape[axis] > 1 && walk->strides[axis] != wanted) return std::nullopt;
+    if (x.shape[axis] > 1 && found.strides[axis] != wanted) return std::nullopt;
   }
-  RegionSum sum{0, walk->scale, by_sample ? rank : 1};
+  RegionSum sum{0, found.scale, by_sample ? rank : 1};
   const TensorType whole = sum_type(x, sum);
   if (whole.shape == y.shape && whole.layout == y.layout) return sum;
   if (y.layout != Layout::RowMajor || graph.values[node.outputs[0]].view.base != kNone) return std::nullopt;

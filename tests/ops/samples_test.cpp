@@ -14,6 +14,7 @@
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
 #include "ops/fused/decomposed.h"
+#include "ops/math/strided.h"
 #include "tests/ops/part.h"
 
 using namespace arbalest;
@@ -133,6 +134,46 @@ TEST_CASE("check_operator() says what is wrong with an operator") {
   missing.infer = [](InferContext& c) { c.fail("nothing fits"); };
   REQUIRE(check_operator(missing).size() >= missing.samples().size());
   CHECK(check_operator(missing)[0].find("nothing fits") != std::string::npos);
+}
+
+TEST_CASE("operators are what their records say: other shapes, sums, and single numbers kept") {
+  const auto device = make_cpu_device();
+  std::set<std::string> reshape, sum, keep;
+  for (const Op& op : builtin_ops().all()) {
+    for (const Sample& sample : op.cpu&& op.samples ? op.samples() : std::vector<Sample>()) {
+      const bool keeps = op.arithmetic == Arithmetic::Keeps && sample.inputs[0].type.elements() == 1;
+      if (!(op.reshapes || op.sum || keeps)) continue;
+      INFO(op.qualified_name(), ", sample '", sample.name, "'");
+      const std::vector<Tensor> inputs = draw_inputs(op, sample, DataType::Float64, 3);
+      std::vector<TensorType> types;
+      for (const Tensor& input : inputs) types.push_back(input.type);
+      const Case one(op, types, sample.output_count, sample.attributes);
+      const TensorType x = one.input_types()[0], y = one.output_types()[0];
+      if (keeps && (y.elements() != 1 || y.dtype != x.dtype)) continue;
+      const std::vector<double> from = values_of(inputs[0]);
+      const std::vector<double> made = values_of(run_kernel(*device, one.get(), {y}, inputs, {}).outputs[0]);
+      const std::vector<int64_t> steps = memory_strides(x);
+      std::vector<double> expected(made.size(), 0.0);
+      const AxisSum walk = op.sum ? op.sum(one.get(), x, y) : AxisSum{};
+      for (int64_t i = 0; i < x.elements(); ++i) {
+        int64_t rest = i, at = 0, to = 0;  // the places of element i of row-major order
+        for (size_t axis = x.shape.size(); axis-- > 0; rest /= x.shape[axis]) {
+          at += rest % x.shape[axis] * steps[axis];
+          if (op.sum) to += rest % x.shape[axis] * walk.strides[axis];
+        }
+        expected[size_t(op.sum ? to : i)] += from[size_t(at)] * walk.scale;
+      }
+      for (size_t i = 0; i < made.size(); ++i) {
+        REQUIRE(made[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+      }
+      if (op.reshapes) reshape.insert(op.name);
+      if (op.sum) sum.insert(op.name);
+      if (keeps) keep.insert(op.name);
+    }
+  }
+  CHECK(reshape == std::set<std::string>{"Flatten", "FlattenInPlace", "Reshape", "Squeeze", "Unsqueeze"});
+  CHECK(sum == std::set<std::string>{"GlobalAveragePool", "ReduceMean", "ReduceSum", "SumTo"});
+  CHECK(keep.size() > 5);
 }
 
 TEST_CASE("CPU kernels agree with themselves in double, in float and bfloat16") {

@@ -32,9 +32,6 @@ enum class Around : uint8_t { Nothing, Elements, Moves };
 class SampleNet {
  public:
   SampleNet(const Op& op, const Sample& sample, Around around) : op_(op), sample_(sample), around_(around) {
-    Node node;
-    node.op = &op;
-    keeps_statistics_ = keeps_running_statistics(node);
     trained_.assign(sample.inputs.size(), bool(op.grad || op.expand));
     counted_ = size_t(sample.output_count);
     build();
@@ -79,7 +76,7 @@ class SampleNet {
     const Role role = !floats ? Role::Constant : trained_[i] ? Role::Parameter : Role::Frozen;
     const std::string name = fmt::format("p{}", i);
     const size_t rank = type.shape.size();
-    if (const size_t state = i - BatchNormInput::Mean; keeps_statistics_ && state < 2) {
+    if (const size_t state = i - BatchNormInput::Mean; op_.keeps_statistics && state < 2) {
       return statistics_[state] = stored(name, type, Role::State, values_of(drawn));
     }
     if (!op_.layout && drawn.type.layout == Layout::ChannelsLast) {
@@ -140,7 +137,7 @@ class SampleNet {
     for (size_t i = 0; i < drawn_inputs.size(); ++i) inputs.push_back(input(i, drawn_inputs[i]));
     const NodeId node = graph_.add_node(op_, "node", inputs, sample_.output_count, sample_.attributes);
     infer(graph_, node);
-    for (size_t k = 0; keeps_statistics_ && k < 2; ++k) {
+    for (size_t k = 0; op_.keeps_statistics && k < 2; ++k) {
       graph_.carries.push_back({statistics_[k], graph_.nodes[node].outputs[1 + k]});
     }
     const ValueId own = drawn("own", {3}, Role::Parameter);
@@ -196,7 +193,6 @@ class SampleNet {
   Graph graph_;
   ValueId loss_ = kNone;
   std::vector<std::string> outputs_;
-  bool keeps_statistics_ = false;
   ValueId statistics_[2];  // running mean and variance
 };
 

@@ -162,7 +162,7 @@ struct ElementFunction {
   std::function<std::array<double, 2>(const Node&)> numbers;  // alpha and beta; none: zeros
 };
 
-// What an operator makes of single numbers, whatever their shapes.
+// How an operator combines single numbers, whatever their shapes.
 enum class Arithmetic : uint8_t {
   Other,
   Keeps,     // the first of them: Reshape, ReduceMax

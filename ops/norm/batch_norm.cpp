@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
+#include "ops/fused/decomposed.h"
 #include "ops/norm/batch_norm_cpu.h"
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/batch_norms.h"
@@ -108,6 +109,19 @@ void infer_norm_statistics(InferContext& context) {
   flag_attribute(context.node(), "correction");
   check_norm_partials(context, In::Partials, x);
   for (size_t i = 0; i < 4; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+// The outputs of training but Y.
+void decompose_norm_statistics(ExpandContext& c) {
+  using In = BatchNormStatisticsInput;
+  const TensorType channels = c.type(c.input(In::Mean));
+  const auto all = [&](const char* label, double number) {
+    return c.constant(label, channels.dtype, std::vector<double>(size_t(channels.elements()), number));
+  };
+  const std::vector<ValueId> inputs = {c.input(In::X),        all("scale", 1), all("bias", 0),       c.input(In::Mean),
+                                       c.input(In::Variance), kNone,           c.input(In::Partials)};
+  const std::vector<ValueId> made = c.add("arbalest.BatchNormTraining", "", inputs, 5, c.node().attributes);
+  for (size_t i = 1; i < made.size(); ++i) c.replace_output(i - 1, made[i]);
 }
 
 void grad_norm_training(GradContext& c) {
@@ -420,10 +434,11 @@ void add_statistics(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_norm_statistics,
+       .decompose = decompose_norm_statistics,
        .cost = elementwise_cost(3),
        .samples = norm_statistics_samples,
        .aliases = {{0, 1}, {1, 2}},
-       .cpu = batch_norm_statistics_cpu});
+       .cpu = decomposed_cpu});
 }
 
 }  // namespace

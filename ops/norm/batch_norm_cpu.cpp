@@ -52,13 +52,11 @@ class BatchStatistics {
  public:
   using W = Wide<T>;
 
-  // `partials`: that input, which there need not be.
-  BatchStatistics(const KernelRequest& request, size_t partials)
+  explicit BatchStatistics(const KernelRequest& request)
       : size_(rows_of(request.inputs[0])),
         epsilon_(float_attribute(request.node, "epsilon")),
         momentum_(float_attribute(request.node, "momentum")),
-        partials_(partials),
-        given_(request.has_input(partials)) {
+        given_(request.has_input(BatchNormInput::Partials)) {
     const double rows = double(size_.rows);
     corrected_ = rows / std::max(rows - double(int_attribute(request.node, "correction")), 1.0);
     if (given_) chunks_ = pixel_chunks(request.inputs[0].shape, int_attribute(request.node, "chunk_pixels"));
@@ -66,26 +64,27 @@ class BatchStatistics {
 
   int64_t scratch() const { return given_ ? 0 : 2 * row_chunks(size_) * size_.channels; }  // numbers of type W
 
-  // `old`: the inputs with the running mean and, after it, variance; `made`: the outputs with the new ones and, after
-  // them, the saved ones.
-  void find(const KernelContext& context, size_t old, size_t made, W* scratch) const {
+  // Writes the new running mean and variance, and the saved ones.
+  void find(const KernelContext& context, W* scratch) const {
+    using In = BatchNormInput;
+    using Out = BatchNormOutput;
     W *means = scratch, *squares = scratch + this->scratch() / 2;
     if (!given_) chunk_moments(size_, input<T>(context, 0), means, squares);
     for (int64_t c = 0; c < size_.channels; ++c) {
-      const MergedMoments moments = given_ ? merge_partials(size_, chunks_, input<W>(context, partials_), c)
+      const MergedMoments moments = given_ ? merge_partials(size_, chunks_, input<W>(context, In::Partials), c)
                                            : merge_moments(size_, means, squares, c);
-      const double old_mean = double(input<W>(context, old)[c]), old_variance = double(input<W>(context, old + 1)[c]);
-      output<W>(context, made + 2)[c] = W(moments.mean());
-      output<W>(context, made + 3)[c] = W(1 / std::sqrt(moments.variance() + epsilon_));
-      output<W>(context, made)[c] = W((1 - momentum_) * old_mean + momentum_ * moments.mean());
-      output<W>(context, made + 1)[c] = W((1 - momentum_) * old_variance + momentum_ * moments.variance() * corrected_);
+      const double mean = double(input<W>(context, In::Mean)[c]), variance = double(input<W>(context, In::Variance)[c]);
+      output<W>(context, Out::SavedMean)[c] = W(moments.mean());
+      output<W>(context, Out::SavedInvStd)[c] = W(1 / std::sqrt(moments.variance() + epsilon_));
+      output<W>(context, Out::NewMean)[c] = W((1 - momentum_) * mean + momentum_ * moments.mean());
+      output<W>(context, Out::NewVariance)[c] =
+          W((1 - momentum_) * variance + momentum_ * moments.variance() * corrected_);
     }
   }
 
  private:
   Rows size_;
   double epsilon_, momentum_, corrected_ = 1;
-  size_t partials_;
   bool given_;
   PixelChunks chunks_ = {};
 };
@@ -96,13 +95,13 @@ std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using In = BatchNormInput;
   using Out = BatchNormOutput;
   const Parts parts(request, In::X);
-  const BatchStatistics<T> statistics(request, In::Partials);
+  const BatchStatistics<T> statistics(request);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
   const int64_t channels = parts.size.channels;
   auto run = [=](const KernelContext& context) {
     const W *mean = output<W>(context, Out::SavedMean), *inv_std = output<W>(context, Out::SavedInvStd);
     W* factor = array<W>(context, 0);
-    statistics.find(context, In::Mean, Out::NewMean, factor + channels);
+    statistics.find(context, factor + channels);
     for (int64_t c = 0; c < channels; ++c) factor[c] = input<W>(context, In::Scale)[c] * inv_std[c];
     const Normalised<T> of{{input<T>(context, In::X)},
                            mean,
@@ -112,16 +111,6 @@ std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
     normalise(parts, relu, of, output<T>(context, Out::Y));
   };
   return make_kernel(run, (channels + statistics.scratch()) * int64_t(sizeof(W)));
-}
-
-template <typename T>
-std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
-  const BatchStatistics<T> statistics(request, BatchNormStatisticsInput::Partials);
-  auto run = [=](const KernelContext& context) {
-    statistics.find(context, BatchNormStatisticsInput::Mean, BatchNormStatisticsOutput::NewMean,
-                    array<Wide<T>>(context, 0));
-  };
-  return make_kernel(run, statistics.scratch() * int64_t(sizeof(Wide<T>)));
 }
 
 template <typename T>
@@ -309,9 +298,6 @@ std::unique_ptr<Kernel> parts_by_given(const KernelRequest& request, std::option
 
 std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_training<decltype(t)>(request); });
-}
-std::unique_ptr<Kernel> batch_norm_statistics_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return norm_statistics<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
   return one_by_given(request, std::nullopt);

@@ -7,7 +7,6 @@
 namespace arbalest {
 
 std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request);
-std::unique_ptr<Kernel> batch_norm_statistics_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request);

@@ -196,13 +196,8 @@ std::optional<StridedView> view_back(const Graph& graph, ValueId value, const Is
 
 bool leads_through(const Graph& graph, const Node& node) {
   if (node.op->reshapes) return true;
-  static const std::set<std::string_view> names = {"Identity",
-                                                   "Slice",
-                                                   "Split",
-                                                   "Transpose",
-                                                   "arbalest.FlattenInPlace",
-                                                   "arbalest.TransposeInPlace",
-                                                   "arbalest.UnflattenInPlace"};
+  static const std::set<std::string_view> names = {
+      "Identity", "Slice", "Split", "Transpose", "arbalest.TransposeInPlace", "arbalest.UnflattenInPlace"};
   if (node.op->qualified_name() == "arbalest.Assemble") {  // a box of one tensor, as several slices leave it
     return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[node.outputs[0]].type.shape;
   }

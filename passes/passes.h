@@ -95,8 +95,19 @@ void fuse_batch_norm_pairs(Graph& graph);
 void fuse_residuals(Graph& graph);
 
 // Batch norms next to elementwise operators become elementwise operators themselves, apart from their statistics and
-// sums, so that fuse_regions joins them.
+// sums, so that fuse_regions joins them. Those with Relu do if nothing then has to store what Relu makes.
 void open_batch_norms(Graph& graph);
+
+// Reductions of what elementwise operators make become sums of what elementwise operators make: a norm is the root of
+// a sum of squares. fuse_regions joins these sums.
+void open_reductions(Graph& graph);
+
+// Gradients of Relu read, of what Relu makes, a positive multiple that is kept in any case.
+void read_kept_signs(Graph& graph);
+
+// Parts of what elementwise operators make, if nothing else of it is read, are made of parts of what these read.
+// fuse_regions and fuse_region_moves then read and write no more than parts.
+void compute_parts(Graph& graph);
 
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its

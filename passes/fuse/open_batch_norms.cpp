@@ -2,13 +2,16 @@
 
 // Batch norms next to elementwise operators, written as what they are made of. Training: y = (x − m) · i · s + b, where
 // the batch's mean m and inverse deviation i come from BatchNormStatistics, and s and b are scale and bias. For M rows
-// and x̂ = (x − m) · i, the gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s.
+// and x̂ = (x − m) · i, the gradient is db = Σ g, ds = Σ g · x̂ and dx = (g − db / M − x̂ · ds / M) · i · s. If Relu
+// follows, g is 0 where y is not above 0.
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "ops/math/strided.h"
 #include "ops/norm/batch_norms.h"
+#include "passes/fuse/row_sums.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -17,7 +20,7 @@ namespace {
 
 class BatchNorms {
  public:
-  explicit BatchNorms(Graph& graph) : rewriter_(graph) {}
+  explicit BatchNorms(Graph& graph) : graph_(graph), rewriter_(graph) {}
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
@@ -71,17 +74,30 @@ class BatchNorms {
     return view->second;
   }
 
+  // Relu next to a batch norm has kernels that also join convolutions. It is written out only if regions compute all
+  // that reads y, so that nothing has to store it.
+  bool is_opened(NodeId n, ValueId y) const {
+    const Shape& shape = rewriter_.shape(y);
+    const std::vector<NodeId>& readers = rewriter_.readers(y);
+    const auto joins = [&](NodeId reader) { return rewriter_.is_elementwise(reader, shape); };
+    const auto is_forward = [&](NodeId reader) {
+      return joins(reader) && rewriter_.node(reader).stage == Stage::Forward;
+    };
+    if (std::none_of(readers.begin(), readers.end(), is_forward)) return false;
+    return int_attribute(rewriter_.node(n), "relu") == 0 ||
+           std::all_of(readers.begin(), readers.end(), [&](NodeId reader) {
+             return joins(reader) || (reader != kNone && row_sum(graph_, rewriter_.node(reader)));
+           });
+  }
+
   void open_training(NodeId n) {
     const Node node = rewriter_.node(n);
     const ValueId x = node.inputs[In::X], y = node.outputs[Out::Y];
-    if (int_attribute(node, "relu") != 0 || rewriter_.input(n, In::Residual) != kNone || !is_normalised(x)) return;
+    if (rewriter_.input(n, In::Residual) != kNone || !is_normalised(x) || !is_opened(n, y)) return;
     const ValueId mean = rewriter_.output(n, Out::SavedMean), inv_std = rewriter_.output(n, Out::SavedInvStd);
     const Shape shape = rewriter_.shape(x);
-    const std::vector<NodeId>& readers = rewriter_.readers(y);
-    const bool joins = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
-      return rewriter_.is_elementwise(reader, shape) && rewriter_.node(reader).stage == Stage::Forward;
-    });
-    if (!joins || mean == kNone || inv_std == kNone) return;
+    if (mean == kNone || inv_std == kNone) return;
+    opened_.insert(mean);
 
     Attributes attributes;
     for (const char* name : {"epsilon", "momentum"}) attributes.set(name, float_attribute(node, name));
@@ -97,6 +113,7 @@ class BatchNorms {
     const ValueId normal = write("Mul", "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
     const ValueId scaled = write("Mul", "scaled", {normal, over_rows(write, node.inputs[In::Scale], "scale", shape)});
     ValueId made = write("Add", "biased", {scaled, over_rows(write, node.inputs[In::Bias], "bias", shape)});
+    if (int_attribute(node, "relu") != 0) made = write("Relu", "relu", {made});
     if (rewriter_.value(y).type.dtype == DataType::Bfloat16) {
       made = write("Cast", "y", {made}, {{"to", onnx_number(DataType::Bfloat16)}});
     }
@@ -106,7 +123,9 @@ class BatchNorms {
   void open_gradient(NodeId n) {
     const Node node = rewriter_.node(n);
     const ValueId x = node.inputs[GradIn::X], dx = rewriter_.output(n, GradOut::dX);
-    if (int_attribute(node, "relu") != 0 || rewriter_.input(n, GradIn::Partials) != kNone || !is_normalised(x)) return;
+    const bool relu = int_attribute(node, "relu") != 0;
+    if (rewriter_.input(n, GradIn::Partials) != kNone || !is_normalised(x)) return;
+    if (relu && !opened_.contains(node.inputs[GradIn::SavedMean])) return;
     if (rewriter_.output(n, GradOut::Residual) != kNone || dx == kNone) return;
     const Shape shape = rewriter_.shape(x);
     const ValueId second = rewriter_.input(n, GradIn::Second);
@@ -118,13 +137,19 @@ class BatchNorms {
 
     Writer write{rewriter_, n, false};
     if (second != kNone) gradient = write("Add", "gradients", {gradient, second});
-    const ValueId g = write.in_float(gradient, "g");
+    ValueId g = write.in_float(gradient, "g");
     const auto channels = [&](size_t i, std::string_view suffix) {
       return over_rows(write, node.inputs[i], suffix, shape);
     };
     const ValueId inv_std = channels(GradIn::SavedInvStd, "inv_std");
     const ValueId deviation = write("Sub", "deviation", {write.in_float(x, "x"), channels(GradIn::SavedMean, "mean")});
     const ValueId normal = write("Mul", "normal", {deviation, inv_std});
+    const ValueId scale = channels(GradIn::Scale, "scale");
+    if (relu) {
+      const ValueId scaled = write("Mul", "again", {normal, scale});
+      const ValueId y = write("Add", "biased", {scaled, channels(GradIn::Bias, "bias")});
+      g = write("arbalest.ReluGrad", "passed", {g, y});
+    }
     const ValueId product = write("Mul", "product", {g, normal});
     const double share = double(shape[1]) / double(element_count(shape));
     std::vector<std::pair<NodeId, ValueId>> sums;  // which node makes which output of the gradient
@@ -142,7 +167,6 @@ class BatchNorms {
     const ValueId along = write("Mul", "along", {normal, by_scale});
     const ValueId rest = write("Sub", "rest", {centred, along});
     const ValueId deviating = write("Mul", "deviating", {rest, inv_std});
-    const ValueId scale = channels(GradIn::Scale, "scale");
     if (rewriter_.value(dx).type.dtype == DataType::Bfloat16) {
       const ValueId scaled = write("Mul", "scaled", {deviating, scale});
       rewriter_.become(n, "Cast", {scaled}, {dx}, {{"to", onnx_number(DataType::Bfloat16)}});
@@ -152,7 +176,9 @@ class BatchNorms {
     for (const auto& [made_by, value] : sums) rewriter_.set_outputs(made_by, {value});
   }
 
+  Graph& graph_;
   Rewriter rewriter_;
+  std::set<ValueId> opened_;                             // means of the batch norms that have been written out
   std::map<std::pair<ValueId, size_t>, ValueId> views_;  // by numbers of channels and the rank of images
 };
 

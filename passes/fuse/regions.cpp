@@ -13,9 +13,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "ops/math/strided.h"
 #include "ops/regions/region.h"
 #include "passes/fuse/memory_homes.h"
+#include "passes/fuse/row_sums.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -42,39 +42,6 @@ ValueId behind_views(const Graph& graph, ValueId value) {
     if (!in_order || channels(node.inputs[0]) != channels(value)) return value;
     value = node.inputs[0];
   }
-}
-
-bool is_number(DataType type) {
-  return type == DataType::Float32 || type == DataType::Bfloat16;
-}
-
-// The sum over rows that the node is, but for what it is of.
-std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
-  if (node.inputs.empty() || node.inputs[0] == kNone || node.outputs.size() != 1) return std::nullopt;
-  const TensorType& x = graph.values[node.inputs[0]].type;
-  const TensorType& y = graph.values[node.outputs[0]].type;
-  if (!is_number(x.dtype) || !is_number(y.dtype) || x.elements() == 0 || x.shape.size() < 2) return std::nullopt;
-  const size_t innermost = innermost_axis(x);
-  const int64_t channels = x.shape[innermost];
-  if (channels < 2) return std::nullopt;
-  if (node.op->qualified_name() == "arbalest.ChannelSum") {
-    if (int_attribute(node, "rank") != 1 || innermost != 1) return std::nullopt;
-    return RegionSum{0, float_attribute(node, "scale")};
-  }
-  if (!node.op->sum || x.elements() == y.elements()) return std::nullopt;
-  const AxisSum found = node.op->sum(node, x, y);
-  const size_t rank = x.shape.size();
-  const bool by_sample = rank > 2 && innermost > 0 && x.shape[0] > 1 && found.strides[0] != 0;
-  for (size_t axis = 0; axis < rank; ++axis) {
-    const int64_t wanted = axis == innermost ? 1 : axis == 0 && by_sample ? channels : 0;
-    if (x.shape[axis] > 1 && found.strides[axis] != wanted) return std::nullopt;
-  }
-  RegionSum sum{0, found.scale, by_sample ? rank : 1};
-  const TensorType whole = sum_type(x, sum);
-  if (whole.shape == y.shape && whole.layout == y.layout) return sum;
-  if (y.layout != Layout::RowMajor || graph.values[node.outputs[0]].view.base != kNone) return std::nullopt;
-  if (by_sample) sum.rank = 2;
-  return sum;  // which a view shows as y
 }
 
 // Which nodes have to run before which: readers after producers, and what writes over memory after its readers.
@@ -331,11 +298,14 @@ class Regions {
   struct Buyer {
     const Group& group;
     std::vector<ValueId> inputs;
-    std::map<ValueId, std::optional<Price>> known;  // of values that others may read as they are
+    bool numbers_cost = true;                            // single numbers that are read count as bytes
+    std::map<ValueId, std::optional<Price>> known = {};  // of values that others may read as they are
   };
-  int64_t bytes(const std::optional<Price>& price) const {
+  int64_t bytes(const std::optional<Price>& price, const Buyer& buyer) const {
     int64_t all = 0;
-    for (const ValueId value : price->reads) all += bytes(value);
+    for (const ValueId value : price->reads) {
+      if (buyer.numbers_cost || rewriter_.value(value).type.elements() > 1) all += bytes(value);
+    }
     return all;
   }
   // Nothing if the group cannot have it. `kept`: memory holds the value.
@@ -347,7 +317,7 @@ class Regions {
       found = has ? Price() : Price{{value}, {}};
     }
     const std::optional<Price> again = price_again(value, buyer, depth);
-    if (again && (!found || bytes(again) <= bytes(found))) found = again;
+    if (again && (!found || bytes(again, buyer) <= bytes(found, buyer))) found = again;
     if (kept) buyer.known[value] = found;
     return found;
   }
@@ -389,11 +359,15 @@ class Regions {
     return stage == Stage::Forward || stage == Stage::Backward;
   }
   // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all, or else
-  // from its operands, stored instead: a cast to float from half its bytes.
+  // from its operands, stored instead: a cast to float from half its bytes. A result of the forward pass would be kept
+  // for long, so single numbers that are read for it do not weigh against that.
   void consider(NodeId n) {
-    if (!compute_elsewhere(n, false)) compute_elsewhere(n, true);
+    for (const bool from_operands : {false, true}) {
+      if (compute_elsewhere(n, from_operands, true)) return;
+      if (rewriter_.node(n).stage == Stage::Forward && compute_elsewhere(n, from_operands, false)) return;
+    }
   }
-  bool compute_elsewhere(NodeId n, bool from_operands) {
+  bool compute_elsewhere(NodeId n, bool from_operands, bool numbers_cost) {
     const ValueId value = result(n);
     std::map<size_t, Group> changed;
     for (const std::optional<size_t>& group : reading_groups(n)) {
@@ -411,10 +385,10 @@ class Regions {
       if (!is_stored(operand)) gain -= bytes(operand);
     }
     for (auto& [id, group] : changed) {
-      Buyer buyer{group, ends_of(group).inputs, {}};
+      Buyer buyer{group, ends_of(group).inputs, numbers_cost};
       const std::optional<Price> found = price_again(value, buyer, 0, from_operands);
       if (!found) return false;
-      gain += bytes(value) - bytes(found);
+      gain += bytes(value) - bytes(found, buyer);
       group.again.insert(found->nodes.begin(), found->nodes.end());
       if (!ends_of(group).fits()) return false;
     }

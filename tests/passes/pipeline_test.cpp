@@ -63,6 +63,16 @@ const std::vector<std::string>& nets() {
       "s = Mul (b, scale)\nt = Add (s, c)\nd = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (t)\n"
       "h = GlobalAveragePool (d)\n" +
           kHead + "#initial float[1] one = {1.5}, float[1] zero = {0.5}, float[4, 1, 1] scale = {" + numbers(4) + "}",
+      // A gate whose halves one activation makes.
+      "tokens = Reshape <shape = [0, 9, 8]> (x)\nwide = arbalest.Linear <units = 32, axis = -1> (tokens)\n"
+      "e = Erf (wide)\ng = Mul (wide, e)\nu, v = Split <axis = 2, num_outputs = 2> (g)\n"
+      "n = LayerNormalization (v, weight)\nm = Mul (u, n)\nh = Flatten (m)\n" +
+          std::string(kHead) + "#initial float[16] weight = {" + numbers(16) + "}",
+      // A norm of each channel's pixels, and a multiple of what Relu makes.
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\ns = Sigmoid (c)\n"
+      "l = ReduceL2 <axes = [2, 3]> (s)\nt = Mul (s, l)\nr = Relu (t)\nf = Constant <value_float = 1.5> ()\n"
+      "u = Mul (r, f)\nd = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (u)\nh = GlobalAveragePool (d)\n" +
+          kHead,
       // Pixels as rows.
       "c = arbalest.Conv <filters = 8, kernel_shape = [2, 2], strides = [2, 2]> (x)\n"
       "f = Reshape <shape = [0, 8, -1]> (c)\nt = Transpose <perm = [0, 2, 1]> (f)\n"
@@ -141,7 +151,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_attention, fuse_concats, "
       "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, fuse_weight_gradients, "
       "keep_maxima, fuse_moves, fuse_statistics, fuse_batch_norm_pairs, fuse_residuals, "
-      "open_batch_norms, fuse_regions, fuse_region_moves, delay_gradients";
+      "open_batch_norms, open_reductions, read_kept_signs, compute_parts, fuse_regions, fuse_region_moves, "
+      "delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The gradient of Relu asks of what Relu makes whether it is above 0. So is a positive multiple of it: if that is kept
+// for another kernel in any case, as a convolution's input is, the gradient reads that, and Relu's result is not kept.
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "graph/constants.h"
+#include "passes/fuse/row_sums.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+// The number that a constant of one element is; nothing: it is none, or not known.
+std::optional<double> constant_number(const Graph& graph, ValueId value) {
+  const Value& constant = graph.values[value];
+  if (constant.role != Role::Constant || constant.type.elements() != 1 || constant.view.base != kNone) return {};
+  if (constant.initializer.kind == Initializer::Kind::Constant) return constant.initializer.a;
+  const auto content = content_of(graph, value);
+  if (!content) return {};
+  const auto read = [&](auto number) {
+    std::memcpy(&number, content->data(), sizeof(number));
+    return double(float(number));
+  };
+  switch (constant.type.dtype) {
+    case DataType::Float32: return read(float{});
+    case DataType::Bfloat16: return read(bfloat16{});
+    default: return {};
+  }
+}
+
+class Signs {
+ public:
+  explicit Signs(Graph& graph) : graph_(graph), rewriter_(graph) {}
+
+  void run() {
+    constexpr size_t kPassed = 1;  // of arbalest.ReluGrad: the value whose sign counts
+    for (const NodeId n : rewriter_.ids()) {
+      if (!rewriter_.is(n, "arbalest.ReluGrad")) continue;
+      const ValueId y = rewriter_.input(n, kPassed);
+      if (is_kept(y)) continue;
+      const ValueId multiple = kept_multiple(y);
+      if (multiple != kNone) rewriter_.set_input(n, kPassed, multiple);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  // Whether a kernel of the backward pass that is no region's reads the value.
+  bool is_kept(ValueId value) const {
+    const std::vector<NodeId>& readers = rewriter_.readers(value);
+    return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      if (reader == kNone || rewriter_.node(reader).stage != Stage::Backward) return false;
+      return !rewriter_.is_elementwise(reader, rewriter_.shape(value)) && !row_sum(graph_, rewriter_.node(reader));
+    });
+  }
+  // kNone: there is none.
+  ValueId kept_multiple(ValueId value) const {
+    for (const NodeId reader : rewriter_.readers(value)) {
+      if (reader == kNone || !rewriter_.is(reader, "Mul") || rewriter_.node(reader).stage != Stage::Forward) continue;
+      const ValueId made = rewriter_.node(reader).outputs[0];
+      if (rewriter_.value(made).type != rewriter_.value(value).type) continue;
+      const ValueId other = rewriter_.input(reader, rewriter_.input(reader, 0) == value ? 1 : 0);
+      const std::optional<double> factor = constant_number(graph_, other);
+      // The product may be 0 for numbers below 1e-34 only.
+      constexpr double kLeast = 1e-3;
+      if (!factor || *factor < kLeast) continue;
+      if (is_kept(made)) return made;
+      if (const ValueId further = kept_multiple(made); further != kNone) return further;
+    }
+    return kNone;
+  }
+
+  Graph& graph_;
+  Rewriter rewriter_;
+};
+
+}  // namespace
+
+void read_kept_signs(Graph& graph) {
+  Signs(graph).run();
+}
+
+}  // namespace arbalest

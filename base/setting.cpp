@@ -18,6 +18,7 @@ constexpr SettingNames kNames[] = {
     {SettingKey::Change, "--change", "CheckpointOptions::changes"},
     {SettingKey::Checkpoint, "--checkpoint", "CheckpointOptions::folder"},
     {SettingKey::CheckpointEvery, "--checkpoint-every", "CheckpointOptions::iterations"},
+    {SettingKey::Collectives, "--collectives", "WorldOptions::collectives"},
     {SettingKey::Deterministic, "--deterministic", "NumericsOptions::deterministic"},
     {SettingKey::Devices, "--devices", "LearnerOptions::devices"},
     {SettingKey::DeviceTimeout, "--device-timeout", "ExecutionOptions::device_timeout"},

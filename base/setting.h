@@ -14,6 +14,7 @@ enum class SettingKey : uint8_t {
   Change,
   Checkpoint,
   CheckpointEvery,
+  Collectives,
   Deterministic,
   Devices,
   DeviceTimeout,

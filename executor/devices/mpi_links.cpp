@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "executor/devices/rank_links.h"
 
 #ifdef ARBALEST_MPI
@@ -53,7 +54,8 @@ class Mpi {
       ends_ = true;
     }
     if (level < MPI_THREAD_MULTIPLE) {
-      throw RunError("--collectives mpi: MPI was begun for calls of one thread; expected MPI_THREAD_MULTIPLE");
+      throw RunError(set_to(SettingKey::Collectives, "mpi") +
+                     ": MPI was begun for calls of one thread; expected MPI_THREAD_MULTIPLE");
     }
     check(MPI_Comm_dup(MPI_COMM_WORLD, &ranks_));
     MPI_Comm_set_errhandler(ranks_, MPI_ERRORS_RETURN);
@@ -76,8 +78,8 @@ class MpiLinks final : public RankLinks {
     MPI_Comm_rank(mpi_.ranks(), &rank);
     MPI_Comm_size(mpi_.ranks(), &size);
     if (rank == ranks_->rank() && size == ranks_->size()) return;
-    throw RunError(fmt::format("--collectives mpi: MPI takes this process for rank {} of {}; expected rank {} of {}",
-                               rank, size, ranks_->rank(), ranks_->size()));
+    throw RunError(fmt::format("{}: MPI takes this process for rank {} of {}; expected rank {} of {}",
+                               set_to(SettingKey::Collectives, "mpi"), rank, size, ranks_->rank(), ranks_->size()));
   }
   ~MpiLinks() override {
     if (ranks_->lost()) mpi_.give_up();
@@ -138,8 +140,8 @@ std::shared_ptr<RankLinks> make_mpi_links(std::shared_ptr<Ranks> ranks, std::vec
 namespace arbalest {
 
 std::shared_ptr<RankLinks> make_mpi_links(std::shared_ptr<Ranks>, std::vector<int>) {
-  throw RunError(
-      "--collectives mpi: this build has no MPI; expected one with -Dmpi=enabled, which needs libopenmpi-dev");
+  throw RunError(set_to(SettingKey::Collectives, "mpi") +
+                 ": this build has no MPI; expected one with -Dmpi=enabled, which needs libopenmpi-dev");
 }
 
 }  // namespace arbalest

@@ -75,13 +75,13 @@ void check_strategy(const Prepared& prepared) {
 // Throws GraphError if the run is to go on without lost ranks and cannot.
 void check_on_lost(const Prepared& prepared, const SessionOptions& options) {
   if (options.on_lost == OnLost::End) return;
-  if (options.ranks->settings().collectives == Collectives::Mpi) {
-    throw GraphError(
-        "--on-lost continue: MPI ends all processes if one is lost; expected --on-lost end, or --collectives gloo");
-  }
   const PlanRequest& request = prepared.request;
   const StrategySpec& facts = strategy_spec(request.strategy.name);
   const std::string goes_on = set_to(SettingKey::OnLost, "continue"), ends = set_to(SettingKey::OnLost, "end");
+  if (options.ranks->settings().collectives == Collectives::Mpi) {
+    throw GraphError(fmt::format("{}: MPI ends all processes if one is lost; expected {}, or {}", goes_on, ends,
+                                 set_to(SettingKey::Collectives, "gloo")));
+  }
   if (!facts.goes_on_apart) {
     throw GraphError(fmt::format(
         "{}: by the strategy '{}' learners cannot go on from what each of them has; expected sma or local, or {} and "

@@ -172,9 +172,9 @@ void check_started_by_mpi(const Variables& variables) {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
     if (variables.find(name)) return;
   }
-  throw GraphError(
-      "--collectives mpi: MPI did not start this process, because none of OMPI_COMM_WORLD_SIZE, PMI_SIZE and PMIX_RANK "
-      "is set; expected mpirun, or srun --mpi=pmix");
+  throw GraphError(set_to(SettingKey::Collectives, "mpi") +
+                   ": MPI did not start this process, because none of OMPI_COMM_WORLD_SIZE, PMI_SIZE and PMIX_RANK is "
+                   "set; expected mpirun, or 'srun --mpi=pmix'");
 }
 
 WorldSettings by_hand(const WorldOptions& options) {

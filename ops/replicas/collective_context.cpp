@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/setting.h"
 #include "graph/graph.h"
 #include "graph/op.h"
 
@@ -120,9 +121,9 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vect
       if (std::chrono::steady_clock::now() - began > bound) {
         throw RunError(fmt::format(
             "{}: NCCL has not connected {} GPUs of several processes for {:.0f} s; NCCL_SOCKET_IFNAME names the "
-            "network interface that it uses, NCCL_DEBUG=INFO shows what it waits for, and a longer --device-timeout "
-            "gives it more time",
-            names_of(devices), size, patience));
+            "network interface that it uses, NCCL_DEBUG=INFO shows what it waits for, and a longer {} gives it more "
+            "time",
+            names_of(devices), size, patience, name_of(SettingKey::DeviceTimeout)));
       }
       std::this_thread::sleep_for(kPause);
     }

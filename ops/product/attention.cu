@@ -387,7 +387,8 @@ constexpr KernelEngine<AttentionProblem> kAttentionGradEngines[] = {
 
 template <bool gradient>
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  return first_kernel(gradient ? kAttentionGradEngines : kAttentionEngines, request, checked_problem(request, gradient));
+  return first_kernel(gradient ? kAttentionGradEngines : kAttentionEngines, request,
+                      checked_problem(request, gradient));
 }
 
 }  // namespace

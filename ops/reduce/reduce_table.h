@@ -92,9 +92,9 @@ enum class Integers : uint8_t { None, Signed, All };  // Signed: int32 and int64
     static constexpr bool kCentred = elementwise::mentions(#term_, 'c');                                    \
     static constexpr bool kGradient = std::string_view(#gradient) != "none";                                \
     static constexpr bool kMean = std::string_view(#value_) == "a / n";                                     \
+    static constexpr bool kPlain = std::string_view(#value_) == "a";                                        \
     /* one number is its own reduction */                                                                   \
-    static constexpr bool kKeepsOne =                                                                       \
-        std::string_view(#term_) == "x" && (kMean || std::string_view(#value_) == "a");                     \
+    static constexpr bool kKeepsOne = std::string_view(#term_) == "x" && (kMean || kPlain);                 \
     template <typename W>                                                                                   \
     ARBALEST_HOST_DEVICE static W centre(W c) {                                                             \
       return c - c == 0 ? c : W(0); /* no number is left of an infinite one */                              \

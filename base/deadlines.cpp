@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/process.h"
+
 namespace arbalest {
 
 void Timetable::add(int64_t id, Time at, std::optional<Interval> interval) {
@@ -46,7 +48,11 @@ class Deadlines : public std::enable_shared_from_this<Deadlines> {
     return deadlines;
   }
 
-  Deadlines() : thread_([this] { work(); }) {}
+  Deadlines()
+      : thread_([this] {
+          name_thread("deadlines");
+          work();
+        }) {}
   ~Deadlines() {
     {
       const std::scoped_lock lock(mutex_);

@@ -98,10 +98,6 @@ void fuse_residuals(Graph& graph);
 // sums, so that fuse_regions joins them. Those with Relu do if nothing then has to store what Relu makes.
 void open_batch_norms(Graph& graph);
 
-// Reductions of what elementwise operators make become sums of what elementwise operators make: a norm is the root of
-// a sum of squares. fuse_regions joins these sums.
-void open_reductions(Graph& graph);
-
 // Gradients of Relu read, of what Relu makes, a positive multiple that is kept in any case.
 void read_kept_signs(Graph& graph);
 

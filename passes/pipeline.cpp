@@ -135,8 +135,6 @@ const std::vector<Pass> kPasses = {
     {"open_batch_norms", On::Training, kOptional,
      [](const ProgramOptions& options) { return options.generated_kernels; }, on_graph<open_batch_norms>,
      "after all that looks for batch norms, and before fuse_regions, which joins what they are made of"},
-    {"open_reductions", On::Loops, kOptional, [](const ProgramOptions& options) { return options.generated_kernels; },
-     on_graph<open_reductions>, "after lower_precision, which casts what is reduced, and before fuse_regions"},
     {"read_kept_signs", On::Training, kOptional,
      [](const ProgramOptions& options) { return options.generated_kernels; }, on_graph<read_kept_signs>,
      "after lower_precision, whose casts gradients read, and before fuse_regions"},

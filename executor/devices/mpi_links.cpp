@@ -97,6 +97,7 @@ class MpiLinks final : public RankLinks {
       }
     };
     try {
+      if (aborted_.load()) throw RunError("the ranks' connections were aborted");
       for (const Piece& piece : received) begin(piece, MPI_Irecv);
       for (const Piece& piece : sent) begin(piece, MPI_Isend);
       wait_for(requests);

@@ -33,8 +33,8 @@ std::chrono::milliseconds Ranks::silence() const {
 }
 
 std::chrono::milliseconds Ranks::alive() const {
-  constexpr std::chrono::milliseconds kMost{2000};
-  return std::min(kMost, silence() * 2 / 15);
+  constexpr std::chrono::milliseconds kLeast{1}, kMost{2000};
+  return std::clamp(silence() * 2 / 15, kLeast, kMost);
 }
 
 void Ranks::stay_alive() {

@@ -126,7 +126,6 @@ class ConvolutionKernel final : public Kernel {
       if (few && !asked.deterministic && asked.kind != Kind::GradInput) attempt(ways_to_fold(asked, context_.model));
       const bool folded = !way_.name.empty();
       if (!folded && !asked.deterministic) attempt(ways_of_fewer_groups(asked, context_.model));
-      if (!folded && !asked.deterministic) attempt(ways_to_round(asked, context_.model));
     }
     if (!solution_.found() && uneven) attempt({padded_image(asked, context_.model)});
   }

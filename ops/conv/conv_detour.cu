@@ -65,58 +65,13 @@ void place_images(cudaStream_t stream, int multiprocessors, const Shape& from_sh
   check_launch("conv padding");
 }
 
-// A matrix in the upper left corner of another one, or the part of it that fits; zeros elsewhere. W: how many columns
-// of either a thread copies.
-template <int W, typename From, typename To>
-__global__ void __launch_bounds__(kThreads)
-    fit_matrix_kernel(uint32_t from_rows, uint32_t from_columns, uint32_t columns, int64_t count, const From* from,
-                      To* to) {
-  for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    const int64_t row = i / columns;
-    const uint32_t column = uint32_t(i - row * columns);
-    Pack<To, W> made = {};
-    if (row < from_rows && column < from_columns) {
-      const Pack<From, W> pack = load<W>(from + (row * from_columns + column) * W);
-#pragma unroll
-      for (int w = 0; w < W; ++w) made.element[w] = narrow<To>(widen(pack.element[w]));
-    }
-    store(to + i * W, made);
-  }
-}
-
-// The pixels of an image, or the taps of each filter, as rows of channels.
-struct ChannelMatrix {
-  int64_t rows, columns;
-  DataType type;
-
-  ChannelMatrix(const Shape& shape, DataType type)
-      : rows(element_count(shape) / shape[1]), columns(shape[1]), type(type) {}
-};
-
-void fit_matrix(cudaStream_t stream, int multiprocessors, const ChannelMatrix& given, const void* from,
-                const ChannelMatrix& wanted, void* to) {
-  const auto fit = [&]<int W>(std::integral_constant<int, W>) {
-    const int64_t count = wanted.rows * wanted.columns / W;
-    with_stored(given.type, [&](auto source) {
-      with_stored(wanted.type, [&](auto target) {
-        fit_matrix_kernel<W><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(
-            uint32_t(given.rows), uint32_t(given.columns / W), uint32_t(wanted.columns / W), count,
-            static_cast<const decltype(source)*>(from), static_cast<decltype(target)*>(to));
-      });
-    });
-    check_launch("conv rounding of channels");
-  };
-  if (given.columns % 2 == 0 && wanted.columns % 2 == 0) return fit(std::integral_constant<int, 2>());
-  fit(std::integral_constant<int, 1>());
-}
-
 }  // namespace
 
 int64_t Detour::a_bytes() const {
   return a ? aligned_bytes(problem.kind == Kind::GradInput ? problem.y : problem.x, problem.type) : 0;
 }
 int64_t Detour::b_bytes() const {
-  return b ? aligned_bytes(problem.kind == Kind::GradWeight ? problem.y : problem.w, problem.type) : 0;
+  return b ? aligned_bytes(problem.w, problem.type) : 0;
 }
 int64_t Detour::result_bytes() const {
   return back ? aligned_bytes(problem.output_shape(), problem.output_type) : 0;
@@ -179,41 +134,6 @@ std::vector<Detour> ways_of_fewer_groups(const ConvolutionProblem& problem, cons
     ways.push_back(std::move(way));
   }
   return ways;
-}
-
-std::vector<Detour> ways_to_round(const ConvolutionProblem& problem, const DeviceModel& device) {
-  const auto rounded = [](int64_t channels) { return (channels + 7) / 8 * 8; };
-  const bool even = problem.x[1] % 8 == 0 && problem.y[1] % 8 == 0, plain = problem.kind != Kind::ForwardBias;
-  const bool fits = element_count(problem.x) / problem.x[1] <= INT32_MAX && problem.x[1] >= 8 && problem.y[1] >= 8;
-  if (problem.type != DataType::Bfloat16 || problem.w[1] != problem.x[1] || even || !plain || !fits) return {};
-  Detour way{.problem = problem};
-  ConvolutionProblem& wide = way.problem;
-  wide.x[1] = wide.w[1] = rounded(problem.x[1]);
-  wide.y[1] = wide.w[0] = rounded(problem.y[1]);
-  const auto changed = [&, processors = device.multiprocessors](const Shape& narrow,
-                                                                const Shape& wider) -> Detour::Change {
-    if (narrow == wider) return {};
-    way.microseconds += device.pass_microseconds(2 * aligned_bytes(narrow, problem.type));
-    return [=, given = ChannelMatrix(narrow, problem.type), wanted = ChannelMatrix(wider, problem.type)](
-               cudaStream_t stream, const void* from, void* to) {
-      fit_matrix(stream, processors, given, from, wanted, to);
-    };
-  };
-  const bool to_input = problem.kind == Kind::GradInput, to_filter = problem.kind == Kind::GradWeight;
-  way.a = to_input ? changed(problem.y, wide.y) : changed(problem.x, wide.x);
-  way.b = to_filter ? changed(problem.y, wide.y) : changed(problem.w, wide.w);
-  const Shape &result = wide.output_shape(), &asked = problem.output_shape();
-  if (result != asked) {
-    way.microseconds += device.pass_microseconds(2 * aligned_bytes(asked, problem.output_type));
-    way.back = [=, wanted = ChannelMatrix(asked, problem.output_type), processors = device.multiprocessors](
-                   cudaStream_t stream, DataType made, const void* from, void* to) {
-      fit_matrix(stream, processors, ChannelMatrix(result, made), from, wanted, to);
-    };
-  }
-  if (way.workspace_bytes() > problem.workspace_limit) return {};
-  way.problem.workspace_limit -= way.workspace_bytes();
-  way.name = ", " + std::to_string(wide.x[1]) + " and " + std::to_string(wide.y[1]) + " channels";
-  return {std::move(way)};
 }
 
 Detour padded_image(const ConvolutionProblem& problem, const DeviceModel& device) {

@@ -34,9 +34,6 @@ std::vector<Detour> ways_to_fold(const ConvolutionProblem& problem, const Device
 // Groups joined to fewer.
 std::vector<Detour> ways_of_fewer_groups(const ConvolutionProblem& problem, const DeviceModel& device);
 
-// Channels that are no multiple of eight, made one by zeros: matrix units read eight bfloat16 at a time.
-std::vector<Detour> ways_to_round(const ConvolutionProblem& problem, const DeviceModel& device);
-
 // The padded image in memory: cuDNN has few engines for images padded more on one side than on the other.
 Detour padded_image(const ConvolutionProblem& problem, const DeviceModel& device);
 

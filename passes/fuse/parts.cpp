@@ -52,7 +52,8 @@ class PartComputation {
   const TensorType& type(ValueId value) const { return rewriter_.value(value).type; }
   bool makes_elements(NodeId n) const {
     const Node& node = rewriter_.node(n);
-    return n < rewriter_.ids().last && is_region_step(graph_, node) && !node.op->random &&
+    const bool states_shape = node.op->attribute_spec("shape") != nullptr;  // which a part would not have
+    return n < rewriter_.ids().last && is_region_step(graph_, node) && !node.op->random && !states_shape &&
            rewriter_.value(node.outputs[0]).view.base == kNone;
   }
   bool lie_alike(ValueId a, ValueId b) const {
@@ -123,15 +124,19 @@ class PartComputation {
     return reader == kNone ||
            !(rewriter_.is_elementwise(reader, rewriter_.shape(value)) || row_sum(graph_, rewriter_.node(reader)));
   }
-  // The first node after the forward pass for which the forward pass would have to keep the value; kNone: there is
-  // none.
+  // The first reader after the forward pass, if the forward pass would have to keep the value for one of them; else
+  // kNone.
   NodeId first_later(NodeId mover, ValueId value) const {
     if (rewriter_.node(mover).stage != Stage::Forward) return kNone;
+    NodeId first = kNone;
+    bool keeps = false;
     for (const NodeId reader : rewriter_.readers(value)) {
       if (reader == kNone) return kNone;
-      if (rewriter_.node(reader).stage != Stage::Forward && needs_stored(reader, value)) return reader;
+      if (rewriter_.node(reader).stage == Stage::Forward) continue;
+      first = first == kNone ? reader : std::min(first, reader);
+      keeps = keeps || needs_stored(reader, value);
     }
-    return kNone;
+    return keeps ? first : kNone;
   }
 
   // Whether memory holds the value until then in any case, for another reader.

@@ -43,7 +43,7 @@ class Signs {
       if (!rewriter_.is(n, "arbalest.ReluGrad")) continue;
       const ValueId y = rewriter_.input(n, kPassed);
       if (is_kept(y)) continue;
-      const ValueId multiple = kept_multiple(y);
+      const ValueId multiple = kept_multiple(y, 1);
       if (multiple != kNone) rewriter_.set_input(n, kPassed, multiple);
     }
     rewriter_.finish();
@@ -58,19 +58,19 @@ class Signs {
       return !rewriter_.is_elementwise(reader, rewriter_.shape(value)) && !row_sum(graph_, rewriter_.node(reader));
     });
   }
-  // kNone: there is none.
-  ValueId kept_multiple(ValueId value) const {
+  // A kept multiple of the value, which is `factor` times what Relu makes; kNone: there is none.
+  ValueId kept_multiple(ValueId value, double factor) const {
     for (const NodeId reader : rewriter_.readers(value)) {
       if (reader == kNone || !rewriter_.is(reader, "Mul") || rewriter_.node(reader).stage != Stage::Forward) continue;
       const ValueId made = rewriter_.node(reader).outputs[0];
       if (rewriter_.value(made).type != rewriter_.value(value).type) continue;
       const ValueId other = rewriter_.input(reader, rewriter_.input(reader, 0) == value ? 1 : 0);
-      const std::optional<double> factor = constant_number(graph_, other);
+      const double all = factor * constant_number(graph_, other).value_or(0);
       // The product may be 0 for numbers below 1e-34 only.
       constexpr double kLeast = 1e-3;
-      if (!factor || *factor < kLeast) continue;
+      if (!(all >= kLeast)) continue;
       if (is_kept(made)) return made;
-      if (const ValueId further = kept_multiple(made); further != kNone) return further;
+      if (const ValueId further = kept_multiple(made, all); further != kNone) return further;
     }
     return kNone;
   }

@@ -20,6 +20,7 @@ class Part {
   }
 
   // True if this part has the next check.
+  bool is_whole() const { return parts_ == 1; }
   bool has_next() { return next_++ % parts_ == part_; }
 
  private:

@@ -372,9 +372,9 @@ void check_all(TestDevice& device, DataType floats, int every = 1) {
       }
     }
   }
-  CHECK(nets > 2000);
+  if (part.is_whole()) CHECK(nets > 2000);
   CHECK(compared > taken / 2);
-  if (every > 1) return;
+  if (every > 1 || !part.is_whole()) return;
   for (const char* pass :
        {"fuse_batch_norm", "fuse_relu", "simplify_moves", "fuse_transposes", "fuse_rearrangements", "fuse_biases",
         "keep_maxima", "fuse_moves", "open_batch_norms", "fuse_regions", "fuse_region_moves"}) {

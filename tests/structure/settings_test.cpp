@@ -60,9 +60,10 @@ std::vector<std::string> literals_of(std::string_view text) {
   return found;
 }
 
-// Whether it names an option. A whole command in quotes, 'arbalest run GRAPH --weights FILE', is right for everybody.
+// Whether it names an option. A whole command in quotes, 'arbalest run GRAPH --weights FILE' or a launcher's, is right
+// for everybody.
 bool names_option(const std::string& literal) {
-  static const std::regex command("'arbalest [^']*'"), option("(^|[^-A-Za-z0-9_])--[a-z]");
+  static const std::regex command("'(arbalest|srun) [^']*'"), option("(^|[^-A-Za-z0-9_])--[a-z]");
   return std::regex_search(std::regex_replace(literal, command, ""), option);
 }
 

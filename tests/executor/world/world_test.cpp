@@ -142,7 +142,7 @@ TEST_CASE("MPI's collectives are for processes that MPI started") {
   const WorldOptions options = {
       .rank = 0, .size = 2, .rendezvous = "localhost:99", .collectives = parse_collectives("mpi")};
   CHECK(has(fault({}, options), "--collectives mpi: MPI did not start this process"));
-  CHECK(has(fault(slurm(), {.collectives = Collectives::Mpi}), "expected mpirun, or srun --mpi=pmix"));
+  CHECK(has(fault(slurm(), {.collectives = Collectives::Mpi}), "expected mpirun, or 'srun --mpi=pmix'"));
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
     CHECK(detect_world({{name, "2"}}, options).collectives == Collectives::Mpi);
   }

@@ -2,8 +2,9 @@
 
 // Products of matrices on CUDA, and Gemm, arbalest.GemmSum and arbalest.GemmGradB as such. Engines are kernels for few
 // columns and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it. The library is
-// column-major, so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product,
-// the fastest of the algorithms that the heuristics propose is taken; it is timed and kept as convolutions' engines are.
+// column-major, so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large
+// product, the fastest of the algorithms that the heuristics propose is taken. It is timed and kept as engines of
+// convolutions are.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/kernel_engines.h"

@@ -144,6 +144,17 @@ TEST_CASE("resume takes the command line from the checkpoint") {
         place.graph + ": found no folder, expected the folder of a run's checkpoints");
 }
 
+TEST_CASE("resume takes up an option of the world that is given with its default") {
+  const auto given = [](std::vector<const char*> words) {
+    words.insert(words.begin(), {"arbalest", "resume", "c"});
+    const Command command = parse_command_line(int(words.size()), words.data());
+    return options_if<ResumeOptions>(command)->given;
+  };
+  CHECK(given({}).empty());
+  CHECK(given({"--collectives", "gloo", "--lost-after", "15"}) ==
+        std::set<std::string>{"--collectives", "--lost-after"});
+}
+
 TEST_CASE("a run whose checkpoints cannot be read is refused before anything is written") {
   const Place place;
   REQUIRE(place.run({"--iterations", "14"}) == kDone);

@@ -81,6 +81,7 @@ struct ResumeOptions {
   std::vector<std::string> changes;  // CheckpointOptions::changes
   bool retry = false;                // of a sweep: SweepOptions::retry
   WorldOptions world;                // of this process; what is not given is as the run had it
+  std::set<std::string> given = {};  // options of `world` with a default that are given
 };
 
 struct CheckOptions : GraphOptions {

@@ -18,6 +18,9 @@
 namespace arbalest {
 namespace {
 
+constexpr const char *kRendezvousTimeout = "--rendezvous-timeout", *kLostAfter = "--lost-after",
+                     *kCollectives = "--collectives";
+
 // An option of a command line that names a folder: "--output", "-o"; `brief` may be "".
 struct FolderOption {
   std::string name, brief;
@@ -54,15 +57,16 @@ void refuse_changes(const CLI::App& resume, const std::vector<std::string>& rest
 }
 
 // The run's place among several processes, with what this process says of its own.
-WorldOptions world_of(const WorldOptions& run, const WorldOptions& own) {
+WorldOptions world_of(const WorldOptions& run, const ResumeOptions& options) {
+  const WorldOptions& own = options.world;
   WorldOptions world = run;
   if (own.rank) world.rank = own.rank;
   if (own.size) world.size = own.size;
   if (!own.rendezvous.empty()) world.rendezvous = own.rendezvous;
   if (!own.secret_file.empty()) world.secret_file = own.secret_file;
-  if (own.patience != WorldOptions().patience) world.patience = own.patience;
-  if (own.silence != WorldOptions().silence) world.silence = own.silence;
-  if (own.collectives != WorldOptions().collectives) world.collectives = own.collectives;
+  if (options.given.contains(kRendezvousTimeout)) world.patience = own.patience;
+  if (options.given.contains(kLostAfter)) world.silence = own.silence;
+  if (options.given.contains(kCollectives)) world.collectives = own.collectives;
   if (run.rank && !own.rank && world.size.value_or(1) > 1) {
     throw GraphError(
         fmt::format("the run was started by hand, as {} processes; expected --rank, which is this one's", *world.size));
@@ -129,7 +133,7 @@ int command_resume(const ResumeOptions& options) {
   const RunOptions* run = options_if<RunOptions>(command);
   if (!run) throw RunError(fmt::format("{}: its command line is none of a run", file->path));
   RunOptions again = *run;
-  again.world = world_of(run->world, options.world);
+  again.world = world_of(run->world, options);
   again.session.checkpoints.folder = folder;
   again.session.checkpoints.resume = true;
   again.session.checkpoints.changes = options.changes;  // those of its own are in the checkpoint
@@ -150,7 +154,12 @@ void declare_resume(Subcommands& commands) {
       "What\n"
       "the run trains is what it would have trained without being ended, with --deterministic to the last bit.");
   command.refuse = [&app](const std::vector<std::string>& words) { refuse_changes(app, words); };
-  command.check = [&app, &options] { require(options.folder, "DIR", app); };
+  command.check = [&app, &options] {
+    require(options.folder, "DIR", app);
+    for (const char* name : {kRendezvousTimeout, kLostAfter, kCollectives}) {
+      if (app.count(name) > 0) options.given.insert(name);
+    }
+  };
 }
 
 }  // namespace arbalest

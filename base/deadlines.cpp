@@ -11,20 +11,23 @@
 #include "base/process.h"
 
 namespace arbalest {
+namespace {
+
+constexpr auto kSooner = [](const auto& a, const auto& b) { return a.second.at < b.second.at; };  // of entries
+
+}  // namespace
 
 void Timetable::add(int64_t id, Time at, std::optional<Interval> interval) {
   entries_[id] = {at, interval};
 }
 
 std::optional<Timetable::Time> Timetable::next() const {
-  const auto first = std::min_element(entries_.begin(), entries_.end(),
-                                      [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
+  const auto first = std::min_element(entries_.begin(), entries_.end(), kSooner);
   return first == entries_.end() ? std::nullopt : std::optional(first->second.at);
 }
 
 std::optional<int64_t> Timetable::take(Time now) {
-  const auto first = std::min_element(entries_.begin(), entries_.end(),
-                                      [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
+  const auto first = std::min_element(entries_.begin(), entries_.end(), kSooner);
   if (first == entries_.end() || first->second.at > now) return std::nullopt;
   const int64_t id = first->first;
   if (first->second.interval) {

@@ -23,8 +23,9 @@ constexpr CallWatch::Seconds kSeldom{0.1};  // from one look to the next
 CallWatch::Caller& CallWatch::add(const std::vector<std::string>& devices) {
   const std::scoped_lock lock(mutex_);
   if (!watching_) watching_ = look_each(std::min(kSeldom, limit_ / 10), [this] { look(); });
-  if (!watching_)
+  if (!watching_) {
     refuse_thread("watching calls for GPUs", std::make_error_code(std::errc::resource_unavailable_try_again));
+  }
   std::vector<std::atomic<int>*> loading;
   for (const std::string& device : devices) loading.push_back(&loading_[device]);
   return callers_.emplace_back(fmt::format("{}", fmt::join(devices, ", ")), std::move(loading), limit_);

@@ -77,8 +77,7 @@ void Monitor::require_better(const std::string& option) const {
   if (better_ || metrics_.empty()) return;
   throw GraphError(
       fmt::format("{}: nothing states whether '{}' is better lower or higher; expected {} or {}, or the same in the "
-                  "graph, Validate "
-                  "<directions = [\"{}:min\"]>",
+                  "graph, Validate <directions = [\"{}:min\"]>",
                   option, best_metric_, set_to(SettingKey::Metric, best_metric_ + ":min"),
                   set_to(SettingKey::Metric, best_metric_ + ":max"), best_metric_));
 }

@@ -208,8 +208,7 @@ void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& link
   if (!known) {
     throw GraphError(name_of(SettingKey::World) +
                      ": the trace has no collective whose bytes are known; expected one of a run on several devices, "
-                     "written by this "
-                     "version");
+                     "written by this version");
   }
 }
 

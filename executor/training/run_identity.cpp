@@ -52,8 +52,9 @@ std::string way_to_change(const Graph& graph, const RunIdentity& before, const R
   const std::string was = line_of_train(before), is = line_of_train(here);
   if (was.empty() || is.empty()) return "";
   std::string options;
-  for (const std::string& change : changes_between(graph, was, is))
+  for (const std::string& change : changes_between(graph, was, is)) {
     options += " " + set_to(SettingKey::Change, shell_word(change));
+  }
   return options.empty() ? ""
                          : "\n  the learning rate may change on the way: leave the graph as the run began with it, and "
                            "add:" +
@@ -121,8 +122,7 @@ void check_same_run(const CheckpointFile& file, const RunIdentity& here, const G
   const std::string way = way_to_change(graph, before, here);
   const std::string none =
       "\na run goes on with the settings, graph and data of its checkpoint; others need a run of their own, with "
-      "another "
-      "folder for " +
+      "another folder for " +
       name_of(SettingKey::Checkpoint);
   throw GraphError(fmt::format("{}: the checkpoint is of another run:\n  {}{}", file.path, fmt::join(found, "\n  "),
                                way.empty() ? none : way));

@@ -77,17 +77,14 @@ class BatchNorms {
   // Relu next to a batch norm has kernels that also join convolutions. It is written out only if regions compute all
   // that reads y, so that nothing has to store it.
   bool is_opened(NodeId n, ValueId y) const {
-    const Shape& shape = rewriter_.shape(y);
     const std::vector<NodeId>& readers = rewriter_.readers(y);
-    const auto joins = [&](NodeId reader) { return rewriter_.is_elementwise(reader, shape); };
     const auto is_forward = [&](NodeId reader) {
-      return joins(reader) && rewriter_.node(reader).stage == Stage::Forward;
+      return rewriter_.is_elementwise(reader, rewriter_.shape(y)) && rewriter_.node(reader).stage == Stage::Forward;
     };
     if (std::none_of(readers.begin(), readers.end(), is_forward)) return false;
     return int_attribute(rewriter_.node(n), "relu") == 0 ||
-           std::all_of(readers.begin(), readers.end(), [&](NodeId reader) {
-             return joins(reader) || (reader != kNone && row_sum(graph_, rewriter_.node(reader)));
-           });
+           std::all_of(readers.begin(), readers.end(),
+                       [&](NodeId reader) { return region_reads(graph_, rewriter_, reader, y); });
   }
 
   void open_training(NodeId n) {

@@ -119,11 +119,6 @@ class PartComputation {
     return parts;
   }
 
-  // Whether a kernel reads the value at the node that is no region's: it has to be stored for that.
-  bool needs_stored(NodeId reader, ValueId value) const {
-    return reader == kNone ||
-           !(rewriter_.is_elementwise(reader, rewriter_.shape(value)) || row_sum(graph_, rewriter_.node(reader)));
-  }
   // The first reader after the forward pass, if the forward pass would have to keep the value for one of them; else
   // kNone.
   NodeId first_later(NodeId mover, ValueId value) const {
@@ -134,7 +129,7 @@ class PartComputation {
       if (reader == kNone) return kNone;
       if (rewriter_.node(reader).stage == Stage::Forward) continue;
       first = first == kNone ? reader : std::min(first, reader);
-      keeps = keeps || needs_stored(reader, value);
+      keeps = keeps || !region_reads(graph_, rewriter_, reader, value);
     }
     return keeps ? first : kNone;
   }

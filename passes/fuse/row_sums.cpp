@@ -2,6 +2,7 @@
 #include "passes/fuse/row_sums.h"
 
 #include "ops/math/strided.h"
+#include "passes/rewriter.h"
 
 namespace arbalest {
 
@@ -35,6 +36,11 @@ std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
   if (y.layout != Layout::RowMajor || graph.values[node.outputs[0]].view.base != kNone) return std::nullopt;
   if (by_sample) sum.rank = 2;
   return sum;  // which a view shows as y
+}
+
+bool region_reads(const Graph& graph, const Rewriter& rewriter, NodeId reader, ValueId value) {
+  return reader != kNone &&
+         (rewriter.is_elementwise(reader, rewriter.shape(value)) || row_sum(graph, rewriter.node(reader)));
 }
 
 }  // namespace arbalest

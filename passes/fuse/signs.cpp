@@ -54,8 +54,8 @@ class Signs {
   bool is_kept(ValueId value) const {
     const std::vector<NodeId>& readers = rewriter_.readers(value);
     return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
-      if (reader == kNone || rewriter_.node(reader).stage != Stage::Backward) return false;
-      return !rewriter_.is_elementwise(reader, rewriter_.shape(value)) && !row_sum(graph_, rewriter_.node(reader));
+      return reader != kNone && rewriter_.node(reader).stage == Stage::Backward &&
+             !region_reads(graph_, rewriter_, reader, value);
     });
   }
   // A kept multiple of the value, which is `factor` times what Relu makes; kNone: there is none.

@@ -33,6 +33,10 @@ void fuse_relu(Graph& graph);
 // norms of weights by their own statistics (weight standardisation) normalise rows.
 void fuse_samples(Graph& graph);
 
+// A channel shuffle as exporters write it, Reshape, Transpose and Reshape, becomes one arbalest.Interleave, which keeps
+// the layout of images.
+void fuse_shuffles(Graph& graph);
+
 // softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one
 // arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. If Q, K and V are
 // parts of the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.

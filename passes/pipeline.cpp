@@ -74,6 +74,8 @@ const std::vector<Pass> kPasses = {
      "before gradients: that of the fused operator masks what flows back and sums it for the bias at once"},
     {"fuse_samples", On::Graph, kOptional, always, on_graph<fuse_samples>,
      "before place_layouts, which brings rows that images are reshaped to into another order"},
+    {"fuse_shuffles", On::Graph, kOptional, always, on_graph<fuse_shuffles>,
+     "before place_layouts, which would bring images into another order for each of them"},
     {"fuse_attention", On::Graph, kOptional, fused_kernels, on_graph<fuse_attention>,
      "before place_layouts and fold_constants: it looks for transpositions and constants as exporters write them"},
     {"freeze", On::Graph, kRequired, always,

@@ -8,6 +8,12 @@
 // kernel writes one partial result a chunk and channel. The kernel that needs the whole sums the partials itself, in
 // every block. That means fewer launches than a pass of its own, no atomics, and the same order, hence the same bits,
 // each time.
+//
+// Where packs do not divide a row's channels, `fold` rows lie side by side as one row of the matrix: 122 channels in packs
+// of eight are 488 columns of every fourth row. Column c has channel c mod 122 of the tensor, and each chunk leaves four
+// partials of it, which lie as those of four chunks do.
+
+#include <numeric>
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -19,8 +25,9 @@ inline constexpr int kSliceChannels = 64;  // of a reduction, at most: bounds th
 struct Columns {
   int64_t rows = 0;
   int64_t chunk_rows = 0;
-  int channels = 0;
-  int lanes = 1;  // packs of a slice's row
+  int channels = 0;  // of a row: columns
+  int fold = 1;      // rows of the tensor in a row
+  int lanes = 1;     // packs of a slice's row
   int slices = 1;
   int chunks = 1;  // of each slice, a block each; all hold rows, at least one even if rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
@@ -29,7 +36,15 @@ struct Columns {
   int batches = 0;
 
   dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
+  __host__ __device__ int tensor_channels() const { return channels / fold; }
+  __host__ __device__ int64_t tensor_rows() const { return rows * fold; }
+  __host__ __device__ int partials() const { return chunks * fold; }  // of each channel
 };
+
+// The channel of the tensor that a column has, of `channels`; −1 of −1.
+__device__ inline int channel_of(int column, int channels) {
+  return column < channels ? column : column % channels;
+}
 
 struct ColumnLimits {
   int slice_channels;  // at most
@@ -47,11 +62,13 @@ inline void cut_rows(Columns& columns, int slices, ColumnLimits limits) {
   columns.chunks = int(std::max<int64_t>(1, (columns.rows + columns.chunk_rows - 1) / columns.chunk_rows));
 }
 
-// Packs of `width` channels, which divides `channels`.
-inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLimits limits) {
+// Packs of `width` channels, which divides `channels` or those of `fold` rows.
+inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLimits limits, int fold = 1) {
   Columns columns;
-  columns.rows = rows;
-  columns.channels = int(channels);
+  columns.rows = rows / fold;
+  columns.channels = int(channels) * fold;
+  columns.fold = fold;
+  limits.chunks = std::max(1, limits.chunks / fold);
   const int packs = std::max(1, columns.channels / width);
   const int most = std::max(1, limits.slice_channels / width);
   columns.slices = (packs + most - 1) / most;
@@ -68,8 +85,15 @@ inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
           .blocks = multiprocessors * (large ? 4 : 1),
           .chunks = large ? 192 : multiprocessors};
 }
-inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
-  return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors));
+inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
+                                 int fold = 1) {
+  return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors), fold);
+}
+
+// Rows side by side that packs of `width` channels need; 1 where the rows of the tensor do not come in as many.
+inline int fold_of(int64_t rows, int64_t channels, int width) {
+  const int fold = channels == 0 ? 1 : width / int(std::gcd(channels, int64_t(width)));
+  return rows % fold == 0 ? fold : 1;
 }
 
 // Limits for a kernel that reads partials of the same slices and writes every row.
@@ -83,15 +107,16 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
 // take turns at all rows, from the last to the first. The rows that the kernel before wrote last are in L2, and those
 // that this one writes last are read first by the next (docs/design.md, Devices). A place's rows are of no use to it.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
-                              int resident) {
+                              int resident, int fold = 1) {
   const bool large = bytes > (int64_t{16} << 20);
   const int64_t blocks = int64_t(multiprocessors) * (large ? resident : std::min(resident, 2));
-  Columns columns = make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
+  Columns columns =
+      make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1}, fold);
   const int64_t batch = int64_t(kThreads / columns.lanes) * kUnroll;
   columns.turned = true;
-  columns.batches = int(rows / batch);
+  columns.batches = int(columns.rows / batch);
   columns.chunks =
-      int(std::clamp<int64_t>((rows + batch - 1) / batch, 1, std::max<int64_t>(1, blocks / columns.slices)));
+      int(std::clamp<int64_t>((columns.rows + batch - 1) / batch, 1, std::max<int64_t>(1, blocks / columns.slices)));
   return columns;
 }
 
@@ -100,21 +125,32 @@ template <int W>
 struct Place {
   int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
   int slice_channels;    // of a full slice
-  int first;             // channel of the slice
-  int channel;           // the first of the thread's W
+  int first;             // column of the slice
+  int channel;           // the first of the thread's W columns
+  int columns, channels;  // of a row, and of the tensor
   bool active;
   int64_t begin, end;  // rows of the chunk
 
-  __device__ explicit Place(const Columns& columns, int slice = int(blockIdx.x)) {
-    lane = int(threadIdx.x) % columns.lanes;
-    row = int(threadIdx.x) / columns.lanes;
-    depth = kThreads / columns.lanes;
-    slice_channels = columns.lanes * W;
+  __device__ explicit Place(const Columns& layout, int slice = int(blockIdx.x)) {
+    lane = int(threadIdx.x) % layout.lanes;
+    row = int(threadIdx.x) / layout.lanes;
+    depth = kThreads / layout.lanes;
+    slice_channels = layout.lanes * W;
     first = slice * slice_channels;
     channel = first + lane * W;
-    active = row < depth && channel < columns.channels;
-    begin = int64_t(blockIdx.y) * columns.chunk_rows;
-    end = min(begin + columns.chunk_rows, columns.rows);
+    columns = layout.channels;
+    channels = layout.tensor_channels();
+    active = row < depth && channel < columns;
+    begin = int64_t(blockIdx.y) * layout.chunk_rows;
+    end = min(begin + layout.chunk_rows, layout.rows);
+  }
+  // The channel of the thread's column `w`.
+  __device__ int tensor_channel(int w) const {
+    return channel_of(channel + w, channels);
+  }
+  // Whether the thread that has the totals of `column` is the one that stores those of its channel.
+  __device__ bool stores(int column) const {
+    return blockIdx.y == 0 && column < channels;
   }
 };
 
@@ -174,11 +210,11 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
   __syncthreads();
 }
 
-// The channel whose totals this thread holds after fold_groups() or sum_rows(); −1: none.
+// The column whose totals this thread holds after fold_groups() or sum_rows(); −1: none.
 template <int W>
-__device__ inline int total_channel(const Columns& columns, const Place<W>& place) {
-  const int t = int(threadIdx.x), channel = place.first + t;
-  return t < place.slice_channels && channel < columns.channels ? channel : -1;
+__device__ inline int total_column(const Place<W>& place) {
+  const int t = int(threadIdx.x), column = place.first + t;
+  return t < place.slice_channels && column < place.columns ? column : -1;
 }
 
 // Each thread brings sums over its rows for its W channels; thread t < slice_channels leaves with the block's totals
@@ -210,17 +246,16 @@ __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W]
   fold_groups(place.slice_channels, scratch, total);
 }
 
-// f(chunk, channel, partial) for the thread's share of a slice's partials: channel t % slice_channels, every groups-th
-// chunk, in order.
+// f(number of the partial, channel, partial) for the thread's share of a slice's partials: those of the channel of
+// column t % slice_channels, every groups-th, in order.
 template <int W, typename T, typename Function>
 __device__ inline void for_partials(const Columns& reduced, const Place<W>& place, const T* partials, Function f) {
   const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
-  const int channel = place.first + t % place.slice_channels, group = t / place.slice_channels;
-  if (group >= groups || channel >= reduced.channels) return;
+  const int column = place.first + t % place.slice_channels, group = t / place.slice_channels;
+  if (group >= groups || column >= place.columns) return;
+  const int channel = channel_of(column, place.channels), count = reduced.partials();
 #pragma unroll 4
-  for (int chunk = group; chunk < reduced.chunks; chunk += groups) {
-    f(chunk, channel, partials[int64_t(chunk) * reduced.channels + channel]);
-  }
+  for (int i = group; i < count; i += groups) f(i, channel, partials[int64_t(i) * place.channels + channel]);
 }
 
 }  // namespace arbalest::cuda

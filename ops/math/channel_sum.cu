@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
       dy, y);
   float total[1];
   sum_rows(place, sums, total);
-  const int channel = total_channel(columns, place);
+  const int channel = total_column(place);
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
 }
 

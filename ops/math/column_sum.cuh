@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns,
       x);
   float total[1];
   sum_rows(place, sums, total);
-  const int channel = total_channel(columns, place);
+  const int channel = total_column(place);
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
 }
 

@@ -243,6 +243,7 @@ const std::vector<SampleShape>& batch_norm_shapes() {
                                                   {"sequence", {3, 6, 7}},
                                                   {"volume", {2, 4, 3, 2, 5}},
                                                   {"stage", {16, 16, 32, 32}},
+                                                  {"rows side by side", {16, 61, 12, 12}},
                                                   {"large mean", {8, 6, 12, 12}, 999, 1001}};
   return shapes;
 }
@@ -264,7 +265,7 @@ Sample with_partials(Sample sample, const Shape& image, int64_t chunk_pixels = 0
 }
 // Images with one chunk, with many and a short last one, and with channels that no pack fits.
 const std::vector<Shape>& images_in_chunks() {
-  static const std::vector<Shape> images = {{3, 16, 12, 11}, {129, 16, 16, 16}, {2, 13, 4, 5}};
+  static const std::vector<Shape> images = {{3, 16, 12, 11}, {129, 16, 16, 16}, {2, 13, 4, 5}, {8, 42, 16, 16}};
   return images;
 }
 

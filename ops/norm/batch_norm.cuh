@@ -16,7 +16,21 @@ __device__ inline int64_t rows_in_chunk(const Columns& columns, int64_t chunk) {
   return min(columns.chunk_rows, columns.rows - chunk * columns.chunk_rows);
 }
 
-// partials: (chunks, channels). Sums are taken relative to the chunk's first row, so that a mean far from zero costs no
+// Rows of the tensor that each partial is of.
+struct ChunkRows {
+  float rows, last_rows;
+  int last;  // the first partial of the last chunk
+
+  __device__ explicit ChunkRows(const Columns& reduced)
+      : rows(float(rows_in_chunk(reduced, 0))),
+        last_rows(float(rows_in_chunk(reduced, reduced.chunks - 1))),
+        last((reduced.chunks - 1) * reduced.fold) {}
+  __device__ float of(int partial) const {
+    return partial < last ? rows : last_rows;
+  }
+};
+
+// partials: (chunks, columns). Sums are taken relative to the chunk's first row, so that a mean far from zero costs no
 // precision.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, const T* x, Partial* partials) {
@@ -39,11 +53,11 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   }
   float total[2];
   sum_rows(place, sums, total);
-  const int channel = total_channel(columns, place);
-  if (channel >= 0) {
-    const float shift = widen(x[place.begin * columns.channels + channel]);
+  const int column = total_column(place);
+  if (column >= 0) {
+    const float shift = widen(x[place.begin * columns.channels + column]);
     const float mean = total[0] / float(place.end - place.begin);
-    partials[int64_t(blockIdx.y) * columns.channels + channel] =
+    partials[int64_t(blockIdx.y) * columns.channels + column] =
         make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
   }
 }
@@ -66,10 +80,10 @@ struct OwnTerms {
   __device__ OwnTerms(const Place<W>& place, const SliceTerms& terms) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const int channel = place.active ? place.lane * W + w : 0;
-      mean[w] = terms.mean[channel];
-      gain[w] = terms.gain[channel];
-      bias[w] = terms.bias[channel];
+      const int column = place.active ? place.lane * W + w : 0;
+      mean[w] = terms.mean[column];
+      gain[w] = terms.gain[column];
+      bias[w] = terms.bias[column];
     }
   }
   __device__ float operator()(float x, int w) const {
@@ -115,23 +129,23 @@ struct Statistics {
   float correction;  // rows minus the divisor of the running variance: 0 or 1
 };
 
-// All threads of the block call it; thread t < slice_channels leaves with the mean of channel t of the slice and the
-// sum of squared deviations from it.
+// All threads of the block call it; thread t < slice_channels leaves with the mean of the channel of column t of the
+// slice and the sum of squared deviations from it.
 template <int W>
 __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place, const Partial* partials) {
   __shared__ float scratch[2 * kThreads];
   float sums[2] = {};  // of deviations from the first chunk's mean, and of their squares
-  const float rows = float(rows_in_chunk(reduced, 0)), last_rows = float(rows_in_chunk(reduced, reduced.chunks - 1));
-  for_partials(reduced, place, partials, [&](int chunk, int channel, Partial partial) {
-    const float count = chunk + 1 < reduced.chunks ? rows : last_rows, deviation = partial.x - partials[channel].x;
+  const ChunkRows rows(reduced);
+  for_partials(reduced, place, partials, [&](int i, int channel, Partial partial) {
+    const float count = rows.of(i), deviation = partial.x - partials[channel].x;
     sums[0] += count * deviation;
     sums[1] += partial.y + count * deviation * deviation;
   });
   fold_groups(place.slice_channels, scratch, sums);
-  const int channel = total_channel(reduced, place);
-  if (channel < 0) return make_float2(0, 0);
-  const float shift = sums[0] / float(reduced.rows);
-  return make_float2(partials[channel].x + shift, fmaxf(sums[1] - sums[0] * shift, 0.0f));
+  const int column = total_column(place);
+  if (column < 0) return make_float2(0, 0);
+  const float shift = sums[0] / float(reduced.tensor_rows());
+  return make_float2(partials[channel_of(column, place.channels)].x + shift, fmaxf(sums[1] - sums[0] * shift, 0.0f));
 }
 
 // Scale and bias of a channel. Threads read them before they add up partials, so that nothing waits for them later.
@@ -162,16 +176,16 @@ __device__ inline float inverse_deviation(Partial merged, float rows, float epsi
   return 1.0f / sqrtf(merged.y / rows + epsilon);
 }
 
-// Thread t sets the terms of channel t of its slice, which is `channel` of all. Blocks of the first row of the grid
-// also store the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
+// Thread t sets the terms of column t of its slice, which has `channel` of all, and stores the statistics if asked to.
+// `merged`: the mean and the sum of squared deviations of `rows` rows.
 __device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
-                                       int channel, SliceTerms& terms) {
+                                       int channel, bool stores, SliceTerms& terms) {
   const int t = int(threadIdx.x);
   const float inv_std = inverse_deviation(merged, rows, statistics.epsilon);
   terms.mean[t] = merged.x;
   terms.gain[t] = affine.scale * inv_std;
   terms.bias[t] = affine.bias;
-  if (blockIdx.y == 0) store_statistics(statistics, merged, rows, inv_std, channel);
+  if (stores) store_statistics(statistics, merged, rows, inv_std, channel);
 }
 
 // Stores the statistics alone. A block takes a slice of the channels; `columns` has no more than one chunk.
@@ -180,10 +194,10 @@ __global__ void __launch_bounds__(kThreads)
     merge_kernel(Columns columns, Columns reduced, Statistics statistics, const Partial* partials) {
   const Place<W> place(columns);
   wait_for_dependencies();
-  const int channel = total_channel(columns, place);
+  const int channel = total_column(place);
   const Partial merged = merge_partials(reduced, place, partials);
-  if (channel < 0) return;
-  const float rows = float(columns.rows);
+  if (channel < 0 || channel >= place.channels) return;
+  const float rows = float(columns.tensor_rows());
   store_statistics(statistics, merged, rows, inverse_deviation(merged, rows, statistics.epsilon), channel);
 }
 
@@ -195,15 +209,17 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
   wait_for_dependencies();
-  const int channel = total_channel(columns, place);
+  const int column = total_column(place), channel = channel_of(column, place.channels);
   const Affine affine(statistics, channel);
   const Partial merged = merge_partials(reduced, place, partials);
-  if (channel >= 0) take_statistics(statistics, affine, merged, float(columns.rows), channel, terms);
+  if (column >= 0) {
+    take_statistics(statistics, affine, merged, float(columns.tensor_rows()), channel, place.stores(column), terms);
+  }
   __syncthreads();
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }
 
-// Thread t sets the terms of channel t of its slice, `channel` of all, from statistics that take_statistics() saved.
+// Thread t sets the terms of column t of its slice, which has `channel` of all, from statistics that take_statistics() saved.
 __device__ inline void take_saved(const float* scale, const float* bias, const float* saved_mean,
                                   const float* saved_inv_std, int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);
@@ -219,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
                            const float* saved_inv_std, const T* residual, T* y) {
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
-  const int channel = total_channel(columns, place);
+  const int channel = channel_of(total_column(place), place.channels);
   wait_for_dependencies();
   if (channel >= 0) take_saved(scale, bias, saved_mean, saved_inv_std, channel, terms);
   __syncthreads();
@@ -232,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
                      const float* var, float epsilon, const T* residual, T* y) {
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
-  const int t = int(threadIdx.x), channel = total_channel(columns, place);
+  const int t = int(threadIdx.x), channel = channel_of(total_column(place), place.channels);
   if (channel >= 0) {
     terms.mean[t] = mean[channel];
     terms.gain[t] = scale[channel] / sqrtf(var[channel] + epsilon);
@@ -248,8 +264,8 @@ __device__ void write_partials(const Columns& columns, const Place<W>& place, co
                                Partial* partials) {
   float total[2];
   sum_rows(place, sums, total);
-  const int channel = total_channel(columns, place);
-  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
+  const int column = total_column(place);
+  if (column >= 0) partials[int64_t(blockIdx.y) * columns.channels + column] = make_float2(total[0], total[1]);
 }
 
 // function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
@@ -271,7 +287,7 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
   if constexpr (kMask == Mask::X) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const int channel = place.active ? place.channel + w : 0;
+      const int channel = place.active ? place.tensor_channel(w) : 0;
       mean[w] = from.mean[channel];
       gain[w] = from.scale[channel] * from.inv_std[channel];
       bias[w] = from.bias[channel];
@@ -321,7 +337,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place<W> place(columns);
   float sums[2][W] = {}, mean[W];
 #pragma unroll
-  for (int w = 0; w < W; ++w) mean[w] = place.active ? from.mean[place.channel + w] : 0.0f;
+  for (int w = 0; w < W; ++w) mean[w] = place.active ? from.mean[place.tensor_channel(w)] : 0.0f;
   const auto add = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
     Pack<T, W> gradient;
 #pragma unroll
@@ -336,7 +352,7 @@ __global__ void __launch_bounds__(kThreads)
   write_partials(columns, place, sums, partials);
 }
 
-// Adds up a slice's partials: thread t < slice_channels returns with the totals of channel t.
+// Adds up a slice's partials: thread t < slice_channels returns with the totals of the channel of column t.
 template <int W>
 __device__ void total_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
                                float (&total)[2]) {
@@ -365,18 +381,18 @@ struct ChannelNumbers {
 };
 
 // Sets the terms of dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. Thread t sets
-// those of channel t of its slice, `channel` of all, from `total`: Σ g and Σ g · (x − mean). Blocks of the first row of
-// the grid store dscale and dbias, which may be null.
+// those of column t of its slice, which has `channel` of all, from `total`: Σ g and Σ g · (x − mean). dscale and dbias
+// are stored if asked for and not null.
 __device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
-                                           float* dscale, float* dbias, GradientTerms& terms) {
+                                           bool stores, float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);
   const float deviation = of.inv_std, gain = of.scale * deviation;
   terms.of.mean[t] = of.mean;
   terms.of.gain[t] = gain;
   terms.of.bias[t] = -gain * (total[0] / rows);
   terms.slope[t] = -gain * deviation * deviation * (total[1] / rows);
-  if (blockIdx.y == 0 && dbias != nullptr) dbias[channel] = total[0];
-  if (blockIdx.y == 0 && dscale != nullptr) dscale[channel] = total[1] * deviation;
+  if (stores && dbias != nullptr) dbias[channel] = total[0];
+  if (stores && dscale != nullptr) dscale[channel] = total[1] * deviation;
 }
 
 // The terms of a thread's W channels, in registers.
@@ -407,10 +423,12 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Col
   const Place<W> place(columns);
   float total[2];
   wait_for_dependencies();
-  const int own = total_channel(columns, place);
+  const int column = total_column(place), own = channel_of(column, place.channels);
   const ChannelNumbers numbers(from.mean, from.inv_std, from.scale, own);
   total_partials(reduced, place, partials, total);
-  if (own >= 0) take_gradient_terms(numbers, total, float(columns.rows), own, dscale, dbias, terms);
+  if (column >= 0) {
+    take_gradient_terms(numbers, total, float(columns.tensor_rows()), own, place.stores(column), dscale, dbias, terms);
+  }
   __syncthreads();
   if (dx == nullptr) return;
   const OwnGradientTerms<W> made(place, terms);
@@ -432,8 +450,9 @@ __global__ void __launch_bounds__(kThreads)
   float sums[2][W] = {}, mean[W], gain[W];
 #pragma unroll
   for (int w = 0; w < W; ++w) {
-    mean[w] = place.active ? means[place.channel + w] : 0.0f;
-    gain[w] = place.active ? scale[place.channel + w] / sqrtf(vars[place.channel + w] + epsilon) : 0.0f;
+    const int channel = place.active ? place.tensor_channel(w) : 0;
+    mean[w] = means[channel];
+    gain[w] = scale[channel] / sqrtf(vars[channel] + epsilon);
   }
   for_rows(
       columns, place,
@@ -460,8 +479,8 @@ __global__ void __launch_bounds__(kThreads)
   const Place<W> place(reduced);
   float total[2];
   total_partials(reduced, place, partials, total);
-  const int channel = total_channel(reduced, place);
-  if (channel >= 0) {
+  const int channel = total_column(place);
+  if (channel >= 0 && channel < place.channels) {
     if (dbias != nullptr) dbias[channel] = total[0];
     if (dscale != nullptr) dscale[channel] = total[1] / sqrtf(vars[channel] + epsilon);
   }

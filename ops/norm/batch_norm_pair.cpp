@@ -126,7 +126,8 @@ void decompose_pair_grad(ExpandContext& c) {
 
 // Images with less than a pack of channels, with an odd number of them, and with many chunks.
 const std::vector<Shape>& pair_shapes() {
-  static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
+  static const std::vector<Shape> shapes = {
+      {2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}, {8, 42, 16, 16}};
   return shapes;
 }
 Sample::Input pair_tensor(const Shape& shape, double low, double high) {

@@ -42,10 +42,9 @@ __device__ void merge_pair(const NormalizedOf<T>& first, const NormalizedOf<T>& 
   __shared__ float scratch[4 * kThreads];
   float sums[4] = {};
   const auto add = [&](const NormalizedOf<T>& of, float* to) {
-    const float rows = float(rows_in_chunk(of.reduced, 0));
-    const float last_rows = float(rows_in_chunk(of.reduced, of.reduced.chunks - 1));
-    for_partials(of.reduced, place, of.partials, [&](int chunk, int channel, Partial partial) {
-      const float count = chunk + 1 < of.reduced.chunks ? rows : last_rows;
+    const ChunkRows rows(of.reduced);
+    for_partials(of.reduced, place, of.partials, [&](int i, int channel, Partial partial) {
+      const float count = rows.of(i);
       const float deviation = partial.x - of.partials[channel].x;
       to[0] += count * deviation;
       to[1] += partial.y + count * deviation * deviation;
@@ -54,10 +53,10 @@ __device__ void merge_pair(const NormalizedOf<T>& first, const NormalizedOf<T>& 
   add(first, sums);
   add(second, sums + 2);
   fold_groups(place.slice_channels, scratch, sums);
-  const int channel = total_channel(first.reduced, place);
+  const int channel = channel_of(total_column(place), place.channels);
   if (channel < 0) return;
   const auto merge = [&](const NormalizedOf<T>& of, const float* from) {
-    const float shift = from[0] / float(of.reduced.rows);
+    const float shift = from[0] / float(of.reduced.tensor_rows());
     return make_float2(of.partials[channel].x + shift, fmaxf(from[1] - from[0] * shift, 0.0f));
   };
   merged[0] = merge(first, sums);
@@ -70,13 +69,15 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SliceTerms terms[2];
   const Place<W> place(columns);
   wait_for_dependencies();
-  const int channel = total_channel(columns, place);
+  const int column = total_column(place), channel = channel_of(column, place.channels);
   const Affine affine(first.statistics, channel), affine2(second.statistics, channel);
   Partial merged[2];
   merge_pair(first, second, place, merged);
-  if (channel >= 0) {
-    take_statistics(first.statistics, affine, merged[0], float(columns.rows), channel, terms[0]);
-    take_statistics(second.statistics, affine2, merged[1], float(columns.rows), channel, terms[1]);
+  if (column >= 0) {
+    const float rows = float(columns.tensor_rows());
+    const bool stores = place.stores(column);
+    take_statistics(first.statistics, affine, merged[0], rows, channel, stores, terms[0]);
+    take_statistics(second.statistics, affine2, merged[1], rows, channel, stores, terms[1]);
   }
   __syncthreads();
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
     normalize_pair_again_kernel(Columns columns, SavedOf<T> first, SavedOf<T> second, T* y) {
   __shared__ SliceTerms terms[2];
   const Place<W> place(columns);
-  const int channel = total_channel(columns, place);
+  const int channel = channel_of(total_column(place), place.channels);
   wait_for_dependencies();
   if (channel >= 0) {
     take_saved(first.scale, first.bias, first.mean, first.inv_std, channel, terms[0]);
@@ -114,8 +115,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   float sums[3][W] = {}, mean[W], mean2[W];
 #pragma unroll
   for (int w = 0; w < W; ++w) {
-    mean[w] = place.active ? from.mean[place.channel + w] : 0.0f;
-    mean2[w] = place.active ? from.mean2[place.channel + w] : 0.0f;
+    const int channel = place.active ? place.tensor_channel(w) : 0;
+    mean[w] = from.mean[channel];
+    mean2[w] = from.mean2[channel];
   }
   using Packs = Pack<T, W>;
   const auto add = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& result, const Packs& value,
@@ -142,9 +144,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   float total[3];
   sum_rows(place, sums, total);
-  const int channel = total_channel(columns, place);
-  if (channel < 0) return;
-  const int64_t at = int64_t(blockIdx.y) * columns.channels + channel;
+  const int column = total_column(place);
+  if (column < 0) return;
+  const int64_t at = int64_t(blockIdx.y) * columns.channels + column;
   partials[at] = make_float2(total[0], total[1]);
   partials2[at] = make_float2(total[0], total[2]);
 }
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float scratch[4 * kThreads];
   const Place<W> place(columns);
   wait_for_dependencies();
-  const int channel = total_channel(columns, place), t = int(threadIdx.x);
+  const int column = total_column(place), channel = channel_of(column, place.channels), t = int(threadIdx.x);
   const ChannelNumbers numbers(first.mean, first.inv_std, first.scale, channel);
   const ChannelNumbers numbers2(second.mean, second.inv_std, second.scale, channel);
   float totals[4] = {};  // partials of both are read at once
@@ -210,12 +212,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   fold_groups(place.slice_channels, scratch, totals);
   const auto take = [&](const PairGradient<T>& of, const ChannelNumbers& own, const float* from, PairSlopes& to) {
     const float total[2] = {from[0], from[1]};
-    take_gradient_terms(own, total, float(columns.rows), channel, of.dscale, of.dbias, terms);
+    const float rows = float(columns.tensor_rows());
+    take_gradient_terms(own, total, rows, channel, place.stores(column), of.dscale, of.dbias, terms);
     to.gain[t] = terms.of.gain[t];
     to.slope[t] = terms.slope[t];
     to.bias[t] = fmaf(-terms.of.mean[t], terms.slope[t], terms.of.bias[t]);
   };
-  if (channel >= 0) {
+  if (column >= 0) {
     take(first, numbers, totals, slopes[0]);
     take(second, numbers2, totals + 2, slopes[1]);
   }

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_dependencies();
   const Place<W> place(reduced);
   const Partial merged = merge_partials(reduced, place, partials);
-  const int channel = total_channel(reduced, place);
+  const int channel = total_column(place);
   if (channel >= 0) statistics[channel] = merged;
 }
 
@@ -132,11 +132,11 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_dependencies();
   __shared__ SliceTerms terms;
   const PartPlace<W> at(parts.table);
-  const int channel = total_channel(at.columns, at.place);
+  const int channel = total_column(at.place);
   if (channel >= 0) {
     const int own = at.first_channel + channel;
     take_statistics(statistics, Affine(statistics, own), parts.statistics[at.part][channel], float(at.columns.rows),
-                    own, terms);
+                    own, blockIdx.y == 0, terms);
   }
   __syncthreads();
   normalize_part<W, Relu>(parts, at, terms, y);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_dependencies();
   __shared__ SliceTerms terms;
   const PartPlace<W> at(parts.table);
-  const int channel = total_channel(at.columns, at.place);
+  const int channel = total_column(at.place);
   if (channel >= 0) take_saved(scale, bias, saved_mean, saved_inv_std, at.first_channel + channel, terms);
   __syncthreads();
   normalize_part<W, Relu>(parts, at, terms, y);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
                            const float* mean, const float* var, float epsilon, T* y) {
   __shared__ SliceTerms terms;
   const PartPlace<W> at(parts.table);
-  const int t = int(threadIdx.x), channel = total_channel(at.columns, at.place), own = at.first_channel + channel;
+  const int t = int(threadIdx.x), channel = total_column(at.place), own = at.first_channel + channel;
   if (channel >= 0) {
     terms.mean[t] = mean[own];
     terms.gain[t] = scale[own] / sqrtf(var[own] + epsilon);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
   reduced.chunks = reduced_chunks;
   float total[2];
   total_partials(reduced, place, partials + int64_t(reduced_chunks) * at.first_channel, total);
-  const int t = int(threadIdx.x), channel_of_part = total_channel(at.columns, place);
+  const int t = int(threadIdx.x), channel_of_part = total_column(place);
   if (channel_of_part >= 0) {
     const int own = at.first_channel + channel_of_part;
     const float inv_std = from.inv_std[own], gain = from.scale[own] * inv_std, rows = float(at.columns.rows);

@@ -115,6 +115,7 @@ void register_shape_copy(OpRegistry& registry) {
   add_concat_and_split(registry);
   add_slice(registry);
   add_assemble(registry);
+  add_interleave(registry);
   add_pad(registry);
   add_expand_and_tile(registry);
   add_depth_to_space(registry);

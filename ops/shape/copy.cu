@@ -6,6 +6,7 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/shape/copy_rows.cuh"
 
 namespace arbalest {
 
@@ -114,10 +115,41 @@ void fill(const KernelContext& c, uint64_t value, int64_t bytes, int64_t count, 
   }
 }
 
+// Copies the boxes as rows if all words of one are narrow and none lies otherwise. Returns whether it has.
+bool copy_as_rows(const KernelContext& c, const Copying& copying, int64_t bytes, int64_t elements) {
+  constexpr int64_t kNarrow = 4, kFew = 1 << 16;  // bytes of a word; elements, whose copy no launch is too slow for
+  if (elements < kFew || bytes > kNarrow || !aligned(c.outputs[0])) return false;
+  int64_t word = 16;
+  for (const BoxCopy& box : copying.boxes) {
+    if (box.count > 0) word = std::min(word, word_of(c, box, bytes));
+  }
+  if (word > kNarrow) return false;
+  std::vector<BoxCopy> boxes = copying.boxes;
+  const int64_t width = word / bytes;
+  for (BoxCopy& box : boxes) {
+    if (width > 1 && box.count > 0) box = box.in_words(width);
+  }
+  auto copied = as_rows(boxes, elements / width, word);
+  if (!copied) return false;
+  copied->fills = copying.fills;
+  for (int64_t i = 0; i < width; ++i) copied->fill |= uint32_t(copying.fill << (8 * bytes * i));
+  const auto copy = [&](auto of) {
+    using Word = decltype(of);
+    int part = 0;
+    for (const BoxCopy& box : boxes) {
+      if (box.count > 0) copied->part[part++].from = input<Word>(c, box.input) + box.from;
+    }
+    copy_rows<Word>(c, *copied);
+  };
+  word == 1 ? copy(uint8_t()) : word == 2 ? copy(uint16_t()) : copy(uint32_t());
+  return true;
+}
+
 std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   const int64_t bytes = int64_t(size_of(request.inputs[0].dtype)), elements = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=, copying = rule(request)](const KernelContext& c) {
+    if (copy_as_rows(c, copying, bytes, elements)) return;
     if (copying.fills && elements > 0) fill(c, copying.fill, bytes, elements, multiprocessors);
     const auto copy = [&](auto word) {  // after a memset no launch is early
       using Word = decltype(word);

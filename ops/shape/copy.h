@@ -45,6 +45,7 @@ Copying copies_of_pad(const KernelRequest& request);
 Copying copies_of_expand(const KernelRequest& request);
 Copying copies_of_tile(const KernelRequest& request);
 Copying copies_of_assembly(const KernelRequest& request);
+Copying copies_of_interleave(const KernelRequest& request);
 Copying copies_of_depth_to_space(const KernelRequest& request);
 Copying copies_of_space_to_depth(const KernelRequest& request);
 
@@ -61,6 +62,7 @@ inline constexpr CopyOperator kCopyOperators[] = {{"Concat", copies_of_concat},
                                                   {"Split", copies_of_split},
                                                   {"Tile", copies_of_tile},
                                                   {"arbalest.Assemble", copies_of_assembly},
+                                                  {"arbalest.Interleave", copies_of_interleave},
                                                   {"arbalest.DepthToSpaceGrad", copies_of_space_to_depth},
                                                   {"arbalest.SliceGrad", copies_of_slice_gradient}};
 
@@ -68,6 +70,7 @@ inline constexpr CopyOperator kCopyOperators[] = {{"Concat", copies_of_concat},
 void add_concat_and_split(OpRegistry& registry);
 void add_slice(OpRegistry& registry);
 void add_assemble(OpRegistry& registry);
+void add_interleave(OpRegistry& registry);
 void add_pad(OpRegistry& registry);
 void add_expand_and_tile(OpRegistry& registry);
 void add_depth_to_space(OpRegistry& registry);

@@ -30,6 +30,9 @@ struct Piece {
   Cut from, to;
 };
 
+// The pieces that arbalest.Interleave takes of a tensor of that shape.
+std::vector<Piece> pieces_of_interleave(const Node& node, const Shape& shape);
+
 // An Assemble's pieces, one for each of its inputs. Ranks of inputs and of the output are the same.
 std::vector<Piece> pieces_of(const Node& node);
 // The attributes that say so. Places that no piece covers are 0.

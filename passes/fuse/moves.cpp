@@ -20,7 +20,7 @@ struct Part {
 };
 using Parts = std::vector<Part>;  // no two of them cover the same place; zeros elsewhere
 
-constexpr size_t kMostParts = 16;  // each is a kernel of its own on a GPU
+constexpr size_t kMostParts = 16;  // which GPUs copy by one launch
 
 Cut whole_of(const Shape& shape) {
   return {Ints(shape.size(), 0), Ints(shape.size(), 1), shape};
@@ -108,7 +108,7 @@ class MoveFusion {
 
   bool moves(NodeId id) const {
     return rewriter_.is(id, "Slice") || rewriter_.is(id, "Concat") || rewriter_.is(id, "Split") ||
-           rewriter_.is(id, "arbalest.SliceGrad") || rewriter_.is(id, "Add");
+           rewriter_.is(id, "arbalest.SliceGrad") || rewriter_.is(id, "arbalest.Interleave") || rewriter_.is(id, "Add");
   }
 
   bool is_between_moves(ValueId value) const {
@@ -172,6 +172,13 @@ class MoveFusion {
       return put_together(y, {{x, slices ? Piece{cut, whole} : Piece{whole, cut}}});
     }
     if (rewriter_.is(id, "Concat")) return follow_concat(node);
+    if (rewriter_.is(id, "arbalest.Interleave")) {
+      Parts parts;
+      for (Piece& piece : pieces_of_interleave(node, shape(node.inputs[0]))) {
+        parts.push_back({node.inputs[0], std::move(piece)});
+      }
+      return put_together(node.outputs[0], parts);
+    }
     if (rewriter_.is(id, "Split")) return follow_split(node);
     if (rewriter_.is(id, "Add") && follow_sum(node)) return;
     for (const ValueId input : node.inputs) {

@@ -73,6 +73,11 @@ const std::vector<std::string>& nets() {
       "l = ReduceL2 <axes = [2, 3]> (s)\nt = Mul (s, l)\nr = Relu (t)\nf = Constant <value_float = 1.5> ()\n"
       "u = Mul (r, f)\nd = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (u)\nh = GlobalAveragePool (d)\n" +
           kHead,
+      // A channel shuffle.
+      "c = arbalest.Conv <filters = 8, kernel_shape = [3, 3]> (x)\ng = Reshape <shape = [0, 2, 4, 6, 6]> (c)\n"
+      "t = Transpose <perm = [0, 2, 1, 3, 4]> (g)\ns = Reshape <shape = [0, 8, 6, 6]> (t)\n"
+      "d = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (s)\nh = GlobalAveragePool (d)\n" +
+          kHead,
       // Pixels as rows.
       "c = arbalest.Conv <filters = 8, kernel_shape = [2, 2], strides = [2, 2]> (x)\n"
       "f = Reshape <shape = [0, 8, -1]> (c)\nt = Transpose <perm = [0, 2, 1]> (f)\n"
@@ -148,11 +153,11 @@ TEST_CASE("what may not be left out is refused, with what may") {
   };
   CHECK(refusal("fuse_relu") == "");
   const std::string list =
-      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_attention, fuse_concats, "
-      "simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, fuse_weight_gradients, "
-      "keep_maxima, fuse_moves, fuse_statistics, fuse_batch_norm_pairs, fuse_residuals, "
-      "open_batch_norms, read_kept_signs, compute_parts, fuse_regions, fuse_region_moves, "
-      "delay_gradients";
+      "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_shuffles, fuse_attention, "
+      "fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, "
+      "fuse_weight_gradients, keep_maxima, fuse_moves, fuse_statistics, "
+      "fuse_batch_norm_pairs, fuse_residuals, open_batch_norms, read_kept_signs, compute_parts, fuse_regions, "
+      "fuse_region_moves, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

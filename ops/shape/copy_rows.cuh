@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Rows put together from parts of other rows, where words are narrow: channels that a shuffle deals out, or slices of
+// channels that no wide word fits. A block collects rows in shared memory, and writes them in words of 16 bytes.
+
+#include <numeric>
+#include <optional>
+
+#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/dependent_launch.cuh"
+#include "ops/shape/copy.h"
+
+namespace arbalest::cuda {
+
+inline constexpr int kMostRowParts = 16;
+inline constexpr int kRowBytes = 16 << 10;  // of a block's rows, about
+inline constexpr int kRowUnroll = 8;        // words that a thread reads before it uses the first
+
+// Words of a row's part, and where they go in the row.
+struct RowPart {
+  const void* from;
+  int64_t from_stride;  // words from a row to the next
+  int size, from_step, to, to_step;
+  uint32_t inverse;  // ⌈2³² / size⌉: i · inverse / 2³² is i / size for all words of a block
+};
+
+struct CopiedRows {
+  RowPart part[kMostRowParts];
+  int parts, length;  // of a row, in words
+  int block_rows;     // whose bytes are a multiple of 16
+  int64_t rows;
+  uint32_t fill;  // a word of where no part goes
+  bool fills;
+};
+
+template <typename Word>
+__global__ void __launch_bounds__(kThreads) copy_rows_kernel(const __grid_constant__ CopiedRows copied, Word* to) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Word* const rows = reinterpret_cast<Word*>(memory);
+  const int64_t first = int64_t(blockIdx.x) * copied.block_rows;
+  const int count = int(min(int64_t(copied.block_rows), copied.rows - first)), t = int(threadIdx.x);
+  if (copied.fills) {
+    for (int i = t; i < count * copied.length; i += kThreads) rows[i] = Word(copied.fill);
+    __syncthreads();
+  }
+  wait_for_dependencies();
+  for (int p = 0; p < copied.parts; ++p) {
+    const RowPart& part = copied.part[p];
+    const Word* const from = static_cast<const Word*>(part.from) + first * part.from_stride;
+    const int words = count * part.size;
+    for (int begin = t; begin < words; begin += kThreads * kRowUnroll) {
+      Word read[kRowUnroll];
+      int place[kRowUnroll];
+#pragma unroll
+      for (int u = 0; u < kRowUnroll; ++u) {
+        const int i = begin + u * kThreads;
+        if (i >= words) break;
+        const int row = part.size == 1 ? i : int(__umulhi(uint32_t(i), part.inverse)), k = i - row * part.size;
+        place[u] = row * copied.length + part.to + k * part.to_step;
+        read[u] = from[row * part.from_stride + int64_t(k) * part.from_step];
+      }
+#pragma unroll
+      for (int u = 0; u < kRowUnroll; ++u) {
+        if (begin + u * kThreads < words) rows[place[u]] = read[u];
+      }
+    }
+  }
+  __syncthreads();
+  Word* const out = to + first * copied.length;
+  constexpr int kWords = int(16 / sizeof(Word));
+  const int all = count * copied.length, packs = all / kWords;
+  for (int i = t; i < packs; i += kThreads) {
+    reinterpret_cast<uint4*>(out)[i] = reinterpret_cast<const uint4*>(rows)[i];
+  }
+  for (int i = packs * kWords + t; i < all; i += kThreads) out[i] = rows[i];
+}
+
+// The boxes as parts of the rows of output 0, in words of `bytes`; none where they are not. Pointers are not set.
+inline std::optional<CopiedRows> as_rows(const std::vector<BoxCopy>& boxes, int64_t words, int64_t bytes) {
+  CopiedRows copied{};
+  for (const BoxCopy& box : boxes) {
+    if (box.count == 0) continue;
+    const Strided& walk = box.walk;
+    const bool single = walk.rank == 1;  // a word of each row
+    const int64_t rows = walk.extent[0], length = walk.stride[0][0], size = single ? 1 : walk.extent[1];
+    const bool first = copied.parts == 0;
+    if (walk.rank > 2 || box.output != 0 || copied.parts == kMostRowParts || length <= 0) return std::nullopt;
+    if (first) copied.rows = rows, copied.length = int(std::min<int64_t>(length, kRowBytes));
+    if (rows != copied.rows || length != copied.length || rows * length != words || box.to >= length) return std::nullopt;
+    RowPart& part = copied.part[copied.parts++];
+    part.from_stride = walk.stride[1][0];
+    part.size = int(size);
+    part.from_step = single ? 1 : int(walk.stride[1][1]);
+    part.to = int(box.to);
+    part.to_step = single ? 1 : int(walk.stride[0][1]);
+    part.inverse = uint32_t(((uint64_t{1} << 32) + uint64_t(size) - 1) / uint64_t(size));
+  }
+  if (copied.parts == 0) return std::nullopt;
+  const int64_t row_bytes = copied.length * bytes, unit = 16 / std::gcd(row_bytes, int64_t{16});
+  const int64_t block_rows = std::max<int64_t>(1, kRowBytes / row_bytes / unit) * unit;
+  if (block_rows * row_bytes > 2 * kRowBytes) return std::nullopt;
+  copied.block_rows = int(block_rows);
+  return copied;
+}
+
+template <typename Word>
+void copy_rows(const KernelContext& c, const CopiedRows& copied) {
+  const dim3 grid(unsigned((copied.rows + copied.block_rows - 1) / copied.block_rows));
+  const size_t shared = size_t(copied.block_rows) * size_t(copied.length) * sizeof(Word);
+  launch_dependent(copy_rows_kernel<Word>, grid, kThreads, shared, stream_of(c), copied, output<Word>(c, 0));
+  check_launch("copies of rows");
+}
+
+}  // namespace arbalest::cuda

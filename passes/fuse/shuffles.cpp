@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Channel shuffles, which exporters write as a Reshape that cuts the channels in two axes, a Transpose of these and a
+// Reshape back. Images would lose their layout there, and every shuffle be three copies.
+
+#include "ops/shape/transpose.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kChannels = 1;  // the axis
+
+// The shape with its channels cut into groups.
+Shape in_groups(const Shape& shape, int64_t groups) {
+  Shape cut = shape;
+  cut[kChannels] = groups == 0 ? 0 : shape[kChannels] / groups;
+  cut.insert(cut.begin() + kChannels, groups);
+  return cut;
+}
+
+void fuse_shuffle(Rewriter& rewriter, NodeId transpose) {
+  const ValueId cut = rewriter.input(transpose, 0), turned = rewriter.output(transpose, 0);
+  const NodeId first = rewriter.producer(cut, "Reshape"), last = rewriter.only_reader(turned, "Reshape");
+  if (first == kNone || last == kNone || rewriter.only_reader(cut) != transpose) return;
+  const ValueId x = rewriter.input(first, 0), y = rewriter.output(last, 0);
+  const Shape shape = rewriter.shape(x), inner = rewriter.shape(cut);
+  if (rewriter.input(last, 0) != turned || rewriter.shape(y) != shape || shape.size() < 3) return;
+  if (inner.size() != shape.size() + 1 || inner != in_groups(shape, inner[kChannels])) return;
+  std::vector<int64_t> swapped(inner.size());
+  for (size_t axis = 0; axis < swapped.size(); ++axis) swapped[axis] = int64_t(axis);
+  std::swap(swapped[kChannels], swapped[kChannels + 1]);
+  if (permutation_of(rewriter.node(transpose), inner.size()) != swapped) return;
+  const int64_t groups = inner[kChannels];
+  rewriter.remove(first);
+  rewriter.remove(transpose);
+  rewriter.become(last, "arbalest.Interleave", {x}, {y}, {{"axis", int64_t{kChannels}}, {"groups", groups}});
+}
+
+}  // namespace
+
+void fuse_shuffles(Graph& graph) {
+  Rewriter rewriter(graph);
+  for (const NodeId n : rewriter.ids()) {
+    if (rewriter.is(n, "Transpose")) fuse_shuffle(rewriter, n);
+  }
+  rewriter.finish();
+}
+
+}  // namespace arbalest

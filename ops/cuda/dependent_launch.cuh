@@ -23,8 +23,8 @@ __device__ inline void wait_for_dependencies() {
 #endif
 }
 
-// Lets the next kernel start once all blocks have called this or ended. If it starts too early, its blocks take the
-// places of this kernel's own that are still to come; so a block calls it late.
+// Lets the next kernel start once all blocks have called this or ended. Its blocks take places on the device, which
+// they keep while they wait; so a block of much work calls it late, and none before it has waited itself.
 __device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

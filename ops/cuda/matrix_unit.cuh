@@ -57,6 +57,36 @@ __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// A matrix in shared memory, and its parts of 16 × 16 as operands of a product; all threads of a warp call together. A
+// right operand is for two products. Turned, rows of the operand are columns here.
+struct SharedMatrix {
+  __nv_bfloat16* element;
+  int stride;
+
+  __device__ __nv_bfloat16* at(int row, int column) const { return element + row * stride + column; }
+  __device__ void left(uint32_t (&a)[4], int row, int column) const { load_matrices(a, by_rows(row, column)); }
+  __device__ void left_turned(uint32_t (&a)[4], int row, int column) const {
+    load_matrices_transposed(a, by_columns(column, row));
+  }
+  __device__ void right(uint32_t (&b)[4], int row, int column) const {
+    load_matrices_transposed(b, by_rows(row, column));
+  }
+  __device__ void right_turned(uint32_t (&b)[4], int row, int column) const {
+    load_matrices(b, by_columns(row, column));
+  }
+
+ private:
+  // The lane's row of the four matrices of 8 × 8, one above the other first, or side by side first.
+  __device__ uint32_t by_rows(int row, int column) const {
+    const int lane = int(threadIdx.x) % 32;
+    return shared_address(at(row + lane % 16, column + lane / 16 * 8));
+  }
+  __device__ uint32_t by_columns(int row, int column) const {
+    const int lane = int(threadIdx.x) % 32;
+    return shared_address(at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8));
+  }
+};
+
 }  // namespace arbalest::cuda
 
 #undef ARBALEST_ASM

@@ -19,14 +19,14 @@ std::string product_key(const CudaContext& context, const ProductProblem& p) {
                      name_of(p.out), p.workspace_limit, p.concurrent);
 }
 
-// The convolution of 1 × 1 that the product is: operands have as many elements, whichever enters transposed.
+// A convolution of 1 × 1: its operands have as many elements as the product's, and its bias at least as many.
 ConvolutionProblem as_convolution(const ProductProblem& p) {
   ConvolutionProblem same;
   same.type = p.in;
   same.output_type = p.out;
-  same.x = {p.m, p.k, 1, 1};
-  same.w = {p.n, p.k, 1, 1};
-  same.y = {p.m, p.n, 1, 1};
+  same.x = {p.batch * p.m, p.k, 1, 1};
+  same.w = {p.batch * p.n, p.k, 1, 1};
+  same.y = {p.batch * p.m, p.n, 1, 1};
   same.concurrent = p.concurrent;
   return same;
 }
@@ -102,6 +102,34 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
   } catch (const RunError&) {
     cudaGetLastError();
     return proposed[0];
+  }
+}
+
+bool first_is_faster(CudaContext& context, const std::string& name, const ProductProblem& problem,
+                     const MakeProduct& first, const MakeProduct& second) {
+  const auto choose = [&] {
+    const std::unique_ptr<Kernel> kernels[] = {first(), second()};
+    if (!kernels[1]) return ConvolutionChoice{0, name};
+    const ConvolutionProblem same = as_convolution(problem);
+    ConvolutionTimer timer(context, same, std::max(kernels[0]->workspace_bytes(), kernels[1]->workspace_bytes()));
+    std::vector<ConvolutionTimer::Call> calls;
+    for (const std::unique_ptr<Kernel>& kernel : kernels) {
+      calls.push_back([&](const ConvolutionCall& with) {
+        const void* const inputs[] = {with.a, with.b, with.bias};
+        void* const outputs[] = {with.result};
+        kernel->run({.stream = with.stream, .inputs = inputs, .outputs = outputs, .workspace = with.workspace});
+      });
+    }
+    const auto [place, microseconds] = timer.fastest(calls);
+    return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, name, microseconds};
+  };
+  try {
+    const std::string key = fmt::format("{} of {}: {}", name, problem.batch, product_key(context, problem));
+    const auto fits = [](const ConvolutionChoice&) { return true; };
+    return ConvolutionChoices::of_process().find(key, fits, choose).index == 0;
+  } catch (const RunError&) {
+    cudaGetLastError();
+    return false;
   }
 }
 

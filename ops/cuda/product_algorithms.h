@@ -3,15 +3,16 @@
 // Which of cuBLASLt's algorithms for a product of matrices is the fastest, timed and kept as convolutions' engines are.
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "ops/cuda/convolution_timer.h"
 
 namespace arbalest {
 
-// Y (m,n) = op(A) · op(B) [+ a bias (n)], described by all that an algorithm's time depends on but the device.
+// Y (m,n) = op(A) · op(B) [+ a bias (n)], `batch` times, described by all that its time depends on but the device.
 struct ProductProblem {
-  int64_t m = 0, n = 0, k = 0;
+  int64_t m = 0, n = 0, k = 0, batch = 1;
   bool trans_a = false, trans_b = false, tf32 = false, bias = false;
   DataType in = DataType::Float32, out = DataType::Float32;
   int64_t workspace_limit = 0;
@@ -42,5 +43,12 @@ ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription&
 // The fastest of several; the first if the device has no memory to time them.
 ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
                                    const ProductDescription& description, const RunAlgorithm& run);
+
+// Whether the first of two kernels of a product is the faster one, timed once and kept by `name`, which is to change
+// with either. Both take A, B and the bias as inputs 0 to 2. There may be no second; it counts as the faster one if
+// they cannot be timed.
+using MakeProduct = std::function<std::unique_ptr<Kernel>()>;
+bool first_is_faster(CudaContext& context, const std::string& name, const ProductProblem& problem,
+                     const MakeProduct& first, const MakeProduct& second);
 
 }  // namespace arbalest

@@ -195,6 +195,15 @@ constexpr GemmCase kGemmCases[] = {
     {"one row", 1, 33, 17, 0, 1, 1, 1, 2},
     {"few columns", 16483, 3, 5, 0, 1, 0.5, 1, 1},
     {"few columns, no bias", 16384, 4, 4, 0, 0, 1, 1, 0},
+    {"a step of a GRU", 64, 128, 384, 0, 1, 1, 1, 1},
+    {"a step's gradient", 64, 384, 128, 0, 0, 1, 1, 0},
+    {"small, A transposed", 24, 33, 40, 1, 0, 0.5, 2, 6},
+    {"small, both transposed", 40, 72, 33, 1, 1, 2, 1, 4},
+    {"small, matrix C", 3, 24, 8, 0, 0, 1, -0.5, 3},
+    {"small, deep", 17, 1000, 56, 0, 1, 1, 1, 1},
+    {"small, one row", 1, 512, 1000, 0, 0, 1, 1, 2},
+    {"large tiles", 250, 264, 328, 0, 0, 1, 1, 1},
+    {"large tiles, both transposed", 248, 48, 330, 1, 1, 1, 1, 0},
 };
 
 std::vector<Sample> gemm_samples() {

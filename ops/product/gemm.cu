@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Products of matrices on CUDA, and Gemm, arbalest.GemmSum and arbalest.GemmGradB as such. Engines are kernels for few
-// columns and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it. The library is
-// column-major, so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large
-// product, the fastest of the algorithms that the heuristics propose is taken. It is timed and kept as engines of
+// columns, one for small products and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it. The
+// library is column-major, so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a
+// large product, the fastest of the algorithms that the heuristics propose is taken. It is timed and kept as engines of
 // convolutions are.
 
 #include "ops/cuda/cuda_math.cuh"
@@ -11,6 +11,7 @@
 #include "ops/cuda/product_algorithms.h"
 #include "ops/product/few_columns.h"
 #include "ops/product/products.h"
+#include "ops/product/small_product.h"
 
 namespace arbalest::cuda {
 namespace {
@@ -96,17 +97,30 @@ std::unique_ptr<Kernel> product_without_terms(const KernelRequest& request, cons
   });
 }
 
+ProductProblem described_product(const KernelRequest& request, const Problem& problem, bool bias) {
+  return {.m = problem.m,
+          .n = problem.n,
+          .k = problem.k,
+          .trans_a = problem.trans_a,
+          .trans_b = problem.trans_b,
+          .tf32 = request.math == MathMode::Tf32 && problem.in == DataType::Float32,
+          .bias = bias,
+          .in = problem.in,
+          .out = problem.out,
+          .workspace_limit = std::min<int64_t>(request.workspace_limit, 32 << 20),
+          .concurrent = std::min(request.concurrent, kMostTimedTogether)};
+}
+
 class CublasProduct final : public Kernel {
  public:
   // `bias`: C, one number a column, is added in the epilogue.
   CublasProduct(const KernelRequest& request, const Problem& problem, bool bias)
       : problem_(problem), context_(cuda_context(request)), bias_in_epilogue_(bias) {
-    concurrent_ = std::min(request.concurrent, kMostTimedTogether);
     timed_ = !request.deterministic && problem.batch == 1 && problem.calls.size() == 1 &&
              problem.m * problem.n * problem.k >= kWorthTiming;
     const cudaDataType_t in = cuda_type(request, problem.in), out = cuda_type(request, problem.out);
-    const bool tf32 = request.math == MathMode::Tf32 && problem.in == DataType::Float32;
-    make_descriptor(tf32);
+    const ProductProblem described = described_product(request, problem, bias);
+    make_descriptor(described.tf32);
     const auto [b_rows, b_columns] =
         problem.trans_b ? std::pair(problem.n, problem.k) : std::pair(problem.k, problem.n);
     const auto [a_rows, a_columns] =
@@ -120,7 +134,7 @@ class CublasProduct final : public Kernel {
     }
     matrix_in_product_ =
         problem.addend == Addend::Matrix && problem.out == DataType::Float32 && problem.inputs.summand < 0;
-    choose_algorithm(request.workspace_limit, tf32);
+    choose_algorithm(described);
   }
 
   bool found() const { return algorithm_.found; }
@@ -197,15 +211,14 @@ class CublasProduct final : public Kernel {
   }
 
   // Takes the heuristics' first algorithm for the operands' alignment, or the fastest one if timed_.
-  void choose_algorithm(int64_t workspace_limit, bool tf32) {
+  void choose_algorithm(const ProductProblem& described) {
     cublasLtMatmulPreference_t preference = nullptr;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     const Preference owner(preference);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
     };
-    const int64_t most_workspace = std::min<int64_t>(workspace_limit, 32 << 20);
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(most_workspace));
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(described.workspace_limit));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(&MatrixSteps::b, problem_.in));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(&MatrixSteps::a, problem_.in));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(&MatrixSteps::y, problem_.out));
@@ -216,26 +229,10 @@ class CublasProduct final : public Kernel {
         if (bias_in_epilogue_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, with.bias);
         launch(algorithm, with.a, with.b, {}, with.result, with.workspace, with.stream);
       };
-      algorithm_ = fastest_algorithm(context_, timed_problem(most_workspace, tf32), description, run);
+      algorithm_ = fastest_algorithm(context_, described, description, run);
     } else {
       algorithm_ = first_algorithm(context_, description);
     }
-  }
-
-  ProductProblem timed_problem(int64_t workspace_limit, bool tf32) const {
-    ProductProblem product;
-    product.m = problem_.m;
-    product.n = problem_.n;
-    product.k = problem_.k;
-    product.trans_a = problem_.trans_a;
-    product.trans_b = problem_.trans_b;
-    product.tf32 = tf32;
-    product.bias = bias_in_epilogue_;
-    product.in = problem_.in;
-    product.out = problem_.out;
-    product.workspace_limit = workspace_limit;
-    product.concurrent = concurrent_;
-    return product;
   }
 
   static constexpr int64_t kWorthTiming = 1 << 22;  // products of two numbers, in a product of matrices
@@ -245,7 +242,6 @@ class CublasProduct final : public Kernel {
   MatmulDescriptor descriptor_;
   MatrixLayout left_, right_, result_;
   ProductAlgorithm algorithm_;
-  int concurrent_ = 1;
   const bool bias_in_epilogue_;
   bool timed_ = false, matrix_in_product_ = false;
 };
@@ -258,10 +254,33 @@ std::unique_ptr<Kernel> product_by_cublas(const KernelRequest& request, const Pr
   return kernel->found() ? std::move(kernel) : nullptr;
 }
 
+std::unique_ptr<Kernel> product_by_library(const KernelRequest& request, const Problem& problem) {
+  auto kernel = product_by_cublas<true>(request, problem);
+  return kernel ? std::move(kernel) : product_by_cublas<false>(request, problem);
+}
+
+// Timed against cuBLASLt, without what is added except for a bias; deterministic runs have it by rule.
+std::unique_ptr<Kernel> small_product_if_faster(const KernelRequest& request, const Problem& problem) {
+  auto kernel = small_product(request, problem);
+  if (!kernel || request.deterministic) return kernel;
+  Problem timed = problem;
+  const bool bias = problem.addend == Addend::Row;
+  if (!bias) timed.addend = Addend::None;
+  timed.inputs = {.a = 0, .b = 1, .c = bias ? 2 : -1};
+  timed.steps = {problem.m * problem.k, problem.n * problem.k, problem.m * problem.n};
+  ProductProblem described = described_product(request, timed, bias);
+  described.batch = problem.batch;
+  const bool faster = first_is_faster(
+      cuda_context(request), "small product 1", described, [&] { return small_product(request, timed); },
+      [&] { return product_by_library(request, timed); });
+  return faster ? std::move(kernel) : nullptr;
+}
+
 constexpr KernelEngine<Problem> kProductEngines[] = {
     {"no terms", product_without_terms},
     {"few columns", product_of_few_columns},
     {"sums of few columns", sums_of_few_columns},
+    {"small product", small_product_if_faster},
     {"cuBLASLt with the bias", product_by_cublas<true>},
     {"cuBLASLt", product_by_cublas<false>},
 };

@@ -73,21 +73,7 @@ struct ShortRows {
     }
   }
 
-  // The warp's 16 rows from `row`, and 16 columns, as the left operand of a product.
-  __device__ void left(uint32_t (&a)[4], const Lane& lane, int row, int column) {
-    load_matrices(a, shared_address(at(row + lane.id % 16, column + lane.id / 16 * 8)));
-  }
-  // The same of the transposed matrix: its 16 rows from `row` are columns here.
-  __device__ void left_turned(uint32_t (&a)[4], const Lane& lane, int row, int column) {
-    load_matrices_transposed(a, shared_address(at(column + lane.id / 16 * 8 + lane.id % 8, row + lane.id / 8 % 2 * 8)));
-  }
-  // 16 rows as the columns of a right operand, of which 16 columns here are rows.
-  __device__ void right_turned(uint32_t (&b)[4], const Lane& lane, int row, int column) {
-    load_matrices(b, shared_address(at(row + lane.id / 16 * 8 + lane.id % 8, column + lane.id / 8 % 2 * 8)));
-  }
-  __device__ void right(uint32_t (&b)[4], const Lane& lane, int row, int column) {
-    load_matrices_transposed(b, shared_address(at(row + lane.id % 16, column + lane.id / 16 * 8)));
-  }
+  __device__ SharedMatrix matrix() { return {element, kStride}; }
 };
 
 __device__ inline uint32_t pair_of(float a, float b) {
@@ -112,12 +98,12 @@ __device__ inline void compare(Scores<kRows>& scores, const Lane& lane, ShortRow
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t left[4];
-    a.left(left, lane, lane.first, k);
+    a.matrix().left(left, lane.first, k);
 #pragma unroll
     for (int tile = 0; tile < kTiles<kRows>; tile += 2) {
       if (tile * 8 >= keys) break;
       uint32_t right[4];
-      b.right_turned(right, lane, tile * 8, k);
+      b.matrix().right_turned(right, tile * 8, k);
       multiply(scores[tile], left, right[0], right[1]);
       multiply(scores[tile + 1], left, right[2], right[3]);
     }
@@ -126,7 +112,7 @@ __device__ inline void compare(Scores<kRows>& scores, const Lane& lane, ShortRow
 
 // out += the warp's 16 rows of weights, which lie in registers as bfloat16, times rows of b.
 template <int kRows, int kDepth>
-__device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, const uint32_t (&weights)[kRows / 8][2],
+__device__ inline void combine(float (&out)[kDepth / 8][4], const uint32_t (&weights)[kRows / 8][2],
                                ShortRows<kRows, kDepth>& b, int keys) {
 #pragma unroll
   for (int tile = 0; tile < kTiles<kRows>; tile += 2) {
@@ -135,7 +121,7 @@ __device__ inline void combine(float (&out)[kDepth / 8][4], const Lane& lane, co
 #pragma unroll
     for (int column = 0; column < kDepth; column += 16) {
       uint32_t right[4];
-      b.right(right, lane, tile * 8, column);
+      b.matrix().right(right, tile * 8, column);
       multiply(out[column / 8], left, right[0], right[1]);
       multiply(out[column / 8 + 1], left, right[2], right[3]);
     }
@@ -150,11 +136,11 @@ __device__ inline void combine_turned(float (&out)[kDepth / 8][4], const Lane& l
   for (int row = 0; row < kRows; row += 16) {
     if (row >= queries) break;
     uint32_t left[4];
-    weights.left_turned(left, lane, lane.first, row);
+    weights.matrix().left_turned(left, lane.first, row);
 #pragma unroll
     for (int column = 0; column < kDepth; column += 16) {
       uint32_t right[4];
-      b.right(right, lane, row, column);
+      b.matrix().right(right, row, column);
       multiply(out[column / 8], left, right[0], right[1]);
       multiply(out[column / 8 + 1], left, right[2], right[3]);
     }
@@ -274,7 +260,7 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
     total[0] = row_sum(total[0]);
     total[1] = row_sum(total[1]);
     float sums[kDepth / 8][4] = {};
-    combine<kRows>(sums, lane, weights, values, e.keys);
+    combine<kRows>(sums, weights, values, e.keys);
     place(queries, lane, sums, 1 / total[0], 1 / total[1]);
     queries.flush(lane, y + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
     if (statistics == nullptr || lane.id % 4 != 0) continue;
@@ -376,7 +362,7 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
           *reinterpret_cast<uint32_t*>(tiles.slopes.at(row, column)) = kept[tile][i];
         }
       }
-      combine<kRows>(dq, lane, kept, tiles.k, e.keys);
+      combine<kRows>(dq, kept, tiles.k, e.keys);
     }
     __syncthreads();
     float dk[kDepth / 8][4] = {}, dv[kDepth / 8][4] = {};

@@ -222,19 +222,22 @@ void add_moved_samples(std::vector<Sample>& samples, const OpRegistry& registry)
   };
   const RegionStep sigmoid{&registry.get("Sigmoid"), {0}}, tanh{&registry.get("Tanh"), {1}};
   const auto mul = [&](size_t a, size_t b) { return RegionStep{&registry.get("Mul"), {a, b}}; };
-  for (const int64_t width : {5, 8, 64}) {
-    const TensorType space{Float32, {6, width}}, gates{Float32, {6, 4 * width}};
+  // The last fills a GPU, so that its threads take packs.
+  for (const Shape& shape : {Shape{6, 5}, Shape{6, 8}, Shape{6, 64}, Shape{1650, 64}}) {
+    const int64_t width = shape[1];
+    const TensorType space{Float32, shape}, gates{Float32, {shape[0], 4 * width}};
     const auto gate = [&](size_t input, int64_t place) { return RegionView{input, place * width, {4 * width, 1}}; };
-    add(fmt::format("gates of {}", width), space, {gates, gates, space, gates},
+    const std::string of = to_string(shape);
+    add(fmt::format("gates of {}", of), space, {gates, gates, space, gates},
         {.steps = {sigmoid, tanh, mul(4, 5), mul(2, 3)},
          .results = {2, 3},
          .views = {gate(0, 0), gate(1, 2), gate(3, 3)}});
-    add(fmt::format("gradients of gates of {}", width), space, {space, gates, space},
+    add(fmt::format("gradients of gates of {}", of), space, {space, gates, space},
         {.steps = {{sigmoid.op, {0}}, {tanh.op, {2}}, mul(3, 4), mul(5, 1)},
          .results = {0, 3, 1, 2, 0},
          .views = {gate(1, 1)},
          .concats = {{1, 1, 3}}});
-    add(fmt::format("gradients of gates of {}, and their sums", width), space, {space, gates},
+    add(fmt::format("gradients of gates of {}, and their sums", of), space, {space, gates},
         {.steps = {{sigmoid.op, {0}}, mul(2, 1)},
          .results = {0, 1},
          .sums = {{3, 1}, {2, 1}},
@@ -291,7 +294,7 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
   const auto plain = [](Shape shape) { return TensorType{Float32, std::move(shape)}; };
   const std::vector<RegionStep> gelu = {step("Add", {0, 1}), step("Div", {4, 2}), step("Erf", {5}),
                                         step("Add", {6, 3}), step("Mul", {4, 7}), step("Sigmoid", {8})};
-  for (const Shape& shape : {Shape{5, 7, 64}, Shape{64, 40}, Shape{3, 5, 49}, Shape{2, 3, 1}}) {
+  for (const Shape& shape : {Shape{5, 7, 64}, Shape{64, 40}, Shape{3, 5, 49}, Shape{2, 3, 1}, Shape{50, 33, 64}}) {
     add(fmt::format("{}: bias, GELU of parts", to_string(shape)), plain(shape), {shape, {shape.back()}, {}, {1}},
         {.steps = gelu, .results = {0, 4, 5}}, {Float32, Float32, Float32});
   }

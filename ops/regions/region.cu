@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!wanted) return;
   wait_for_dependencies();
+  launch_dependents();
   double total = 0;
   if (channel < channels) {
     const float* own = partials + int64_t(blockIdx.y) * channels + channel;
@@ -97,9 +98,13 @@ class RegionKernel final : public Kernel {
       sums_.of[k] = int(std::find(source_.summed.begin(), source_.summed.end(), of) - source_.summed.begin());
     }
     CudaContext& context = cuda_context(request);
-    blocks_ = blocks_for((walk_.count + source_.width - 1) / source_.width, context.multiprocessors);
+    // A region that does not fill the device goes by single elements, to be spread over more of it.
+    packs_ = walk_.count > int64_t{2} * kThreads * context.multiprocessors;
+    const int width = packs_ ? source_.width : 1;
+    blocks_ = blocks_for((walk_.count + width - 1) / width, context.multiprocessors);
     if (source_.by_columns) {
       columns_.emplace(walk_, source_, context.multiprocessors);
+      packs_ = true;
       blocks_ = unsigned(columns_->samples * columns_->chunks * columns_->slices);
     }
     // Rounding to bfloat16 hides what is rough; the source says which types there are.
@@ -127,7 +132,7 @@ class RegionKernel final : public Kernel {
       }
       return;
     }
-    int packs = 1;
+    int packs = packs_;
     int64_t count = walk_.count;
     int channels = 0, samples = 0, chunks = 0, wide = 0;
     void* partials = c.workspace;
@@ -174,6 +179,7 @@ class RegionKernel final : public Kernel {
   SumTargets sums_ = {};             // but for where each goes
   RegionSource source_;              // without its text
   std::optional<RegionColumns> columns_;
+  bool packs_ = true;  // threads take packs if the operands' addresses allow it
   unsigned blocks_ = 1;
   std::vector<int64_t> places_;  // as the kernel's parameter `walk` has them
   std::shared_ptr<const CompiledKernel> compiled_;

@@ -47,6 +47,13 @@ template <int N, typename T> __device__ void store(T* to, const Pack<N, T>& pack
 #pragma unroll
   for (int i = 0; i < bytes / unit; ++i) ((Word*)to)[i] = ((const Word*)&pack)[i];
 }}
+// As an early launch has to (ops/cuda/dependent_launch.cuh). A small region lets the next kernel start at once.
+__device__ void begin(long long count) {{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (count <= {small}) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}}
 __device__ W widen(float x) {{ return x; }}
 __device__ W widen(bool x) {{ return x; }}
 __device__ W widen(Bfloat16 x) {{ return __uint_as_float((unsigned)x << 16); }}
@@ -114,7 +121,8 @@ class Writer {
     for (size_t i = 0; i < inputs_.size() + results_.size(); ++i) {
       if (way_of(walk_, i) != Way::Whole) source_.placed.push_back(i);
     }
-    add(fmt::format(kPrelude, fmt::arg("functions", kFormulaText)));
+    constexpr int kSmall = 1 << 20;  // elements
+    add(fmt::format(kPrelude, fmt::arg("functions", kFormulaText), fmt::arg("small", kSmall)));
     if (!source_.placed.empty()) {
       add(fmt::format("struct Walk {{ long long extent[{0}], stride[{1}][{0}]; }};\n", rank(), source_.placed.size()));
     }
@@ -361,9 +369,7 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
     add(fmt::format(
         R"(extern "C" __global__ void __launch_bounds__({0}, 2)
     region(int packs, int channels, int samples, int chunks, int wide, float* partials, {1}) {{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  begin(count);
   if (packs) columns<{2}>(channels, samples, chunks, wide, partials, {3});
   else columns<1>(channels, samples, chunks, wide, partials, {3});
 }}
@@ -385,9 +391,7 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
   // A region whose pointers are not aligned is computed element by element, and so are the last ones.
   void write_kernel() {
     add(fmt::format(R"(extern "C" __global__ void __launch_bounds__(256) region(int packs, {0}) {{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  begin(count);
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x, all = (long long)gridDim.x * blockDim.x;
   const long long wide = packs ? count / {1} : 0;
   for (long long i = first; i < wide; i += all) compute<{1}>(i * {1}, {2});

@@ -40,27 +40,6 @@ struct SmallExtents {
   }
 };
 
-// A matrix in shared memory, and its parts of 16 × 16 as operands of a product; all threads of a warp call together.
-struct SharedMatrix {
-  Element* element;
-  int stride;
-
-  __device__ Element* at(int row, int column) const { return element + row * stride + column; }
-  __device__ void left(uint32_t (&a)[4], int row, int column) const {
-    const int lane = int(threadIdx.x) % 32;
-    load_matrices(a, shared_address(at(row + lane % 16, column + lane / 16 * 8)));
-  }
-  __device__ void right(uint32_t (&b)[4], int row, int column) const {
-    const int lane = int(threadIdx.x) % 32;
-    load_matrices_transposed(b, shared_address(at(row + lane % 16, column + lane / 16 * 8)));
-  }
-  // The transpose as a right operand: its columns are rows here.
-  __device__ void right_turned(uint32_t (&b)[4], int row, int column) const {
-    const int lane = int(threadIdx.x) % 32;
-    load_matrices(b, shared_address(at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8)));
-  }
-};
-
 // Sums of a warp for 16 × 16 elements: a lane has two neighbours in each of two rows of either half of the columns.
 struct Sums {
   float of[2][4] = {};

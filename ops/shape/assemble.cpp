@@ -66,6 +66,10 @@ std::vector<Sample> assemble_samples() {
           sample("of two layouts", {image({2, 3, 4, 5}), plain({2, 3, 4, 5})}, image({2, 3, 4, 8}),
                  {{{{0, 0, 0, 1}, {1, 1, 1, 1}, {2, 3, 4, 4}}, {{0, 0, 0, 4}, {1, 1, 1, 1}, {2, 3, 4, 4}}},
                   {{{0, 0, 0, 0}, {1, 1, 1, 1}, {2, 3, 4, 4}}, {{0, 0, 0, 0}, {1, 1, 1, 1}, {2, 3, 4, 4}}}}),
+          // Many elements, which GPUs put together by rows: one part takes every second place of all rows.
+          sample("dealt out", {image({8, 61, 16, 16}), image({8, 122, 16, 16})}, image({8, 122, 16, 16}),
+                 {{{{0, 0, 0, 0}, {1, 1, 1, 1}, {8, 61, 16, 16}}, {{0, 1, 0, 0}, {1, 2, 1, 1}, {8, 61, 16, 16}}},
+                  {{{0, 61, 0, 0}, {1, 1, 1, 1}, {8, 30, 16, 16}}, {{0, 0, 0, 0}, {1, 4, 1, 1}, {8, 30, 16, 16}}}}),
           sample("nothing of one", {plain({3}, DataType::Int32)}, plain({4}, DataType::Int32),
                  {{{{0}, {1}, {0}}, {{0}, {1}, {0}}}})};
 }

@@ -5,6 +5,7 @@
 
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/dependent_launch.cuh"
@@ -75,28 +76,38 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(const __grid_consta
   for (int i = packs * kWords + t; i < all; i += kThreads) out[i] = rows[i];
 }
 
-// The boxes as parts of the rows of output 0, in words of `bytes`; none where they are not. Pointers are not set.
+// A box as a part of rows of `length` words, and the number of rows; none where it is not. The pointer is not set.
+inline std::optional<std::pair<RowPart, int64_t>> as_part(const BoxCopy& box, int64_t length) {
+  const Strided& walk = box.walk;
+  int64_t rows = walk.extent[0], size = walk.rank == 1 ? 1 : walk.extent[1], from_stride = walk.stride[1][0];
+  int64_t to_step = walk.rank == 1 ? 1 : walk.stride[0][1], from_step = walk.rank == 1 ? 1 : walk.stride[1][1];
+  if (walk.rank == 1 && walk.stride[0][0] < length) {  // from one row to the next is as far as from word to word
+    to_step = walk.stride[0][0], from_step = walk.stride[1][0];
+    if (to_step <= 0 || length % to_step != 0 || rows % (length / to_step) != 0) return std::nullopt;
+    size = length / to_step, rows /= size, from_stride = size * from_step;
+  } else if (walk.rank > 2 || walk.stride[0][0] != length) {
+    return std::nullopt;
+  }
+  if (box.output != 0 || box.to + (size - 1) * to_step >= length) return std::nullopt;
+  const auto inverse = uint32_t(((uint64_t{1} << 32) + uint64_t(size) - 1) / uint64_t(size));
+  return std::pair(
+      RowPart{nullptr, from_stride, int(size), int(from_step), int(box.to), int(to_step), inverse}, rows);
+}
+
+// The boxes as parts of the rows of output 0, of all its `words` of `bytes`; none where they are not.
 inline std::optional<CopiedRows> as_rows(const std::vector<BoxCopy>& boxes, int64_t words, int64_t bytes) {
   CopiedRows copied{};
+  int64_t length = 0;
+  for (const BoxCopy& box : boxes) length = box.count == 0 ? length : std::max(length, box.walk.stride[0][0]);
+  if (length == 0 || length > kRowBytes || words % length != 0) return std::nullopt;
+  copied.rows = words / length, copied.length = int(length);
   for (const BoxCopy& box : boxes) {
     if (box.count == 0) continue;
-    const Strided& walk = box.walk;
-    const bool single = walk.rank == 1;  // a word of each row
-    const int64_t rows = walk.extent[0], length = walk.stride[0][0], size = single ? 1 : walk.extent[1];
-    const bool first = copied.parts == 0;
-    if (walk.rank > 2 || box.output != 0 || copied.parts == kMostRowParts || length <= 0) return std::nullopt;
-    if (first) copied.rows = rows, copied.length = int(std::min<int64_t>(length, kRowBytes));
-    if (rows != copied.rows || length != copied.length || rows * length != words || box.to >= length) return std::nullopt;
-    RowPart& part = copied.part[copied.parts++];
-    part.from_stride = walk.stride[1][0];
-    part.size = int(size);
-    part.from_step = single ? 1 : int(walk.stride[1][1]);
-    part.to = int(box.to);
-    part.to_step = single ? 1 : int(walk.stride[0][1]);
-    part.inverse = uint32_t(((uint64_t{1} << 32) + uint64_t(size) - 1) / uint64_t(size));
+    const auto part = as_part(box, length);
+    if (!part || part->second != copied.rows || copied.parts == kMostRowParts) return std::nullopt;
+    copied.part[copied.parts++] = part->first;
   }
-  if (copied.parts == 0) return std::nullopt;
-  const int64_t row_bytes = copied.length * bytes, unit = 16 / std::gcd(row_bytes, int64_t{16});
+  const int64_t row_bytes = length * bytes, unit = 16 / std::gcd(row_bytes, int64_t{16});
   const int64_t block_rows = std::max<int64_t>(1, kRowBytes / row_bytes / unit) * unit;
   if (block_rows * row_bytes > 2 * kRowBytes) return std::nullopt;
   copied.block_rows = int(block_rows);

@@ -173,20 +173,32 @@ struct Exponentials {
   }
 };
 
+// W elements of up to four bytes together, in one register.
+template <typename T, int W>
+struct HeldWord {
+  uint32_t bits = 0;
+
+  __device__ void read(const T* from) { bits = *reinterpret_cast<const Word<int(W * sizeof(T))>*>(from); }
+  __device__ Pack<T, W> pack() const { return reinterpret_cast<const Pack<T, W>&>(bits); }
+  // Keeps the compiler from holding elements that it has taken out before in registers of their own.
+  __device__ void forget_elements() { asm volatile("" : "+r"(bits)); }
+};
+
 template <bool kLogarithm, int W, typename T>
 __global__ void __launch_bounds__(kThreads, 4) softmax_columns_kernel(AxisVectors v, Neighbours n, const T* x, T* y) {
   const Seat<W> seat(v, n);
-  Pack<T, W> read[Neighbours::kHeld];
+  HeldWord<T, W> read[Neighbours::kHeld];
   float held[Neighbours::kHeld][W];
   Exponentials own[W], all[W];
 #pragma unroll
   for (int w = 0; w < W; ++w) own[w] = {-INFINITY, 0};
   wait_for_dependencies();
-  seat.for_each_held(n, [&](int i, int64_t at) { read[i] = load<W>(x + at); });
+  seat.for_each_held(n, [&](int i, int64_t at) { read[i].read(x + at); });
   const auto see = [&](int w, float value) { own[w].largest = fmaxf(own[w].largest, value); };
   seat.for_each_held(n, [&](int i, int64_t) {
+    const Pack<T, W> pack = read[i].pack();
 #pragma unroll
-    for (int w = 0; w < W; ++w) see(w, held[i][w] = widen(read[i].element[w]));
+    for (int w = 0; w < W; ++w) see(w, held[i][w] = widen(pack.element[w]));
   });
   seat.for_each_other(n, [&](int64_t at) {
     const Pack<T, W> pack = load<W>(x + at);
@@ -241,12 +253,12 @@ template <bool kLogarithm, int W, typename T>
 __global__ void __launch_bounds__(kThreads, 4)
     softmax_grad_columns_kernel(AxisVectors v, Neighbours n, const T* dy, const T* y, T* dx) {
   const Seat<W> seat(v, n);
-  Pack<T, W> above[Neighbours::kHeld], value[Neighbours::kHeld];
+  HeldWord<T, W> above[Neighbours::kHeld], value[Neighbours::kHeld];
   float dot[W] = {};
   wait_for_dependencies();
   seat.for_each_held(n, [&](int i, int64_t at) {
-    above[i] = load<W>(dy + at);
-    value[i] = load<W>(y + at);
+    above[i].read(dy + at);
+    value[i].read(y + at);
   });
   const auto add = [&](const Pack<T, W>& a, const Pack<T, W>& b) {
 #pragma unroll
@@ -254,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       dot[w] += kLogarithm ? widen(a.element[w]) : widen(a.element[w]) * widen(b.element[w]);
     }
   };
-  seat.for_each_held(n, [&](int i, int64_t) { add(above[i], value[i]); });
+  seat.for_each_held(n, [&](int i, int64_t) { add(above[i].pack(), value[i].pack()); });
   seat.for_each_other(n, [&](int64_t at) { add(load<W>(dy + at), load<W>(y + at)); });
   combine_rows<W>(n, seat, dot, [](int rows, const auto& at) {
     float sum = 0;
@@ -270,7 +282,11 @@ __global__ void __launch_bounds__(kThreads, 4)
     }
     store(dx + at, pack);
   };
-  seat.for_each_held(n, [&](int i, int64_t at) { write(at, above[i], value[i]); });
+  seat.for_each_held(n, [&](int i, int64_t at) {
+    above[i].forget_elements();
+    value[i].forget_elements();
+    write(at, above[i].pack(), value[i].pack());
+  });
   seat.for_each_other(n, [&](int64_t at) { write(at, load<W>(dy + at), load<W>(y + at)); });
 }
 

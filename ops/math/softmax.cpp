@@ -127,6 +127,7 @@ std::vector<Sample> softmax_samples(size_t inputs) {
   struct Case {
     Shape shape;
     int64_t axis;
+    Layout layout = Layout::RowMajor;
   };
   std::vector<Sample> samples;
   for (const Case& c : {Case{{1}, 0},
@@ -138,9 +139,19 @@ std::vector<Sample> softmax_samples(size_t inputs) {
                         {{2, 3000, 20}, 1},
                         {{2, 3, 40, 33}, -1},
                         {{64, 1000}, 1},
-                        {{5, 3000}, 1}}) {
-    Sample sample{.name = fmt::format("{}, axis {}", to_string(c.shape), c.axis),
-                  .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, c.shape}, -4, 4}),
+                        {{5, 3000}, 1},
+                        // A few vectors side by side.
+                        {{40, 49, 2}, 1},
+                        {{11, 10, 5}, 1},
+                        {{3, 196, 31}, 1},
+                        {{2, 1000, 5}, 1},
+                        {{9, 6, 12, 197}, -1, Layout::ChannelsLast},
+                        {{2, 4, 7, 196}, -1, Layout::ChannelsLast},
+                        {{2, 12, 1000, 3}, 2, Layout::ChannelsLast}}) {
+    const bool turned = c.layout == Layout::ChannelsLast;
+    const TensorType type = TensorType{DataType::Float32, c.shape}.in(c.layout);
+    Sample sample{.name = fmt::format("{}, axis {}{}", to_string(c.shape), c.axis, turned ? ", channels-last" : ""),
+                  .inputs = std::vector<Sample::Input>(inputs, {type, -4, 4}),
                   .attributes = {{"axis", c.axis}},
                   .tolerance = 1e-5};
     samples.push_back(std::move(sample));

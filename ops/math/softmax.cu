@@ -49,6 +49,12 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const 
   });
 }
 
+// dot: the sum of dY, or of dY · Y.
+template <bool kLogarithm>
+__device__ inline float softmax_gradient(float above, float y, float dot) {
+  return kLogarithm ? above - expf(y) * dot : y * (above - dot);
+}
+
 template <bool kLogarithm, int G, typename T>
 __global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, const T* dy, const T* y, T* dx) {
   for_each_vector<G>(v, [&](int64_t first, int lane) {
@@ -60,87 +66,228 @@ __global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, c
     dot = group_sum<G>(dot);
     for (int64_t k = lane; k < v.length; k += G) {
       const int64_t i = first + k * v.step;
-      dx[i] = narrow<T>(kLogarithm ? widen(dy[i]) - expf(widen(y[i])) * dot : widen(y[i]) * (widen(dy[i]) - dot));
+      dx[i] = narrow<T>(softmax_gradient<kLogarithm>(widen(dy[i]), widen(y[i]), dot));
     }
   });
 }
 
-// How a block's threads share neighbouring vectors: `across` of them, and as many rows of their elements as threads are
-// left.
+// How a block's threads share neighbouring vectors, whose elements are next to each other. A word has an element of
+// each of a few vectors. A tile is `across` neighbouring words and all that belong to the same vectors.
 struct Neighbours {
-  int across = 32;
-  int64_t tiles = 0;  // of neighbours, in all
+  static constexpr int kHeld = 16;  // words that a thread keeps
 
-  explicit Neighbours(const AxisVectors& v) {
-    while (across > 1 && across / 2 >= v.step) across /= 2;
-    while (across < kThreads && across < v.step && kThreads / across > v.length / 4) across *= 2;
-    tiles = v.length == 0 ? 0 : v.count / v.step * ((v.step + across - 1) / across);
+  int64_t words = 1, cut = 1;  // words of a step, and tiles side by side in it
+  int64_t count = 0;           // of all tiles
+  int across = 1, rows = 1;    // of a tile's threads
+  int tiles = 1;               // of a block
+
+  // `width`: elements of a word, which divides the step.
+  Neighbours(const AxisVectors& v, int width) : words(v.step / width) {
+    if (v.count == 0) return;
+    const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+    const int64_t keeping = parts(v.length, kHeld);  // rows that keep a tile in registers
+    cut = parts(words, std::clamp<int64_t>(kThreads / keeping, 8, 32));
+    count = v.count / v.step * cut;
+    across = int(parts(words, cut));
+    // Eight words are a sector of memory.
+    const int64_t few = std::max(keeping, std::min(v.length, parts(8, across)));
+    const int64_t even = parts(few, 4) * 4;
+    rows = int(std::min<int64_t>(even <= v.length ? even : few, kThreads / across));
+    tiles = kThreads / (across * rows);
+  }
+  int64_t blocks() const { return (count + tiles - 1) / tiles; }
+};
+
+// A thread's part of a tile: W vectors, and every rows-th of their elements.
+template <int W>
+struct Seat {
+  int tile, row, column;
+  int64_t first = 0;  // the vectors' first elements
+  int64_t length;     // 0 if the thread has no part
+  int64_t stride;     // between elements of the thread
+
+  __device__ Seat(const AxisVectors& v, const Neighbours& n)
+      : tile(int(threadIdx.x) / (n.across * n.rows)),
+        row(int(threadIdx.x) / n.across % n.rows),
+        column(int(threadIdx.x) % n.across),
+        stride(n.rows * v.step) {
+    const int64_t index = int64_t(blockIdx.x) * n.tiles + tile, outer = n.cut == 1 ? index : index / n.cut;
+    const int64_t word = (index - outer * n.cut) * n.across + column;
+    first = outer * v.step * v.length + row * v.step + word * W;
+    length = tile < n.tiles && index < n.count && word < n.words ? v.length : 0;
+  }
+  // f(i, offset) for those elements that a thread keeps; all i are constants.
+  template <typename Function>
+  __device__ void for_each_held(const Neighbours& n, Function f) const {
+    const int end = int(min(length, int64_t(Neighbours::kHeld) * n.rows));
+#pragma unroll
+    for (int i = 0; i < Neighbours::kHeld; ++i) {
+      if (row + i * n.rows >= end) break;
+      f(i, first + i * stride);
+    }
+  }
+  // f(offset) for the others.
+  template <typename Function>
+  __device__ void for_each_other(const Neighbours& n, Function f) const {
+    for (int64_t i = Neighbours::kHeld; row + i * n.rows < length; ++i) f(first + i * stride);
   }
 };
 
-// f(first element, whether there is one, this thread's column and row, rows) for each tile of neighbouring vectors.
-template <typename Function>
-__device__ inline void for_each_tile(const AxisVectors& v, const Neighbours& n, Function f) {
-  const int column = int(threadIdx.x) % n.across, row = int(threadIdx.x) / n.across, rows = kThreads / n.across;
-  const int64_t across = (v.step + n.across - 1) / n.across;
-  for (int64_t tile = blockIdx.x; tile < n.tiles; tile += gridDim.x) {
-    const int64_t inner = tile % across * n.across + column;
-    f(tile / across * v.step * v.length + inner, inner < v.step, column, row, rows);
-    __syncthreads();  // before shared memory is written again
+// total(rows, at) of the values at(0), at(1), … of a tile's rows, for each of W vectors; every thread gets its own
+// vectors' totals. All threads of a block call it, once.
+template <int W, typename Value, typename Total>
+__device__ inline void combine_rows(const Neighbours& n, const Seat<W>& seat, Value (&value)[W], Total total) {
+  constexpr int kPadded = kThreads + kThreads / 32;  // so that tiles begin in different banks
+  __shared__ Value parts[W][kPadded], totals[W][kThreads];
+  if (n.rows == 1) return;
+  const auto slot = [](int thread) { return thread + thread / 32; };
+#pragma unroll
+  for (int w = 0; w < W; ++w) parts[w][slot(int(threadIdx.x))] = value[w];
+  __syncthreads();
+  const int columns = n.tiles * n.across;
+  for (int i = int(threadIdx.x); i < W * columns; i += kThreads) {
+    const int w = i / columns, column = i - w * columns, tile = column / n.across;
+    const int first = column + tile * n.across * (n.rows - 1);
+    totals[w][column] = total(n.rows, [&](int row) { return parts[w][slot(first + row * n.across)]; });
   }
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < W; ++w) value[w] = totals[w][min(seat.tile, n.tiles - 1) * n.across + seat.column];
 }
 
-template <bool kLogarithm, typename T>
-__global__ void __launch_bounds__(kThreads) softmax_columns_kernel(AxisVectors v, Neighbours n, const T* x, T* y) {
-  __shared__ float greatest[kThreads], sums[kThreads];
+// The largest of some numbers, and the sum of their exponentials, less that. Of no numbers, or of −∞ alone, −∞ and 0.
+struct Exponentials {
+  float largest, sum;
+
+  template <typename Values>
+  __device__ static Exponentials total(int rows, const Values& at) {
+    Exponentials all = {-INFINITY, 0};
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) all.largest = fmaxf(all.largest, at(row).largest);
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) {
+      const Exponentials part = at(row);
+      if (part.sum != 0) all.sum += part.sum * expf(part.largest - all.largest);
+    }
+    return all;
+  }
+};
+
+// W elements of up to four bytes together, in one register.
+template <typename T, int W>
+struct HeldWord {
+  uint32_t bits = 0;
+
+  __device__ void read(const T* from) { bits = *reinterpret_cast<const Word<int(W * sizeof(T))>*>(from); }
+  __device__ Pack<T, W> pack() const { return reinterpret_cast<const Pack<T, W>&>(bits); }
+  // Keeps the compiler from holding elements that it has taken out before in registers of their own.
+  __device__ void forget_elements() { asm volatile("" : "+r"(bits)); }
+};
+
+template <bool kLogarithm, int W, typename T>
+__global__ void __launch_bounds__(kThreads, 4) softmax_columns_kernel(AxisVectors v, Neighbours n, const T* x, T* y) {
+  const Seat<W> seat(v, n);
+  HeldWord<T, W> read[Neighbours::kHeld];
+  float held[Neighbours::kHeld][W];
+  Exponentials own[W], all[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) own[w] = {-INFINITY, 0};
   wait_for_dependencies();
-  for_each_tile(v, n, [&](int64_t first, bool is_vector, int column, int row, int rows) {
-    float largest = -INFINITY, sum = 0;
-    for (int64_t k = row; is_vector && k < v.length; k += rows) {
-      const float value = widen(x[first + k * v.step]);
-      if (value > largest) {
-        sum = sum * expf(largest - value) + 1;
-        largest = value;
-      } else if (value != -INFINITY) {
-        sum += expf(value - largest);
-      }
+  seat.for_each_held(n, [&](int i, int64_t at) { read[i].read(x + at); });
+  const auto see = [&](int w, float value) { own[w].largest = fmaxf(own[w].largest, value); };
+  seat.for_each_held(n, [&](int i, int64_t) {
+    const Pack<T, W> pack = read[i].pack();
+#pragma unroll
+    for (int w = 0; w < W; ++w) see(w, held[i][w] = widen(pack.element[w]));
+  });
+  seat.for_each_other(n, [&](int64_t at) {
+    const Pack<T, W> pack = load<W>(x + at);
+#pragma unroll
+    for (int w = 0; w < W; ++w) see(w, widen(pack.element[w]));
+  });
+  const auto add = [&](int w, float value) {
+    const float exponential = expf(value - (own[w].largest == -INFINITY ? 0 : own[w].largest));
+    own[w].sum += exponential;
+    return exponential;
+  };
+  seat.for_each_held(n, [&](int i, int64_t) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float exponential = add(w, held[i][w]);
+      if (!kLogarithm) held[i][w] = exponential;
     }
-    greatest[threadIdx.x] = largest;
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int other = 0; other < rows; ++other) largest = fmaxf(largest, greatest[other * n.across + column]);
-    sum = 0;
-    for (int other = 0; other < rows; ++other) {
-      const int at = other * n.across + column;
-      if (sums[at] != 0) sum += sums[at] * expf(greatest[at] - largest);
+  });
+  seat.for_each_other(n, [&](int64_t at) {
+    const Pack<T, W> pack = load<W>(x + at);
+#pragma unroll
+    for (int w = 0; w < W; ++w) add(w, widen(pack.element[w]));
+  });
+  float factor[W];  // of exponentials that are held; the logarithm of the sum
+#pragma unroll
+  for (int w = 0; w < W; ++w) all[w] = own[w];
+  combine_rows<W>(n, seat, all, [](int rows, const auto& at) { return Exponentials::total(rows, at); });
+#pragma unroll
+  for (int w = 0; w < W; ++w) {
+    factor[w] = kLogarithm ? logf(all[w].sum) : expf(own[w].largest - all[w].largest) / all[w].sum;
+  }
+  seat.for_each_held(n, [&](int i, int64_t at) {
+    Pack<T, W> pack;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      pack.element[w] = narrow<T>(kLogarithm ? held[i][w] - all[w].largest - factor[w] : held[i][w] * factor[w]);
     }
-    for (int64_t k = row; is_vector && k < v.length; k += rows) {
-      const float shifted = widen(x[first + k * v.step]) - largest;
-      y[first + k * v.step] = narrow<T>(kLogarithm ? shifted - logf(sum) : expf(shifted) / sum);
+    store(y + at, pack);
+  });
+  seat.for_each_other(n, [&](int64_t at) {
+    Pack<T, W> pack = load<W>(x + at);
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float shifted = widen(pack.element[w]) - all[w].largest;
+      pack.element[w] = narrow<T>(kLogarithm ? shifted - factor[w] : expf(shifted) / all[w].sum);
     }
+    store(y + at, pack);
   });
 }
 
-template <bool kLogarithm, typename T>
-__global__ void __launch_bounds__(kThreads)
+template <bool kLogarithm, int W, typename T>
+__global__ void __launch_bounds__(kThreads, 4)
     softmax_grad_columns_kernel(AxisVectors v, Neighbours n, const T* dy, const T* y, T* dx) {
-  __shared__ float dots[kThreads];
+  const Seat<W> seat(v, n);
+  HeldWord<T, W> above[Neighbours::kHeld], value[Neighbours::kHeld];
+  float dot[W] = {};
   wait_for_dependencies();
-  for_each_tile(v, n, [&](int64_t first, bool is_vector, int column, int row, int rows) {
-    float dot = 0;
-    for (int64_t k = row; is_vector && k < v.length; k += rows) {
-      const int64_t i = first + k * v.step;
-      dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
-    }
-    dots[threadIdx.x] = dot;
-    __syncthreads();
-    dot = 0;
-    for (int other = 0; other < rows; ++other) dot += dots[other * n.across + column];
-    for (int64_t k = row; is_vector && k < v.length; k += rows) {
-      const int64_t i = first + k * v.step;
-      dx[i] = narrow<T>(kLogarithm ? widen(dy[i]) - expf(widen(y[i])) * dot : widen(y[i]) * (widen(dy[i]) - dot));
-    }
+  seat.for_each_held(n, [&](int i, int64_t at) {
+    above[i].read(dy + at);
+    value[i].read(y + at);
   });
+  const auto add = [&](const Pack<T, W>& a, const Pack<T, W>& b) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      dot[w] += kLogarithm ? widen(a.element[w]) : widen(a.element[w]) * widen(b.element[w]);
+    }
+  };
+  seat.for_each_held(n, [&](int i, int64_t) { add(above[i].pack(), value[i].pack()); });
+  seat.for_each_other(n, [&](int64_t at) { add(load<W>(dy + at), load<W>(y + at)); });
+  combine_rows<W>(n, seat, dot, [](int rows, const auto& at) {
+    float sum = 0;
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) sum += at(row);
+    return sum;
+  });
+  const auto write = [&](int64_t at, const Pack<T, W>& a, const Pack<T, W>& b) {
+    Pack<T, W> pack;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      pack.element[w] = narrow<T>(softmax_gradient<kLogarithm>(widen(a.element[w]), widen(b.element[w]), dot[w]));
+    }
+    store(dx + at, pack);
+  };
+  seat.for_each_held(n, [&](int i, int64_t at) {
+    above[i].forget_elements();
+    value[i].forget_elements();
+    write(at, above[i].pack(), value[i].pack());
+  });
+  seat.for_each_other(n, [&](int64_t at) { write(at, load<W>(dy + at), load<W>(y + at)); });
 }
 
 // launch(integral constant of the group's threads, blocks)
@@ -156,23 +303,30 @@ void with_group(const AxisVectors& v, int multiprocessors, const Launch& launch)
 }
 
 // launch(context, vectors, an element, group, blocks): one for the operator, one for its gradient. `columns`: the same
-// with neighbours in place of the group.
+// with neighbours and the elements of a word in place of group and blocks. There are `inputs` inputs.
 template <typename Launch, typename Columns>
-KernelFactory softmax_factory(const Launch& launch, const Columns& columns) {
-  return [launch, columns](const KernelRequest& request) {
+KernelFactory softmax_factory(size_t inputs, const Launch& launch, const Columns& columns) {
+  return [=](const KernelRequest& request) {
     const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
     const int multiprocessors = cuda_context(request).multiprocessors;
-    // Few neighbours of long vectors would leave most of a GPU idle.
-    const Neighbours n(v);
-    const bool side_by_side = v.step > 1 && (n.tiles >= multiprocessors / 2 || v.length <= 1024);
-    const auto tile_blocks = unsigned(std::min<int64_t>(n.tiles, int64_t(multiprocessors) * 16));
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
+      constexpr int kWide = 4 / sizeof(element);
+      const Neighbours single(v, 1), wide(v, v.step % kWide == 0 ? kWide : 1);
+      // Few neighbours of long vectors would leave most of a GPU idle.
+      const bool side_by_side = v.step > 1 && (wide.count >= multiprocessors / 2 || v.length <= 1024);
       return make_kernel([=](const KernelContext& c) {
-        if (side_by_side) {
-          if (n.tiles > 0) columns(c, v, element, n, tile_blocks);
-          return check_launch("softmax");
+        if (!side_by_side) {
+          return with_group(v, multiprocessors,
+                            [&](auto group, unsigned blocks) { launch(c, v, element, group, blocks); });
         }
-        with_group(v, multiprocessors, [&](auto group, unsigned blocks) { launch(c, v, element, group, blocks); });
+        if (wide.count == 0) return;
+        const auto whole = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 4 == 0; };
+        if (v.step % kWide == 0 && std::all_of(c.inputs, c.inputs + inputs, whole) && whole(c.outputs[0])) {
+          columns(c, v, element, wide, std::integral_constant<int, kWide>());
+        } else {
+          columns(c, v, element, single, std::integral_constant<int, 1>());
+        }
+        check_launch("softmax");
       });
     });
   };
@@ -181,26 +335,28 @@ KernelFactory softmax_factory(const Launch& launch, const Columns& columns) {
 template <bool kLogarithm>
 void set_softmax(OpRegistry& registry, const std::string& name) {
   registry.find(name)->cuda = softmax_factory(
+      1,
       [](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
         using T = decltype(element);
         softmax_kernel<kLogarithm, decltype(group)::value>
             <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), output<T>(c, 0));
       },
-      [](const KernelContext& c, const AxisVectors& v, auto element, const Neighbours& n, unsigned blocks) {
+      [](const KernelContext& c, const AxisVectors& v, auto element, const Neighbours& n, auto width) {
         using T = decltype(element);
-        launch_dependent(softmax_columns_kernel<kLogarithm, T>, blocks, kThreads, 0, stream_of(c), v, n, input<T>(c, 0),
-                         output<T>(c, 0));
+        launch_dependent(softmax_columns_kernel<kLogarithm, decltype(width)::value, T>, unsigned(n.blocks()), kThreads,
+                         0, stream_of(c), v, n, input<T>(c, 0), output<T>(c, 0));
       });
   registry.find("arbalest." + name + "Grad")->cuda = softmax_factory(
+      2,
       [](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
         using T = decltype(element);
         softmax_grad_kernel<kLogarithm, decltype(group)::value>
             <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
       },
-      [](const KernelContext& c, const AxisVectors& v, auto element, const Neighbours& n, unsigned blocks) {
+      [](const KernelContext& c, const AxisVectors& v, auto element, const Neighbours& n, auto width) {
         using T = decltype(element);
-        launch_dependent(softmax_grad_columns_kernel<kLogarithm, T>, blocks, kThreads, 0, stream_of(c), v, n,
-                         input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        launch_dependent(softmax_grad_columns_kernel<kLogarithm, decltype(width)::value, T>, unsigned(n.blocks()),
+                         kThreads, 0, stream_of(c), v, n, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
       });
 }
 

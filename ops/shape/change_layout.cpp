@@ -16,7 +16,10 @@ std::vector<Sample> change_layout_samples() {
   std::vector<Sample> samples;
   for (const Layout to : {Layout::ChannelsLast, Layout::RowMajor}) {
     for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{3, 16, 1, 1}, Shape{2, 1, 4, 5}, Shape{3, 4, 9},
-                               Shape{2, 3, 2, 4, 5}, Shape{16, 50, 12, 12}}) {
+                               Shape{2, 3, 2, 4, 5}, Shape{16, 50, 12, 12},
+                               // few channels, of lengths that are and are not a multiple of 16 bytes
+                               Shape{2, 1, 197}, Shape{3, 3, 1000}, Shape{2, 4, 36, 49}, Shape{70, 4, 7, 7},
+                               Shape{30, 6, 196}, Shape{3, 12, 197}, Shape{2, 31, 1000}, Shape{40, 31, 8, 8}}) {
       const TensorType from =
           TensorType{DataType::Float32, shape}.in(to == Layout::RowMajor ? Layout::ChannelsLast : Layout::RowMajor);
       samples.push_back({.name = to_string(shape) + " to " + std::string(name_of(to)),

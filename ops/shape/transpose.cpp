@@ -104,14 +104,19 @@ std::vector<Sample> transpose_samples() {
                         {{type, {2, 70, 132}}, {0, 2, 1}},
                         {{type, {2, 66, 3, 70}}, {0, 3, 2, 1}},
                         {{type, {18, 3, 97}}, {1, 2, 0}},
+                        {{type, {3, 49, 4, 49}}, {0, 1, 3, 2}},
+                        {{type, {2, 5, 3, 197}}, {1, 0, 3, 2}},
+                        {{type, {2, 197, 3, 6}}, {0, 2, 3, 1}},
                         {{DataType::Bool, {5, 7}}, {1, 0}},
+                        {{DataType::Uint8, {3, 31, 31, 3}}, {0, 3, 1, 2}},
+                        {{DataType::Int64, {3, 4, 197}}, {0, 2, 1}},
                         {{DataType::Uint8, {2, 3, 5}}, {0, 2, 1}},
                         {{DataType::Int32, {3, 4, 5}}, {2, 0, 1}},
                         {{DataType::Int64, {4, 2}}, {}}}) {
     samples.push_back({.name = std::string(name_of(c.x.dtype)) + " " + to_string(c.x.shape) + " by " +
                                to_string(c.permutation, '[', ']') +
                                (c.x.layout == Layout::ChannelsLast ? ", channels-last" : ""),
-                       .inputs = {{c.x, 0, 1}},
+                       .inputs = {{c.x, 0, is_floating(c.x.dtype) || c.x.dtype == DataType::Bool ? 1.0 : 100.0}},
                        .attributes = c.permutation.empty() ? Attributes{} : Attributes{{"perm", c.permutation}},
                        .tolerance = 0});
   }

@@ -55,7 +55,8 @@ void register_shape_transpose_cuda(OpRegistry& registry) {
     constexpr int64_t kLeast = 16;  // of both axes, so that a tile is worth it
     const DataType type = request.inputs[0].dtype;
     const auto matrices = Transposition::of(transposing_walk(request));
-    if (matrices && std::min(matrices->rows, matrices->columns) >= kLeast) {
+    if (matrices &&
+        (std::min(matrices->rows, matrices->columns) >= kLeast || PlaneTiles::of(*matrices, int64_t(size_of(type))))) {
       return make_transposition(*matrices, type, cuda_context(request).multiprocessors);
     }
     if (type == DataType::Float32 || type == DataType::Bfloat16) return move_packs(request);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CUDA kernel that transposes matrices, in whatever order they lie: whole lines of both tensors, through shared memory.
+// CUDA kernels that transpose matrices, in whatever order they lie: whole lines of both tensors, through shared memory.
 
 #include <type_traits>
 
-#include "ops/cuda/cuda_math.cuh"
-#include "ops/shape/order/transposition.h"
+#include "ops/shape/order/planes.cuh"
 #include "ops/words.h"
 
 namespace arbalest::cuda {
@@ -85,7 +84,8 @@ __global__ void __launch_bounds__(kThreads)
 inline std::unique_ptr<Kernel> make_transposition(const Transposition& t, DataType type, int multiprocessors) {
   return with_word(type, [&](auto word) {
     using Word = decltype(word);
-    return make_kernel([=](const KernelContext& c) {
+    return make_kernel([=, planes = PlaneTiles::of(t, sizeof(Word))](const KernelContext& c) {
+      if (planes) return transpose_planes(stream_of(c), t, *planes, input<Word>(c, 0), output<Word>(c, 0));
       const Word* x = input<Word>(c, 0);
       Word* y = output<Word>(c, 0);
       const bool whole = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 4 == 0;

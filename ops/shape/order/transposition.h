@@ -22,6 +22,13 @@ struct Transposition {
     matrices.stride[0][0] = matrices.stride[1][0] = rows * columns;
   }
 
+  // Whether the matrices lie one after the other, without gaps, in both tensors.
+  bool adjacent() const {
+    const int64_t whole = rows * columns;
+    return from_step == columns && to_step == rows && matrices.rank < 2 &&
+           (matrices.count == 1 || (matrices.stride[0][0] == whole && matrices.stride[1][0] == whole));
+  }
+
   // Whether two neighbours along either axis are one aligned word of twice the size, in both tensors.
   bool in_pairs() const {
     bool even = (rows | columns | from_step | to_step) % 2 == 0;

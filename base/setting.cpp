@@ -43,6 +43,7 @@ constexpr SettingNames kNames[] = {
     {SettingKey::ReadTimeout, "--read-timeout", "ExecutionOptions::read_timeout"},
     {SettingKey::Recalibrate, "--recalibrate", "ValidationRules::recalibrate"},
     {SettingKey::Rendezvous, "--rendezvous", "WorldOptions::rendezvous"},
+    {SettingKey::RendezvousTimeout, "--rendezvous-timeout", "WorldOptions::patience"},
     {SettingKey::Resume, "--resume", "CheckpointOptions::resume"},
     {SettingKey::Save, "--save", "FileOptions::save"},
     {SettingKey::SaveBest, "--save-best", "FileOptions::save_best"},

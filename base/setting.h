@@ -39,6 +39,7 @@ enum class SettingKey : uint8_t {
   ReadTimeout,
   Recalibrate,
   Rendezvous,
+  RendezvousTimeout,
   Resume,
   Save,
   SaveBest,

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/deadlines.h"
@@ -24,8 +25,8 @@ class CallWatch {
   // Makes calls for one device, or for several at once; one thread at a time.
   class Caller {
    public:
-    Caller(std::string devices, std::vector<std::atomic<int>*> loading, Seconds limit)
-        : devices_(std::move(devices)), loading_(std::move(loading)), watch_(limit) {}
+    Caller(std::string call, std::vector<std::atomic<int>*> loading, Seconds limit)
+        : call_(std::move(call)), loading_(std::move(loading)), watch_(limit) {}
     // Sets the task and instance that the call under way is for, if one call serves several of them in turn.
     void about(TaskId task, int64_t instance) {
       task_.store(task, std::memory_order_relaxed);
@@ -34,7 +35,7 @@ class CallWatch {
 
    private:
     friend class CallWatch;
-    const std::string devices_;                     // "cuda:0, cuda:1"
+    const std::string call_;                        // "a call of the driver for cuda:0, cuda:1"
     const std::vector<std::atomic<int>*> loading_;  // for each device, the number of Loadings
     std::atomic<int64_t> count_{0};                 // calls begun and calls ended: odd while one is under way
     std::atomic<TaskId> task_{kNone};
@@ -85,7 +86,8 @@ class CallWatch {
   // Functions that are called on the watching thread when a call is late.
   struct Listener {
     std::function<void(const Late&)> late;  // once for each call
-    // Called if the call has still not returned after another `grace`, before end_process() (base/process.h).
+    // Called if the call has still not returned after another `grace`, before end_process() (base/process.h), with a
+    // message that names all calls that are late by then.
     std::function<void(const std::string& message)> process_ends;
   };
 
@@ -95,9 +97,10 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Adds a caller for these devices ("cuda:0"). The caller lives as long as this object. Any thread may call add();
-  // from the first call on, callers are looked at. Throws RunError if the system refuses the thread for it.
-  Caller& add(const std::vector<std::string>& devices);
+  // Adds a caller for these devices ("cuda:0"), whose calls messages name as "CALL for DEVICES". The caller lives as
+  // long as this object. Any thread may call add(); from the first call on, callers are looked at. Throws RunError if
+  // the system refuses the thread for it.
+  Caller& add(const std::vector<std::string>& devices, std::string_view call = "a call of the driver");
 
   // Sets the listener and returns the previous one, which is not called any more after this has returned.
   Listener listen(Listener listener);
@@ -106,7 +109,8 @@ class CallWatch {
 
  private:
   void look();
-  void look_at(Caller& caller, HangWatch::Time now);
+  bool is_late(Caller& caller, HangWatch::Time now);
+  std::string message_of(const std::vector<std::string>& calls) const;
 
   const Seconds limit_, grace_;
   std::mutex mutex_;

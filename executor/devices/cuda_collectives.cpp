@@ -79,7 +79,8 @@ class CudaCollectives final : public Queues {
     std::shared_ptr<CollectiveContext> context;
     HangWatch watch;  // of the oldest that is under way; the polling thread's own
     CudaPoller::Pending pending;
-    std::atomic<bool> progress{false};  // something has completed since the watch last looked
+    std::atomic<bool> progress{false};         // something has completed since the watch last looked
+    std::vector<CallWatch::Caller*> aborting;  // by device: who aborts its communicator
 
     Link(std::shared_ptr<CollectiveContext> context, double limit)
         : context(std::move(context)), watch(HangWatch::Seconds(limit)) {}
@@ -93,7 +94,7 @@ class CudaCollectives final : public Queues {
         cache_(std::move(cache)),
         limit_(world_.ranks ? std::max(calls.limit(), kOthersBound) : calls.limit()),
         events_(std::move(events)),
-        callers_{calls.add(device_names()), calls.add(device_names()), calls.add(device_names())},
+        callers_{calls, calls.add(device_names()), calls.add(device_names()), calls.add(device_names())},
         event_lists_(plan.devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
@@ -112,6 +113,10 @@ class CudaCollectives final : public Queues {
                              : std::make_shared<CollectiveContext>(devices_);
       }
       links_.push_back(std::make_unique<Link>(known, limit_));
+      for (const std::string& device : device_names()) {
+        links_.back()->aborting.push_back(
+            &callers_.calls.add({device}, fmt::format("NCCL's abort of '{}'", world_.plan.lanes[lane].name)));
+      }
     }
     by_lane_[lane] = links_.back().get();
   }
@@ -180,17 +185,21 @@ class CudaCollectives final : public Queues {
   // Collectives that can end shall: aborting takes away memory that they use.
   void abort() override {
     events_->failed = true;
-    const CallWatch::Call call(callers_.ending);
     std::unique_lock lock(mutex_, std::defer_lock);
     const auto until = std::chrono::steady_clock::now() + kEndBound;
     const bool issuing = !lock.try_lock_until(until);  // a thread that hangs in NCCL comes back from what follows
     while (!issuing && !hangs_ && streams_busy() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    std::vector<CollectiveContext*> contexts;
     for (const auto& link : links_) {
       link->pending.cut();
-      link->context->abort();
+      contexts.push_back(link->context.get());
     }
+    CollectiveContext::abort(contexts, [this](size_t link, size_t device, const std::function<void()>& abort) {
+      const CallWatch::Call call(*links_[link]->aborting[device]);
+      abort();
+    });
   }
 
   void stop(Deadline until) override {
@@ -221,6 +230,7 @@ class CudaCollectives final : public Queues {
   }
 
   bool streams_busy() const {
+    const CallWatch::Call call(callers_.ending);
     const auto busy = [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; };
     return std::any_of(links_.begin(), links_.end(), [&](const auto& link) {
       return std::any_of(link->context->streams.begin(), link->context->streams.end(), busy);
@@ -288,6 +298,7 @@ class CudaCollectives final : public Queues {
     double device_timeout;  // s
   };
   struct Callers {
+    CallWatch& calls;
     CallWatch::Caller &issuing, &looking, &ending;  // who issues, with the mutex; the poller; who ends the run
   };
   struct Run {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "base/deadlines.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "base/setting.h"
 #include "executor/devices/rank_links.h"
 
@@ -18,11 +20,27 @@
 namespace arbalest {
 namespace {
 
+// MPI's start waits for all processes of its launcher, and nothing calls it off. So the process ends if a rank is lost
+// meanwhile, or after the time that ranks wait for each other. Returns once all have come to the start.
+TimedLook watch_start(Ranks& ranks) {
+  ranks.exchange("MPI begins", "");
+  const auto began = std::chrono::steady_clock::now();
+  return look_each(std::chrono::duration<double>(0.1), [&ranks, began] {
+    if (const auto lost = ranks.lost()) end_process(*lost);
+    const double patience = ranks.settings().patience;
+    if (std::chrono::steady_clock::now() - began < std::chrono::duration<double>(patience)) return;
+    end_process(fmt::format(
+        "{}: MPI has not started for {:g} s, although all {} ranks have come to that; it waits for every "
+        "process of its launcher, also for one that is no rank; a longer {} gives it more time",
+        set_to(SettingKey::Collectives, "mpi"), patience, ranks.size(), name_of(SettingKey::RendezvousTimeout)));
+  });
+}
+
 // MPI of this process, which begins with its first links and ends when the process does.
 class Mpi {
  public:
-  static Mpi& of_process() {
-    static Mpi mpi;
+  static Mpi& of_process(Ranks& ranks) {
+    static Mpi mpi(ranks);
     return mpi;
   }
   Mpi(const Mpi&) = delete;
@@ -44,7 +62,8 @@ class Mpi {
   }
 
  private:
-  Mpi() {
+  explicit Mpi(Ranks& ranks) {
+    const TimedLook watching = watch_start(ranks);
     int begun = 0, level = 0;
     MPI_Initialized(&begun);
     if (begun) {
@@ -73,7 +92,7 @@ class Mpi {
 class MpiLinks final : public RankLinks {
  public:
   MpiLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
-      : RankLinks(std::move(ranks), std::move(ranks_of_arrays)), mpi_(Mpi::of_process()), tag_(mpi_.next_tag()) {
+      : RankLinks(std::move(ranks), std::move(ranks_of_arrays)), mpi_(Mpi::of_process(*ranks_)), tag_(mpi_.next_tag()) {
     int rank = 0, size = 0;
     MPI_Comm_rank(mpi_.ranks(), &rank);
     MPI_Comm_size(mpi_.ranks(), &size);

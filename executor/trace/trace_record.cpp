@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -282,7 +283,9 @@ json plan_record(const Plan& plan) {
                  {"arenas", json::array()}};
   for (const PlanDevice& device : plan.devices) {
     record["devices"].push_back({{"kind", name_in(kDeviceKinds, device.kind)}, {"index", device.index}});
-    if (!device.host.empty()) record["devices"].back()["host"] = device.host;
+    if (device.host.empty()) continue;
+    record["devices"].back()["host"] = device.host;
+    record["devices"].back()["host_number"] = device.host_number;
   }
   for (const Clock& clock : plan.clocks) record["clocks"].push_back({{"name", clock.name}, {"ticks", clock.ticks}});
   for (const ClockRelation& relation : plan.relations) {
@@ -332,11 +335,16 @@ Plan plan_of_record(const json& record) {
     return record.at(key);
   };
   Plan plan;
+  std::map<std::string, int32_t> processes;  // traces of earlier versions do not say which of them shared a host
   try {
     for (const json& item : items("devices")) {
       const auto kind = enumerator<PlanDevice::Kind>(kDeviceKinds, item, "kind");
       plan.devices.push_back({kind, int32_t(integer_of(item, "index", 0, INT32_MAX))});
-      if (item.contains("host")) plan.devices.back().host = printable(item.at("host").get<std::string>());
+      if (!item.contains("host")) continue;
+      PlanDevice& device = plan.devices.back();
+      device.host = printable(item.at("host").get<std::string>());
+      device.host_number = processes.emplace(device.host, int32_t(processes.size())).first->second;
+      if (item.contains("host_number")) device.host_number = int32_t(integer_of(item, "host_number", 0, INT32_MAX));
     }
     for (const json& item : items("clocks")) {
       plan.clocks.push_back({name_of(item), integer_of(item, "ticks", 0, kMostTraceTicks)});

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "executor/plan/make_plan.h"
@@ -20,6 +21,7 @@ namespace arbalest {
 namespace {
 
 constexpr size_t kBriefTasks = 8, kBriefLayers = 8;
+constexpr size_t kManyProcesses = 5;  // so many are reported together
 
 std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
@@ -27,6 +29,14 @@ std::string percent(double share) {
 
 double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : 0;
+}
+
+// The names of a plan's processes; none if there are few, each of which is reported by itself.
+std::vector<std::string> many_processes(const Plan& plan) {
+  std::set<std::string> names;
+  for (const PlanDevice& device : plan.devices) names.insert(device.host);
+  if (names.size() < kManyProcesses) return {};
+  return {names.begin(), names.end()};
 }
 
 // Lanes or tasks that the report shows in one line.
@@ -86,7 +96,7 @@ class Report {
   std::vector<Group<Item>> groups_of(const std::vector<Item>& items, NameOf name_of) const {
     std::vector<Group<Item>> groups;
     for (const Item& item : items) {
-      const std::string name = options_.each ? name_of(item) : alike(name_of(item));
+      const std::string name = options_.each ? name_of(item) : like(name_of(item));
       auto group = std::find_if(groups.begin(), groups.end(), [&](const Group<Item>& one) { return one.name == name; });
       if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
       group->members.push_back(&item);
@@ -96,6 +106,18 @@ class Report {
       group.name = alone ? name_of(*group.members[0]) : fmt::format("{} ({})", group.name, group.members.size());
     }
     return groups;
+  }
+
+  // As alike(), without the names of many processes: "*/cuda:*/learner */step".
+  std::string like(const std::string& text) const {
+    std::string kind = alike(text);
+    for (const std::string& process : processes_) {
+      const std::string prefix = process + "/";
+      for (size_t at = kind.find(prefix); at != kind.npos; at = kind.find(prefix, at + 1)) {
+        if (at == 0 || kind[at - 1] == ' ') kind.replace(at, process.size(), "*");
+      }
+    }
+    return kind;
   }
 
   const std::string& lane_name(LaneId lane) const { return plan_.lanes[lane].name; }
@@ -164,7 +186,7 @@ class Report {
     std::map<std::string, Cause> causes;
     for (const LaneSummary* lane : lanes.members) {
       for (const IdleReason& reason : lane->*of) {
-        const std::string key = options_.each ? reason.why : alike(reason.why);
+        const std::string key = options_.each ? reason.why : like(reason.why);
         Cause& cause = causes.try_emplace(key, Cause{reason.why, 0}).first->second;
         if (cause.why != reason.why) cause.why = key;
         cause.ns += reason.ns;
@@ -306,7 +328,7 @@ class Report {
       }
       for (const Group<Overlap>& others : groups_of(theirs, other_of)) {
         const auto count = double(others.members.size());
-        const std::string name = count == 1 ? other_of(*others.members[0]) : alike(other_of(*others.members[0]));
+        const std::string name = count == 1 ? other_of(*others.members[0]) : like(other_of(*others.members[0]));
         line("  {:<{}}  {:>8} of its busy time {} is busy too{}", lanes.name, name_width_,
              percent(others.sum(&Overlap::share) / count), name, count == 1 ? "" : ", on average");
       }
@@ -366,6 +388,7 @@ class Report {
   const SummaryOptions& options_;
   const TraceSummary summary_;
   const std::vector<LayerTime> layers_ = layer_times(trace_);
+  const std::vector<std::string> processes_ = many_processes(plan_);
   std::vector<Group<LaneSummary>> lanes_;
   std::vector<Group<TaskSummary>> tasks_;  // by total time
   size_t name_width_ = 0;

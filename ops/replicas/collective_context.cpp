@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/in_threads.h"
 #include "base/setting.h"
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -128,7 +129,7 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals, std::vect
       std::this_thread::sleep_for(kPause);
     }
   } catch (...) {
-    abort();
+    abort({this});
     release();
     throw;
   }
@@ -164,15 +165,34 @@ void CollectiveContext::check() const {
   settled();
 }
 
-void CollectiveContext::abort() noexcept {
-  const std::scoped_lock lock(looking_);
-  if (aborted_.exchange(true)) return;
-  // All are aborted in one group, because a communicator that is aborted alone may wait for the others.
-  ncclGroupStart();
-  for (const ncclComm_t communicator : communicators) {
-    if (communicator != nullptr) ncclCommAbort(communicator);
+// ncclCommAbort() first sets the flag that ends its communicator's kernels, then waits: for a group of NCCL that is
+// under way, which may be one over several communicators, and for all kernels of the GPU, in cudaFree() and
+// cudaFreeHost(). On threads of their own all set their flags before they wait. In a group of NCCL they would do so one
+// after the other.
+void CollectiveContext::abort(const std::vector<CollectiveContext*>& contexts, const Around& around) noexcept {
+  struct Place {
+    size_t context, device;
+  };
+  std::vector<std::unique_lock<std::mutex>> looking;
+  std::vector<Place> places;
+  for (size_t c = 0; c < contexts.size(); ++c) {
+    looking.emplace_back(contexts[c]->looking_);
+    if (contexts[c]->aborted_.exchange(true)) continue;
+    for (size_t d = 0; d < contexts[c]->communicators.size(); ++d) {
+      if (contexts[c]->communicators[d] != nullptr) places.push_back({c, d});
+    }
   }
-  ncclGroupEnd();
+  int before = -1;
+  const bool restores = cudaGetDevice(&before) == cudaSuccess;
+  in_threads(places.size(), places.size(), [&](size_t i) {
+    const auto [c, d] = places[i];
+    const ncclComm_t communicator = contexts[c]->communicators[d];
+    cudaSetDevice(contexts[c]->devices[d]);  // NCCL returns to a thread's device, which makes a context there
+    const std::function<void()> abort = [communicator] { ncclCommAbort(communicator); };
+    if (around) return around(c, d, abort);
+    abort();
+  });
+  if (restores) cudaSetDevice(before);
 }
 
 void CollectiveContext::release() noexcept {
@@ -195,7 +215,7 @@ void CollectiveContext::release() noexcept {
       fine = std::chrono::steady_clock::now() < until;
       std::this_thread::sleep_for(kPause);
     }
-    if (!fine) abort();
+    if (!fine) abort({this});
   }
   for (const ncclComm_t communicator : communicators) {
     if (!aborted_) ncclCommDestroy(communicator);

@@ -36,9 +36,13 @@ struct CollectiveContext : DeviceContext {
 
   // Throws RunError, naming the device, if a communicator met an error after its calls had returned.
   void check() const;
-  // Ends collectives that are under way on the devices, also those that would never end, and whatever thread hangs in
-  // issuing one. None can be issued afterwards.
-  void abort() noexcept;
+  // Calls its last argument, which aborts the communicator of this device of this context; indices of both.
+  using Around = std::function<void(size_t context, size_t device, const std::function<void()>& abort)>;
+  // Ends collectives that are under way on the devices of all these contexts, also those that would never end, and
+  // whatever thread hangs in issuing one. None can be issued afterwards. Contexts of the same devices have to be
+  // aborted by one call: what one of them frees waits for kernels of the others. Each communicator is aborted on a
+  // thread of its own, where `around` is called, if given.
+  static void abort(const std::vector<CollectiveContext*>& contexts, const Around& around = {}) noexcept;
   bool aborted() const { return aborted_; }
   // Closes the thread's NCCL group, and returns once what it holds was issued. Throws RunError.
   void end_group(const char* call) const;

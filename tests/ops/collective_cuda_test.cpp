@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
@@ -124,12 +126,38 @@ TEST_CASE("collectives name what is wrong with their devices, and stop when abor
   const Case test = all_reduce_of(DataType::Float32, 4, 1);
   const auto kernel = make_all_reduce(test, context);
   Arrays<float> array(context, 4);
-  context.abort();
+  CollectiveContext::abort({&context});
   CHECK(context.aborted());
   context.check();
   CHECK(error_of([&] {
           kernel->run({.inputs = array.pointers.data(), .outputs = array.pointers.data()});
         }).find("aborted") != std::string::npos);
+}
+
+TEST_CASE("collectives of two lanes that never end are aborted together") {
+  if (device_count() < 2) {
+    MESSAGE("SKIP: fewer than two CUDA devices");
+    return;
+  }
+  constexpr size_t kCount = 1 << 20;
+  CollectiveContext training({0, 1}), validation({0, 1});
+  Arrays<float> arrays(training, kCount);
+  CUDA_CHECK(cudaSetDevice(0));
+  const auto hangs = [&](const CollectiveContext& context) {  // the other GPU never takes part
+    void* array = arrays.pointers[0];
+    REQUIRE(ncclAllReduce(array, array, kCount, ncclFloat, ncclSum, context.communicators[0], context.streams[0]) ==
+            ncclSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK(cudaStreamQuery(context.streams[0]) == cudaErrorNotReady);
+  };
+  hangs(training);
+  hangs(validation);
+  const auto began = std::chrono::steady_clock::now();
+  CollectiveContext::abort({&training, &validation});
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+  for (const CollectiveContext* context : {&training, &validation}) {
+    CHECK(cudaStreamQuery(context->streams[0]) == cudaSuccess);
+  }
 }
 
 }  // namespace collective_cuda_test

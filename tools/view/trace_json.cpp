@@ -226,7 +226,11 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
       {"pays", pays_json(pays)}};
   json.update(Json(plan_record(trace.plan)));
   json["devices"] = Json::array();
-  for (const PlanDevice& device : trace.plan.devices) json["devices"].push_back(to_string(device));
+  json["hosts"] = Json::array();  // by device: devices of one machine have the same number
+  for (const PlanDevice& device : trace.plan.devices) {
+    json["devices"].push_back(to_string(device));
+    json["hosts"].push_back(device.host_number);
+  }
   add_times(json["lanes"], trace.run, summary);
   add_durations(json["tasks"], trace, summary, insides);
   for (const EdgeId i : trace.plan.edges.ids()) {

@@ -172,17 +172,20 @@ TEST_CASE("where a call never returns the process ends, with the task that it is
 }
 
 // Run by the next test, in a process of its own.
-TEST_CASE("child: a call of no run that never returns" * doctest::skip()) {
-  CallWatch calls(0.05, CallWatch::Seconds(0.05));
-  const CallWatch::Call call(calls.add({"cuda:0"}));
+TEST_CASE("child: calls of no run that never return" * doctest::skip()) {
+  CallWatch calls(0.2, CallWatch::Seconds(0.2));
+  CallWatch::Caller &driver = calls.add({"cuda:0"}), &abort = calls.add({"cuda:1"}, "NCCL's abort");
+  calls.add({"cuda:2"});
+  const CallWatch::Call first(driver), second(abort);
   for (;;) std::this_thread::sleep_for(1s);
 }
 
-TEST_CASE("where a call never returns that belongs to no run the process ends as well") {
-  const ChildProcess child = run_child("child: a call of no run that never returns");
+TEST_CASE("where calls never return that belong to no run the process ends as well, and names all of them") {
+  const ChildProcess child = run_child("child: calls of no run that never return");
   INFO(child.said);
   CHECK(child.status == 1);
-  CHECK(contains(child.said, "arbalest: a call of the driver for cuda:0 has not returned for 0.05 s; "));
+  CHECK(contains(child.said,
+                 "arbalest: a call of the driver for cuda:0, NCCL's abort for cuda:1 have not returned for "));
 }
 
 // Run by the next test, in a process of its own.

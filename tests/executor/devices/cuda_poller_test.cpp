@@ -102,6 +102,11 @@ extern "C" cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
+extern "C" cudaError_t cudaGetDevice(int* device) {
+  *device = cuda_poller_test::current_device;
+  return cudaSuccess;
+}
+
 extern "C" cudaError_t cudaEventQuery(cudaEvent_t event) {
   const auto& mark = *reinterpret_cast<const cuda_poller_test::Mark*>(event);
   ++cuda_poller_test::queries;

@@ -45,6 +45,26 @@ TraceFile four_learners() {
   return trace;
 }
 
+// Processes called a, b, c, … with a GPU and a learner each. The step of the first takes 10 µs, of each other 10 µs
+// more.
+TraceFile processes(int32_t count) {
+  Builder builder;
+  builder.plan.devices.clear();
+  for (int32_t k = 0; k < count; ++k) {
+    const std::string process(1, char('a' + k));
+    builder.plan.devices.push_back({PlanDevice::Kind::Cuda, 0, k, process, k});
+    const LaneId lane = builder.lane(Lane::Kind::Compute, k, k);
+    builder.plan.lanes.back().name = process + "/cuda:0/learner " + std::to_string(k);
+    const TaskId step = builder.device(builder.plan.lanes.back().name + "/step", 10 * (k + 1), lane);
+    builder.plan.tasks.back().kind = Task::Kind::Compute;
+    builder.edge(step, step, 1, Edge::Needs::Issued);
+  }
+  TraceFile trace;
+  trace.plan = builder.plan;
+  trace.tasks = simulate(builder.plan, costs_of(builder.plan)).spans;
+  return trace;
+}
+
 // The line that begins so.
 std::string line_of(const std::string& report, const std::string& begin) {
   const size_t at = report.find("\n  " + begin);
@@ -52,6 +72,20 @@ std::string line_of(const std::string& report, const std::string& begin) {
 }
 
 }  // namespace
+
+TEST_CASE("few processes are reported one by one, many together") {
+  const std::string few = summarize(processes(4));
+  INFO(few);
+  CHECK(contains(line_of(few, "d/cuda:0/learner 3 "), " %"));
+  const std::string many = summarize(processes(5));
+  INFO(many);
+  CHECK(contains(line_of(many, "*/cuda:*/learner * (5) "), "busy from "));
+  CHECK(contains(line_of(many.substr(many.find("\nTasks")), "*/cuda:*/learner */step (5)"), "50.0"));
+  CHECK(line_of(many, "d/cuda:0/learner 3 ").empty());
+  SummaryOptions options;
+  options.each = true;
+  CHECK(contains(line_of(summarize(processes(5), options), "d/cuda:0/learner 3 "), " %"));
+}
 
 TEST_CASE("lanes and tasks of all devices and learners are summed") {
   const std::string report = summarize(four_learners());

@@ -265,6 +265,24 @@ TEST_CASE("a trace keeps averaging and collectives apart, and tells them apart i
   }
 }
 
+TEST_CASE("a trace says which processes share a host, and takes each for a host of its own where none does") {
+  Plan plan;
+  for (const auto& [process, host] : {std::pair("n7.0", 4), {"n7.1", 4}, {"n8", 2}, {"n8", 2}}) {
+    plan.devices.push_back({PlanDevice::Kind::Cpu, int(plan.devices.size()), 0, process, host});
+  }
+  const auto hosts_of = [](const nlohmann::json& record) {
+    std::vector<int32_t> hosts;
+    for (const PlanDevice& device : plan_of_record(record).devices) hosts.push_back(device.host_number);
+    return hosts;
+  };
+  nlohmann::json record = plan_record(plan);
+  CHECK(hosts_of(record) == std::vector<int32_t>{4, 4, 2, 2});
+  for (nlohmann::json& device : record["devices"]) device.erase("host_number");  // as earlier versions wrote it
+  CHECK(hosts_of(record) == std::vector<int32_t>{0, 1, 2, 2});
+  record["devices"][0]["host_number"] = -1;
+  CHECK_THROWS_AS(plan_of_record(record), GraphError);
+}
+
 TEST_CASE("slices of a track never overlap, flows lie inside slices and counters return to zero") {
   TraceFile trace = steady_trace();
   // Two fills at once, and a step that seems to begin before the one before it ended.

@@ -131,18 +131,18 @@ class Files:
         return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma", "--set", "prefetch.batch=16",
                         "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64", graph="resnet20")
 
-    def world(self):
-        """A trace of two processes, of hosts a and b."""
-        trace = self.folder / "world.trace.json.gz"
+    def world(self, hosts="ab"):
+        """A trace of processes on these hosts."""
+        trace = self.folder / f"world-{hosts}.trace.json.gz"
         if not trace.exists():
             with socket.socket() as one:
                 one.bind(("127.0.0.1", 0))
                 port = one.getsockname()[1]
             ranks = [subprocess.Popen([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace,
                                        "--devices", "cpu:0", "--learners", "2", "--strategy", "sma", "--set", "prefetch.source=glyphs:?train=3200&test=640",
-                                       "--rank", str(rank), "--world-size", "2", "--rendezvous", f"127.0.0.1:{port}"],
-                                      env={**os.environ, "ARBALEST_HOST": "ab"[rank]}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in (0, 1)]
-            assert [rank.wait(120) for rank in ranks] == [0, 0]
+                                       "--rank", str(rank), "--world-size", str(len(hosts)), "--rendezvous", f"127.0.0.1:{port}"],
+                                      env={**os.environ, "ARBALEST_HOST": host}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank, host in enumerate(hosts)]
+            assert [rank.wait(120) for rank in ranks] == [0] * len(hosts)
         return trace
 
     def report(self):
@@ -458,6 +458,30 @@ def folds_processes(browser, files):
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.startsWith('b/cpu:0'))])")
     assert browser.ask(names)[0:2] == ["a", "b"] and len(browser.ask(names)) > 2  # its process has been opened
     browser.keys(Keys.ARROW_UP, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    browser.is_clean()
+
+
+def folds_all_hosts_but_one(browser, files):
+    browser.open(files.page(files.world("aabb")))
+    names = "schedule.timeline.tracks.filter((track) => track.kind === 'process').map((track) => track.name)"
+    charts = "schedule.charts.shownCharts.map((chart) => chart.name).filter((name) => name.endsWith('/CPU in use'))"
+    everything = ["a", "a.0", "a.1", "b", "b.2", "b.3"]
+    assert browser.ask(names) == everything, browser.ask(names)
+    of_processes = [f"{name}/CPU in use" for name in everything if "." in name]
+    assert browser.ask(charts) == of_processes, browser.ask(charts)
+    browser.keys("h")
+    assert browser.ask("schedule.timeline.tracks.length") == 2 and browser.ask(charts) == []
+    place = """(() => { const t = schedule.timeline, b = document.getElementById('timeline').getBoundingClientRect();
+      return [b.left + 40, b.top + t.yOf(t.tracks.findIndex((track) => track.name === '%s')) + t.row / 2] })()"""
+    browser.drag([browser.ask(place % "b")], shift=True)
+    assert browser.ask(names) == ["a", "b", "b.2", "b.3"], browser.ask(names)
+    browser.drag([browser.ask(place % "b.2")], shift=True)
+    assert browser.ask(charts) == of_processes[2:3], browser.ask(charts)
+    assert browser.ask("schedule.charts.shownCharts.every((chart) => chart.name.startsWith('b.2/'))")
+    browser.driver.find_element(By.XPATH, "//button[text()='fold']").click()
+    assert browser.ask("schedule.timeline.tracks.length") == 2
+    browser.keys("h")
+    assert browser.ask(names)[0:2] == ["a", "a.0"], browser.ask(names)
     browser.is_clean()
 
 
@@ -793,7 +817,7 @@ def pictures(browser, files, folder, trace=None):
 
 
 TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, reports_a_sweep, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
-         short_tasks_are_seen_at_any_zoom, folds_charts, folds_processes, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
+         short_tasks_are_seen_at_any_zoom, folds_charts, folds_processes, folds_all_hosts_but_one, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
          shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 

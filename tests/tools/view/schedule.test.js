@@ -205,6 +205,41 @@ test("each process of a trace has a heading, which says how far its times may be
   assert.equal(folded[1].name, "b");
 });
 
+test("processes of one host stand under its name, and those of hosts that are folded are known", () => {
+  const head = headOfProcesses(4);
+  head.devices = ["n7.0/cpu:0", "n7.1/cpu:0", "n8.0/cpu:0", "n8.1/cpu:0"];
+  head.hosts = [3, 3, 5, 5];
+  ["n7.0", "n7.1", "n8.0", "n8.1"].forEach((name, i) => (head.lanes[3 * i].name = `${name}/host`));
+  const headings = (open) => tracksOf(head, open).filter((track) => track.kind === "process");
+  const all = headings(new Map());
+  assert.deepEqual(all.map((track) => [track.name, track.depth]), [["n7", 0], ["n7.0", 1], ["n7.1", 1], ["n8", 0], ["n8.0", 1], ["n8.1", 1]]);
+  assert.ok(tracksOf(head, new Map()).every((track) => track.kind === "process" || track.depth === 2));
+  const folded = headings(new Map([["host n8", false], ["process n7.1", false]]));
+  assert.deepEqual(folded.map((track) => track.owners), [[], [], ["n7.1"], ["n8.0", "n8.1"]]);
+  assert.deepEqual(folded[3].rows, [8, 9, 10, 11, 12, 13, 14, 15]);
+  head.hosts = [0, 1, 2, 3];  // of hosts with one process each, a name that ends in a number is the host's own
+  assert.deepEqual(headings(new Map()).map((track) => [track.name, track.depth]), head.devices.map((name) => [name.slice(0, 4), 0]));
+});
+
+test("all hosts are folded at once, and one is opened alone", () => {
+  const head = headOfProcesses(8);
+  const timeline = Object.assign(Object.create(Timeline.prototype), { trace: { head }, open: new Map(), scroll: 0, height: 400, draw() {} });
+  timeline.arrange();
+  const isOpen = () => timeline.tracks.filter((track) => track.kind === "process").map((track) => track.isOpen);
+  const at = (name) => timeline.tracks.findIndex((track) => track.name === name);
+  timeline.foldAll();
+  assert.equal(timeline.tracks.length, 8);
+  assert.deepEqual([...timeline.folded], [..."abcdefgh"]);
+  timeline.toggle(at("c"));
+  timeline.toggle(at("f"), true);
+  assert.deepEqual(isOpen(), [false, false, false, false, false, true, false, false]);
+  assert.ok(!timeline.folded.has("f"));
+  timeline.foldAll();
+  assert.equal(timeline.tracks.length, 8);
+  timeline.foldAll();
+  assert.ok(isOpen().every((open) => open));
+});
+
 test("of many processes the first is open at first", () => {
   const tracks = tracksOf(headOfProcesses(5), new Map());
   assert.deepEqual(tracks.filter((track) => track.kind === "process").map((track) => track.isOpen), [true, false, false, false, false]);
@@ -216,7 +251,7 @@ test("an instance that is shown opens its process and then its group", () => {
   const instances = { start: head.rows.map(() => 0), end: head.rows.map(() => 1), task: head.rows.map(() => 0) };
   const timeline = Object.assign(Object.create(Timeline.prototype), { trace: { head, rows: new Rows(head, instances) } });
   timeline.open = new Map([["process c", false], ["c-1/host", false], ["c2/compute", false]]);
-  timeline.tracks = tracksOf(head, timeline.open);
+  timeline.arrange();
   for (const row of [8, 11]) {
     const at = timeline.trackOf(row);
     assert.deepEqual(timeline.tracks[at].rows, [row]);

@@ -23,6 +23,7 @@ export class Charts {
     this.pointer = null;
     this.first = 0;  // chart on top, if there is no room for all
     this.folded = new Set();  // names of charts that are a line of text
+    this.shownCharts = [];  // those of processes that are not folded
     this.placed = [];  // what is in sight: { chart, top, height }
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     canvas.addEventListener("pointerleave", () => this.point(null));
@@ -44,17 +45,18 @@ export class Charts {
     const { height } = this.canvas.parentElement.getBoundingClientRect();
     const rows = kAxis + (this.timeline.tracks?.length ?? 0) * kLowest + 8;
     const room = Math.min(kRoom * height, Math.max(kLeastRoom * height, height - rows));
-    const isFolded = (chart) => this.folded.has(chart.name), folded = this.charts.filter(isFolded).length;
-    const open = Math.max(1, this.charts.length - folded);
+    const charts = this.shownCharts = this.charts.filter((chart) => !this.timeline.folded?.has(chart.process));
+    const isFolded = (chart) => this.folded.has(chart.name), folded = charts.filter(isFolded).length;
+    const open = Math.max(1, charts.length - folded);
     const row = Math.min(kTall, Math.max(kFlat, Math.floor((room - folded * kFolded) / open)));
-    const heights = this.charts.map((chart) => (isFolded(chart) ? kFolded : row));
-    let last = this.charts.length;  // the first chart from which on all others have room
+    const heights = charts.map((chart) => (isFolded(chart) ? kFolded : row));
+    let last = charts.length;  // the first chart from which on all others have room
     for (let used = 0; last > 0 && (used += heights[last - 1]) <= Math.max(room, row); --last);
     this.first = Math.min(Math.max(this.first, 0), last);
     this.placed = [];
     this.height = 0;
     for (let i = this.first; this.shown && i < heights.length && (i === this.first || this.height + heights[i] <= room); ++i) {
-      this.placed.push({ chart: this.charts[i], top: this.height, height: heights[i] });
+      this.placed.push({ chart: charts[i], top: this.height, height: heights[i] });
       this.height += heights[i];
     }
     this.canvas.hidden = this.height === 0;
@@ -62,7 +64,7 @@ export class Charts {
   }
 
   hiddenCharts() {
-    return this.height ? this.charts.length - this.placed.length : 0;
+    return this.height ? this.shownCharts.length - this.placed.length : 0;
   }
 
   scroll(by) {

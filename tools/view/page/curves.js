@@ -4,6 +4,7 @@
 
 import { upperBound } from "./decode.js";
 import { bytes, grouped, isCpu, processOf } from "../../page/names.js";
+import { ownerOf } from "./tracks.js";
 
 // A value that holds from each of `times`, ascending, until the next, and the last one until `end`.
 export class Curve {
@@ -42,9 +43,9 @@ export class Curve {
   }
 }
 
-// A chart for each thing that was sampled, with a line a device: [{ name, unit, most, planned, plannedAs, lines: [{
-// name, curve }] }]. A sample tells of the time since the one before. `planned`: bytes, of the device that needs most;
-// `plannedAs`: what they are called.
+// A chart for each thing that was sampled, with a line a device: [{ name, process, unit, most, planned, plannedAs,
+// lines: [{ name, curve }] }]. A sample tells of the time since the one before. `process`: its owner, if there are
+// several; `planned`: bytes, of the device that needs most; `plannedAs`: what they are called.
 export function sampledCharts({ head, samples }) {
   const charts = new Map();
   const { at } = samples;
@@ -52,7 +53,7 @@ export function sampledCharts({ head, samples }) {
   for (let i = at.length - 1; i > 0; --i) times[i] = at[i - 1];
   if (at.length > 0) times[0] = at[0] - head.sampling.interval_ms * 1e6;
   (head.sampling?.series ?? []).forEach((series, i) => {
-    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, unit: series.unit, most: 0, planned: 0, plannedAs: plannedName(head, series.device, processOf(series.name)), lines: [] });
+    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, process: processOf(series.name), unit: series.unit, most: 0, planned: 0, plannedAs: plannedName(head, series.device, processOf(series.name)), lines: [] });
     const chart = charts.get(series.name);
     chart.most = Math.max(chart.most, series.most);
     if (series.unit === "B") chart.planned = Math.max(chart.planned, plannedBytes(head, series.device, processOf(series.name)));
@@ -77,13 +78,13 @@ export function slotCharts({ head, instances, dependencies }) {
   head.tasks.forEach((task, producer) => {
     const frees = dependencies.into[producer].map((id) => head.edges[id]).filter((edge) => edge.why === "reuse" && edge.relation < 0);
     if ((task.kind !== "fill" && task.kind !== "copy_in") || frees.length === 0) return;
-    if (!rings.has(task.like)) rings.set(task.like, { name: task.like, slots: 0, producers: [] });
+    if (!rings.has(task.like)) rings.set(task.like, { name: task.like, process: ownerOf(head, head.lanes[task.lane]), slots: 0, producers: [] });
     const ring = rings.get(task.like);
     const distance = Math.min(...frees.map((edge) => edge.distance));
     ring.slots += distance;
     ring.producers.push({ producer, distance, readers: frees.map((edge) => edge.from) });
   });
-  return [...rings.values()].map(({ name, slots, producers }) => {
+  return [...rings.values()].map(({ name, process, slots, producers }) => {
     const filled = [], freed = [];
     for (const { producer, distance, readers } of producers) {
       const { first, order } = dependencies.positions();
@@ -97,7 +98,7 @@ export function slotCharts({ head, instances, dependencies }) {
         if (Number.isFinite(until)) freed.push(Math.max(until, instances.end[order[k]]));
       }
     }
-    return { name, unit: "slots", most: slots, planned: 0, lines: [{ name: "", curve: countCurve(filled, freed, head.end_ns) }] };
+    return { name, process, unit: "slots", most: slots, planned: 0, lines: [{ name: "", curve: countCurve(filled, freed, head.end_ns) }] };
   });
 }
 

@@ -8,6 +8,7 @@ const kHelp = [
   ["wheel, W S", "zoom in and out, at the pointer"], ["drag, A D", "move; Shift+wheel moves in time, the wheel over names in rows"],
   ["I, F", "a few iterations of the steady state, the whole trace; Shift+F: the selected instance"],
   ["click", "select an instance: what it waited for and who waited for it; on a row's or chart's name: fold it"],
+  ["H", "fold all hosts, or open them; Shift+click on the name of one: that one alone is open"],
   ["Shift+drag", "measure; both ends snap to starts and ends. R: every drag measures, or moves again"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
   ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search layers and tasks; Enter: the next match, “step 40”: an instance"],
   ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["G", "the charts under the timeline, or not"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],

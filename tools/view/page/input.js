@@ -105,7 +105,7 @@ export function listen(timeline, act) {
     if (!drag || !timeline.trace) return;
     const { x, y } = place(event), { moved } = drag;
     drag = null;
-    if (!moved && x < kGutter) timeline.trackAt(y) >= 0 && timeline.toggle(timeline.trackAt(y));
+    if (!moved && x < kGutter) timeline.trackAt(y) >= 0 && timeline.toggle(timeline.trackAt(y), event.shiftKey);
     else if (!moved) {
       timeline.measure = null;
       act.select(instanceAt(timeline, x, y));
@@ -145,6 +145,7 @@ export function listen(timeline, act) {
     f: () => timeline.fit(),
     F: () => timeline.selected >= 0 && timeline.reveal(timeline.selected, true),
     i: () => timeline.fitSteady(),
+    h: () => timeline.foldAll(),
     r: () => act.measuring(!timeline.measuring),
     m: () => {
       const selected = timeline.selected >= 0 ? timeline.trace.instances.start[timeline.selected] : (timeline.from + timeline.to) / 2;

@@ -36,6 +36,7 @@ class Page extends Navigation {
     this.sorted = {};  // tables of costs, by name
     this.timeline = new DrawnTimeline(this.by("timeline"));
     this.charts = new Charts(this.by("charts"), this.timeline);
+    this.timeline.arranged = () => this.charts.charts.length > 0 && this.resize();
     this.timeline.drawn = () => (this.charts.draw(), this.input?.pointed());
     this.act = {
       select: (position) => this.select(position, true), hover: (position, layer, at) => this.hover(position, layer, at),
@@ -142,7 +143,7 @@ class Page extends Navigation {
     const moving = (action) => (value) => this.timeline.trace && (action(value), this.remember());
     return {
       zoom: moving((factor) => this.timeline.zoom(factor)), move: moving((share) => this.timeline.pan(share)),
-      steady: moving(() => this.timeline.fitSteady()), whole: moving(() => this.timeline.fit()),
+      steady: moving(() => this.timeline.fitSteady()), whole: moving(() => this.timeline.fit()), fold: moving(() => this.timeline.foldAll()),
       measuring: () => this.setMeasuring(!this.timeline.measuring), critical: () => this.setCritical(!this.state.critical),
       charts: () => this.showCharts(!this.charts.shown),
     };

@@ -47,7 +47,7 @@ export class Timeline {
   // `trace`: { head, instances, nodes, rows, dependencies }.
   show(trace) {
     this.trace = trace;
-    this.tracks = tracksOf(trace.head, this.open);
+    this.arrange();
     this.critical = new Set();
     for (const edge of trace.head.critical.edges) {
       this.critical.add(trace.head.edges[edge].from).add(trace.head.edges[edge].to);
@@ -115,11 +115,29 @@ export class Timeline {
     return kAxis + track * this.row - this.scroll;
   }
 
-  toggle(track) {
-    const { key, isOpen } = this.tracks[track];
-    if (key === undefined) return;
-    this.open.set(key, !isOpen);
+  // Makes the tracks, of what is open.
+  arrange() {
     this.tracks = tracksOf(this.trace.head, this.open);
+    this.folded = new Set(this.tracks.flatMap((track) => track.owners ?? []));  // names of processes
+    this.arranged?.();
+  }
+
+  // Opens a track, or folds it. `alone`: opens it, and folds those like it.
+  toggle(track, alone = false) {
+    const { key, isOpen, kind, depth } = this.tracks[track];
+    if (key === undefined) return;
+    const alike = (one) => one.key !== undefined && one.kind === kind && one.depth === depth;
+    for (const one of alone ? this.tracks.filter(alike) : []) this.open.set(one.key, false);
+    this.open.set(key, alone || !isOpen);
+    this.arrange();
+    this.scrollBy(0);
+  }
+
+  // Folds all tracks, or opens them if all are folded: hosts and processes, or rows of a kind if there is one process.
+  foldAll() {
+    const tracks = this.tracks.filter((track) => track.key !== undefined && track.depth === 0), opens = tracks.every((track) => !track.isOpen);
+    for (const { key } of tracks) this.open.set(key, opens);
+    this.arrange();
     this.scrollBy(0);
   }
 
@@ -137,7 +155,7 @@ export class Timeline {
       if (at >= 0) return at;
       const folded = this.tracks.find((track) => !track.isOpen && track.rows.includes(row));
       this.open.set(folded.key, true);
-      this.tracks = tracksOf(this.trace.head, this.open);
+      this.arrange();
     }
   }
 

@@ -2,22 +2,22 @@
 
 // Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
 // threads of the host fold into one row. A trace of several processes has a heading for each, which is called after its
-// host and folds all of its rows.
+// host and folds all of its rows. Several processes of one host stand under a heading of the host.
 
 import { takesTurns } from "./layout.js";
 import { duration, laneWords, processOf } from "../../page/names.js";
 
 const kOrder = ["host", "copy_in", "compute", "averaging", "copy_out", "validate", "collectives"];
-const kFoldFrom = 5;  // so many rows of a kind, or processes after the first, are folded at first
+const kFoldFrom = 5;  // so many rows of a kind, or processes or hosts after the first, are folded at first
 
 // The process that a lane belongs to, as devices are called after it; "": the trace has one process.
-function ownerOf(head, { device, name }) {
+export function ownerOf(head, { device, name }) {
   return processOf(device < 0 ? name : head.devices[device]);
 }
 
-// [{ name, rows, kind, key, isOpen, turns, inner, depth, note }]: a track with several rows has a key; if it is open,
-// its rows follow it as tracks of their own (inner). The heading of a process, at depth 0, has no rows of its own while
-// it is open.
+// [{ name, rows, kind, key, isOpen, turns, inner, depth, note, owners }]: a track with several rows has a key; if it is
+// open, its rows follow it as tracks of their own (inner). The heading of a host or process has no rows while it is
+// open. While it is folded it has those of all its processes, which `owners` names.
 export function tracksOf(head, open) {
   const owners = new Map();  // rows of each process, of ranks in order
   const seen = new Map();    // rows of each lane so far
@@ -29,11 +29,31 @@ export function tracksOf(head, open) {
     owners.get(owner).push({ row, lane, number });
   });
   if (owners.size < 2) return [...owners].flatMap(([, rows]) => processTracks(head, open, "", rows, 0));
-  return [...owners].flatMap(([owner, rows], place) => {
-    const key = `process ${owner}`, isOpen = open.get(key) ?? (place === 0 || owners.size < kFoldFrom);
-    const heading = { name: owner, key, isOpen, kind: "process", depth: 0, note: clockNote(head, place), rows: isOpen ? [] : rows.map(({ row }) => row) };
-    return [heading, ...(isOpen ? processTracks(head, open, owner, rows, 1) : [])];
+  const processes = [...owners].map(([owner, rows], place) => ({ owner, rows, place }));
+  const hosts = new Map();
+  for (const process of processes) {
+    const device = head.devices.findIndex((name) => processOf(name) === process.owner), host = head.hosts?.[device] ?? process.owner;
+    hosts.set(host, [...(hosts.get(host) ?? []), process]);
+  }
+  const processHeading = (process, depth) => {
+    const { owner, rows, place } = process, isOpen = open.get(`process ${owner}`) ?? (place === 0 || processes.length < kFoldFrom);
+    return [heading("process", owner, [process], isOpen, depth, clockNote(head, place)), ...(isOpen ? processTracks(head, open, owner, rows, depth + 1) : [])];
+  };
+  return [...hosts.values()].flatMap((ofHost, place) => {
+    if (ofHost.length === 1) return processHeading(ofHost[0], 0);
+    const name = hostName(ofHost[0].owner), isOpen = open.get(`host ${name}`) ?? (place === 0 || hosts.size < kFoldFrom);
+    return [heading("host", name, ofHost, isOpen, 0, ""), ...(isOpen ? ofHost.flatMap((process) => processHeading(process, 1)) : [])];
   });
+}
+
+function heading(of, name, processes, isOpen, depth, note) {
+  return { name, key: `${of} ${name}`, isOpen, kind: "process", depth, note, owners: isOpen ? [] : processes.map(({ owner }) => owner),
+    rows: isOpen ? [] : processes.flatMap(({ rows }) => rows.map(({ row }) => row)) };
+}
+
+// The host of one of several processes: "node07" of "node07.3".
+function hostName(owner) {
+  return owner.replace(/\.\d+$/, "");
 }
 
 // How far the times of a process may be off.

@@ -25,9 +25,10 @@ inline constexpr int kSliceChannels = 64;  // of a reduction, at most: bounds th
 struct Columns {
   int64_t rows = 0;
   int64_t chunk_rows = 0;
-  int channels = 0;  // of a row: columns
-  int fold = 1;      // rows of the tensor in a row
-  int lanes = 1;     // packs of a slice's row
+  int channels = 0;         // of a row: columns
+  int fold = 1;             // rows of the tensor in a row
+  int tensor_channels = 0;  // of a row of the tensor
+  int lanes = 1;            // packs of a slice's row
   int slices = 1;
   int chunks = 1;  // of each slice, a block each; all hold rows, at least one even if rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
@@ -36,7 +37,6 @@ struct Columns {
   int batches = 0;
 
   dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
-  __host__ __device__ int tensor_channels() const { return channels / fold; }
   __host__ __device__ int64_t tensor_rows() const { return rows * fold; }
   __host__ __device__ int partials() const { return chunks * fold; }  // of each channel
 };
@@ -68,6 +68,7 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
   columns.rows = rows / fold;
   columns.channels = int(channels) * fold;
   columns.fold = fold;
+  columns.tensor_channels = int(channels);
   limits.chunks = std::max(1, limits.chunks / fold);
   const int packs = std::max(1, columns.channels / width);
   const int most = std::max(1, limits.slice_channels / width);
@@ -139,14 +140,22 @@ struct Place {
     first = slice * slice_channels;
     channel = first + lane * W;
     columns = layout.channels;
-    channels = layout.tensor_channels();
+    channels = layout.tensor_channels;
     active = row < depth && channel < columns;
     begin = int64_t(blockIdx.y) * layout.chunk_rows;
     end = min(begin + layout.chunk_rows, layout.rows);
   }
-  // The channel of the thread's column `w`.
-  __device__ int tensor_channel(int w) const {
-    return channel_of(channel + w, channels);
+  // f(w, channel) for the thread's W columns, w being known when this is compiled.
+  template <typename Function>
+  __device__ void for_channels(Function f) const {
+    if (columns == channels) {
+#pragma unroll
+      for (int w = 0; w < W; ++w) f(w, channel + w);
+      return;
+    }
+    int next = channel_of(channel, channels);
+#pragma unroll
+    for (int w = 0; w < W; ++w, next = next + 1 == channels ? 0 : next + 1) f(w, next);
   }
   // Whether the thread that has the totals of `column` is the one that stores those of its channel.
   __device__ bool stores(int column) const {

@@ -285,13 +285,12 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
                                   Function f) {
   float mean[W], gain[W], bias[W];
   if constexpr (kMask == Mask::X) {
-#pragma unroll
-    for (int w = 0; w < W; ++w) {
-      const int channel = place.active ? place.tensor_channel(w) : 0;
+    place.for_channels([&](int w, int channel) {
+      if (!place.active) channel = 0;
       mean[w] = from.mean[channel];
       gain[w] = from.scale[channel] * from.inv_std[channel];
       bias[w] = from.bias[channel];
-    }
+    });
   }
   using Packs = Pack<T, W>;
   // `more` is dY2, `result` Y; others if these are not read.
@@ -336,8 +335,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_dependencies();
   const Place<W> place(columns);
   float sums[2][W] = {}, mean[W];
-#pragma unroll
-  for (int w = 0; w < W; ++w) mean[w] = place.active ? from.mean[place.tensor_channel(w)] : 0.0f;
+  place.for_channels([&](int w, int channel) { mean[w] = place.active ? from.mean[channel] : 0.0f; });
   const auto add = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
     Pack<T, W> gradient;
 #pragma unroll
@@ -448,12 +446,10 @@ __global__ void __launch_bounds__(kThreads)
                               const float* vars, float epsilon, T* dx, Partial* partials) {
   const Place<W> place(columns);
   float sums[2][W] = {}, mean[W], gain[W];
-#pragma unroll
-  for (int w = 0; w < W; ++w) {
-    const int channel = place.active ? place.tensor_channel(w) : 0;
-    mean[w] = means[channel];
-    gain[w] = scale[channel] / sqrtf(vars[channel] + epsilon);
-  }
+  place.for_channels([&](int w, int channel) {
+    mean[w] = place.active ? means[channel] : 0.0f;
+    gain[w] = place.active ? scale[channel] / sqrtf(vars[channel] + epsilon) : 0.0f;
+  });
   for_rows(
       columns, place,
       [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {

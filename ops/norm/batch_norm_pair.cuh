@@ -113,12 +113,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   wait_for_dependencies();
   const Place<W> place(columns);
   float sums[3][W] = {}, mean[W], mean2[W];
-#pragma unroll
-  for (int w = 0; w < W; ++w) {
-    const int channel = place.active ? place.tensor_channel(w) : 0;
-    mean[w] = from.mean[channel];
-    mean2[w] = from.mean2[channel];
-  }
+  place.for_channels([&](int w, int channel) {
+    mean[w] = place.active ? from.mean[channel] : 0.0f;
+    mean2[w] = place.active ? from.mean2[channel] : 0.0f;
+  });
   using Packs = Pack<T, W>;
   const auto add = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& result, const Packs& value,
                        const Packs& value2) {

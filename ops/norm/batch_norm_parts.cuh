@@ -42,7 +42,7 @@ struct PartPlace {
   }
   __device__ static Columns columns_of(const PartTable& table, int part) {
     Columns columns = table.all;
-    columns.channels = table.first_channel[part + 1] - table.first_channel[part];
+    columns.channels = columns.tensor_channels = table.first_channel[part + 1] - table.first_channel[part];
     columns.lanes = table.lanes[part];
     return columns;
   }

@@ -565,7 +565,14 @@ class Bench {
     return result;
   }
 
-  std::string program() const { return options_.program.empty() ? own_program() : options_.program; }
+  // Throws RunError if it is not there any more: what is built anew is another build, whose results are its own.
+  std::string program() const {
+    const std::string path = options_.program.empty() ? own_program() : options_.program;
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown)) return path;
+    throw RunError(fmt::format(
+        "{}: the program is no longer there, or another one has taken its place; the same command goes on", path));
+  }
 
   // The folder of logs, checkpoints and profiles: "lenet.results" next to "lenet.results.jsonl", and "lenet.runs" next
   // to results in a file "lenet".

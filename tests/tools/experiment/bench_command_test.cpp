@@ -277,6 +277,17 @@ TEST_CASE("a process whose end nobody can tell is no success") {
   CHECK(run_child("/bin/true", {}, {}).status == 0);
 }
 
+TEST_CASE("a program that is gone ends the bench, and leaves no results of trials that it could not run") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 3\n");
+  place.folder.write("arbalest", std::string("#!/usr/bin/env bash\nrm -- \"$0\"\necho why >&2\nexit 1\n"));
+  CHECK(place.run("r.jsonl") == kFailed);
+  CHECK(place.text("errors").find(place.program + ": the program is no longer there") != std::string::npos);
+  const std::vector<TrialResult> results = read_results(place.path("r.jsonl")).trials;
+  REQUIRE(results.size() == 1);
+  CHECK(results[0].error == "why");
+}
+
 TEST_CASE("a crash is a result, and what ends a process from outside is none") {
   const Place place;
   place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\n");

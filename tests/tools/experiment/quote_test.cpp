@@ -270,9 +270,14 @@ TEST_CASE("quotes of training runs alone are compared with rates that validation
     const Quote quote = {
         .cell = summary.cell->id, .images_per_second = 100, .run_seconds = 600, .run_images_per_second = 80};
     const ResultTable table = quote_table(file, {summary}, {quote});
-    return fmt::format("{}: {}, {}; {}: {}", table.columns.at(1).name, table.rows.at(0).at(1).text,
-                       table.rows.at(0).at(4).text, table.columns.at(8).name, table.rows.at(0).at(8).text);
+    const bool shares = !table.notes.empty() && table.notes.back().starts_with("CPU devices");
+    return fmt::format("{}: {}, {}; {}: {}{}", table.columns.at(1).name, table.rows.at(0).at(1).text,
+                       table.rows.at(0).at(4).text, table.columns.at(8).name, table.rows.at(0).at(8).text,
+                       shares ? "; " + table.notes.back() : "");
   };
+  CHECK(row("batch = 16\ndevices = \"cpu:0-1\"\n" + accuracy) ==
+        "images/s of a run: 80.0, +0.0 %; min a run: 10.0; CPU devices of a machine share its cores and memory, which "
+        "the profile's one had alone: several are slower than predicted");
   CHECK(row(head + accuracy) == "images/s of a run: 80.0, +0.0 %; min a run: 10.0");
   CHECK(row(head + "[throughput]\n" + accuracy) == "images/s: 100.0, -; min a run: 10.0");
 }

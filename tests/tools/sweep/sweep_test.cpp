@@ -724,6 +724,9 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "1"},
           "first after epoch 1, where their training ends");
   refused({}, "nothing varies");
+  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x", "--vary", "train.lr=1,2", "seed=1..3"})
+            .find("unexpected argument 'seed=1..3'; each --vary takes one setting: --vary seed=1..3") !=
+        std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
   const auto search = [](const char* how, const char* samples) {
     return fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--search", how, "--samples", samples});

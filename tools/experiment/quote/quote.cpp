@@ -314,6 +314,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   table.columns.push_back({"note", false});
   std::vector<double> rates_off, memory_off;
   std::set<std::string> devices, links;
+  bool shares_cores = false;
   for (const CellSummary& summary : summaries) {
     const auto quote =
         std::find_if(quotes.begin(), quotes.end(), [&](const Quote& each) { return each.cell == summary.cell->id; });
@@ -347,6 +348,8 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
     table.rows.push_back(std::move(row));
     if (!quote->device.empty()) devices.insert(quote->device);
     if (!quote->links.empty()) links.insert(quote->links);
+    const std::vector<PlanDevice> own = devices_of(*summary.cell);
+    shares_cores = shares_cores || (own.size() > 1 && own.front().kind == PlanDevice::Kind::Cpu && rate > 0);
   }
   if (!rates_off.empty()) {
     table.notes.push_back(
@@ -355,6 +358,11 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   }
   if (of_runs) table.notes.emplace_back("images/s of a run are those that it trains; its time has validations as well");
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
+  if (shares_cores) {
+    table.notes.emplace_back(
+        "CPU devices of a machine share its cores and memory, which the profile's one had alone: several are slower "
+        "than predicted");
+  }
   for (const std::string& link : links) {
     table.notes.push_back(fmt::format("links {}: {}", link, kLinkAssumptions));
   }

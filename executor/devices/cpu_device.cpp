@@ -321,6 +321,9 @@ std::unique_ptr<Queues> make_cuda_collectives(const Plan&, std::shared_ptr<Ranks
 int cuda_device_count() {
   return 0;
 }
+int64_t timed_engines() {
+  return 0;
+}
 std::vector<std::pair<std::string, std::string>> cuda_versions() {
   return {};
 }

@@ -20,6 +20,7 @@
 #include "executor/devices/hang_watch.h"
 #include "executor/devices/nvml.h"
 #include "executor/trace/trace_recorder.h"
+#include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/recorded_graph.h"
 
@@ -28,6 +29,10 @@ namespace arbalest {
 int cuda_device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+int64_t timed_engines() {
+  return ConvolutionChoices::of_process().made();
 }
 
 std::vector<std::pair<std::string, std::string>> cuda_versions() {

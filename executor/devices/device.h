@@ -218,6 +218,9 @@ std::unique_ptr<Queues> make_cuda_collectives(const Plan& plan, std::shared_ptr<
                                               std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
+// How many of GPUs' kernels this process has timed engines for, since no earlier one had. Code of those that were not
+// chosen stays in the device's memory.
+int64_t timed_engines();
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …), ("nccl", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();
 // The same list, preceded by the versions of the libraries that kernels for CPUs are built with.

@@ -104,6 +104,7 @@ struct TracedRun {
   int64_t ranks = 1;                 // processes that the trace is of
   int64_t clock_error = 0;           // ns by which times of other ranks may be off those of rank 0
   int64_t taken_bytes = -1;          // RunFinished::taken_bytes of the process that wrote it
+  int64_t timed_engines = 0;         // of that process, which took some of these bytes
   bool operator==(const TracedRun&) const = default;
 };
 

@@ -240,6 +240,7 @@ TracedRun run_of(const json& record) {
   run.ranks = integer_of(record, "ranks", 1, INT32_MAX);
   run.clock_error = integer_of(record, "clock_error", 0, int64_t(kMostMicroseconds) * 1000);
   if (record.contains("taken_bytes")) run.taken_bytes = integer_of(record, "taken_bytes", -1, kMostBytes);
+  if (record.contains("timed_engines")) run.timed_engines = integer_of(record, "timed_engines", 0, INT32_MAX);
   return run;
 }
 
@@ -262,7 +263,8 @@ json run_record(const TracedRun& run) {
           {"models", run.models},
           {"ranks", run.ranks},
           {"clock_error", run.clock_error},
-          {"taken_bytes", run.taken_bytes}};
+          {"taken_bytes", run.taken_bytes},
+          {"timed_engines", run.timed_engines}};
 }
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {

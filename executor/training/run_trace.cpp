@@ -83,6 +83,7 @@ void RunTrace::finish(Segment& segment, RunFinished& end) {
   run_.message = end.interrupted_by;
   run_.ended_after = end.iteration;
   run_.taken_bytes = end.taken_bytes;
+  run_.timed_engines = timed_engines();
   std::vector<TraceFile> traces = options_.ranks ? traces_of_all(*options_.ranks) : std::vector{own_trace()};
   if (traces.empty()) return;
   try {

@@ -65,6 +65,11 @@ double ConvolutionChoices::known_microseconds(const std::string& key) {
   return found == known_.end() ? 0 : found->second.microseconds;
 }
 
+int64_t ConvolutionChoices::made() {
+  const std::lock_guard lock(mutex_);
+  return made_;
+}
+
 ConvolutionChoice ConvolutionChoices::find(const std::string& key,
                                            const std::function<bool(const ConvolutionChoice&)>& fits,
                                            const std::function<ConvolutionChoice()>& choose) {
@@ -95,6 +100,7 @@ ConvolutionChoice ConvolutionChoices::find(const std::string& key,
     throw;
   }
   end();
+  made_ += choice->index >= 0 ? 1 : 0;
   known_[key] = *choice;
   keep(key, *choice);
   return *choice;

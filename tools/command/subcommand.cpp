@@ -45,9 +45,13 @@ void reject(const CLI::App& command, const std::vector<std::string>& rest) {
   for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
   if (commands.empty()) {
     const CLI::Option* resume = command.get_option_no_throw("--resume");
-    const char* hint = rest.front().starts_with("=")   ? "; NODE.ATTRIBUTE=VALUE has no blanks around '='"
-                       : resume && resume->count() > 0 ? "; --resume takes no value: --checkpoint DIR --resume"
-                                                       : "";
+    const char* each = command.get_option_no_throw("--vary") ? "--vary" : "--set";
+    const bool assigns = rest.front().find('=') != std::string::npos && command.get_option_no_throw(each);
+    const std::string hint = rest.front().starts_with("=") ? "; NODE.ATTRIBUTE=VALUE has no blanks around '='"
+                             : assigns
+                                 ? fmt::format("; each {0} takes one setting: {0} {1}", each, shell_word(rest.front()))
+                             : resume && resume->count() > 0 ? "; --resume takes no value: --checkpoint DIR --resume"
+                                                             : "";
     throw GraphError(fmt::format("unexpected argument '{}'{}", rest.front(), hint));
   }
   if (rest.front().ends_with(".onnxtxt")) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/trained_graph.h"
+#include "tools/sweep/leaderboard.h"
+#include "tools/sweep/sweep_log.h"
+#include "tools/sweep/trial_runs.h"
 
 namespace arbalest {
 namespace {
@@ -81,10 +85,33 @@ void check_folds(const AverageOptions& options) {
   }
 }
 
+// The files, with the models that a sweep has kept in place of its folder: the best first.
+std::vector<std::string> models_in(const std::vector<std::string>& files) {
+  std::vector<std::string> models;
+  std::string few;
+  std::error_code unknown;
+  for (const std::string& file : files) {
+    if (!std::filesystem::exists(sweep_log_path(file), unknown)) {
+      models.push_back(file);
+      continue;
+    }
+    const size_t before = models.size();
+    for (const int trial : ranked_trials(read_sweep_log(sweep_log_path(file)))) {
+      const std::string model = trial_model(file, trial);
+      if (std::filesystem::exists(model, unknown)) models.push_back(model);
+    }
+    few = fmt::format("; the sweep in {} has kept {}: --keep N keeps those of its N best trials", file,
+                      models.size() - before);
+  }
+  if (models.size() >= 2) return models;
+  throw GraphError(fmt::format("average takes two models or more; found {}{}", models.size(), few));
+}
+
 }  // namespace
 
 int command_average(const AverageOptions& given) {
   AverageOptions options = given;
+  options.files = models_in(given.files);
   const std::vector<std::string>& files = options.files;
   options.session.files.weights = files.front();  // whose run says what it changed in the graph
   NamedPaths inputs;
@@ -131,7 +158,9 @@ void declare_average(Subcommands& commands) {
   bind_graph(app, options);
   bind_passes(app, options.session);
   bind_reading(app, options.session, "go on over so many samples that cannot be read, which are left out");
-  app.add_option("MODEL", options.files, "weights of models of this graph (safetensors), two at least")
+  app.add_option("MODEL", options.files,
+                 "weights of models of this graph (safetensors), two at least; a sweep's folder stands for those that "
+                 "it has kept")
       ->type_name("")
       ->check(not_empty());
   app.add_option("-o,--output", options.out, "the file of weights to write")->type_name("FILE")->check(not_empty());
@@ -153,12 +182,7 @@ void declare_average(Subcommands& commands) {
       "Every model, and every mean, is measured on the graph's validation data, with statistics of batch norms that\n"
       "are made anew. Models should share a part of their training: the mean of models from different first weights\n"
       "is worth nothing. Models of several folds are refused with --greedy: each was trained on what others hold out.");
-  command.check = [&app, &options] {
-    require(options.out, "--output", app);
-    if (options.files.size() < 2) {
-      throw GraphError(fmt::format("average takes two models or more; found {}", options.files.size()));
-    }
-  };
+  command.check = [&app, &options] { require(options.out, "--output", app); };
 }
 
 }  // namespace arbalest

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/deadlines.h"
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
@@ -57,6 +59,20 @@ std::vector<TrialResult> told_results(const std::string& path) {
   return std::move(results.trials);
 }
 
+// Whether a cell's name has all of these parts, with ", " between them: those of "batch 32, devices cuda:0" are
+// "batch 32" and "devices cuda:0".
+bool has_parts(const std::string& name, const std::string& parts) {
+  constexpr std::string_view kBetween = ", ";
+  const std::string all = fmt::format("{}{}{}", kBetween, name, kBetween);
+  for (size_t at = 0; at <= parts.size();) {
+    const size_t end = std::min(parts.find(kBetween, at), parts.size());
+    const std::string part = parts.substr(at, end - at);
+    if (part.empty() || all.find(fmt::format("{}{}{}", kBetween, part, kBetween)) == all.npos) return false;
+    at = end + kBetween.size();
+  }
+  return true;
+}
+
 // A file, its cells and its results.
 class Bench {
  public:
@@ -90,6 +106,7 @@ class Bench {
       print();
       return pending().empty() ? kDone : kFailed;
     }
+    if (!pending().empty()) check_one_machine();
     const int status = pending().empty() ? kDone : measure();
     print();
     if (status != kDone) return status;
@@ -178,7 +195,7 @@ class Bench {
   void keep_asked() {
     if (options_.cells.empty()) return;
     const auto is_meant = [](const BenchCell& cell, const std::string& asked) {
-      return cell.id.starts_with(asked) || cell.name == asked;
+      return (!asked.empty() && cell.id.starts_with(asked)) || has_parts(cell.name, asked);
     };
     for (const std::string& asked : options_.cells) {
       const bool known = std::any_of(cells_.cells.begin(), cells_.cells.end(),
@@ -283,34 +300,44 @@ class Bench {
 
   int dry_run() {
     quotes_ = current_quotes();
-    ResultTable table{file_.title.empty() ? options_.file : file_.title,
-                      {{"cell", false}, {"id", false}, {"planned memory"}, {"trials to run"}, {"s, about"}},
-                      {},
-                      {}};
-    if (file_.price) table.columns.push_back({file_.price->currency + ", about"});
-    table.columns.push_back({"note", false});
     std::vector<const Trial*> waiting = pending();
     std::erase_if(waiting, [&](const Trial* trial) { return !needs(*trial->cell, trial->measure).fault.empty(); });
+    std::vector<TimeLeft> lefts;
+    double longest = 0;
+    for (const BenchCell& cell : cells_.cells)
+      longest = std::max(longest, lefts.emplace_back(time_left(cell, waiting)).seconds);
+    const TimeUnit unit = unit_of(longest);
+    const auto number = [](double value) {
+      return value > 0 ? TableValue{shown(value), value} : TableValue{"-", value};
+    };
+    ResultTable table{
+        file_.title.empty() ? options_.file : file_.title,
+        {{"cell", false}, {"id", false}, {"planned memory"}, {"trials to run"}, {fmt::format("{}, about", unit.name)}},
+        {},
+        {}};
+    if (file_.price) table.columns.push_back({file_.price->currency + ", about"});
+    table.columns.push_back({"note", false});
     double total = 0;
     bool all_known = true, all_run = true;
-    for (const BenchCell& cell : cells_.cells) {
+    for (size_t c = 0; c < cells_.cells.size(); ++c) {
+      const BenchCell& cell = cells_.cells[c];
       const CellNeeds takes = needs(cell);
       all_run = all_run && (takes.fault.empty() || takes.too_large);
       const auto count =
           std::count_if(waiting.begin(), waiting.end(), [&](auto* trial) { return trial->cell == &cell; });
-      const TimeLeft left = time_left(cell, waiting);
+      const TimeLeft& left = lefts[c];
       total += left.seconds;
       all_known = all_known && left.known;
       table.rows.push_back({{cell.name},
                             {cell.id},
                             {takes.bytes > 0 ? size_text(takes.bytes) : "-"},
                             {std::to_string(count)},
-                            {left.known ? shown(left.seconds) : "unknown"}});
+                            left.known ? number(left.seconds / unit.seconds) : TableValue{"unknown"}});
       if (file_.price) {
         const double money = left.seconds / 3600 * number_of(file_.price->per_hour, cell.settings, file_.price->where);
-        table.rows.back().push_back({left.known ? shown(money) : "unknown"});
+        table.rows.back().push_back(left.known ? number(money) : TableValue{"unknown"});
       }
-      table.rows.back().push_back({takes.fault});
+      table.rows.back().push_back({takes.fault.empty() ? lacks(cell) : takes.fault});
     }
     for (const ExcludedCell& excluded : cells_.excluded) {
       std::vector<TableValue> row(table.columns.size(), TableValue{"-"});
@@ -318,10 +345,10 @@ class Bench {
       row.back().text = "excluded: " + excluded.reason;
       table.rows.push_back(std::move(row));
     }
-    table.notes.push_back(fmt::format("{} cell{}, {} trial{} to run, {} s{}", cells_.cells.size(),
-                                      cells_.cells.size() == 1 ? "" : "s", waiting.size(),
-                                      waiting.size() == 1 ? "" : "s", shown(total),
-                                      all_known ? "" : " and training, whose speed is unknown; --quote predicts it"));
+    table.notes.push_back(
+        fmt::format("{} cell{}, {} trial{} to run{}{}", cells_.cells.size(), cells_.cells.size() == 1 ? "" : "s",
+                    waiting.size(), waiting.size() == 1 ? "" : "s", total > 0 ? ", about " + shown_time(total) : "",
+                    all_known ? "" : "; how long training takes is unknown, and --quote predicts it"));
     std::vector<ResultTable> tables = {table};
     if (!all_run) tables.front().notes.emplace_back("cells whose note is an error cannot run: their trials would fail");
     add_quotes(summarize(file_, cells_, current()), tables);
@@ -367,10 +394,14 @@ class Bench {
     std::vector<const Trial*> waiting = pending();
     for (const Trial* trial : waiting) hold_too_large(*trial);
     std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
+    bool all = tell_absent() == 0;
+    std::erase_if(waiting, [&](const Trial* trial) { return !lacks(*trial->cell).empty(); });
     if (!waiting.empty()) check_machine();
+    if (waiting.size() > 1) warn(fmt::format("{} trials; their logs are in {}", waiting.size(), folder().string()));
     const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is under way\n");
-    bool all = true;
+    const auto began = std::chrono::steady_clock::now();
     for (size_t i = 0; i < waiting.size(); ++i) {
+      const TimedLook waits = tell_waiting(*waiting[i], i + 1, waiting.size());
       std::string outcome;
       const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token(), outcome);
       if (InterruptHandler::requested()) {
@@ -378,7 +409,10 @@ class Bench {
         return kInterrupted;
       }
       if (result) outcome = outcome_of(*result);
-      warn(fmt::format("{} of {}: {}: {}", i + 1, waiting.size(), waiting[i]->name(), outcome));
+      const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      const double left = took / double(i + 1) * double(waiting.size() - i - 1);
+      warn(fmt::format("{} of {}: {}: {}{}", i + 1, waiting.size(), waiting[i]->name(), outcome,
+                       left < 60 ? "" : fmt::format("; about {} left", shown_time(left))));
       all = all && result;
       if (!result) continue;
       add_for_all(written, *result);
@@ -387,6 +421,47 @@ class Bench {
     }
     take(written.trials());
     return all ? kDone : kFailed;
+  }
+
+  // The device of a cell that this machine lacks, in words; "": it lacks none. Nobody knows what another program finds,
+  // and the hosts of a batch queue are other machines.
+  std::string lacks(const BenchCell& cell) const {
+    const bool elsewhere = hosts_in(cell.settings) > 1 || !options_.program.empty() || options_.gpu_memory > 0;
+    if (!cell.peer.empty() || elsewhere) return "";
+    const std::optional<PlanDevice> absent = absent_device(devices_of(cell));
+    return absent ? to_string(*absent) + " is not in this machine" : "";
+  }
+
+  // Names the cells whose devices are not here, once for each device. They leave no result: another machine may have
+  // one of theirs. Returns how many there are.
+  size_t tell_absent() const {
+    std::map<std::string, std::vector<std::string>> names;
+    size_t count = 0;
+    for (const BenchCell& cell : cells_.cells) {
+      const bool done = std::all_of(trials_.begin(), trials_.end(),
+                                    [&](const Trial& trial) { return trial.cell != &cell || result_of(trial); });
+      const std::string what = lacks(cell);
+      if (what.empty() || done) continue;
+      names[what].push_back(cell.name);
+      ++count;
+    }
+    for (const auto& [what, cells] : names) {
+      warn(fmt::format("{}: not measured here: {}", what, fmt::join(cells, "; ")));
+    }
+    return count;
+  }
+
+  // Says now and then how far a trial is that takes long.
+  TimedLook tell_waiting(const Trial& trial, size_t place, size_t all) const {
+    constexpr double kEach = 300;  // s
+    const auto began = std::chrono::steady_clock::now();
+    return look_each(std::chrono::duration<double>(kEach), [this, &trial, place, all, began] {
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      warn(fmt::format("{} of {}: {}: under way for {}{}", place, all, trial.name(), shown_time(seconds),
+                       trial.measure == Measure::Accuracy && trial.cell->peer.empty()
+                           ? "; its log: " + (folder_of(trial) / "log.jsonl").string()
+                           : ""));
+    });
   }
 
   // Cells whose commands are the same share what was measured, and each has a line.
@@ -446,6 +521,20 @@ class Bench {
     return devices;
   }
 
+  // Refuses to measure, or to take profiles, on this machine for cells of several.
+  void check_one_machine() const {
+    std::map<std::string, std::string> machines;  // with the name that --cell takes
+    for (const BenchCell& cell : cells_.cells) {
+      const std::string name = setting_of(cell.settings, "machine");
+      if (!name.empty()) machines.emplace(name, shell_word("machine " + name));
+    }
+    if (machines.size() < 2) return;
+    std::vector<std::string> words;
+    for (const auto& [name, word] : machines) words.push_back("--cell " + word);
+    throw GraphError(fmt::format("the cells are of {} machines, and this is one of them; expected {}", machines.size(),
+                                 fmt::join(words, " or ")));
+  }
+
   void check_machine() const {
     const MachineState state = look_at_machine(all_devices());
     if (state.faults.empty() || options_.anyway) return;
@@ -476,7 +565,14 @@ class Bench {
     return result;
   }
 
-  std::string program() const { return options_.program.empty() ? own_program() : options_.program; }
+  // Throws RunError if it is not there any more: what is built anew is another build, whose results are its own.
+  std::string program() const {
+    const std::string path = options_.program.empty() ? own_program() : options_.program;
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown)) return path;
+    throw RunError(fmt::format(
+        "{}: the program is no longer there, or another one has taken its place; the same command goes on", path));
+  }
 
   // The folder of logs, checkpoints and profiles: "lenet.results" next to "lenet.results.jsonl", and "lenet.runs" next
   // to results in a file "lenet".
@@ -490,15 +586,17 @@ class Bench {
 
   // Predicts each cell, from profiles that are kept or taken now, and keeps the quotes.
   int quote() {
+    check_one_machine();
     check_machine();
     const InterruptHandler interrupt("\narbalest: ending; the same command goes on with what is missing\n");
-    const auto run = [&](const std::vector<std::string>& words) -> std::string {
-      std::string line = "profile: arbalest";
+    const auto run = [&](const std::string& cell, const std::vector<std::string>& words) -> std::string {
+      warn(fmt::format("{}: some seconds of training on one device, for a profile", cell));
+      const ChildEnd end = run_child(program(), words, interrupt.token());
+      if (end.signal == 0 && end.status == kDone) return "";
+      std::string line = "failed: arbalest";
       for (const std::string& word : words) line += " " + shell_word(word);
       warn(line);
-      const ChildEnd end = run_child(program(), words, interrupt.token());
-      if (end.signal != 0) return strsignal(end.signal);
-      return end.status == kDone ? "" : last_line(end.errors);
+      return end.signal != 0 ? strsignal(end.signal) : last_line(end.errors);
     };
     Quoter quoter(identities_, (folder() / "profiles").string(), file_.links, run);
     std::vector<Quote> quotes;

@@ -33,6 +33,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
+#include "tools/experiment/answer/summary.h"
 #include "tools/sweep/check_trials.h"
 #include "tools/sweep/fold_predictions.h"
 #include "tools/sweep/graph_variations.h"
@@ -115,16 +116,29 @@ std::string fold_of(const SweepOptions& options, const Graph& graph) {
                      options.folds, by);
 }
 
-void check_names(const SweepPlan& plan, const SweepOptions& options) {
+// The first attributes of the graph with this name, in words; "": there are none.
+std::string attributes_named(const std::string& name, const Graph& graph) {
+  constexpr size_t kMost = 5;
+  const Table<NodeId, std::string> targets = override_names(graph);
+  std::vector<std::string> found;
+  for (const NodeId node : targets.ids()) {
+    const bool has = graph.nodes[node].op->attribute_spec(name) != nullptr;
+    if (has && found.size() < kMost) found.push_back(targets[node] + "." + name);
+  }
+  return found.empty() ? "" : fmt::format(", or an attribute of the graph: {}", fmt::join(found, ", "));
+}
+
+void check_names(const SweepPlan& plan, const SweepOptions& options, const Graph& graph) {
   for (const auto& [name, value] : plan.trials.front()) {
     if ((name == "fold" && !plan.fold.empty()) || name.find('.') != name.npos || options.varies.contains(name))
       continue;
     if (name == "fold") throw GraphError("--vary fold: expected --folds K, which trains on all but each of K parts");
     const std::vector<std::string> names(options.varies.begin(), options.varies.end());
+    const std::string attributes = attributes_named(name, graph);
     throw GraphError(
-        fmt::format("--vary {}: expected NODE.ATTRIBUTE, or an option of 'arbalest run' that is not given "
+        fmt::format("--vary {}: expected NODE.ATTRIBUTE{}, or an option of 'arbalest run' that is not given "
                     "already and may differ between trials{}",
-                    name, did_you_mean(name, names)));
+                    name, attributes, attributes.empty() ? did_you_mean(name, names) : ""));
   }
 }
 
@@ -164,8 +178,14 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
     std::erase_if(plan.words, [](const std::string& word) { return word.starts_with("--epochs="); });
     plan.halving =
         HalvingRule{rungs_between(options.first_rung, epochs_of(options, graph), options.reduction), options.reduction};
+    if (plan.halving->epochs.size() == 1) {
+      throw GraphError(
+          fmt::format("--search asha judges trials first after epoch {}, where their training ends; expected "
+                      "more --epochs, or no search",
+                      plan.halving->epochs.front()));
+    }
   }
-  check_names(plan, options);
+  check_names(plan, options, graph);
   check_attributes(plan, options, graph);
   return plan;
 }
@@ -291,9 +311,9 @@ class Sweep {
                        : result.value        ? fmt::format("{} {:.5g}", result.metric, *result.value)
                                              : "no value";
     if (result.error.empty() && result.metric != "loss") text += fmt::format(" in epoch {}", result.epoch);
-    fmt::print("{}\n",
-               printable(fmt::format("trial {:>{}}/{}  {}  {}, {} epochs in {:.1f} s", result.job.trial + 1,
-                                     std::to_string(all).size(), all, settings, text, result.epochs, result.seconds)));
+    fmt::print("{}\n", printable(fmt::format("trial {:>{}}/{}  {}  {}, {} epoch{} in {:.1f} s", result.job.trial + 1,
+                                             std::to_string(all).size(), all, settings, text, result.epochs,
+                                             result.epochs == 1 ? "" : "s", result.seconds)));
     show_status();
     std::fflush(stdout);
   }
@@ -344,8 +364,8 @@ class Sweep {
   // A note of one trial holds for others, too.
   void tell_note(int trial, const std::string& note) {
     const std::scoped_lock lock(mutex_);
-    if (record_.plan.finds_rate || (noted_ && *noted_ != trial)) return;
-    noted_ = trial;
+    const bool of_other = !noted_.empty() && noted_.begin()->first != trial;
+    if (record_.plan.finds_rate || of_other || !noted_.emplace(trial, note).second) return;
     clear_status();
     warn(note);
   }
@@ -357,12 +377,22 @@ class Sweep {
     for (const auto& [trial, result] : under_way_) rate += result.images_per_second;
     std::set<int> under_way;
     for (const auto& [trial, result] : under_way_) under_way.insert(trial);
-    const std::string text =
-        fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", ended_trials(record_, under_way),
-                    record_.plan.trials.size(), under_way_.size(), rate);
+    const size_t ended = ended_trials(record_, under_way), all = record_.plan.trials.size();
+    std::string text =
+        fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", ended, all, under_way_.size(), rate);
+    if (const double left = seconds_left(ended); left > 0) text += fmt::format(", about {} left", shown_time(left));
     fmt::print("{}", first_columns(text, terminal_width(stdout) - 1));
     std::fflush(stdout);
     shown_ = true;
+  }
+  // If others take as long as those that have ended; 0: none has, or a search decides how far they train.
+  double seconds_left(size_t ended) const {
+    if (record_.plan.halving || ended == 0 || under_way_.empty()) return 0;
+    double took = 0, begun = 0;
+    for (const SweepResult& result : record_.results) took += result.seconds;
+    for (const auto& [trial, result] : under_way_) begun += result.seconds;
+    const double left = took / double(ended) * double(record_.plan.trials.size() - ended) - begun;
+    return left / double(under_way_.size());
   }
   void clear_status() {
     if (std::exchange(shown_, false)) fmt::print("\r\x1b[K");
@@ -413,9 +443,9 @@ class Sweep {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   JobLanes* lanes_ = nullptr;  // while they run
   std::optional<LaneTuner> tuner_;
-  int64_t ended_images_ = 0;  // of jobs that have ended
-  std::optional<int> noted_;  // the trial whose notes have been told
-  bool shown_ = false;        // the status line
+  int64_t ended_images_ = 0;                     // of jobs that have ended
+  std::set<std::pair<int, std::string>> noted_;  // what has been told of the trial whose notes are
+  bool shown_ = false;                           // the status line
   std::atomic<bool> time_is_up_ = false;
 };
 
@@ -526,7 +556,10 @@ SweepOptions::Search read_search(const std::string& word) {
       {"all", Search::All}, {"grid", Search::Grid}, {"random", Search::Random}, {"asha", Search::Asha}};
   const auto found = words.find(word);
   if (found != words.end()) return found->second;
-  throw GraphError(fmt::format("--search: found '{}', expected all, grid, random or asha", printable(word)));
+  std::vector<std::string> names;
+  for (const auto& [name, search] : words) names.push_back(name);
+  throw GraphError(fmt::format("--search: found '{}', expected all, grid, random or asha{}", printable(word),
+                               did_you_mean(word, names)));
 }
 
 // Refuses options that exclude each other, or that are missing.

@@ -89,6 +89,32 @@ ResultTable effect_of(const std::string& name, const Leaderboard& board) {
   return table;
 }
 
+// Trials that failed, with the reason of the first; and how far a search has trained its trials.
+void add_notes(const SweepRecord& record, ResultTable& table) {
+  std::vector<int> failed;
+  std::string why;
+  int64_t epochs = 0;
+  for (int trial = 0; trial < int(record.plan.trials.size()); ++trial) {
+    const SweepResult* result = last_result(record, trial);
+    if (!result) continue;
+    epochs += result->epochs;
+    if (result->error.empty()) continue;
+    failed.push_back(trial + 1);
+    if (why.empty()) why = result->error.substr(0, result->error.find('\n'));
+  }
+  constexpr size_t kMost = 10;
+  if (!failed.empty() && !record.plan.finds_rate) {
+    const std::vector<int> shown(failed.begin(), failed.begin() + std::ptrdiff_t(std::min(failed.size(), kMost)));
+    table.notes.push_back(fmt::format("failed: trial{} {}{}; {}{}", failed.size() == 1 ? "" : "s",
+                                      fmt::join(shown, ", "), failed.size() > kMost ? ", …" : "",
+                                      failed.size() == 1 ? "" : "the first: ", why));
+  }
+  if (record.plan.halving) {
+    table.notes.push_back(fmt::format("{} epochs were trained, of {} that all trials would take", epochs,
+                                      record.plan.halving->epochs.back() * int64_t(record.plan.trials.size())));
+  }
+}
+
 }  // namespace
 
 const SweepResult* last_result(const SweepRecord& record, int trial) {
@@ -180,6 +206,11 @@ Leaderboard leaderboard_of(const SweepRecord& record) {
   return board;
 }
 
+SweepRecord at_first_rung(SweepRecord record) {
+  if (record.plan.halving) std::erase_if(record.results, [](const SweepResult& result) { return result.job.rung > 0; });
+  return record;
+}
+
 std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& record) {
   const std::vector<std::string> names = varied_names(record.plan);
   const bool several = std::any_of(board.groups.begin(), board.groups.end(),
@@ -217,10 +248,13 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
                               ? "± is the interval of 95 % of the mean, by Student's distribution."
                               : "± is the standard deviation of trials, of which each has held out another fold.");
   }
+  add_notes(record, table);
   std::vector<ResultTable> tables = {std::move(table)};
+  const Leaderboard equal = record.plan.halving ? leaderboard_of(at_first_rung(record)) : board;
   for (const std::string& name : shown) {
-    if (shown.size() < 2 || board.metric.empty()) continue;
-    ResultTable effect = effect_of(name, board);
+    if (shown.size() < 2 || equal.metric.empty()) continue;
+    ResultTable effect = effect_of(name, equal);
+    if (record.plan.halving) effect.title += fmt::format(", all after epoch {}", record.plan.halving->epochs.front());
     // Values that no two groups share, as drawn ones are, say nothing beyond the groups.
     if (effect.rows.size() < board.groups.size()) tables.push_back(std::move(effect));
   }

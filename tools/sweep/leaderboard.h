@@ -37,6 +37,10 @@ struct Leaderboard {
 
 Leaderboard leaderboard_of(const SweepRecord& record);
 
+// The record in which trials of a search have been trained equally far: to its first rung. What settings do can be read
+// from that alone, since later rungs have the best trials only. Without a search it is the record.
+SweepRecord at_first_rung(SweepRecord record);
+
 // The last result of a trial; nullptr if there is none.
 const SweepResult* last_result(const SweepRecord& record, int trial);
 

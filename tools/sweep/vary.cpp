@@ -24,6 +24,13 @@ std::string text_of(double number) {
   return fmt::format("{:.4g}", number);
 }
 
+// Blanks around a value are none of it.
+std::string trimmed(std::string text) {
+  text.erase(0, std::min(text.find_first_not_of(' '), text.size()));
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
 class VaryReader {
  public:
   explicit VaryReader(const std::string& text) : text_(text) {}
@@ -35,7 +42,8 @@ class VaryReader {
     for (const std::string& name : varied_.names) {
       if (name.empty()) fail("a name on each side of '+'");
     }
-    const std::string_view values = std::string_view(text_).substr(equals + 1);
+    const std::string values = trimmed(text_.substr(equals + 1));
+    if (values.empty()) fail("NAME=VALUES, as in train.lr=0.05,0.1");
     if (!read_function(values) && !read_range(values)) read_list(values);
     std::set<std::vector<std::string>> seen;
     for (const std::vector<std::string>& each : varied_.values) {
@@ -60,11 +68,16 @@ class VaryReader {
   std::vector<std::string> parts(std::string_view text, char between) const {
     auto found = split_settings(text, between);
     if (!found) fail("a ']' for each '[' that a value begins with, and a '\"' for each '\"'");
+    for (std::string& part : *found) part = trimmed(part);
     return std::move(*found);
   }
 
   void read_list(std::string_view values) {
-    for (const std::string& value : parts(values, ',')) {
+    const std::vector<std::string> list = parts(values, ',');
+    if (list.size() == 1 && looks_like_range(list.front())) {
+      fail("FROM..TO for whole numbers, linear(FROM,TO,COUNT) or log(FROM,TO,COUNT) for others");
+    }
+    for (const std::string& value : list) {
       if (value.empty()) fail("a value on each side of ','");
       std::vector<std::string> together = varied_.names.size() > 1 ? parts(value, '+') : std::vector{value};
       if (together.size() != varied_.names.size() || std::count(together.begin(), together.end(), "") > 0) {
@@ -80,6 +93,13 @@ class VaryReader {
     }
   }
 
+  // "1-3" or "0.1:0.3", which others write for ranges.
+  static bool looks_like_range(const std::string& value) {
+    const size_t between = value.find_first_of("-:", 1);
+    return !finite_number(value) && between != value.npos && finite_number(value.substr(0, between)) &&
+           finite_number(value.substr(between + 1));
+  }
+
   void add(const std::string& value) { varied_.values.push_back({value}); }
   void one_name() const {
     if (varied_.names.size() > 1) fail("lists, since several settings change together");
@@ -88,9 +108,10 @@ class VaryReader {
   // "linear(A,B,N)" and the like.
   bool read_function(std::string_view values) {
     const size_t open = values.find('(');
-    if (open == values.npos || values.back() != ')') return false;
+    if (open == values.npos) return false;
     const std::string_view function = values.substr(0, open);
     if (function != "linear" && function != "log" && function != "uniform") return false;
+    if (values.back() != ')') fail("a ')' at the end");
     one_name();
     std::vector<double> numbers;
     for (const std::string& part : parts(values.substr(open + 1, values.size() - open - 2), ',')) {
@@ -234,21 +255,22 @@ std::vector<TrialSettings> samples_of(const std::vector<VariedSettings>& varied,
 }  // namespace
 
 std::optional<std::vector<std::string>> split_settings(std::string_view text, char between) {
-  constexpr std::string_view kBefore = "=,+;";  // a value
+  constexpr std::string_view kBefore = "=,+;";  // a value, which blanks may precede
   std::vector<std::string> parts;
   size_t from = 0;
   int depth = 0;
-  bool quoted = false;
+  bool quoted = false, begins = true;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (depth == 0 && !quoted) {
       if (c == between) {
         parts.emplace_back(text.substr(from, i - from));
         from = i + 1;
-      } else if (i == 0 || kBefore.find(text[i - 1]) != kBefore.npos) {
+      } else if (begins) {
         quoted = c == '"';
         depth = c == '[';
       }
+      begins = kBefore.find(c) != kBefore.npos || (begins && c == ' ');
     } else if (quoted && c == '\\') {
       ++i;
     } else if (c == '"') {

@@ -31,7 +31,8 @@ struct VariedSettings {
 //   NAME=linear(A,B,N), log(A,B,N)  N numbers from A to B, at equal distances or in equal proportions
 //   NAME=uniform(A,B), log(A,B)   numbers to be drawn
 //   NAME+NAME=A+B,C+D             settings that change together
-// A value that begins with '[' or '"' goes on to the bracket or quote that closes it: NAME=[10,20],[15,25].
+// A value that begins with '[' or '"' goes on to the bracket or quote that closes it: NAME=[10,20],[15,25]. Blanks may
+// stand around values.
 // Throws GraphError that says what was found and what was expected.
 VariedSettings parse_varied(const std::string& text);
 

@@ -151,6 +151,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.run.batch = 64;
   trace.run.models = {"NVIDIA H200"};
   trace.run.taken_bytes = 9 << 20;
+  trace.run.timed_engines = 3;
   trace.dropped = 3;
   trace.unfinished = 4;
   trace.threads = {16, 2};

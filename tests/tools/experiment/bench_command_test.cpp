@@ -186,9 +186,12 @@ TEST_CASE("a dry run says what each cell takes, what is excluded and why, and do
   INFO(out);
   CHECK(out.find("excluded: too small") != out.npos);
   CHECK(out.find("does not fit: the plan takes ") != out.npos);
-  CHECK(out.find("1 cell, 0 trials to run, 0.000 s") != out.npos);
+  CHECK(out.find("1 cell, 0 trials to run\n") != out.npos);
   CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB"}) == kDone);
-  CHECK(place.text("out").find("1 cell, 5 trials to run, 35.0 s") != std::string::npos);
+  CHECK(place.text("out").find("1 cell, 5 trials to run, about 35.0 s\n") != std::string::npos);
+  CHECK(place.run("r.jsonl", {"--dry-run", "--gpu-memory", "80GiB", "--set", "throughput.window=10m"}) == kDone);
+  CHECK(place.text("out").find("h, about") != std::string::npos);
+  CHECK(place.text("out").find("1 cell, 5 trials to run, about 4.169 h\n") != std::string::npos);
   CHECK_FALSE(fs::exists(place.path("r.jsonl")));
 }
 
@@ -272,6 +275,17 @@ TEST_CASE("a process whose end nobody can tell is no success") {
   CHECK_THROWS_AS(run_child("/bin/true", {}, {}), RunError);
   std::signal(SIGCHLD, before);
   CHECK(run_child("/bin/true", {}, {}).status == 0);
+}
+
+TEST_CASE("a program that is gone ends the bench, and leaves no results of trials that it could not run") {
+  const Place place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 3\n");
+  place.folder.write("arbalest", std::string("#!/usr/bin/env bash\nrm -- \"$0\"\necho why >&2\nexit 1\n"));
+  CHECK(place.run("r.jsonl") == kFailed);
+  CHECK(place.text("errors").find(place.program + ": the program is no longer there") != std::string::npos);
+  const std::vector<TrialResult> results = read_results(place.path("r.jsonl")).trials;
+  REQUIRE(results.size() == 1);
+  CHECK(results[0].error == "why");
 }
 
 TEST_CASE("a crash is a result, and what ends a process from outside is none") {
@@ -369,16 +383,63 @@ TEST_CASE("scripts for SLURM take the place of those of an earlier call") {
         std::set<std::string>{"b-1x1.sbatch", "b-1x2.sbatch", "b-1x3.sbatch", "b-long.sbatch", "bb.sbatch"});
 }
 
+TEST_CASE("a device that is not here is named once for all cells, and leaves no result") {
+  const Place place;
+  place.write(
+      "devices = [\"cuda:63\", \"cpu:0\"]\nbatch = [8, 16]\nthreads = 1\n"
+      "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+  REQUIRE(place.run("r.jsonl", {"--cell", "devices cpu:0"}) == kDone);
+  const Words words = {"bench",  place.path("b.toml"), "--results", place.path("r.jsonl"),
+                       "--cell", "devices cuda:63"};  // by this program
+  CHECK(place.run(words) == kFailed);
+  INFO(place.text("errors"));
+  CHECK(place.text("errors") ==
+        "arbalest: cuda:63 is not in this machine: not measured here: devices cuda:63, batch 8; devices cuda:63, "
+        "batch 16\n");
+  CHECK(place.text("out").find("not measured yet") != std::string::npos);
+  CHECK(read_results(place.path("r.jsonl")).trials.size() == 2);
+  Words dry = words;
+  dry.emplace_back("--dry-run");
+  CHECK(place.run(dry) == kDone);  // it may be meant for another machine
+  CHECK(place.text("out").find("cuda:63 is not in this machine\n") != std::string::npos);
+}
+
+TEST_CASE("cells are asked for by parts of their names") {
+  const Place place;
+  place.write("batch = [8, 16]\nlearners = [1, 2]\ndevices = \"cpu:0\"\n[throughput]\nrepetitions = 1\n");
+  const auto listed = [&](const char* asked) {
+    REQUIRE(place.run("r.jsonl", {"--dry-run", "--cell", asked}) == kDone);
+    return place.text("out");
+  };
+  CHECK(listed("batch 8").find("\n2 cells, ") != std::string::npos);
+  CHECK(listed("learners 2").find("\n2 cells, ") != std::string::npos);
+  CHECK(listed("learners 2, batch 8").find("\n1 cell, ") != std::string::npos);
+  for (const char* wrong : {"batch 1", "atch 8", "batch 8, ", ""}) {
+    CAPTURE(wrong);
+    CHECK(place.run("r.jsonl", {"--dry-run", "--cell", wrong}) == kWrong);
+  }
+}
+
 TEST_CASE("cells whose commands are the same have the results of the machines that measured them") {
   const Place place;
   place.write(
-      "threads = 1\n[[together]]\npeer.machine = [\"two cheap\", \"one dear\"]\ndevices = [\"cpu:0\", \"cpu:0\"]\n"
-      "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n");
+      "threads = 1\n[[together]]\nmachine = [\"two cheap\", \"one dear\"]\ndevices = [\"cpu:0\", \"cpu:0\"]\n"
+      "price = [1.5, 2]\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"
+      "[price]\ncurrency = \"EUR\"\nsource = \"here\"\ndate = 2026-01-01\nper_hour = \"price\"\n");
+  for (const Words& more : {Words{}, Words{"--quote"}}) {  // this is one of the machines at most
+    CHECK(place.run("r.jsonl", more) == kWrong);
+    CHECK(place.text("errors") ==
+          "arbalest: the cells are of 2 machines, and this is one of them; expected --cell 'machine one dear' or "
+          "--cell 'machine two cheap'\n");
+  }
+  REQUIRE(place.run("here.jsonl", {"--cell", "machine two cheap"}) == kDone);
+  REQUIRE(place.run("here.jsonl", {"--cell", "machine one dear", "--dry-run"}) == kDone);
+  CHECK(place.text("out").find("1 cell, 1 trial to run") != std::string::npos);  // by the other machine
   const std::string cheap = "all/results/cheap.jsonl", dear = "all/results/dear.jsonl";
-  REQUIRE(place.run(cheap, {"--cell", "peer.machine two cheap"}) == kDone);
+  REQUIRE(place.run(cheap, {"--cell", "machine two cheap"}) == kDone);
   CHECK(place.run("r.jsonl", {"--collect", place.path("all")}) == kFailed);
   CHECK(place.text("out").find("not measured yet") != std::string::npos);  // by the machine that it names
-  REQUIRE(place.run(dear, {"--cell", "peer.machine one dear"}) == kDone);
+  REQUIRE(place.run(dear, {"--cell", "machine one dear"}) == kDone);
   const auto change = [&](const std::string& file, const std::string& devices, double rate) {
     std::vector<TrialResult> trials = read_results(place.path(file)).trials;
     REQUIRE(trials.size() == 1);
@@ -390,8 +451,8 @@ TEST_CASE("cells whose commands are the same have the results of the machines th
     REQUIRE(place.run(results, {"--collect", place.path("all")}) == kDone);
     const std::string out = place.text("out");
     INFO(out);
-    CHECK(out.find("peer.machine two cheap      1111") != out.npos);
-    CHECK(out.find("peer.machine one dear       2222") != out.npos);
+    CHECK(out.find("machine two cheap      1111") != out.npos);
+    CHECK(out.find("machine one dear       2222") != out.npos);
   };
   change(cheap, "", 1111);  // both machines are alike
   change(dear, "", 2222);

@@ -80,6 +80,13 @@ TEST_CASE("cells of lists that go together are named by as few of them as tell t
            "data = [\"folder:photos\", \"folder:photos\", \"folder:xrays\"]\npeer.model = [\"r\", \"s\", \"t\"]\n"));
   CHECK(names(cells) == Texts{"batch 8, graph a", "batch 16, graph a", "batch 16, graph b"});
   CHECK(words_of(cells.cells[0].settings, true).size() == 5);  // peer.model is no word of arbalest
+  const BenchCells machines = expand(read(kGraph + "[[together]]\nmachine = [\"a\", \"b\"]\nprice = [1, 2]\n"
+                                                   "devices = [\"cuda:0-1\", \"cuda:0\"]\n"));
+  CHECK(names(machines) == Texts{"machine a", "machine b"});
+  CHECK(words_of(machines.cells[0].settings, true) ==
+        words_of({{"graph", machines.cells[0].settings.at("graph")}, {"devices", "cuda:0-1"}}, true));
+  CHECK(names(expand(read(kGraph + "[[together]]\nmachine = [\"a\", \"a\"]\nprice = [1, 2]\nlearners = [1, 2]\n"))) ==
+        Texts{"learners 1", "learners 2"});
 }
 
 TEST_CASE("settings are derived in whatever order they need each other") {
@@ -145,6 +152,9 @@ TEST_CASE("faults of a bench file name line and column, what was found and what 
   check_fault(kGraph + "lerners = 2\n", "did you mean 'learners'?");
   check_fault(kGraph + "learners = []\n", "b.toml:3:12: learners: the list is empty");
   check_fault(kGraph + "learners = [1, 2, 1]\n", "b.toml:3:19: learners: 1 is listed twice");
+  check_fault(kGraph + "pixels.size = [32, 32]\n",
+              "pixels.size: 32 is listed twice; an attribute that is a list is a text: \"[1, 2]\"");
+  check_fault(kGraph + "batch = peer.size\n", "could not determine value type; texts and expressions stand in quotes");
   check_fault(kGraph + "learners = 2026-01-01\n", "b.toml:3:12: learners: found a TOML date, expected a number");
   check_fault(kGraph + "seed = [1, 2]\n", "expected seeds = [1, 2, 3] in [accuracy]");
   check_fault(kGraph + "[derived]\ngraph = \"'b'\"\n", "graph: is stated twice");

@@ -40,8 +40,8 @@ struct BenchPlace {
     return words;
   }
   // The exit status; what the command prints is in the file "out".
-  int run(const std::string& results, const Words& more = {}) const {
-    const Words given = words(results, more);
+  int run(const std::string& results, const Words& more = {}) const { return run(words(results, more)); }
+  int run(const Words& given) const {
     std::vector<const char*> pointers;
     for (const std::string& word : given) pointers.push_back(word.c_str());
     const Redirected output(path("out")), errors(path("errors"), stderr);

@@ -5,14 +5,17 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "executor/limit/recomputation.h"
 #include "executor/plan/plan_part.h"
 #include "executor/trace/simulate.h"
+#include "executor/trace/trace_file.h"
 #include "tests/tools/experiment/bench_place.h"
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/quote/quote.h"
@@ -225,17 +228,72 @@ TEST_CASE("a profile without iterations is refused") {
   CHECK_THROWS_WITH_AS(costs_of_plan(one.plan, 1, profile, {}), "the profile has too few iterations", GraphError);
 }
 
+TEST_CASE("a profile whose process timed engines is taken once more, for its memory") {
+  const BenchPlace place;
+  place.write("devices = \"cpu:0\"\nthreads = 1\nstrategy = \"ssgd\"\n[throughput]\n");
+  const BenchCells cells = expand(read_bench_file(place.path("b.toml")));
+  const PlannedCell one = planned(place, "cpu:0", 1);
+  const Profile profile = profile_of(one, usual);
+  const int64_t known = 100 << 20, timed = 12 << 20;
+  int taken = 0;
+  const auto take = [&](const std::string& cell, const Words& words) -> std::string {
+    CHECK(cell == cells.cells.front().name);
+    TraceFile trace = profile.trace;
+    trace.run.timed_engines = taken == 0 ? 7 : 0;
+    trace.run.taken_bytes = known + (taken == 0 ? timed : 0);
+    ++taken;
+    write_trace(trace, *std::next(std::find(words.begin(), words.end(), "--trace")));
+    return "";
+  };
+  Identities identities("");
+  Quoter quoter(identities, place.path("profiles"), {}, take);
+  CellNeeds needs;
+  needs.bytes = planned_bytes(one.plan, 0);
+  const Quote quote = quoter.quote(cells.cells.front(), needs, false);
+  CHECK(quote.fault == "");
+  CHECK(taken == 2);
+  CHECK(quote.memory_bytes == known);
+  CHECK(quoter.quote(cells.cells.front(), needs, false).memory_bytes == known);
+  CHECK(taken == 2);  // it is kept
+}
+
+TEST_CASE("quotes of training runs alone are compared with rates that validations count in") {
+  const BenchPlace place;
+  const std::string head = "batch = 16\ndevices = \"cpu:0\"\n", accuracy = "[accuracy]\nseeds = [1]\n";
+  const auto row = [&](const std::string& text) {
+    place.write(text);
+    const BenchFile file = read_bench_file(place.path("b.toml"));
+    const BenchCells cells = expand(file);
+    CellSummary summary;
+    summary.cell = &cells.cells.front();
+    summary.run_rates = {80};
+    const Quote quote = {
+        .cell = summary.cell->id, .images_per_second = 100, .run_seconds = 600, .run_images_per_second = 80};
+    const ResultTable table = quote_table(file, {summary}, {quote});
+    const bool shares = !table.notes.empty() && table.notes.back().starts_with("CPU devices");
+    return fmt::format("{}: {}, {}; {}: {}{}", table.columns.at(1).name, table.rows.at(0).at(1).text,
+                       table.rows.at(0).at(4).text, table.columns.at(8).name, table.rows.at(0).at(8).text,
+                       shares ? "; " + table.notes.back() : "");
+  };
+  CHECK(row("batch = 16\ndevices = \"cpu:0-1\"\n" + accuracy) ==
+        "images/s of a run: 80.0, +0.0 %; min a run: 10.0; CPU devices of a machine share its cores and memory, which "
+        "the profile's one had alone: several are slower than predicted");
+  CHECK(row(head + accuracy) == "images/s of a run: 80.0, +0.0 %; min a run: 10.0");
+  CHECK(row(head + "[throughput]\n" + accuracy) == "images/s: 100.0, -; min a run: 10.0");
+}
+
 TEST_CASE("quotes come back from their file, and a file that holds none is refused") {
   const TestFolder folder;
   const std::string path = (folder / "quotes.json").string();
   CHECK(read_quotes(path).empty());
-  write_quotes(path, {{"0123", "45", "a CPU", "5 us, 1 GB/s", 12.5, 0.9, 1 << 20, 60, "Bound by", ""},
+  write_quotes(path, {{"0123", "45", "a CPU", "5 us, 1 GB/s", 12.5, 0.9, 1 << 20, 60, 11, "Bound by", ""},
                       {.cell = "67", .fault = "why"}});
   const std::vector<Quote> quotes = read_quotes(path);
   REQUIRE(quotes.size() == 2);
   CHECK(quotes[0].images_per_second == 12.5);
   CHECK(quotes[0].efficiency == 0.9);
   CHECK(quotes[0].run_seconds == 60);
+  CHECK(quotes[0].run_images_per_second == 11);
   CHECK(quotes[0].limit == "Bound by");
   CHECK(quotes[1].fault == "why");
   folder.write("quotes.json", std::string("{\"quotes\": 3}"));
@@ -263,7 +321,8 @@ TEST_CASE("cells are quoted before they run, and measured next to it afterwards"
   // 512 samples in each of two epochs, and validations of 100, which have no backward pass.
   CHECK(quotes[0].run_seconds > 1024 / quotes[0].images_per_second);
   CHECK(quotes[0].run_seconds < 1224 / quotes[0].images_per_second);
-  CHECK(place.text("errors").find("profile: arbalest bench scaling") != std::string::npos);
+  CHECK(place.text("errors").find("learners 1, devices cpu:0: some seconds of training on one device") !=
+        std::string::npos);
 
   REQUIRE(place.run("r.jsonl", {"--quote"}) == kDone);  // profiles are kept
   CHECK(place.text("errors").empty());

@@ -346,6 +346,7 @@ TEST_CASE("cells are compared with the one that differs in one setting alone, an
   has("not reached, 0 of 5");
   has("12.7 (12.5–12.9); mean 12.7, 5 of 5");
   has("cheapest within 20.0 s: batch 8, devices cpu:0-1, 0.0254 EUR");
+  has("cheapest: batch 8, devices cpu:0 for 0.0207 EUR; less than the next, batch 8, devices cpu:0-1: 0.815 (");
   has("0.0114");  // three digits, however little it is
   has("1.980");   // 1.8 · (1 + 0.5 / h · 0.2 h)
   CHECK(tables[0].rows[1][2].number == doctest::Approx(182.0 / 102));
@@ -385,6 +386,31 @@ TEST_CASE("costs say of each cell why it has none, and price the last target tha
   CHECK(costs.rows.at(2).back().text == "not reached");  // a run that fails never gets there
   CHECK(costs.rows.at(3).back().text == "not measured yet");
   CHECK(costs.notes.at(0) == "no cell gets to 0.99");
+  CHECK(tables_of(file, summarize(file, cells, {})).back().notes.size() == 1);  // nothing is known yet
+}
+
+TEST_CASE(
+    "a cost says how many runs got to the target, and the cheapest is sure only if runs differ by more than luck") {
+  const BenchFile file = file_of(
+      "[settings]\ngraph = \"g\"\nbatch = [8, 16]\n[accuracy]\ntargets = [0.5]\nseeds = [1, 2, 3, 4, 5]\n"
+      "[price]\ncurrency = \"EUR\"\nsource = \"s\"\ndate = 2026-01-01\nper_hour = \"3600\"\n");
+  const BenchCells cells = expand(file);
+  std::vector<TrialResult> results;
+  for (int seed = 1; seed <= 5; ++seed) {
+    results.push_back(training(cells.cells[0].id, seed, 10 + seed, seed < 5 ? 0.6 : 0.4));
+    results.push_back(training(cells.cells[1].id, seed, 9 + seed, 0.6));
+  }
+  const ResultTable costs = tables_of(file, summarize(file, cells, results)).back();
+  CHECK(costs.rows.at(0).back().text == "4 of 5 runs got there");
+  CHECK(costs.rows.at(1).back().text == "no other is both faster and cheaper");
+  CHECK(costs.notes.at(0).starts_with("cheapest: batch 16 for 12.5 EUR; not known to be less than the next, batch 8"));
+}
+
+TEST_CASE("times are read in the unit that fits them") {
+  CHECK(shown_time(0.25) == "0.250 s");
+  CHECK(shown_time(119) == "119.0 s");
+  CHECK(shown_time(600) == "10.0 min");
+  CHECK(shown_time(9000) == "2.500 h");
 }
 
 TEST_CASE("cells are compared with another program's side of the same cell") {

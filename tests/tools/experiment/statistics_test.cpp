@@ -114,6 +114,9 @@ TEST_CASE("Student's one-sided test has the tables' probabilities") {
   CHECK(chance_above(sample(1e9), 0) >= 0);
   CHECK(chance_above({1, 1}, 1) == 1);
   CHECK(chance_above({7}, 1) == 1);
+  CHECK(mean_interval({1, 2})->high == doctest::Approx(1.5 + 12.706 * 0.5).epsilon(1e-3));
+  CHECK_FALSE(mean_interval({7}).has_value());
+  CHECK_FALSE(mean_interval({0.5, 0.5}).has_value());  // by luck, of a metric with few digits
 }
 
 TEST_CASE("a GPU's energy and what holds its clocks back are read through NVML") {

@@ -66,6 +66,9 @@ test("trials are dots over a setting, those that failed are crosses, and means a
   assert.deepEqual(points.means.map(({ x, y, count }) => [x, y, count]), [[0.001, 0.5, 2], [1, 0.75, 2]]);
   data.groups[1].at[0] = null;  // without the setting
   assert.equal(settingPoints(data, 0).dots.length, 2);
+  const searched = sweep({ rungs: [1, 3] });
+  searched.trials[0].first = { value: 0.3, epochs: 1 };
+  assert.equal(settingPoints(searched, 0).dots[0].y, 0.3);
 });
 
 test("an axis of a setting holds all points, and names at whole numbers", () => {

@@ -146,6 +146,23 @@ TEST_CASE("a sweep's page has groups, effects of settings, pairs and folded curv
   CHECK(data["loss"][0]["mean"] == Json{0.625, 0.25});
 }
 
+TEST_CASE("settings of a search are compared after its first rung") {
+  const TestFolder folder;
+  SweepPlan plan = two_by_two();
+  plan.halving = HalvingRule{.epochs = {1, 3}};
+  std::vector<SweepResult> results;
+  for (int trial = 0; trial < 8; ++trial) results.push_back(result_of(trial, 0.1 * (trial + 1), 1));
+  results.push_back(result_of(0, 0.95, 3));
+  results.back().job.rung = 1;
+  write_sweep(folder, plan, results);
+  const Json data = data_of(folder);
+  CHECK(data["groups"][0]["mean"] == 0.95);
+  CHECK(data["trials"][0]["value"] == 0.95);
+  CHECK(data["trials"][0]["first"] == Json{{"value", 0.1}, {"epochs", 1}});
+  CHECK(data["settings"][0]["means"][0]["mean"].get<double>() == doctest::Approx(0.25));
+  CHECK(data["pairs"][0]["cells"][0][0]["mean"].get<double>() == doctest::Approx(0.15));
+}
+
 TEST_CASE("a sweep that still runs is shown as far as it has come") {
   const TestFolder folder;
   write_sweep(folder, two_by_two(), {result_of(0, 0.3), failure_of(1, "out of <memory>")}, false);
@@ -230,11 +247,16 @@ TEST_CASE("a search for a rate has losses over rates, and those that diverged") 
   CHECK(data["loss"][0]["mean"] == Json{3, 2});
 }
 
-TEST_CASE("a setting's axis is logarithmic beyond two decades, has names for texts, and ranges for many numbers") {
+TEST_CASE(
+    "a setting's axis is logarithmic beyond two decades, or if that spreads its values, has names for texts, and "
+    "ranges for many numbers") {
   using Scale = PlottedSetting::Scale;
   const auto axis = [](const std::vector<std::string>& values) { return setting_axes(board_of("x", values)).at(0); };
   CHECK(axis({"0.01", "1"}).scale == Scale::Linear);
   CHECK(axis({"0.01", "1.1"}).scale == Scale::Log);
+  CHECK(axis({"0.01", "0.03", "0.1"}).scale == Scale::Log);
+  CHECK(axis({"1", "5", "10", "15"}).scale == Scale::Linear);
+  CHECK(axis({"1", "3", "9"}).scale == Scale::Linear);  // less than a decade
   CHECK(axis({"0", "1000"}).scale == Scale::Linear);
   CHECK(axis({"-1", "1000"}).scale == Scale::Linear);
   CHECK(axis({"1e-3", "fp32"}).scale == Scale::Names);

@@ -293,6 +293,56 @@ TEST_CASE("sweep: what fails in some trials ranks below what does not") {
   CHECK(ranked_trials(record).front() == 0);
 }
 
+TEST_CASE("sweep: what settings do in a search is read where all trials have come to") {
+  SweepRecord record;
+  record.plan.title = "g";
+  record.plan.halving = HalvingRule{.epochs = {1, 3}, .reduction = 2};
+  record.plan.trials = {{{"a.x", "1"}, {"a.y", "1"}},
+                        {{"a.x", "1"}, {"a.y", "2"}},
+                        {{"a.x", "2"}, {"a.y", "1"}},
+                        {{"a.x", "2"}, {"a.y", "2"}}};
+  const auto add = [&](int trial, int rung, int64_t epochs, double value) {
+    SweepResult result;
+    result.job = {trial, rung, epochs};
+    result.metric = "accuracy";
+    result.epochs = epochs;
+    if (value > 0) result.value = value;
+    if (value == 0) result.error = "the loss is no longer finite";
+    record.results.push_back(result);
+  };
+  add(0, 0, 1, 0.5);
+  add(1, 0, 1, 0.25);
+  add(2, 0, 1, 0.625);
+  add(3, 0, 0, 0);
+  add(0, 1, 3, 0.875);  // further than the others
+  const std::vector<ResultTable> tables = tables_of(leaderboard_of(record), record);
+  REQUIRE(tables.size() == 3);
+  CHECK(tables[0].rows[0][3].text == "0.875");
+  CHECK(tables[0].notes == std::vector<std::string>{"failed: trial 4; the loss is no longer finite",
+                                                    "5 epochs were trained, of 12 that all trials would take"});
+  CHECK(tables[1].title == "accuracy by a.x, all after epoch 1");
+  CHECK(tables[1].rows[0][1].text == "0.375");
+  CHECK(tables[1].rows[1][1].text == "0.625");
+  record.plan.halving.reset();
+  CHECK(tables_of(leaderboard_of(record), record)[1].rows[0][1].text == "0.5625");
+}
+
+TEST_CASE("sweep: the mean of the models that it has kept, by its folder's name") {
+  Place place;
+  const std::string soup = (place.folder / "soup.safetensors").string();
+  REQUIRE(place.sweep({"--vary", "train.lr=0.001,0.003,0.01", "--epochs", "1", "--keep", "2"}) == 0);
+  REQUIRE(place.run({"average", place.graph, place.out, "-o", soup}) == 0);
+  REQUIRE(place.lines.size() >= 3);
+  const auto from_best = ranked_trials(place.record());
+  const size_t first = place.lines.size() - 3;
+  CHECK(place.lines[first].starts_with(trial_model(place.out, from_best[0])));
+  CHECK(place.lines[first + 1].starts_with(trial_model(place.out, from_best[1])));
+  CHECK(place.lines[first + 2].starts_with("mean of 2"));
+  fs::remove(trial_model(place.out, from_best[1]));
+  CHECK(place.run({"average", place.graph, place.out, "-o", soup}) == 2);
+  CHECK(place.fault.find("found 1; the sweep in " + place.out + " has kept 1: --keep N") != std::string::npos);
+}
+
 TEST_CASE("sweep: one that was killed goes on to the same answer") {
   const std::vector<std::string> words = {"--vary",    "train.lr=log(1e-4,0.1)",
                                           "--samples", "7",
@@ -648,6 +698,7 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
     CHECK(!fs::exists(place.out));
   };
   refused({"--vary", "learnrs=1,2"}, "did you mean 'learners'?");
+  refused({"--vary", "lr=1,2"}, "expected NODE.ATTRIBUTE, or an attribute of the graph: train.lr, or an option");
   refused({"--vary", "train.rate=1,2"}, "has no attribute 'rate'");
   refused({"--vary", "epochs=1,two"}, "trial 2 (epochs two)");
   refused({"--vary", "seed=1,2", "--seed", "3"}, "not given already");
@@ -670,7 +721,12 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
           "--vary prefetch.source and --folds both change");
   refused({"--vary", "epochs=1,2", "--search", "asha"}, "--vary epochs excludes it");
   refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "2", "--first-rung", "3"}, "rungs from epoch 3 to 2");
+  refused({"--vary", "seed=1,2", "--search", "asha", "--epochs", "1"},
+          "first after epoch 1, where their training ends");
   refused({}, "nothing varies");
+  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x", "--vary", "train.lr=1,2", "seed=1..3"})
+            .find("unexpected argument 'seed=1..3'; each --vary takes one setting: --vary seed=1..3") !=
+        std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2"}).find("--output DIR is missing") != std::string::npos);
   const auto search = [](const char* how, const char* samples) {
     return fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--search", how, "--samples", samples});
@@ -678,6 +734,7 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   CHECK(search("grid", "1").find("--samples excludes it") != std::string::npos);
   CHECK(search("random", "0").find("needs --samples N") != std::string::npos);
   CHECK(search("best", "0").find("expected all, grid, random or asha") != std::string::npos);
+  CHECK(search("ahsa", "0").find("did you mean 'asha'?") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--retry"}).find("--retry needs --resume") !=
         std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--save", "y"}).find("--save:") !=

@@ -57,6 +57,15 @@ TEST_CASE("vary: a value in brackets or quotes is one value") {
   CHECK(texts({"weights=a[1,a[2"}) == Texts{"weights a[1", "weights a[2"});  // begins with no bracket
 }
 
+TEST_CASE("vary: blanks around values are none of them") {
+  using Texts = std::vector<std::string>;
+  CHECK(texts({"train.lr = 0.1, 0.2"}) == Texts{"train.lr 0.1", "train.lr 0.2"});
+  CHECK(texts({"a.m+b.m = [1, 2] + x, [3] + \" y, z\""}) == Texts{"a.m [1, 2], b.m x", "a.m [3], b.m \" y, z\""});
+  CHECK(texts({"train.lr=log( 1e-3, 10, 3 )"}) == Texts{"train.lr 0.001", "train.lr 0.1", "train.lr 10"});
+  CHECK(texts({"seed = 1..2"}) == Texts{"seed 1", "seed 2"});
+  CHECK(fault({"train.lr=0.1, 0.1"}).find("found 0.1 twice") != std::string::npos);
+}
+
 TEST_CASE("vary: combinations are drawn, the same ones for a seed") {
   const std::vector<std::string> varied = {"train.lr=log(1e-4,1)", "train.momentum=0.8,0.9", "seed=1..2"};
   const auto drawn = texts(varied, 50);
@@ -112,6 +121,9 @@ TEST_CASE("vary: faults say what was found and expected") {
   says("lr=log(1,x,3)", "found 'x'");
   says("lr=log(1,2,2.5)", "a whole number");
   says("lr=linear(1,2)", "linear(FROM,TO,COUNT)");
+  says("lr=log(1,2,3", "a ')' at the end");
+  says("seed=1-3", "FROM..TO for whole numbers");
+  says("lr=0.01:0.1", "linear(FROM,TO,COUNT) or log(FROM,TO,COUNT) for others");
   says("lr=0.1,0.2,0.1", "different values, found 0.1 twice");
   says("seed=1,01", "different values, found 01 twice");
   says("a+b=1+2,1+2", "different values, found 1+2 twice");

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER [TRACE]]
+"""The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER [TRACE | SWEEP]]
 
 Trains for seconds, opens the pages in headless Chromium and uses them as a reader would. The last line is "N passed,
-N failed". With --pictures it leaves the pictures of the documentation, gpu.png of the given trace among them. Needs Debian's chromium,
-chromium-driver and python3-selenium.
+N failed". With --pictures it leaves the pictures of the documentation: all that it can make by itself and gpu.png of the
+given trace, or sweep.png of the given sweep's folder alone. Needs Debian's chromium, chromium-driver and
+python3-selenium.
 """
 import gzip
 import json
@@ -784,8 +785,22 @@ def is_quick_with_a_million_instances(browser, files):
     browser.is_clean()
 
 
+def sweep_picture(browser, files, folder, sweep):
+    page = files.folder / "picture.html"
+    subprocess.run([files.arbalest, "report", sweep, "-o", page], check=True, capture_output=True)
+    browser.driver.set_window_size(1240, 1240)
+    browser.driver.get(f"file://{page}")
+    browser.until("return window.sweep && document.querySelectorAll('#board tbody tr').length > 0")
+    if browser.ask("document.documentElement.dataset.theme === 'dark'"):
+        browser.driver.find_element(By.ID, "theme").click()
+    time.sleep(0.5)
+    browser.driver.save_screenshot(str(folder / "sweep.png"))
+
+
 def pictures(browser, files, folder, trace=None):
     folder = pathlib.Path(folder)
+    if trace and os.path.isdir(trace):
+        return sweep_picture(browser, files, folder, trace)
     if trace:
         browser.driver.set_window_size(1240, 900)
         browser.open(files.page(pathlib.Path(trace)))

@@ -122,7 +122,7 @@ std::optional<Confidence> mean_interval(const std::vector<double>& values) {
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
   double furthest = 0;
   for (const double value : values) furthest = std::max(furthest, std::abs(value - mean));
-  if (furthest == 0) return Confidence{mean, mean};
+  if (furthest == 0) return std::nullopt;
   // Two values may lie 12.7 times their distance from the mean within the bounds.
   double near = 0, far = 20 * furthest;
   for (int halvings = 0; halvings < 60; ++halvings) {

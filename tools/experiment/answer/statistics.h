@@ -45,7 +45,8 @@ double trimmed_mean(std::vector<double> values);
 // test. 1 with fewer than two values. Values are finite.
 double chance_above(const std::vector<double>& values, double bound);
 
-// The interval of 95 % of the mean, by Student's distribution; none of fewer than two values. Values are finite.
+// The interval of 95 % of the mean, by Student's distribution; none of fewer than two values, or of equal ones, which
+// say nothing of how far others lie. Values are finite.
 std::optional<Confidence> mean_interval(const std::vector<double>& values);
 
 }  // namespace arbalest

@@ -365,6 +365,29 @@ std::vector<CellCost> costs_of(const BenchFile& file, const std::vector<CellSumm
   return costs;
 }
 
+// Runs that did not get to the target, and whether other cells get there faster and cheaper.
+std::string note_of_cost(const CellCost& cost, const std::vector<CellCost>& all, size_t target) {
+  const std::vector<double>& times = cost.summary->times[target];
+  const auto reached = std::count_if(times.begin(), times.end(), [](double time) { return std::isfinite(time); });
+  const std::string some =
+      reached == std::ssize(times) ? "" : fmt::format("{} of {} runs got there", reached, times.size());
+  if (!on_front(cost, all)) return some;
+  return (some.empty() ? "" : some + "; ") + "no other is both faster and cheaper";
+}
+
+// The cell that gets to the target for the least money, and whether it is known to cost less than the next.
+std::string cheapest(std::vector<CellCost> costs, size_t target, const std::string& currency) {
+  if (costs.size() < 2) return "";
+  std::stable_sort(costs.begin(), costs.end(),
+                   [](const CellCost& one, const CellCost& two) { return one.money < two.money; });
+  const auto money = [&](const CellCost& cost) { return scaled(cost.summary->times[target], cost.per_hour / 3600); };
+  const std::optional<Estimate> share = ratio(money(costs[0]), money(costs[1]));
+  const bool sure = share && difference(*share) == Difference::Below;
+  return fmt::format("cheapest: {} for {} {}; {} the next, {}{}", costs[0].summary->cell->name, shown(costs[0].money),
+                     currency, sure ? "less than" : "not known to be less than", costs[1].summary->cell->name,
+                     share ? fmt::format(": {} times", shown(*share)) : "");
+}
+
 ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& all) {
   const BenchPrice& price = *file.price;
   const std::string& money = price.currency;
@@ -398,7 +421,7 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
       row.push_back(known ? value_of(estimate(scaled(summary.times[*priced], per_hour / 3600))) : TableValue{"-"});
       const double spot_money = known && spot ? *on_spot * cost->seconds / 3600 : 0;
       if (spot) row.push_back(known ? TableValue{shown(spot_money), spot_money} : TableValue{"-"});
-      row.push_back({known ? on_front(*cost, costs) ? "no other is both faster and cheaper" : ""
+      row.push_back({known                             ? note_of_cost(*cost, costs, *priced)
                      : !summary.times[*priced].empty() ? "not reached"
                      : summary.fault.empty()           ? "not measured yet"
                                                        : summary.fault});
@@ -406,7 +429,11 @@ ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& al
     table.rows.push_back(std::move(row));
   }
   const bool has_targets = file.accuracy && !file.accuracy->targets.empty();
-  if (has_targets && (!priced || *priced + 1 < file.accuracy->targets.size())) {
+  const bool any_run = has(all, &CellSummary::finals);
+  if (std::string best = cheapest(costs, priced.value_or(0), money); !best.empty()) {
+    table.notes.push_back(std::move(best));
+  }
+  if (has_targets && any_run && (!priced || *priced + 1 < file.accuracy->targets.size())) {
     table.notes.push_back(fmt::format("no cell gets to {:g}", file.accuracy->targets[priced ? *priced + 1 : 0]));
   }
   if (!costs.empty()) table.notes.push_back("times and prices to a target are medians of the runs");
@@ -471,6 +498,16 @@ std::string shown(double number) {
   constexpr double kLeast = 1e-9;
   const int zeros = size >= kLeast ? std::max(0, int(std::ceil(-std::log10(size))) - 1) : 0;
   return fmt::format("{:.{}f}", number, 3 + zeros);
+}
+
+TimeUnit unit_of(double seconds) {
+  if (seconds < 120) return {"s", 1};
+  return seconds < 7200 ? TimeUnit{"min", 60} : TimeUnit{"h", 3600};
+}
+
+std::string shown_time(double seconds) {
+  const TimeUnit unit = unit_of(seconds);
+  return fmt::format("{} {}", shown(seconds / unit.seconds), unit.name);
 }
 
 std::string shown(const Estimate& estimate) {

@@ -48,6 +48,14 @@ std::vector<ResultTable> tables_of(const BenchFile& file, const std::vector<Cell
 
 // "1234", "56.7", "0.123"
 std::string shown(double number);
+// The unit that a time, or the longest of several, is read in.
+struct TimeUnit {
+  const char* name;
+  double seconds;
+};
+TimeUnit unit_of(double seconds);
+// "12.3 s", "45.0 min", "7.500 h"
+std::string shown_time(double seconds);
 // "12.3 (11.9–13.0)"
 std::string shown(const Estimate& estimate);
 

@@ -212,7 +212,9 @@ std::vector<std::string> values_of(const Reader& reader, const std::string& name
   for (const toml::node& item : *list) {
     values.push_back(reader.text(item, name));
     if (std::count(values.begin(), values.end(), values.back()) > 1) {
-      reader.fail(item, fmt::format("{}: {} is listed twice", name, values.back()));
+      const bool attribute = name.find('.') != name.npos && !attribute_of(name).empty();
+      reader.fail(item, fmt::format("{}: {} is listed twice{}", name, values.back(),
+                                    attribute ? "; an attribute that is a list is a text: \"[1, 2]\"" : ""));
     }
   }
   if (values.empty()) {
@@ -487,7 +489,9 @@ BenchFile read_bench_file(const std::string& path, const std::vector<std::string
     root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     const toml::source_position at = error.source().begin;
-    throw GraphError(Position{path, int(at.line), int(at.column)}, std::string(error.description()));
+    std::string why(error.description());
+    if (why.find("could not determine value type") != why.npos) why += "; texts and expressions stand in quotes";
+    throw GraphError(Position{path, int(at.line), int(at.column)}, why);
   }
   for (const std::string& change : changes) apply_change(root, change);
   for (const auto& [key, node] : root) {

@@ -94,11 +94,13 @@ std::string name_of(const std::vector<std::string>& varied, const Settings& sett
 }
 
 // The names of an axis that tell its places apart. Of lists that go together, attributes of nodes are left out first,
-// then the longest texts, and graphs last; words for other programs count where nothing else tells.
+// then the longest texts, and graphs last; words for other programs count where nothing else tells. A machine is a name
+// by itself, and a price none.
 std::vector<std::string> telling_names(const SettingAxis& axis) {
   std::vector<size_t> columns, words;
   for (size_t n = 0; n < axis.names.size(); ++n) {
-    (axis.names[n].starts_with("peer.") ? words : columns).push_back(n);
+    const bool word = axis.names[n].starts_with("peer.") || axis.names[n] == "price";
+    (word ? words : columns).push_back(n);
   }
   const auto length = [&](size_t n) {
     constexpr size_t kLonger = 1 << 20;  // than any text
@@ -115,6 +117,8 @@ std::vector<std::string> telling_names(const SettingAxis& axis) {
     }
     return seen.size() == axis.values.size();
   };
+  const auto machine = std::find(axis.names.begin(), axis.names.end(), "machine");
+  if (machine != axis.names.end() && distinct({size_t(machine - axis.names.begin())})) return {"machine"};
   for (const size_t word : words) {
     if (columns.empty() || !distinct(columns)) columns.push_back(word);
   }

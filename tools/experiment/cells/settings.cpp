@@ -28,6 +28,8 @@ constexpr std::array kRules = {
     Rule{"batch_total", "--batch-total", Kind::Option, true},
     Rule{"devices", "--devices"},
     Rule{"hosts", "", Kind::Seen},
+    Rule{"machine", "", Kind::Seen},
+    Rule{"price", "", Kind::Seen},
     Rule{"learners", "--learners"},
     Rule{"strategy", "--strategy"},
     Rule{"precision", "--precision"},

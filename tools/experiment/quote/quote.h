@@ -20,16 +20,17 @@ namespace arbalest {
 
 // The prediction of a cell.
 struct Quote {
-  std::string cell;              // BenchCell::id
-  std::string basis;             // hash of graph and options: a quote of others counts no longer
-  std::string device;            // the model of the one that was profiled
-  std::string links;             // of hosts and devices; "": the cell has one device
-  double images_per_second = 0;  // over all devices; 0: unknown
-  double efficiency = 0;         // of that, against as many devices alone; 0: unknown, or the cell has one device
-  int64_t memory_bytes = 0;      // of the device that needs most, with workspaces; of a GPU with libraries as well
-  double run_seconds = 0;        // of a training run with its validations; 0: none is asked for, or unknown
-  std::string limit;             // what bounds it, in a sentence (executor/trace/verdict.h); "": unknown
-  std::string fault;             // why nothing is predicted; "": it is
+  std::string cell;                  // BenchCell::id
+  std::string basis;                 // hash of graph and options: a quote of others counts no longer
+  std::string device;                // the model of the one that was profiled
+  std::string links;                 // of hosts and devices; "": the cell has one device
+  double images_per_second = 0;      // over all devices; 0: unknown
+  double efficiency = 0;             // of that, against as many devices alone; 0: unknown, or the cell has one device
+  int64_t memory_bytes = 0;          // of the device that needs most, with workspaces; of a GPU with libraries as well
+  double run_seconds = 0;            // of a training run with its validations; 0: none is asked for, or unknown
+  double run_images_per_second = 0;  // of such a run, whose validations take time and count no images
+  std::string limit;                 // what bounds it, in a sentence (executor/trace/verdict.h); "": unknown
+  std::string fault;                 // why nothing is predicted; "": it is
 };
 
 // Quotes in a file; none if it does not exist. Throws RunError.
@@ -39,8 +40,8 @@ void write_quotes(const std::string& path, const std::vector<Quote>& quotes);
 // The links of the devices of a host that are assumed unless the file states others. `model`: theirs, if they are GPUs.
 Link usual_link(PlanDevice::Kind kind, const std::string& model);
 
-// Runs `arbalest` with the words, and returns its error; "": it went well.
-using RunProfile = std::function<std::string(const std::vector<std::string>& words)>;
+// Runs `arbalest` with the words, for the cell of this name, and returns its error; "": it went well.
+using RunProfile = std::function<std::string(const std::string& cell, const std::vector<std::string>& words)>;
 
 // Quote::basis of a cell as it is now. Throws GraphError.
 std::string basis_of(Identities& identities, const BenchCell& cell);

@@ -69,6 +69,14 @@ void look_at_gpu(const Nvml& nvml, const std::string& name, const std::string& b
 
 }  // namespace
 
+std::optional<PlanDevice> absent_device(const std::vector<PlanDevice>& devices) {
+  const int gpus = cuda_device_count();
+  const auto absent = std::find_if(devices.begin(), devices.end(), [&](const PlanDevice& device) {
+    return device.kind == PlanDevice::Kind::Cuda && device.index >= gpus;
+  });
+  return absent == devices.end() ? std::nullopt : std::optional(*absent);
+}
+
 std::set<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -2,6 +2,7 @@
 #pragma once
 // The state of a machine before something is measured on it.
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,6 +14,9 @@
 #include "executor/plan/plan.h"
 
 namespace arbalest {
+
+// The first of the devices that is not in this machine; none: all are.
+std::optional<PlanDevice> absent_device(const std::vector<PlanDevice>& devices);
 
 // The numbers of the cores that this process may use; empty: unknown.
 std::set<int> usable_cores();

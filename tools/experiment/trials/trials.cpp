@@ -46,6 +46,10 @@ void add_trials(const BenchFile& file, const BenchCell& cell, Measure measure, c
   const std::vector<std::string> words = cell_words(file, cell, measure);
   Trial trial{&cell, measure, 0, words, identity_of(cell, words), ""};
   if (measure == Measure::Accuracy && cell.peer.empty()) trial.identity.options += "metric " + file.accuracy->metric;
+  // The same command on another machine has another result.
+  if (const std::string machine = setting_of(cell.settings, "machine"); !machine.empty()) {
+    trial.identity.options += " machine " + machine;
+  }
   for (const int64_t repetition : repetitions) {
     trial.repetition = repetition;
     trial.words = words;

@@ -40,10 +40,23 @@ void place_names(PlottedSetting& axis, const Leaderboard& board) {
   }
 }
 
+// Whether the numbers are spread more evenly over a logarithmic scale: the widest gap between neighbours is a smaller
+// share of it.
+bool is_logarithmic(const std::map<double, std::string>& numbers) {
+  const double least = numbers.begin()->first, most = numbers.rbegin()->first;
+  if (least <= 0 || most < 10 * least) return false;
+  double plain = 0, of_logarithms = 0;
+  for (auto one = numbers.begin(), next = std::next(one); next != numbers.end(); ++one, ++next) {
+    plain = std::max(plain, (next->first - one->first) / (most - least));
+    of_logarithms = std::max(of_logarithms, std::log(next->first / one->first) / std::log(most / least));
+  }
+  return of_logarithms < plain || most > 100 * least;
+}
+
 // The numbers, each by itself or in ranges of one width.
 void place_numbers(PlottedSetting& axis, const std::map<double, std::string>& numbers) {
   const double least = numbers.begin()->first, most = numbers.rbegin()->first;
-  const bool logarithmic = least > 0 && most / least > 100;
+  const bool logarithmic = is_logarithmic(numbers);
   axis.scale = logarithmic ? PlottedSetting::Scale::Log : PlottedSetting::Scale::Linear;
   if (numbers.size() <= kMostSteps) {
     for (const auto& [number, text] : numbers) axis.steps.push_back({text, number});

@@ -32,7 +32,7 @@ struct PlottedSetting {
 inline constexpr size_t kMostSteps = 20;
 
 // The settings that differ between groups. A scale is logarithmic if all values are above 0 and the greatest is more
-// than a hundred times the least.
+// than a hundred times the least, or ten times, if that spreads them more evenly.
 std::vector<PlottedSetting> setting_axes(const Leaderboard& board);
 
 // The group's value of the setting; nullptr: it has none.

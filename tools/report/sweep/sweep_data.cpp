@@ -54,8 +54,9 @@ struct Pool {
   std::vector<double> values;
   int failed = 0;
 
-  void add(const TrialGroup& group) {
-    values.insert(values.end(), group.values.begin(), group.values.end());
+  // `equal`: the group with values of trials that were trained equally far.
+  void add(const TrialGroup& group, const TrialGroup& equal) {
+    values.insert(values.end(), equal.values.begin(), equal.values.end());
     failed += group.failed;
   }
   bool empty() const { return values.empty() && failed == 0; }
@@ -78,6 +79,8 @@ class SweepData {
       : record_(record),
         folder_(folder),
         board_(leaderboard_of(record)),
+        first_rung_(at_first_rung(record)),
+        equal_(leaderboard_of(first_rung_)),
         axes_(setting_axes(board_)),
         curves_(record.plan.trials.size()) {
     for (size_t g = 0; g < board_.groups.size(); ++g) {
@@ -162,12 +165,18 @@ class SweepData {
     notes_.push_back(printable(fmt::format("trial {}: {}", trial + 1, text)));
   }
 
+  // The group of the leaderboard as equal_ has it.
+  const TrialGroup& equal_group(size_t g) const {
+    return *std::find_if(equal_.groups.begin(), equal_.groups.end(),
+                         [&](const TrialGroup& each) { return each.settings == board_.groups[g].settings; });
+  }
+
   Json settings() const {
     Json settings = Json::array();
     for (const PlottedSetting& axis : axes_) {
       std::vector<Pool> pools(axis.steps.size());
       for (size_t g = 0; g < board_.groups.size(); ++g) {
-        if (axis.step[g]) pools[*axis.step[g]].add(board_.groups[g]);
+        if (axis.step[g]) pools[*axis.step[g]].add(board_.groups[g], equal_group(g));
       }
       Json means = Json::array();
       for (size_t i = 0; i < pools.size(); ++i) {
@@ -220,6 +229,8 @@ class SweepData {
                      {"epochs", result ? result->epochs : 0},
                      {"error", result ? result->error : ""}};
       if (result && result->error.empty()) record["value"] = number_or_null(result->value);
+      const SweepResult* first = record_.plan.halving ? last_result(first_rung_, trial) : nullptr;
+      if (first) record["first"] = {{"value", number_or_null(first->value)}, {"epochs", first->epochs}};
       const TrialCurves& curves = curves_[size_t(trial)];
       if (const auto found = curves.validation.find(metric_); !result && found != curves.validation.end()) {
         const auto& [epochs, value] = *found->second.rbegin();
@@ -244,7 +255,8 @@ class SweepData {
   Json cells(const PlottedSetting& down, const PlottedSetting& across) const {
     std::vector<std::vector<Pool>> pools(down.steps.size(), std::vector<Pool>(across.steps.size()));
     for (size_t g = 0; g < board_.groups.size(); ++g) {
-      if (down.step[g] && across.step[g]) pools[*down.step[g]][*across.step[g]].add(board_.groups[g]);
+      if (!down.step[g] || !across.step[g]) continue;
+      pools[*down.step[g]][*across.step[g]].add(board_.groups[g], equal_group(g));
     }
     Json rows = Json::array();
     for (const auto& of_row : pools) {
@@ -338,6 +350,8 @@ class SweepData {
   const SweepRecord& record_;
   const std::string folder_;
   const Leaderboard board_;
+  const SweepRecord first_rung_;  // for what settings do
+  const Leaderboard equal_;       // of that
   const std::vector<PlottedSetting> axes_;
   std::map<int, size_t> group_of_;   // by trial
   std::vector<TrialCurves> curves_;  // by trial

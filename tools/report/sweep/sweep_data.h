@@ -20,7 +20,8 @@ namespace arbalest {
 //   groups     [{settings, at, trials, values, failed, unfinished, mean, low, high, epochs}], the best first: texts and
 //              places by setting (null: the group has none), positions in `trials`, and the same numbers as of means
 //   trials     [{settings, group, state, value, epochs, error}]: state is "ended", "failed", "unfinished" or "waiting";
-//              an unfinished trial has its latest value
+//              an unfinished trial has its latest value. Those of a search have `first`, value and epochs at the first
+//              rung, which means of settings and cells of pairs are of
 //   pairs      [{down, across, cells}]: positions of two settings; cells[i][j] is {mean, values, failed} of the trials
 //              with the i-th of the means of one and the j-th of the other, or null
 //   validation, loss   [{group, epochs, mean, low, high, count}]: the metric of validations and the loss of training.

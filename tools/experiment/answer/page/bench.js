@@ -104,16 +104,21 @@ function pricePlot(each) {
   return el("div", {}, el("h3", {}, "Price against seconds; none is below and left of the line"), picture);
 }
 
-function section(each) {
+function tableSection(each) {
   const heads = each.columns.map((column) => [shown(column.name), column.number ? "right" : "left"]);
   const rows = each.rows.map((row) => row.map((value) => shown(value.text)));
+  return el("section", {}, el("h2", {}, shown(each.title)), el("div", { class: "scroll" }, table(heads, rows)), ...each.notes.map((note) => el("p", { class: "quiet" }, shown(note))));
+}
+
+// null: there is nothing to draw.
+function plotSection(each) {
   const plots = each.columns.flatMap((column, at) => {
     const plotted = column.number && at > 0 && !kCounts.has(column.name);
     const picture = plotted ? plot(each.rows, at, /against|speed-up|of images/.test(column.name)) : null;
     return picture ? [el("h3", {}, shown(column.name) + (kBytes.has(column.name) ? ", bytes" : "")), picture] : [];
   });
-  return el("section", {}, el("h2", {}, shown(each.title)), el("div", { class: "scroll" }, table(heads, rows)),
-    ...each.notes.map((note) => el("p", { class: "quiet" }, shown(note))), targetPlot(each, "s"), targetPlot(each, "epochs"), pricePlot(each), ...plots);
+  const all = [targetPlot(each, "s"), targetPlot(each, "epochs"), pricePlot(each), ...plots].filter((part) => part);
+  return all.length > 0 ? el("section", {}, el("h2", {}, `${shown(each.title)}, drawn`), ...all) : null;
 }
 
 // The picture as a file of its own, with the colours that it has here.
@@ -134,7 +139,7 @@ export function main() {
   setTheme();
   document.getElementById("theme").addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
   document.getElementById("title").append(shown(bench.title));
-  document.getElementById("bench").append(...bench.tables.map(section),
+  document.getElementById("bench").append(...bench.tables.map(tableSection), ...bench.tables.map(plotSection).filter((part) => part),
     el("section", {}, el("h2", {}, "Where it was measured"), table([["", "left"], ["", "left"]], bench.environment.map(([name, text]) => [name, shown(text)]))),
     el("section", {}, el("h2", {}, shown(bench.file)), el("pre", {}, bench.text)));
   for (const picture of document.querySelectorAll("#bench svg.dots, #bench svg.plot")) {

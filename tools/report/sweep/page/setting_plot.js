@@ -16,9 +16,10 @@ export function settingPoints(data, setting) {
   const points = { dots: [], failed: [], means: [] };
   data.trials.forEach((trial, index) => {
     const x = data.groups[trial.group].at[setting], name = `trial ${index + 1}: ${shown(trial.settings)}`;
+    const { value, epochs } = trial.first ?? trial;  // of a search: trained as far as the others
     if (x === null) return;
     if (trial.state === "failed") points.failed.push({ x, group: trial.group, title: `${name}\nfailed: ${shown(trial.error)}` });
-    else if (trial.state === "ended" && trial.value !== null) points.dots.push({ x, y: trial.value, group: trial.group, title: `${name}\n${written(trial.value)}, ${counted(trial.epochs, "epoch")}` });
+    else if (trial.state === "ended" && value !== null) points.dots.push({ x, y: value, group: trial.group, title: `${name}\n${written(value)}, ${counted(epochs, "epoch")}` });
   });
   for (const one of data.settings[setting].means) {
     if (one.mean === null) continue;

@@ -119,7 +119,7 @@ class SweepPage {
       const points = settingPoints(data, i);
       return this.dots(`setting-${i}`, `${data.metric || "value"} by ${setting.name}`, points, settingAxis(setting, points), [points.means], data.lower);
     });
-    return el("section", {}, el("h3", {}, "Settings", el("span", { class: "quiet" }, data.folds ? "● a trial  ○ the mean of all with that value  × a trial that failed" : "● a trial  ○ the mean of all with that value, and its interval of 95 %  × a trial that failed")), el("div", { class: "plots" }, ...cards));
+    return el("section", {}, el("h3", {}, "Settings", el("span", { class: "quiet" }, data.folds ? "● a trial  ○ the mean of all with that value  × a trial that failed" : "● a trial  ○ the mean of all with that value, and its interval of 95 %  × a trial that failed", data.rungs.length > 1 ? `; all after ${counted(data.rungs[0], "epoch")}, since the best alone trained further` : "")), el("div", { class: "plots" }, ...cards));
   }
 
   rates() {

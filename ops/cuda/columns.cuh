@@ -9,9 +9,9 @@
 // every block. That means fewer launches than a pass of its own, no atomics, and the same order, hence the same bits,
 // each time.
 //
-// Where packs do not divide a row's channels, `fold` rows lie side by side as one row of the matrix: 122 channels in packs
-// of eight are 488 columns of every fourth row. Column c has channel c mod 122 of the tensor, and each chunk leaves four
-// partials of it, which lie as those of four chunks do.
+// Where packs do not divide a row's channels, `fold` rows lie side by side as one row of the matrix: 122 channels in
+// packs of eight are 488 columns of every fourth row. Column c has channel c mod 122 of the tensor, and each chunk
+// leaves four partials of it, which lie as those of four chunks do.
 
 #include <numeric>
 
@@ -124,10 +124,10 @@ inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t
 // Slice, rows and channels of a thread; a pack is W channels.
 template <int W>
 struct Place {
-  int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
-  int slice_channels;    // of a full slice
-  int first;             // column of the slice
-  int channel;           // the first of the thread's W columns
+  int lane, row, depth;   // pack of the slice's row, row of the block, rows of the block
+  int slice_channels;     // of a full slice
+  int first;              // column of the slice
+  int channel;            // the first of the thread's W columns
   int columns, channels;  // of a row, and of the tensor
   bool active;
   int64_t begin, end;  // rows of the chunk

@@ -25,9 +25,7 @@ struct ChunkRows {
       : rows(float(rows_in_chunk(reduced, 0))),
         last_rows(float(rows_in_chunk(reduced, reduced.chunks - 1))),
         last((reduced.chunks - 1) * reduced.fold) {}
-  __device__ float of(int partial) const {
-    return partial < last ? rows : last_rows;
-  }
+  __device__ float of(int partial) const { return partial < last ? rows : last_rows; }
 };
 
 // partials: (chunks, columns). Sums are taken relative to the chunk's first row, so that a mean far from zero costs no
@@ -219,7 +217,8 @@ __global__ void __launch_bounds__(kThreads)
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }
 
-// Thread t sets the terms of column t of its slice, which has `channel` of all, from statistics that take_statistics() saved.
+// Thread t sets the terms of column t of its slice, which has `channel` of all, from statistics that take_statistics()
+// saved.
 __device__ inline void take_saved(const float* scale, const float* bias, const float* saved_mean,
                                   const float* saved_inv_std, int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);

@@ -22,6 +22,7 @@ using Element = __nv_bfloat16;
 
 constexpr int kMostShortRows = 64, kFewShortRows = 16,
               kMostShortDepth = 128;  // a block holds one number of rows or the other
+constexpr int kMostPairs = 32;        // the depth of rows that come in pairs of elements, at most
 template <int kRows>
 constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
 template <int kRows>
@@ -56,20 +57,23 @@ struct ShortRows {
 
   __device__ Element* at(int row, int column) { return element + row * kStride + column; }
 
-  // Fetches rows of global memory in the background, with zeros past their ends.
+  // Fetches rows of global memory in the background in packs of W elements, with zeros past their ends.
+  template <int W>
   __device__ void fetch(const Element* from, int64_t step, int rows, int depth) {
-    for (int i = int(threadIdx.x); i < kRows * kDepth / 8; i += kBlock<kRows>) {
-      const int row = i / (kDepth / 8), column = i % (kDepth / 8) * 8;
+    for (int i = int(threadIdx.x); i < kRows * kDepth / W; i += kBlock<kRows>) {
+      const int row = i / (kDepth / W), column = i % (kDepth / W) * W;
       const bool there = row < rows && column < depth;
-      copy_async(at(row, column), there ? from + row * step + column : from, there);
+      const Element* const own = there ? from + row * step + column : from;
+      W == 8 ? copy_async(at(row, column), own, there) : copy_word_async(at(row, column), own, there);
     }
   }
   // Copies the warp's own rows to global memory.
+  template <int W>
   __device__ void flush(const Lane& lane, Element* to, int64_t step, int rows, int depth) {
     __syncwarp();
-    for (int i = lane.id; i < 16 * kDepth / 8; i += 32) {
-      const int row = lane.first + i / (kDepth / 8), column = i % (kDepth / 8) * 8;
-      if (row < rows && column < depth) store<8>(to + row * step + column, load<8>(at(row, column)));
+    for (int i = lane.id; i < 16 * kDepth / W; i += 32) {
+      const int row = lane.first + i / (kDepth / W), column = i % (kDepth / W) * W;
+      if (row < rows && column < depth) store<W>(to + row * step + column, load<W>(at(row, column)));
     }
   }
 
@@ -214,7 +218,7 @@ struct Group {
   __device__ explicit Group(const ShortExtents& e) : turn(int(blockIdx.x) / e.heads), head(int(blockIdx.x) % e.heads) {}
 };
 
-template <int kRows, int kDepth>
+template <int kRows, int kDepth, int W>
 __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 4 : 2>)
     short_attention_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* biases,
                            Element* y, float* statistics) {
@@ -227,9 +231,9 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
   for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
     const int64_t sample = round * e.period + group.turn;
     __syncthreads();  // what the round before reads is read
-    queries.fetch(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
-    keys.fetch(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
-    values.fetch(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+    queries.template fetch<W>(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+    keys.template fetch<W>(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+    values.template fetch<W>(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
     commit_copies();
     wait_for_copies<0>();
     __syncthreads();
@@ -262,7 +266,7 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
     float sums[kDepth / 8][4] = {};
     combine<kRows>(sums, weights, values, e.keys);
     place(queries, lane, sums, 1 / total[0], 1 / total[1]);
-    queries.flush(lane, y + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
+    queries.template flush<W>(lane, y + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
     if (statistics == nullptr || lane.id % 4 != 0) continue;
     float* of_rows = statistics + (sample * e.heads + group.head) * e.queries;
 #pragma unroll
@@ -285,7 +289,7 @@ struct GradientTiles {
 };
 
 // The mean that Softmax's gradient takes off, for each of the warp's rows: the product of y and dy.
-template <int kRows, int kDepth>
+template <int W, int kRows, int kDepth>
 __device__ inline void find_means(GradientTiles<kRows, kDepth>& tiles, const Lane& lane, const ShortExtents& e,
                                   const Element* y) {
   constexpr int kParts = kDepth / 8, kAtOnce = 32 / kParts;
@@ -294,7 +298,16 @@ __device__ inline void find_means(GradientTiles<kRows, kDepth>& tiles, const Lan
     const int row = lane.first + each * kAtOnce + lane.id / kParts, column = lane.id % kParts * 8;
     float sum = 0;
     if (row < e.queries && column < e.depth) {
-      const auto a = load<8>(y + row * e.y.row + column), b = load<8>(tiles.dy.at(row, column));
+      const Element* const own = y + row * e.y.row + column;
+      Pack<Element, 8> a = {};
+      const Pack<Element, 8> b = load<8>(tiles.dy.at(row, column));
+#pragma unroll
+      for (int i = 0; i < 8; i += W) {
+        if (column + i >= e.depth) continue;
+        const Pack<Element, W> part = load<W>(own + i);
+#pragma unroll
+        for (int w = 0; w < W; ++w) a.element[i + w] = part.element[w];
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum += widen(a.element[i]) * widen(b.element[i]);
     }
@@ -305,7 +318,7 @@ __device__ inline void find_means(GradientTiles<kRows, kDepth>& tiles, const Lan
   __syncwarp();
 }
 
-template <int kRows, int kDepth>
+template <int kRows, int kDepth, int W>
 __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ? 3 : 2>)
     short_attention_grad_kernel(ShortExtents e, const Element* q, const Element* k, const Element* v, const Element* y,
                                 const float* statistics, const Element* dy, const Element* biases, Gradients d) {
@@ -319,10 +332,10 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
   for (int64_t round = blockIdx.y; round < e.rounds; round += gridDim.y) {
     const int64_t sample = round * e.period + group.turn;
     __syncthreads();
-    tiles.q.fetch(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
-    tiles.k.fetch(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
-    tiles.v.fetch(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
-    tiles.dy.fetch(dy + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
+    tiles.q.template fetch<W>(q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+    tiles.k.template fetch<W>(k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+    tiles.v.template fetch<W>(v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+    tiles.dy.template fetch<W>(dy + first_of(e.y, sample, group.head), e.y.row, e.queries, e.depth);
     commit_copies();
     float sum[2];  // of the rows' weights, as logarithms
 #pragma unroll
@@ -337,7 +350,7 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
 
     float dq[kDepth / 8][4] = {};
     if (has_queries) {
-      find_means(tiles, lane, e, y + first_of(e.y, sample, group.head));
+      find_means<W>(tiles, lane, e, y + first_of(e.y, sample, group.head));
       Scores<kRows> scores = {}, slopes = {};
       compare(scores, lane, tiles.q, tiles.k, e.keys);
       compare(slopes, lane, tiles.dy, tiles.v, e.keys);
@@ -373,13 +386,13 @@ __global__ void __launch_bounds__(kBlock<kRows>, kResident<kRows, kDepth <= 64 ?
     __syncthreads();  // rows are read: results take their place
     if (has_queries) {
       place(tiles.q, lane, dq, 1, 1);
-      tiles.q.flush(lane, d.q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
+      tiles.q.template flush<W>(lane, d.q + first_of(e.q, sample, group.head), e.q.row, e.queries, e.depth);
     }
     if (has_keys) {
       place(tiles.k, lane, dk, 1, 1);
       place(tiles.v, lane, dv, 1, 1);
-      tiles.k.flush(lane, d.k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
-      tiles.v.flush(lane, d.v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
+      tiles.k.template flush<W>(lane, d.k + first_of(e.k, sample, group.head), e.k.row, e.keys, e.depth);
+      tiles.v.template flush<W>(lane, d.v + first_of(e.v, sample, group.head), e.v.row, e.keys, e.depth);
     }
   }
   if (d.bias == nullptr) return;
@@ -415,6 +428,13 @@ __global__ void __launch_bounds__(32 * kSumRows)
   out[int64_t(blockIdx.x) * scores + score] = narrow<Element>(sum);
 }
 
+// Whether all rows, and what they begin with, come in packs of so many elements.
+bool comes_in_packs(const AttentionProblem& p, int64_t width) {
+  int64_t all = p.depth;
+  for (const HeadSteps& steps : {p.q, p.k, p.v, p.y}) all |= steps.sample | steps.head | steps.row | steps.first;
+  return all % width == 0;
+}
+
 ShortExtents short_extents(const AttentionProblem& p) {
   const int64_t period = p.biased() ? p.bias_samples : 1;
   return {int(p.queries), int(p.keys),   int(p.depth), int(p.heads), p.samples / period,
@@ -429,14 +449,22 @@ dim3 grid_of(const ShortExtents& e, int multiprocessors, int blocks_each) {
   return dim3(unsigned(groups), unsigned(std::clamp<int64_t>(chunks, 1, std::min<int64_t>(e.rounds, 65535))));
 }
 
-// function(rows, depth), integral constants: the least block, and the least depth of tiles, that hold the problem.
+// function(rows, depth, pack), integral constants: the least block, and the least depth of tiles, that hold the
+// problem, and elements that are read at once.
 template <typename Function>
 auto with_extents(const AttentionProblem& p, Function function) {
   const auto with_depth = [&](auto rows) {
-    if (p.depth <= 16) return function(rows, std::integral_constant<int, 16>{});
-    if (p.depth <= 32) return function(rows, std::integral_constant<int, 32>{});
-    if (p.depth <= 64) return function(rows, std::integral_constant<int, 64>{});
-    return function(rows, std::integral_constant<int, kMostShortDepth>{});
+    const std::integral_constant<int, 8> wide;
+    const std::integral_constant<int, 16> least;
+    const std::integral_constant<int, kMostPairs> pairs;
+    if (!comes_in_packs(p, wide)) {
+      const std::integral_constant<int, 2> narrow;
+      return p.depth <= least ? function(rows, least, narrow) : function(rows, pairs, narrow);
+    }
+    if (p.depth <= least) return function(rows, least, wide);
+    if (p.depth <= 32) return function(rows, std::integral_constant<int, 32>{}, wide);
+    if (p.depth <= 64) return function(rows, std::integral_constant<int, 64>{}, wide);
+    return function(rows, std::integral_constant<int, kMostShortDepth>{}, wide);
   };
   if (std::max(p.queries, p.keys) <= kFewShortRows) return with_depth(std::integral_constant<int, kFewShortRows>{});
   return with_depth(std::integral_constant<int, kMostShortRows>{});
@@ -446,20 +474,16 @@ auto with_extents(const AttentionProblem& p, Function function) {
 
 bool takes_short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  const bool fits =
-      p.queries <= kMostShortRows && p.keys <= kMostShortRows && p.depth <= kMostShortDepth && p.depth % 8 == 0;
-  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !fits) return false;
-  const HeadSteps all[] = {p.q, p.k, p.v, p.y};
-  return std::all_of(std::begin(all), std::end(all), [](const HeadSteps& steps) {
-    return (steps.sample | steps.head | steps.row | steps.first) % 8 == 0;
-  });
+  const bool fits = p.queries <= kMostShortRows && p.keys <= kMostShortRows && p.depth <= kMostShortDepth;
+  return request.inputs[0].dtype == DataType::Bfloat16 && !empty && fits &&
+         comes_in_packs(p, p.depth <= kMostPairs ? 2 : 8);
 }
 
 std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
   const ShortExtents e = short_extents(p);
-  return with_extents(p, [&](auto rows, auto depth) {
+  return with_extents(p, [&](auto rows, auto depth, auto pack) {
     const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostShortRows / rows()));
-    const auto kernel = short_attention_kernel<rows(), depth()>;
+    const auto kernel = short_attention_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
     return make_kernel([=, at = p.at, biased = p.biased(), stored = request.has_output(1)](const KernelContext& c) {
@@ -478,8 +502,8 @@ std::unique_ptr<Kernel> short_attention_grad(const KernelRequest& request, const
   const bool of_bias = request.has_output(p.at.dbias);
   const int scores = e.queries * e.keys, matrices = int(p.bias_samples * p.bias_heads);
   const int64_t partials = int64_t(grid.x) * grid.y;
-  return with_extents(p, [&](auto rows, auto depth) {
-    const auto kernel = short_attention_grad_kernel<rows(), depth()>;
+  return with_extents(p, [&](auto rows, auto depth, auto pack) {
+    const auto kernel = short_attention_grad_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(sizeof(GradientTiles<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
     return make_kernel(

@@ -90,8 +90,7 @@ inline std::optional<std::pair<RowPart, int64_t>> as_part(const BoxCopy& box, in
   }
   if (box.output != 0 || box.to + (size - 1) * to_step >= length) return std::nullopt;
   const auto inverse = uint32_t(((uint64_t{1} << 32) + uint64_t(size) - 1) / uint64_t(size));
-  return std::pair(
-      RowPart{nullptr, from_stride, int(size), int(from_step), int(box.to), int(to_step), inverse}, rows);
+  return std::pair(RowPart{nullptr, from_stride, int(size), int(from_step), int(box.to), int(to_step), inverse}, rows);
 }
 
 // The boxes as parts of the rows of output 0, of all its `words` of `bytes`; none where they are not.

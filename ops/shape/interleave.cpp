@@ -35,8 +35,10 @@ void interleave_gradient(GradContext& c) {
 std::vector<Sample> interleave_samples() {
   std::vector<Sample> samples;
   for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
-    for (const auto& [shape, axis, groups] :
-         {std::tuple{Shape{2, 12, 3, 5}, 1, 2}, {{3, 122, 4, 4}, 1, 61}, {{4, 244, 9, 8}, 1, 2}, {{2, 3, 4, 6}, 3, 3}}) {
+    for (const auto& [shape, axis, groups] : {std::tuple{Shape{2, 12, 3, 5}, 1, 2},
+                                              {{3, 122, 4, 4}, 1, 61},
+                                              {{4, 244, 9, 8}, 1, 2},
+                                              {{2, 3, 4, 6}, 3, 3}}) {
       const TensorType x = TensorType{DataType::Float32, shape}.in(layout);
       samples.push_back({.name = fmt::format("{} {}, {} groups", to_string(x), name_of(layout), groups),
                          .inputs = {{.type = x}},

@@ -294,15 +294,17 @@ class AttentionFusion {
     return read_by_no_other(operands, packed, readers) ? packed : kNone;
   }
 
-  // Engines take these; packed, each of them begins at a multiple of 16 bytes, as they want it.
+  // Engines take these: heads whose rows are multiples of 16 bytes, or few rows of a small, even depth.
   bool fits(ValueId q, ValueId k, ValueId v) const {
     Shape rows = shape(q), columns = shape(k);
     const size_t rank = rows.size();
     if (rank < 4 || columns.size() != rank) return false;
+    constexpr int64_t kFewRows = 64, kSmallDepth = 32;
     const int64_t depth = rows[rank - 1];
+    const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kFewRows && depth <= kSmallDepth;
     std::swap(columns[rank - 1], columns[rank - 2]);
     rows[rank - 2] = columns[rank - 2];
-    return rows == columns && rows == shape(v) && depth % 8 == 0 && depth <= 128;
+    return rows == columns && rows == shape(v) && depth % (few ? 2 : 8) == 0 && depth <= 128;
   }
 
   // `from` with its axes of samples as one.

@@ -662,14 +662,16 @@ TEST_CASE("channel shuffles keep the layout of images, and are copied with what 
   // Blocks as ShuffleNetV2 has them: half of the channels pass, half are convolved, and both are dealt out anew.
   const auto block = [](int i, const std::string& x, const std::string& shape) {
     return fmt::format(
-        "p{0} = Slice <starts = [0], ends = [6], axes = [1]> ({1})\nq{0} = Slice <starts = [6], ends = [12], axes = [1]> "
+        "p{0} = Slice <starts = [0], ends = [6], axes = [1]> ({1})\nq{0} = Slice <starts = [6], ends = [12], axes = "
+        "[1]> "
         "({1})\nc{0} = arbalest.Conv <kernel_shape = [1, 1], filters = 6> (q{0})\nr{0} = Relu (c{0})\n"
         "m{0} = Concat <axis = 1> (p{0}, r{0})\ng{0} = Reshape <shape = {2}> (m{0})\n"
         "t{0} = Transpose <perm = [0, 2, 1, 3, 4]> (g{0})\ns{0} = Reshape <shape = [0, 12, 2, 3]> (t{0})\n",
         i, x, shape);
   };
   const std::string images = "pixels = Reshape <shape = [0, 12, 2, 3]> (x)\n", end = "h = Flatten (s2)\n";
-  const std::string body = images + block(1, "pixels", "[0, 2, 6, 2, 3]") + block(2, "s1", "[0, 3, 4, 2, 3]") + end + kHead;
+  const std::string body =
+      images + block(1, "pixels", "[0, 2, 6, 2, 3]") + block(2, "s1", "[0, 3, 4, 2, 3]") + end + kHead;
   const Program program = program_of(body), apart = program_of(body, {"fuse_shuffles"});
   check_same(train(apart, 3), train(program, 3));
   const Graph &graph = program.training().graph, &without = apart.training().graph;
@@ -678,8 +680,9 @@ TEST_CASE("channel shuffles keep the layout of images, and are copied with what 
   CHECK(count_all(graph, {"arbalest.ChangeLayout"}) < count_all(without, {"arbalest.ChangeLayout"}));
 
   // Other axes, and parts that are not groups, stay as they are.
-  for (const std::string other : {"g = Reshape <shape = [0, 2, 6, 2, 3]> (pixels)\nt = Transpose <perm = [0, 2, 1, 4, 3]> (g)\n",
-                                  "g = Reshape <shape = [0, 12, 2, 3, 1]> (pixels)\nt = Transpose <perm = [0, 2, 1, 3, 4]> (g)\n"}) {
+  for (const std::string other :
+       {"g = Reshape <shape = [0, 2, 6, 2, 3]> (pixels)\nt = Transpose <perm = [0, 2, 1, 4, 3]> (g)\n",
+        "g = Reshape <shape = [0, 12, 2, 3, 1]> (pixels)\nt = Transpose <perm = [0, 2, 1, 3, 4]> (g)\n"}) {
     const Program same = program_of(images + other + "y = Reshape <shape = [0, 12, 2, 3]> (t)\n" + kFlat);
     CHECK(count_ops(same.training().graph, "arbalest.Interleave") == 0);
   }

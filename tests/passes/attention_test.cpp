@@ -152,14 +152,16 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
     fuse_attention(graph);
     CHECK(op_names(graph) == before);
   }
-  // Rows that no engine takes: 4 elements.
-  Graph graph = expanded(
-      "tokens = Reshape <shape = [0, 9, 2, 4]> (x)\n"
-      "q = Transpose <perm = [0, 2, 1, 3]> (tokens)\nk = Transpose <perm = [0, 2, 3, 1]> (tokens)\n"
-      "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, q)\n" +
-      kTokensAgain + kLogits);
-  fuse_attention(graph);
-  CHECK(count_ops(graph, "arbalest.Attention") == 0);
+  // Heads of an odd depth, which no engine takes, and of an even one.
+  for (const auto& [shape, attentions] : {std::pair{"[0, 9, 8, 1]", 0}, {"[0, 9, 2, 4]", 1}}) {
+    Graph graph =
+        expanded(fmt::format("tokens = Reshape <shape = {}> (x)\n", shape) +
+                 "q = Transpose <perm = [0, 2, 1, 3]> (tokens)\nk = Transpose <perm = [0, 2, 3, 1]> (tokens)\n"
+                 "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, q)\n" +
+                 kTokensAgain + kLogits);
+    fuse_attention(graph);
+    CHECK(count_ops(graph, "arbalest.Attention") == attentions);
+  }
 }
 
 TEST_CASE("scores and weights that the graph gives back stay") {

@@ -677,7 +677,7 @@ TEST_CASE("channel shuffles keep the layout of images, and are copied with what 
   check_same(train(apart, 3), train(program, 3));
   const Graph &graph = program.training().graph, &without = apart.training().graph;
   CHECK(count_ops(graph, "arbalest.Interleave") == 0);  // all are part of an Assemble
-  CHECK(count_ops(graph, "Slice") == 1);  // what the first convolution of the blocks reads
+  CHECK(count_ops(graph, "Slice") == 1);                // what the first convolution of the blocks reads
   const auto turns = [](const Graph& of) { return count_all(of, {"Transpose", "arbalest.ChangeLayout"}); };
   CHECK(turns(graph) + 4 <= turns(without));
 

@@ -289,7 +289,9 @@ CLI::App& declare_file(Subcommands& commands) {
        "a setting in place of the file's, as in learners=[1, 2] or throughput.repetitions=3; repeatable")
       ->take_all()
       ->allow_extra_args(false);
-  text("--cell", options.cells, "ID", "the cells whose names have these parts, as in 'batch 32, devices cuda:0', or this one by its id or how that begins; repeatable")
+  text("--cell", options.cells, "ID",
+       "the cells whose names have these parts, as in 'batch 32, devices cuda:0', or this one by its id or how that "
+       "begins; repeatable")
       ->take_all()
       ->allow_extra_args(false);
   app.add_flag("--dry-run", options.dry_run, "list cells, their memory and what they will take; run nothing");

@@ -9,9 +9,9 @@
 // every block. That means fewer launches than a pass of its own, no atomics, and the same order, hence the same bits,
 // each time.
 //
-// Where packs do not divide a row's channels, `fold` rows lie side by side as one row of the matrix: 122 channels in
-// packs of eight are 488 columns of every fourth row. Column c has channel c mod 122 of the tensor, and each chunk
-// leaves four partials of it, which lie as those of four chunks do.
+// If packs do not divide a row's channels, `fold` rows lie side by side as one row of the matrix. For example, 122
+// channels in packs of eight are 488 columns, and four rows are one. Column c has channel c mod 122 of the tensor. Each
+// chunk leaves four partials of a channel, which lie as those of four chunks do.
 
 #include <numeric>
 

@@ -100,7 +100,7 @@ ConvolutionChoice ConvolutionChoices::find(const std::string& key,
     throw;
   }
   end();
-  made_ += choice->index >= 0 ? 1 : 0;
+  made_ += choice->microseconds > 0 ? 1 : 0;  // otherwise there was nothing to time
   known_[key] = *choice;
   keep(key, *choice);
   return *choice;

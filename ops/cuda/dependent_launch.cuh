@@ -23,7 +23,8 @@ __device__ inline void wait_for_dependencies() {
 #endif
 }
 
-// Lets the next kernel start once all blocks have called this or ended. Its blocks take places on the device, which
+// Lets the next kernel start once all blocks have called this or ended. One block at least waits first, or the next
+// kernel but one could start before this one's own dependencies have ended. Its blocks take places on the device, which
 // they keep while they wait; so a block of much work calls it late, and none before it has waited itself.
 __device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900

@@ -155,7 +155,8 @@ __device__ inline void combine_rows(const Neighbours& n, const Seat<W>& seat, Va
   for (int w = 0; w < W; ++w) value[w] = totals[w][min(seat.tile, n.tiles - 1) * n.across + seat.column];
 }
 
-// The largest of some numbers, and the sum of their exponentials, less that. Of no numbers, or of −∞ alone, −∞ and 0.
+// The largest of some numbers, and the sum of their exponentials, less that. Without numbers, or with −∞ alone, they
+// are −∞ and 0.
 struct Exponentials {
   float largest, sum;
 

@@ -127,8 +127,8 @@ struct Statistics {
   float correction;  // rows minus the divisor of the running variance: 0 or 1
 };
 
-// All threads of the block call it; thread t < slice_channels leaves with the mean of the channel of column t of the
-// slice and the sum of squared deviations from it.
+// All threads of the block call it. Thread t < slice_channels leaves with the mean of column t's channel, and with the
+// sum of squared deviations from it.
 template <int W>
 __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place, const Partial* partials) {
   __shared__ float scratch[2 * kThreads];
@@ -378,8 +378,8 @@ struct ChannelNumbers {
 };
 
 // Sets the terms of dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. Thread t sets
-// those of column t of its slice, which has `channel` of all, from `total`: Σ g and Σ g · (x − mean). dscale and dbias
-// are stored if asked for and not null.
+// those of its slice's column t, which has `channel` of all. `total`: Σ g and Σ g · (x − mean). dscale and dbias are
+// stored if asked for and not null.
 __device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
                                            bool stores, float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);

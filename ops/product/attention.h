@@ -7,6 +7,10 @@
 
 namespace arbalest {
 
+// Attention of few rows in bfloat16 on GPUs takes so many at most. It takes every even depth up to the second number,
+// and multiples of eight beyond.
+inline constexpr int kMostShortRows = 64, kMostPairs = 32;
+
 // How far apart samples, heads and rows of an operand lie, in elements, and where the first one is; a row's elements
 // follow each other.
 struct HeadSteps {

@@ -20,9 +20,8 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kMostShortRows = 64, kFewShortRows = 16,
+constexpr int kFewShortRows = 16,
               kMostShortDepth = 128;  // a block holds one number of rows or the other
-constexpr int kMostPairs = 32;        // the depth of rows that come in pairs of elements, at most
 template <int kRows>
 constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
 template <int kRows>

@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < targets.count; ++i) {
     wanted = wanted || (targets.of[i] == int(blockIdx.y) && targets.by_sample[i] == by_sample);
   }
-  if (!wanted) return;
   wait_for_dependencies();
   launch_dependents();
+  if (!wanted) return;
   double total = 0;
   if (channel < channels) {
     const float* own = partials + int64_t(blockIdx.y) * channels + channel;

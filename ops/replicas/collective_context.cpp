@@ -182,17 +182,19 @@ void CollectiveContext::abort(const std::vector<CollectiveContext*>& contexts, c
       if (contexts[c]->communicators[d] != nullptr) places.push_back({c, d});
     }
   }
-  int before = -1;
-  const bool restores = cudaGetDevice(&before) == cudaSuccess;
   in_threads(places.size(), places.size(), [&](size_t i) {
     const auto [c, d] = places[i];
     const ncclComm_t communicator = contexts[c]->communicators[d];
-    cudaSetDevice(contexts[c]->devices[d]);  // NCCL returns to a thread's device, which makes a context there
-    const std::function<void()> abort = [communicator] { ncclCommAbort(communicator); };
+    const std::function<void()> abort = [communicator, device = contexts[c]->devices[d]] {
+      int before = -1;
+      const bool restores = cudaGetDevice(&before) == cudaSuccess;  // a thread of the caller takes part
+      cudaSetDevice(device);  // NCCL returns to a thread's device, which makes a context there
+      ncclCommAbort(communicator);
+      if (restores) cudaSetDevice(before);
+    };
     if (around) return around(c, d, abort);
     abort();
   });
-  if (restores) cudaSetDevice(before);
 }
 
 void CollectiveContext::release() noexcept {

@@ -126,6 +126,7 @@ bool copy_as_rows(const KernelContext& c, const Copying& copying, int64_t bytes,
   if (word > kNarrow) return false;
   std::vector<BoxCopy> boxes = copying.boxes;
   const int64_t width = word / bytes;
+  if (elements % width != 0) return false;  // the last ones would be left out
   for (BoxCopy& box : boxes) {
     if (width > 1 && box.count > 0) box = box.in_words(width);
   }

@@ -30,7 +30,7 @@ struct CopiedRows {
   int parts, length;  // of a row, in words
   int block_rows;     // whose bytes are a multiple of 16
   int64_t rows;
-  uint32_t fill;  // a word of where no part goes
+  uint32_t fill;  // the word at places that no part covers
   bool fills;
 };
 

@@ -197,6 +197,7 @@ std::vector<Sample> pad_samples() {
                                                {plain({2, 6}), {0, -2, 0, 3}, {}, "reflect"},
                                                {plain({2, 6}), {2, -4, -1, -1}, {}, "edge"},
                                                {plain({3, 4}), {-1, 0, -2, 1}, {}, "wrap"},
+                                               {plain({1, 65538}), {0, 0, 0, 1}, {}, "constant", 3},
                                                {plain({5}, DataType::Int64), {2, 1}, {}, "constant", 3},
                                                {plain({2, 3}, DataType::Bool), {0, 1, 0, 2}, {}, "edge"}}) {
     Attributes attributes = {{"pads", c.pads}, {"mode", c.mode}};

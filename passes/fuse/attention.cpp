@@ -9,6 +9,7 @@
 #include <set>
 
 #include "graph/constants.h"
+#include "ops/product/attention.h"
 #include "passes/fuse/strided_view.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -48,7 +49,7 @@ struct Scores {
 
 class AttentionFusion {
  public:
-  explicit AttentionFusion(Graph& graph) : graph_(graph), rewriter_(graph) {}
+  AttentionFusion(Graph& graph, bool lowered) : graph_(graph), rewriter_(graph), lowered_(lowered) {}
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
@@ -294,17 +295,16 @@ class AttentionFusion {
     return read_by_no_other(operands, packed, readers) ? packed : kNone;
   }
 
-  // Engines take these: heads whose rows are multiples of 16 bytes, or few rows of a small, even depth.
+  // Engines take these: heads whose rows are multiples of 16 bytes or, in bfloat16, few rows of a small, even depth.
   bool fits(ValueId q, ValueId k, ValueId v) const {
     Shape rows = shape(q), columns = shape(k);
     const size_t rank = rows.size();
     if (rank < 4 || columns.size() != rank) return false;
-    constexpr int64_t kFewRows = 64, kSmallDepth = 32;
     const int64_t depth = rows[rank - 1];
-    const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kFewRows && depth <= kSmallDepth;
+    const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kMostShortRows && depth <= kMostPairs;
     std::swap(columns[rank - 1], columns[rank - 2]);
     rows[rank - 2] = columns[rank - 2];
-    return rows == columns && rows == shape(v) && depth % (few ? 2 : 8) == 0 && depth <= 128;
+    return rows == columns && rows == shape(v) && depth % (few && lowered_ ? 2 : 8) == 0 && depth <= 128;
   }
 
   // `from` with its axes of samples as one.
@@ -430,12 +430,13 @@ class AttentionFusion {
 
   const Graph& graph_;
   Rewriter rewriter_;
+  const bool lowered_;  // the program computes in bfloat16
 };
 
 }  // namespace
 
-void fuse_attention(Graph& graph) {
-  AttentionFusion(graph).run();
+void fuse_attention(Graph& graph, bool lowered) {
+  AttentionFusion(graph, lowered).run();
 }
 
 }  // namespace arbalest

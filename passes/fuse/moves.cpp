@@ -177,6 +177,7 @@ class MoveFusion {
       for (Piece& piece : pieces_of_interleave(node, shape(node.inputs[0]))) {
         parts.push_back({node.inputs[0], std::move(piece)});
       }
+      if (parts.empty() || parts.size() > kMostParts) return want(node.inputs[0]);
       return put_together(node.outputs[0], parts);
     }
     if (rewriter_.is(id, "Split")) return follow_split(node);

@@ -27,6 +27,7 @@ bool fuse_shuffle(Rewriter& rewriter, NodeId transpose) {
   if (first == kNone || last == kNone || rewriter.only_reader(cut) != transpose) return false;
   const ValueId x = rewriter.input(first, 0), y = rewriter.output(last, 0);
   const Shape shape = rewriter.shape(x), inner = rewriter.shape(cut);
+  if (inner[kChannels] < 1 || element_count(shape) == 0) return false;
   if (rewriter.input(last, 0) != turned || rewriter.shape(y) != shape || shape.size() < 3) return false;
   if (inner.size() != shape.size() + 1 || inner != in_groups(shape, inner[kChannels])) return false;
   std::vector<int64_t> swapped(inner.size());

@@ -100,8 +100,8 @@ std::vector<std::string> models_in(const std::vector<std::string>& files) {
       const std::string model = trial_model(file, trial);
       if (std::filesystem::exists(model, unknown)) models.push_back(model);
     }
-    few = fmt::format("; the sweep in {} has kept {}: --keep N keeps those of its N best trials", file,
-                      models.size() - before);
+    few += fmt::format("; the sweep in {} has kept {}: --keep N keeps those of its N best trials", file,
+                       models.size() - before);
   }
   if (models.size() >= 2) return models;
   throw GraphError(fmt::format("average takes two models or more; found {}{}", models.size(), few));

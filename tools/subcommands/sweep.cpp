@@ -389,7 +389,10 @@ class Sweep {
   double seconds_left(size_t ended) const {
     if (record_.plan.halving || ended == 0 || under_way_.empty()) return 0;
     double took = 0, begun = 0;
-    for (const SweepResult& result : record_.results) took += result.seconds;
+    for (size_t trial = 0; trial < record_.plan.trials.size(); ++trial) {
+      const SweepResult* last = last_result(record_, int(trial));
+      if (last != nullptr && !under_way_.contains(int(trial))) took += last->seconds;
+    }
     for (const auto& [trial, result] : under_way_) begun += result.seconds;
     const double left = took / double(ended) * double(record_.plan.trials.size() - ended) - begun;
     return left / double(under_way_.size());

@@ -375,17 +375,26 @@ std::string note_of_cost(const CellCost& cost, const std::vector<CellCost>& all,
   return (some.empty() ? "" : some + "; ") + "no other is both faster and cheaper";
 }
 
-// The cell that gets to the target for the least money, and whether it is known to cost less than the next.
+// The cell that gets to the target for the least money, and whether it is known to cost less than all others; if not,
+// the first of which it is not known.
 std::string cheapest(std::vector<CellCost> costs, size_t target, const std::string& currency) {
   if (costs.size() < 2) return "";
   std::stable_sort(costs.begin(), costs.end(),
                    [](const CellCost& one, const CellCost& two) { return one.money < two.money; });
   const auto money = [&](const CellCost& cost) { return scaled(cost.summary->times[target], cost.per_hour / 3600); };
-  const std::optional<Estimate> share = ratio(money(costs[0]), money(costs[1]));
-  const bool sure = share && difference(*share) == Difference::Below;
-  return fmt::format("cheapest: {} for {} {}; {} the next, {}{}", costs[0].summary->cell->name, shown(costs[0].money),
-                     currency, sure ? "less than" : "not known to be less than", costs[1].summary->cell->name,
-                     share ? fmt::format(": {} times", shown(*share)) : "");
+  const auto share_of = [&](const CellCost& other) { return ratio(money(costs[0]), money(other)); };
+  const auto unclear = std::find_if(costs.begin() + 1, costs.end(), [&](const CellCost& other) {
+    const std::optional<Estimate> share = share_of(other);
+    return !share || difference(*share) != Difference::Below;
+  });
+  const bool sure = unclear == costs.end();
+  const CellCost& other = sure ? costs[1] : *unclear;
+  const std::optional<Estimate> share = share_of(other);
+  return fmt::format("cheapest: {} for {} {}; {}{}{}", costs[0].summary->cell->name, shown(costs[0].money), currency,
+                     sure                           ? "less than the next, "
+                     : unclear == costs.begin() + 1 ? "not known to be less than the next, "
+                                                    : "not known to be less than ",
+                     other.summary->cell->name, share ? fmt::format(": {} times", shown(*share)) : "");
 }
 
 ResultTable cost_table(const BenchFile& file, const std::vector<CellSummary>& all) {

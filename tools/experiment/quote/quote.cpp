@@ -57,11 +57,15 @@ BenchCell profiled_cell(BenchCell cell, int64_t learners, const std::string& tra
 }
 
 // The first trace in the folder whose name begins so; "": there is none.
+constexpr std::string_view kTrace = ".trace.json.gz",
+                           kTaken = ".new.trace.json.gz";  // a profile, and while it is taken
+
 std::string first_trace(const fs::path& folder, const std::string& begin) {
   std::error_code none;
   std::set<std::string> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
-    if (entry.path().filename().string().starts_with(begin)) found.insert(entry.path().string());
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && !name.ends_with(kTaken)) found.insert(entry.path().string());
   }
   return found.empty() ? "" : *found.begin();
 }
@@ -140,6 +144,8 @@ std::vector<Quote> read_quotes(const std::string& path) {
   try {
     const Json all = Json::parse(read_text(path));
     for (const Json& record : all.at("quotes")) {
+      // An earlier version's is predicted anew.
+      if (record.contains("basis") && !record.contains("run_images_per_second")) continue;
       Quote& quote = quotes.emplace_back();
       record.at("cell").get_to(quote.cell);
       record.at("basis").get_to(quote.basis);
@@ -149,7 +155,7 @@ std::vector<Quote> read_quotes(const std::string& path) {
       record.at("efficiency").get_to(quote.efficiency);
       record.at("memory_bytes").get_to(quote.memory_bytes);
       record.at("run_seconds").get_to(quote.run_seconds);
-      quote.run_images_per_second = record.value("run_images_per_second", 0.0);
+      record.at("run_images_per_second").get_to(quote.run_images_per_second);
       record.at("limit").get_to(quote.limit);
       record.at("fault").get_to(quote.fault);
     }
@@ -227,13 +233,20 @@ std::string Quoter::profile_file(const BenchCell& alone, const std::vector<std::
   std::string& fault = faults_[path];
   if (fault.empty()) {
     fs::create_directories(folder_);
+    // Under a name of its own until it is done, so that one that was cut off is never taken for the profile.
+    const std::string taken = path.substr(0, path.size() - kTrace.size()) + std::string(kTaken);
     std::vector<std::string> traced = words;
     traced.insert(traced.end(), {"--windows", "3", "--window-seconds", "0.5", "--warmup-seconds", "0.5", "--settled",
-                                 "0.05", "--json", "--trace", path});
+                                 "0.05", "--json", "--trace", taken});
     fault = run_(alone.name, traced);
     // A process that times engines keeps code of all that it tried, and the cell's own will find these choices.
-    if (fault.empty() && read_trace(path).run.timed_engines > 0) fault = run_(alone.name, traced);
-    if (!fault.empty()) fs::remove(path);
+    if (fault.empty() && read_trace(taken).run.timed_engines > 0) fault = run_(alone.name, traced);
+    std::error_code ignored;
+    if (!fault.empty()) {
+      fs::remove(taken, ignored);
+    } else if (std::error_code failed; fs::rename(taken, path, failed), failed) {
+      fault = fmt::format("{} cannot be renamed: {}", taken, failed.message());
+    }
   }
   if (!fault.empty()) throw RunError("the profile failed: " + fault);
   return path;

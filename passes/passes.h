@@ -41,7 +41,7 @@ void fuse_shuffles(Graph& graph);
 // arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. `lowered`: the
 // program computes in bfloat16, for which engines take heads of more depths. If Q, K and V are parts of the rows of one
 // tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
-void fuse_attention(Graph& graph, bool lowered = true);
+void fuse_attention(Graph& graph, bool lowered);
 
 // Gather of a constant index, or of several equally far from each other, becomes a Slice. A Transpose that keeps the
 // order of its elements becomes a Reshape. Operators by element read what an Expand repeats for them. What reads a node

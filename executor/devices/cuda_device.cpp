@@ -32,7 +32,7 @@ int cuda_device_count() {
 }
 
 int64_t timed_engines() {
-  return ConvolutionChoices::of_process().made();
+  return ConvolutionChoices::of_process().timed();
 }
 
 std::vector<std::pair<std::string, std::string>> cuda_versions() {

@@ -30,7 +30,7 @@ constexpr const StatisticsEngine* kStatisticsEngines[] = {&kThinStatistics, &kPo
 Columns chunked(const Shape& image, int64_t chunk_pixels, int width) {
   const PixelChunks chunks = pixel_chunks(image, chunk_pixels);
   Columns columns = make_columns(image[0] * image[2] * image[3], image[1], width,
-                                 {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
+                                 {.slice_columns = kSliceColumns, .blocks = 1, .chunks = 1});
   columns.chunk_rows = chunks.pixels;
   columns.chunks = int(chunks.chunks);
   return columns;

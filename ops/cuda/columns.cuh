@@ -2,10 +2,10 @@
 #pragma once
 // Reductions over the rows of a channels-last tensor, and passes that broadcast per-channel values back over them.
 //
-// The tensor is a matrix (rows, channels), cut into slices of channels and chunks of rows; a block takes one of each.
+// The tensor is a matrix (rows, channels), cut into slices of columns and chunks of rows; a block takes one of each.
 // In a block, thread t holds pack t % lanes of row t / lanes. Neighbouring threads read neighbouring bytes, and a
-// thread's channels stay the same while it walks down its chunk, or, in a turned layout, up the whole matrix. A first
-// kernel writes one partial result a chunk and channel. The kernel that needs the whole sums the partials itself, in
+// thread's columns stay the same while it walks down its chunk, or, in a turned layout, up the whole matrix. A first
+// kernel writes one partial result a chunk and column. The kernel that needs the whole sums the partials itself, in
 // every block. That means fewer launches than a pass of its own, no atomics, and the same order, hence the same bits,
 // each time.
 //
@@ -19,16 +19,16 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kUnroll = 4;          // rows that a thread loads before it uses the first
-inline constexpr int kSliceChannels = 64;  // of a reduction, at most: bounds the partials that each block reads again
+inline constexpr int kUnroll = 4;         // rows that a thread loads before it uses the first
+inline constexpr int kSliceColumns = 64;  // of a reduction, at most: bounds the partials that each block reads again
 
 struct Columns {
   int64_t rows = 0;
   int64_t chunk_rows = 0;
-  int channels = 0;         // of a row: columns
-  int fold = 1;             // rows of the tensor in a row
-  int tensor_channels = 0;  // of a row of the tensor
-  int lanes = 1;            // packs of a slice's row
+  int count = 0;     // of columns
+  int fold = 1;      // rows of the tensor in a row
+  int channels = 0;  // of the tensor
+  int lanes = 1;     // packs of a slice's row
   int slices = 1;
   int chunks = 1;  // of each slice, a block each; all hold rows, at least one even if rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
@@ -47,9 +47,9 @@ __device__ inline int channel_of(int column, int channels) {
 }
 
 struct ColumnLimits {
-  int slice_channels;  // at most
-  int blocks;          // about
-  int chunks;          // at most
+  int slice_columns;  // at most
+  int blocks;         // about
+  int chunks;         // at most
 };
 
 // Cuts the rows into chunks; `slices` of them all work on each.
@@ -62,16 +62,16 @@ inline void cut_rows(Columns& columns, int slices, ColumnLimits limits) {
   columns.chunks = int(std::max<int64_t>(1, (columns.rows + columns.chunk_rows - 1) / columns.chunk_rows));
 }
 
-// Packs of `width` channels, which divides `channels` or those of `fold` rows.
+// Packs of `width` columns, which divides `channels` or those of `fold` rows.
 inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLimits limits, int fold = 1) {
   Columns columns;
   columns.rows = rows / fold;
-  columns.channels = int(channels) * fold;
+  columns.count = int(channels) * fold;
   columns.fold = fold;
-  columns.tensor_channels = int(channels);
+  columns.channels = int(channels);
   limits.chunks = std::max(1, limits.chunks / fold);
-  const int packs = std::max(1, columns.channels / width);
-  const int most = std::max(1, limits.slice_channels / width);
+  const int packs = std::max(1, columns.count / width);
+  const int most = std::max(1, limits.slice_columns / width);
   columns.slices = (packs + most - 1) / most;
   columns.lanes = (packs + columns.slices - 1) / columns.slices;
   cut_rows(columns, columns.slices, limits);
@@ -82,7 +82,7 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
 // kept few.
 inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
-  return {.slice_channels = kSliceChannels,
+  return {.slice_columns = kSliceColumns,
           .blocks = multiprocessors * (large ? 4 : 1),
           .chunks = large ? 192 : multiprocessors};
 }
@@ -100,7 +100,7 @@ inline int fold_of(int64_t rows, int64_t channels, int width) {
 // Limits for a kernel that reads partials of the same slices and writes every row.
 inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
-  return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
+  return {.slice_columns = kSliceColumns, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
 
 // Layout for a kernel that reads partials of the same slices and writes every row. A multiprocessor runs `resident` of
@@ -112,7 +112,7 @@ inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t
   const bool large = bytes > (int64_t{16} << 20);
   const int64_t blocks = int64_t(multiprocessors) * (large ? resident : std::min(resident, 2));
   Columns columns =
-      make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1}, fold);
+      make_columns(rows, channels, width, {.slice_columns = kSliceColumns, .blocks = 1, .chunks = 1}, fold);
   const int64_t batch = int64_t(kThreads / columns.lanes) * kUnroll;
   columns.turned = true;
   columns.batches = int(columns.rows / batch);
@@ -121,14 +121,14 @@ inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t
   return columns;
 }
 
-// Slice, rows and channels of a thread; a pack is W channels.
+// Slice, rows and columns of a thread; a pack is W columns.
 template <int W>
 struct Place {
-  int lane, row, depth;   // pack of the slice's row, row of the block, rows of the block
-  int slice_channels;     // of a full slice
-  int first;              // column of the slice
-  int channel;            // the first of the thread's W columns
-  int columns, channels;  // of a row, and of the tensor
+  int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
+  int slice_columns;     // of a full slice
+  int first;             // column of the slice
+  int column;            // the first of the thread's W
+  int count, channels;   // of columns, and of the tensor's channels
   bool active;
   int64_t begin, end;  // rows of the chunk
 
@@ -136,24 +136,24 @@ struct Place {
     lane = int(threadIdx.x) % layout.lanes;
     row = int(threadIdx.x) / layout.lanes;
     depth = kThreads / layout.lanes;
-    slice_channels = layout.lanes * W;
-    first = slice * slice_channels;
-    channel = first + lane * W;
-    columns = layout.channels;
-    channels = layout.tensor_channels;
-    active = row < depth && channel < columns;
+    slice_columns = layout.lanes * W;
+    first = slice * slice_columns;
+    column = first + lane * W;
+    count = layout.count;
+    channels = layout.channels;
+    active = row < depth && column < count;
     begin = int64_t(blockIdx.y) * layout.chunk_rows;
     end = min(begin + layout.chunk_rows, layout.rows);
   }
   // f(w, channel) for the thread's W columns, w being known when this is compiled.
   template <typename Function>
   __device__ void for_channels(Function f) const {
-    if (columns == channels) {
+    if (count == channels) {
 #pragma unroll
-      for (int w = 0; w < W; ++w) f(w, channel + w);
+      for (int w = 0; w < W; ++w) f(w, column + w);
       return;
     }
-    int next = channel_of(channel, channels);
+    int next = channel_of(column, channels);
 #pragma unroll
     for (int w = 0; w < W; ++w, next = next + 1 == channels ? 0 : next + 1) f(w, next);
   }
@@ -173,7 +173,7 @@ struct RowPacks {
 template <int W, typename Function, typename... T>
 __device__ inline void for_rows(const Columns& columns, const Place<W>& place, Function f, const T*... tensor) {
   if (!place.active) return;
-  const int64_t step = int64_t(place.depth) * columns.channels;
+  const int64_t step = int64_t(place.depth) * columns.count;
   const int block = int(blockIdx.y), batch_rows = kUnroll * place.depth;
   int64_t row = place.begin + place.row, turn = batch_rows, end = place.end;
   int64_t last = end - (kUnroll - 1) * place.depth;  // end of the rows that a batch may begin with
@@ -188,32 +188,32 @@ __device__ inline void for_rows(const Columns& columns, const Place<W>& place, F
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) f(at + u * step, rows.pack[u]...);
   };
-  int64_t at = row * columns.channels + place.channel;
-  for (; row >= 0 && row < last; row += turn, at += turn * columns.channels) batch(at, RowPacks<T, W>()...);
+  int64_t at = row * columns.count + place.column;
+  for (; row >= 0 && row < last; row += turn, at += turn * columns.count) batch(at, RowPacks<T, W>()...);
   if (columns.turned) {
     if (block != columns.chunks - 1) return;
     row = int64_t(columns.batches) * batch_rows + place.row;
-    at = row * columns.channels + place.channel;
+    at = row * columns.count + place.column;
     end = columns.rows;
   }
   for (; row < end; row += place.depth, at += step) f(at, load<W>(tensor + at)...);
 }
 
-// Thread t of the block brings what it has summed for channel t % slice_channels; thread t < slice_channels leaves with
-// the block's total for channel t. All threads of the block call it. `scratch`: Q × kThreads floats.
+// Thread t of the block brings what it has summed for column t % slice_columns; thread t < slice_columns leaves with
+// the block's total for column t. All threads of the block call it. `scratch`: Q × kThreads floats.
 template <int Q>
-__device__ inline void fold_groups(int slice_channels, float* scratch, float (&value)[Q]) {
-  const int t = int(threadIdx.x), groups = kThreads / slice_channels;
+__device__ inline void fold_groups(int slice_columns, float* scratch, float (&value)[Q]) {
+  const int t = int(threadIdx.x), groups = kThreads / slice_columns;
 #pragma unroll
   for (int q = 0; q < Q; ++q) scratch[q * kThreads + t] = value[q];
   __syncthreads();
-  if (t < slice_channels) {
+  if (t < slice_columns) {
 #pragma unroll
     for (int q = 0; q < Q; ++q) value[q] = 0;
 #pragma unroll 8
     for (int group = 0; group < groups; ++group) {
 #pragma unroll
-      for (int q = 0; q < Q; ++q) value[q] += scratch[q * kThreads + group * slice_channels + t];
+      for (int q = 0; q < Q; ++q) value[q] += scratch[q * kThreads + group * slice_columns + t];
     }
   }
   __syncthreads();
@@ -223,11 +223,11 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
 template <int W>
 __device__ inline int total_column(const Place<W>& place) {
   const int t = int(threadIdx.x), column = place.first + t;
-  return t < place.slice_channels && column < place.columns ? column : -1;
+  return t < place.slice_columns && column < place.count ? column : -1;
 }
 
-// Each thread brings sums over its rows for its W channels; thread t < slice_channels leaves with the block's totals
-// for channel t of the slice. All threads call it; inactive ones bring zeros. slice_channels ≤ kThreads.
+// Each thread brings sums over its rows for its W columns; thread t < slice_columns leaves with the block's totals for
+// column t of the slice. All threads call it; inactive ones bring zeros. slice_columns ≤ kThreads.
 template <int W, int Q>
 __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W], float (&total)[Q]) {
   __shared__ __align__(16) float scratch[Q * kThreads * W];
@@ -237,31 +237,31 @@ __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W]
       Pack<float, W> pack;
 #pragma unroll
       for (int w = 0; w < W; ++w) pack.element[w] = sums[q][w];
-      store(scratch + q * kThreads * W + (place.row * (place.slice_channels / W) + place.lane) * W, pack);
+      store(scratch + q * kThreads * W + (place.row * (place.slice_columns / W) + place.lane) * W, pack);
     }
   }
   __syncthreads();
-  const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
-  const int channel = t % place.slice_channels, group = t / place.slice_channels;
+  const int t = int(threadIdx.x), groups = kThreads / place.slice_columns;
+  const int column = t % place.slice_columns, group = t / place.slice_columns;
 #pragma unroll
   for (int q = 0; q < Q; ++q) total[q] = 0;
   if (group < groups) {
     for (int row = group; row < place.depth; row += groups) {
 #pragma unroll
-      for (int q = 0; q < Q; ++q) total[q] += scratch[q * kThreads * W + row * place.slice_channels + channel];
+      for (int q = 0; q < Q; ++q) total[q] += scratch[q * kThreads * W + row * place.slice_columns + column];
     }
   }
   __syncthreads();
-  fold_groups(place.slice_channels, scratch, total);
+  fold_groups(place.slice_columns, scratch, total);
 }
 
 // f(number of the partial, channel, partial) for the thread's share of a slice's partials: those of the channel of
-// column t % slice_channels, every groups-th, in order.
+// column t % slice_columns, every groups-th, in order.
 template <int W, typename T, typename Function>
 __device__ inline void for_partials(const Columns& reduced, const Place<W>& place, const T* partials, Function f) {
-  const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
-  const int column = place.first + t % place.slice_channels, group = t / place.slice_channels;
-  if (group >= groups || column >= place.columns) return;
+  const int t = int(threadIdx.x), groups = kThreads / place.slice_columns;
+  const int column = place.first + t % place.slice_columns, group = t / place.slice_columns;
+  if (group >= groups || column >= place.count) return;
   const int channel = channel_of(column, place.channels), count = reduced.partials();
 #pragma unroll 4
   for (int i = group; i < count; i += groups) f(i, channel, partials[int64_t(i) * place.channels + channel]);

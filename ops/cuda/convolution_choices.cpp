@@ -65,9 +65,9 @@ double ConvolutionChoices::known_microseconds(const std::string& key) {
   return found == known_.end() ? 0 : found->second.microseconds;
 }
 
-int64_t ConvolutionChoices::made() {
+int64_t ConvolutionChoices::timed() {
   const std::lock_guard lock(mutex_);
-  return made_;
+  return timed_;
 }
 
 ConvolutionChoice ConvolutionChoices::find(const std::string& key,
@@ -100,7 +100,7 @@ ConvolutionChoice ConvolutionChoices::find(const std::string& key,
     throw;
   }
   end();
-  made_ += choice->microseconds > 0 ? 1 : 0;  // otherwise there was nothing to time
+  timed_ += choice->microseconds > 0 ? 1 : 0;
   known_[key] = *choice;
   keep(key, *choice);
   return *choice;

@@ -33,9 +33,9 @@ class ConvolutionChoices {
   // Time in µs of the choice known for `key`, which find() would try first; 0 if none is known.
   double known_microseconds(const std::string& key);
 
-  // How many engines were chosen here, rather than known from earlier processes. Code of those that were timed for that
-  // stays in the device's memory.
-  int64_t made();
+  // How many choices were timed here, rather than known from earlier processes or the only ones. Code of all engines
+  // that were timed stays in the device's memory.
+  int64_t timed();
 
   // The choice known for `key` if `fits` accepts it, else the result of `choose`, which replaces it. `choose` runs for
   // one caller at a time per key; callers that waited try its result first. Exceptions of `fits` and `choose` are
@@ -51,7 +51,7 @@ class ConvolutionChoices {
   std::condition_variable chosen_;
   std::unordered_set<std::string> choosing_;  // keys for which `choose` is running
   std::unordered_map<std::string, ConvolutionChoice> known_;
-  int64_t made_ = 0;
+  int64_t timed_ = 0;
 };
 
 }  // namespace arbalest

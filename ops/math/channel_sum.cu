@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
   float total[1];
   sum_rows(place, sums, total);
   const int channel = total_column(place);
-  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
+  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.count + channel] = total[0];
 }
 
 // Layout of relu_grad_sums_kernel. Large tensors get a whole number of chunks for each multiprocessor, because every
@@ -41,18 +41,18 @@ __global__ void __launch_bounds__(kThreads)
 Columns relu_grad_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
   if (bytes <= (int64_t{16} << 20)) return reduction_columns(rows, channels, width, bytes, multiprocessors);
   return make_columns(rows, channels, width,
-                      {.slice_channels = kSliceChannels, .blocks = multiprocessors * 4, .chunks = multiprocessors * 2});
+                      {.slice_columns = kSliceColumns, .blocks = multiprocessors * 4, .chunks = multiprocessors * 2});
 }
 
 template <int W, typename T>
 void relu_grad_sums(const KernelContext& c, const Columns& columns) {
   float *const sums = output<float>(c, 1), *const first = columns.chunks == 1 ? sums : static_cast<float*>(c.workspace);
-  const bool small = is_small(columns.rows * columns.channels * int64_t(sizeof(T)));
+  const bool small = is_small(columns.rows * columns.count * int64_t(sizeof(T)));
   launch_dependent(relu_grad_sums_kernel<W, T>, Launch{columns.grid(), kThreads, 0, stream_of(c), small}, columns,
                    input<T>(c, 0), input<T>(c, 1), output<T>(c, 0), first);
   check_launch("gradient of relu, with partial sums");
   if (columns.chunks == 1) return;
-  column_totals(stream_of(c), columns.channels, columns.chunks, first, 1.0f, {sums, nullptr}, 1);
+  column_totals(stream_of(c), columns.count, columns.chunks, first, 1.0f, {sums, nullptr}, 1);
 }
 
 template <typename T>

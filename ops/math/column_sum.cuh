@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns,
   float total[1];
   sum_rows(place, sums, total);
   const int channel = total_column(place);
-  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
+  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.count + channel] = total[0];
 }
 
 template <int W, typename T>
@@ -31,12 +31,12 @@ void column_sum(const KernelContext& c, const Columns& columns, float scale) {
   // The sums of a single chunk are the result, except for the scale, which the second kernel applies.
   const bool direct = columns.chunks == 1 && scale == 1.0f;
   float* first = direct ? output<float>(c, 0) : static_cast<float*>(c.workspace);
-  const bool small = is_small(columns.rows * columns.channels * int64_t(sizeof(T)));
+  const bool small = is_small(columns.rows * columns.count * int64_t(sizeof(T)));
   launch_dependent(partial_sums_kernel<W, T>, Launch{columns.grid(), kThreads, 0, stream_of(c), small}, columns,
                    input<T>(c, 0), first);
   check_launch("column sum: partial sums");
   if (direct) return;
-  column_totals(stream_of(c), columns.channels, columns.chunks, first, scale, {output<float>(c, 0), nullptr}, 1);
+  column_totals(stream_of(c), columns.count, columns.chunks, first, scale, {output<float>(c, 0), nullptr}, 1);
 }
 
 // Σ over rows of x (rows, channels), times `scale`: (channels), in float.
@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float sc
     const bool small = bytes <= (int64_t{1} << 20);
     return make_columns(
         rows, channels, width,
-        {.slice_channels = kSliceChannels, .blocks = multiprocessors * (small ? 1 : 4), .chunks = multiprocessors * 2});
+        {.slice_columns = kSliceColumns, .blocks = multiprocessors * (small ? 1 : 4), .chunks = multiprocessors * 2});
   };
   const Columns wide = columns_of(W), narrow = columns_of(1);
   const int64_t workspace = std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(float));

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   const Place<W> place(columns);
   float sums[2][W] = {};
   if (place.active) {
-    const Pack<T, W> first = load<W>(x + place.begin * columns.channels + place.channel);
+    const Pack<T, W> first = load<W>(x + place.begin * columns.count + place.column);
     for_rows(
         columns, place,
         [&](int64_t, const Pack<T, W>& pack) {
@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   sum_rows(place, sums, total);
   const int column = total_column(place);
   if (column >= 0) {
-    const float shift = widen(x[place.begin * columns.channels + column]);
+    const float shift = widen(x[place.begin * columns.count + column]);
     const float mean = total[0] / float(place.end - place.begin);
-    partials[int64_t(blockIdx.y) * columns.channels + column] =
+    partials[int64_t(blockIdx.y) * columns.count + column] =
         make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
   }
 }
@@ -67,7 +67,7 @@ __device__ inline float normalized(float x, float mean, float gain, float bias) 
 
 // Numbers that normalise the channels of a slice: y = (x − mean) · gain + bias.
 struct SliceTerms {
-  float mean[kSliceChannels], gain[kSliceChannels], bias[kSliceChannels];
+  float mean[kSliceColumns], gain[kSliceColumns], bias[kSliceColumns];
 };
 
 // The numbers for a thread's W channels, in registers.
@@ -127,7 +127,7 @@ struct Statistics {
   float correction;  // rows minus the divisor of the running variance: 0 or 1
 };
 
-// All threads of the block call it. Thread t < slice_channels leaves with the mean of column t's channel, and with the
+// All threads of the block call it. Thread t < slice_columns leaves with the mean of column t's channel, and with the
 // sum of squared deviations from it.
 template <int W>
 __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place, const Partial* partials) {
@@ -139,7 +139,7 @@ __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place,
     sums[0] += count * deviation;
     sums[1] += partial.y + count * deviation * deviation;
   });
-  fold_groups(place.slice_channels, scratch, sums);
+  fold_groups(place.slice_columns, scratch, sums);
   const int column = total_column(place);
   if (column < 0) return make_float2(0, 0);
   const float shift = sums[0] / float(reduced.tensor_rows());
@@ -264,7 +264,7 @@ __device__ void write_partials(const Columns& columns, const Place<W>& place, co
   float total[2];
   sum_rows(place, sums, total);
   const int column = total_column(place);
-  if (column >= 0) partials[int64_t(blockIdx.y) * columns.channels + column] = make_float2(total[0], total[1]);
+  if (column >= 0) partials[int64_t(blockIdx.y) * columns.count + column] = make_float2(total[0], total[1]);
 }
 
 // function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(kThreads)
   write_partials(columns, place, sums, partials);
 }
 
-// Adds up a slice's partials: thread t < slice_channels returns with the totals of the channel of column t.
+// Adds up a slice's partials: thread t < slice_columns returns with the totals of the channel of column t.
 template <int W>
 __device__ void total_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
                                float (&total)[2]) {
@@ -359,13 +359,13 @@ __device__ void total_partials(const Columns& reduced, const Place<W>& place, co
     total[0] += partial.x;
     total[1] += partial.y;
   });
-  fold_groups(place.slice_channels, scratch, total);
+  fold_groups(place.slice_columns, scratch, total);
 }
 
 // Numbers that make a slice's gradient: dX = gain · g + (x − mean) · slope + bias.
 struct GradientTerms {
   SliceTerms of;
-  float slope[kSliceChannels];
+  float slope[kSliceColumns];
 };
 
 // Numbers of a channel. Threads read them before they add up partials, so that nothing waits for them later.

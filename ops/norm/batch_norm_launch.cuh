@@ -40,7 +40,7 @@ inline Columns chunks_of(const KernelRequest& request, const TensorType& x, cons
   const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(request.node, attribute));
   Columns columns;
   columns.rows = x.elements() / x.shape[1];
-  columns.channels = columns.tensor_channels = int(x.shape[1]);
+  columns.count = columns.channels = int(x.shape[1]);
   columns.chunk_rows = chunks.pixels;
   columns.chunks = int(chunks.chunks);
   return columns;

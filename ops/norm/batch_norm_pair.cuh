@@ -52,7 +52,7 @@ __device__ void merge_pair(const NormalizedOf<T>& first, const NormalizedOf<T>& 
   };
   add(first, sums);
   add(second, sums + 2);
-  fold_groups(place.slice_channels, scratch, sums);
+  fold_groups(place.slice_columns, scratch, sums);
   const int channel = channel_of(total_column(place), place.channels);
   if (channel < 0) return;
   const auto merge = [&](const NormalizedOf<T>& of, const float* from) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   sum_rows(place, sums, total);
   const int column = total_column(place);
   if (column < 0) return;
-  const int64_t at = int64_t(blockIdx.y) * columns.channels + column;
+  const int64_t at = int64_t(blockIdx.y) * columns.count + column;
   partials[at] = make_float2(total[0], total[1]);
   partials2[at] = make_float2(total[0], total[2]);
 }
@@ -163,7 +163,7 @@ struct PairGradient {
 
 // Numbers that make a slice's gradients: dX = gain · g + slope · x + bias.
 struct PairSlopes {
-  float gain[kSliceChannels], slope[kSliceChannels], bias[kSliceChannels];
+  float gain[kSliceColumns], slope[kSliceColumns], bias[kSliceColumns];
 };
 
 // The terms of a thread's W channels, in registers.
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
   add(first, totals);
   add(second, totals + 2);
-  fold_groups(place.slice_channels, scratch, totals);
+  fold_groups(place.slice_columns, scratch, totals);
   const auto take = [&](const PairGradient<T>& of, const ChannelNumbers& own, const float* from, PairSlopes& to) {
     const float total[2] = {from[0], from[1]};
     const float rows = float(columns.tensor_rows());

@@ -31,10 +31,10 @@ PartTable make_table(const KernelRequest& request, size_t parts, Place at, int w
     fewest = std::min(fewest, part.lanes);
   }
   all.slices = table.first_slice[parts];
-  all.channels = table.first_channel[parts];
+  all.count = table.first_channel[parts];
   for (size_t i = parts + 1; i <= kMostParts; ++i) {
     table.first_slice[i] = all.slices;
-    table.first_channel[i] = all.channels;
+    table.first_channel[i] = all.count;
   }
   all.lanes = fewest;  // whose blocks have the most rows at once
   cut_rows(all, all.slices, limits);
@@ -206,7 +206,7 @@ std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
   const Tables writes(request, parts, gradient_part, broadcast_limits);
   const bool relu = request.has_input(4);
   const int chunks = std::max(sums.narrow.all.chunks, sums.wide.all.chunks);
-  const int64_t workspace = int64_t(chunks) * sums.narrow.all.channels * int64_t(sizeof(Partial));
+  const int64_t workspace = int64_t(chunks) * sums.narrow.all.count * int64_t(sizeof(Partial));
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {

@@ -42,7 +42,7 @@ struct PartPlace {
   }
   __device__ static Columns columns_of(const PartTable& table, int part) {
     Columns columns = table.all;
-    columns.channels = columns.tensor_channels = table.first_channel[part + 1] - table.first_channel[part];
+    columns.count = columns.channels = table.first_channel[part + 1] - table.first_channel[part];
     columns.lanes = table.lanes[part];
     return columns;
   }
@@ -76,11 +76,11 @@ __device__ inline void for_thread_rows(const Place<W>& place, Function f, Thread
 // Rows, from the thread's first channel on, of a tensor of the part and of a tensor of all parts.
 template <int W, typename T>
 __device__ ThreadRows<T> rows_of_part(const PartPlace<W>& at, T* tensor) {
-  return {tensor + at.place.channel, at.columns.channels};
+  return {tensor + at.place.column, at.columns.count};
 }
 template <int W, typename T>
 __device__ ThreadRows<T> rows_of_all(const PartTable& table, const PartPlace<W>& at, T* tensor) {
-  return {tensor + at.first_channel + at.place.channel, table.all.channels};
+  return {tensor + at.first_channel + at.place.column, table.all.count};
 }
 
 // Merges the partials of all chunks into each channel's mean and sum of squared deviations from it. One block a slice.
@@ -191,7 +191,7 @@ __device__ void for_part_gradient(const GradientOfParts<T>& from, const PartPlac
   if constexpr (Relu) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const int channel = at.first_channel + (at.place.active ? at.place.channel + w : 0);
+      const int channel = at.first_channel + (at.place.active ? at.place.column + w : 0);
       mean[w] = from.mean[channel];
       gain[w] = from.scale[channel] * from.inv_std[channel];
       bias[w] = from.bias[channel];
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kThreads)
   const PartPlace<W> at(from.table);
   float sums[2][W] = {}, mean[W];
 #pragma unroll
-  for (int w = 0; w < W; ++w) mean[w] = at.place.active ? from.mean[at.first_channel + at.place.channel + w] : 0.0f;
+  for (int w = 0; w < W; ++w) mean[w] = at.place.active ? from.mean[at.first_channel + at.place.column + w] : 0.0f;
   const auto add = [&](int64_t, const float(&g)[W], const Pack<T, W>& value) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads)
                          float* dscale, float* dbias) {
   wait_for_dependencies();
   __shared__ SliceTerms terms;  // dX = gain · g + (x − mean) · slope + bias, the slope below
-  __shared__ float slopes[kSliceChannels];
+  __shared__ float slopes[kSliceColumns];
   const PartPlace<W> at(from.table);
   const Place<W>& place = at.place;
   Columns reduced = at.columns;

@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads)
       columns, place,
       [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
         const float2 s =
-            statistics[at <= INT32_MAX ? int64_t(uint32_t(at) / uint32_t(columns.channels)) : at / columns.channels];
+            statistics[at <= INT32_MAX ? int64_t(uint32_t(at) / uint32_t(columns.count)) : at / columns.count];
 #pragma unroll
         for (int w = 0; w < W; ++w) {
           const float g = widen(gradient.element[w]);
@@ -301,11 +301,11 @@ __global__ void __launch_bounds__(kThreads)
       dy, x);
   float total[2];
   sum_rows(place, sums, total);
-  const int t = int(threadIdx.x), column = int(blockIdx.x) * place.slice_channels + t;
-  if (t >= place.slice_channels || column >= columns.channels) return;
+  const int t = int(threadIdx.x), column = int(blockIdx.x) * place.slice_columns + t;
+  if (t >= place.slice_columns || column >= columns.count) return;
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    partial[(int64_t(q) * columns.chunks + blockIdx.y) * columns.channels + column] = total[q];
+    partial[(int64_t(q) * columns.chunks + blockIdx.y) * columns.count + column] = total[q];
   }
 }
 

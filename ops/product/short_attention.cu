@@ -20,8 +20,8 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kFewShortRows = 16,
-              kMostShortDepth = 128;  // a block holds one number of rows or the other
+constexpr int kFewShortRows = 16;  // a block holds so many rows, or kMostShortRows
+constexpr int kMostShortDepth = 128;
 template <int kRows>
 constexpr int kBlock = kRows * 2;  // threads: a warp has 16 rows
 template <int kRows>

@@ -58,9 +58,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(int64_t count, Word valu
 // The widest words that the box and its tensors allow. `bytes`: the size of an element.
 int64_t word_of(const KernelContext& c, const BoxCopy& box, int64_t bytes) {
   const bool wide = aligned(c.inputs[box.input]) && aligned(c.outputs[box.output]);
-  int64_t word = 16;
-  while (word > bytes && !(wide && box.fits(word / bytes))) word /= 2;
-  return word;
+  return wide ? widest_word(box, bytes) : bytes;
 }
 
 // Copies those boxes whose words these are, as many at a time as one launch takes. `early`: launches may be.
@@ -115,42 +113,24 @@ void fill(const KernelContext& c, uint64_t value, int64_t bytes, int64_t count, 
   }
 }
 
-// Copies the boxes as rows if all words of one are narrow and none lies otherwise. Returns whether it has.
-bool copy_as_rows(const KernelContext& c, const Copying& copying, int64_t bytes, int64_t elements) {
-  constexpr int64_t kNarrow = 4, kFew = 1 << 16;  // bytes of a word; elements, whose copy no launch is too slow for
-  if (elements < kFew || bytes > kNarrow || !aligned(c.outputs[0])) return false;
-  int64_t word = 16;
-  for (const BoxCopy& box : copying.boxes) {
-    if (box.count > 0) word = std::min(word, word_of(c, box, bytes));
-  }
-  if (word > kNarrow) return false;
-  std::vector<BoxCopy> boxes = copying.boxes;
-  const int64_t width = word / bytes;
-  if (elements % width != 0) return false;  // the last ones would be left out
-  for (BoxCopy& box : boxes) {
-    if (width > 1 && box.count > 0) box = box.in_words(width);
-  }
-  auto copied = as_rows(boxes, elements / width, word);
-  if (!copied) return false;
-  copied->fills = copying.fills;
-  for (int64_t i = 0; i < width; ++i) copied->fill |= uint32_t(copying.fill << (8 * bytes * i));
-  const auto copy = [&](auto of) {
-    using Word = decltype(of);
-    int part = 0;
-    for (const BoxCopy& box : boxes) {
-      if (box.count > 0) copied->part[part++].from = input<Word>(c, box.input) + box.from;
-    }
-    copy_rows<Word>(c, *copied);
-  };
-  word == 1 ? copy(uint8_t()) : word == 2 ? copy(uint16_t()) : copy(uint32_t());
-  return true;
+// Whether all that the copy reads and writes is aligned to 16 bytes.
+bool all_aligned(const KernelContext& c, const RowCopy& copy) {
+  return aligned(c.outputs[0]) && std::all_of(copy.begins.begin(), copy.begins.end(),
+                                              [&](const auto& begin) { return aligned(c.inputs[begin.first]); });
 }
 
 std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   const int64_t bytes = int64_t(size_of(request.inputs[0].dtype)), elements = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return make_kernel([=, copying = rule(request)](const KernelContext& c) {
-    if (copy_as_rows(c, copying, bytes, elements)) return;
+  const Copying copying = rule(request);
+  const std::optional<RowCopy> by_rows = row_copy(copying, bytes, elements);
+  return make_kernel([=](const KernelContext& c) {
+    if (by_rows && all_aligned(c, *by_rows)) {
+      const auto copy = by_rows->word == 1   ? copy_rows<uint8_t>
+                        : by_rows->word == 2 ? copy_rows<uint16_t>
+                                             : copy_rows<uint32_t>;
+      return copy(c, *by_rows, bytes);
+    }
     if (copying.fills && elements > 0) fill(c, copying.fill, bytes, elements, multiprocessors);
     const auto copy = [&](auto word) {  // after a memset no launch is early
       using Word = decltype(word);

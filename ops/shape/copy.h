@@ -29,6 +29,9 @@ struct BoxCopy {
   BoxCopy in_words(int64_t width) const;
 };
 
+// Pieces of other tensors that passes put together in one copy at most, and that GPUs copy by rows in one launch.
+inline constexpr size_t kMostPieces = 16;
+
 struct Copying {
   std::vector<BoxCopy> boxes;
   bool fills = false;  // output 0 with `fill` before anything is copied

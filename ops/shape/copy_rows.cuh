@@ -9,24 +9,31 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/math/divisor.h"
 #include "ops/shape/copy.h"
 
 namespace arbalest::cuda {
 
-inline constexpr int kMostRowParts = 16;
 inline constexpr int kRowBytes = 16 << 10;  // of a block's rows, about
 inline constexpr int kRowUnroll = 8;        // words that a thread reads before it uses the first
+
+// The widest words that the box allows, if its tensors are aligned to 16 bytes. `bytes`: the size of an element.
+inline int64_t widest_word(const BoxCopy& box, int64_t bytes) {
+  int64_t word = 16;
+  while (word > bytes && !box.fits(word / bytes)) word /= 2;
+  return word;
+}
 
 // Words of a row's part, and where they go in the row.
 struct RowPart {
   const void* from;
   int64_t from_stride;  // words from a row to the next
   int size, from_step, to, to_step;
-  uint32_t inverse;  // ⌈2³² / size⌉: i · inverse / 2³² is i / size for all words of a block
+  Divisor of_size;
 };
 
 struct CopiedRows {
-  RowPart part[kMostRowParts];
+  RowPart part[kMostPieces];
   int parts, length;  // of a row, in words
   int block_rows;     // whose bytes are a multiple of 16
   int64_t rows;
@@ -56,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(const __grid_consta
       for (int u = 0; u < kRowUnroll; ++u) {
         const int i = begin + u * kThreads;
         if (i >= words) break;
-        const int row = part.size == 1 ? i : int(__umulhi(uint32_t(i), part.inverse)), k = i - row * part.size;
+        const int row = part.size == 1 ? i : part.of_size.quotient(i), k = i - row * part.size;
         place[u] = row * copied.length + part.to + k * part.to_step;
         read[u] = from[row * part.from_stride + int64_t(k) * part.from_step];
       }
@@ -89,21 +96,21 @@ inline std::optional<std::pair<RowPart, int64_t>> as_part(const BoxCopy& box, in
     return std::nullopt;
   }
   if (box.output != 0 || box.to + (size - 1) * to_step >= length) return std::nullopt;
-  const auto inverse = uint32_t(((uint64_t{1} << 32) + uint64_t(size) - 1) / uint64_t(size));
-  return std::pair(RowPart{nullptr, from_stride, int(size), int(from_step), int(box.to), int(to_step), inverse}, rows);
+  return std::pair(RowPart{nullptr, from_stride, int(size), int(from_step), int(box.to), int(to_step), Divisor(size)},
+                   rows);
 }
 
-// The boxes as parts of the rows of output 0, of all its `words` of `bytes`; none where they are not.
+// The boxes, none of them empty, as parts of the rows of output 0, of all its `words` of `bytes`; none where they are
+// not.
 inline std::optional<CopiedRows> as_rows(const std::vector<BoxCopy>& boxes, int64_t words, int64_t bytes) {
   CopiedRows copied{};
   int64_t length = 0;
-  for (const BoxCopy& box : boxes) length = box.count == 0 ? length : std::max(length, box.walk.stride[0][0]);
+  for (const BoxCopy& box : boxes) length = std::max(length, box.walk.stride[0][0]);
   if (length == 0 || length > kRowBytes || words % length != 0) return std::nullopt;
   copied.rows = words / length, copied.length = int(length);
   for (const BoxCopy& box : boxes) {
-    if (box.count == 0) continue;
     const auto part = as_part(box, length);
-    if (!part || part->second != copied.rows || copied.parts == kMostRowParts) return std::nullopt;
+    if (!part || part->second != copied.rows || copied.parts == int(kMostPieces)) return std::nullopt;
     copied.part[copied.parts++] = part->first;
   }
   const int64_t row_bytes = length * bytes, unit = 16 / std::gcd(row_bytes, int64_t{16});
@@ -113,8 +120,45 @@ inline std::optional<CopiedRows> as_rows(const std::vector<BoxCopy>& boxes, int6
   return copied;
 }
 
+// A copy by rows as it is known before pointers are: words of `word` bytes, and where in which inputs the parts begin.
+struct RowCopy {
+  CopiedRows rows;
+  int64_t word;
+  std::vector<std::pair<size_t, int64_t>> begins;  // input and its first element
+};
+
+// How GPUs copy the boxes by rows, if all operands are aligned; none if words are wide, or boxes lie otherwise.
+// `bytes`: the size of an element; `elements`: those of the output.
+inline std::optional<RowCopy> row_copy(const Copying& copying, int64_t bytes, int64_t elements) {
+  constexpr int64_t kNarrow = 4, kFew = 1 << 16;  // bytes of a word; elements, whose copy no launch is too slow for
+  if (elements < kFew || bytes > kNarrow) return std::nullopt;
+  int64_t word = 16;
+  for (const BoxCopy& box : copying.boxes) {
+    if (box.count > 0) word = std::min(word, widest_word(box, bytes));
+  }
+  const int64_t width = word / bytes;
+  if (word > kNarrow || elements % width != 0) return std::nullopt;  // the last elements would be left out
+  std::vector<BoxCopy> boxes;
+  std::vector<std::pair<size_t, int64_t>> begins;
+  for (const BoxCopy& box : copying.boxes) {
+    if (box.count == 0) continue;
+    boxes.push_back(width > 1 ? box.in_words(width) : box);
+    begins.emplace_back(box.input, box.from);
+  }
+  auto rows = as_rows(boxes, elements / width, word);
+  if (!rows) return std::nullopt;
+  rows->fills = copying.fills;
+  for (int64_t i = 0; i < width; ++i) rows->fill |= uint32_t(copying.fill << (8 * bytes * i));
+  return RowCopy{*rows, word, std::move(begins)};
+}
+
 template <typename Word>
-void copy_rows(const KernelContext& c, const CopiedRows& copied) {
+void copy_rows(const KernelContext& c, const RowCopy& copy, int64_t bytes) {
+  CopiedRows copied = copy.rows;
+  for (size_t i = 0; i < copy.begins.size(); ++i) {
+    const auto [from, first] = copy.begins[i];
+    copied.part[i].from = static_cast<const unsigned char*>(c.inputs[from]) + first * bytes;
+  }
   const dim3 grid(unsigned((copied.rows + copied.block_rows - 1) / copied.block_rows));
   const size_t shared = size_t(copied.block_rows) * size_t(copied.length) * sizeof(Word);
   launch_dependent(copy_rows_kernel<Word>, grid, kThreads, shared, stream_of(c), copied, output<Word>(c, 0));

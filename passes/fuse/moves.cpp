@@ -20,8 +20,6 @@ struct Part {
 };
 using Parts = std::vector<Part>;  // no two of them cover the same place; zeros elsewhere
 
-constexpr size_t kMostParts = 16;  // which GPUs copy by one launch
-
 Cut whole_of(const Shape& shape) {
   return {Ints(shape.size(), 0), Ints(shape.size(), 1), shape};
 }
@@ -148,7 +146,7 @@ class MoveFusion {
     std::vector<ValueId> whole;  // of what is read: what has to be in memory
     for (const Part& part : read) {
       const std::optional<Parts> made = origins(part);
-      const bool known = made && parts.size() + made->size() <= kMostParts;
+      const bool known = made && parts.size() + made->size() <= kMostPieces;
       if (known) parts.insert(parts.end(), made->begin(), made->end());
       if (known) continue;
       parts.push_back(part);
@@ -177,7 +175,7 @@ class MoveFusion {
       for (Piece& piece : pieces_of_interleave(node, shape(node.inputs[0]))) {
         parts.push_back({node.inputs[0], std::move(piece)});
       }
-      if (parts.empty() || parts.size() > kMostParts) return want(node.inputs[0]);
+      if (parts.empty() || parts.size() > kMostPieces) return want(node.inputs[0]);
       return put_together(node.outputs[0], parts);
     }
     if (rewriter_.is(id, "Split")) return follow_split(node);
@@ -226,7 +224,7 @@ class MoveFusion {
         parts.push_back(part);
       }
     }
-    if (parts.size() > kMostParts) return false;
+    if (parts.size() > kMostPieces) return false;
     record(node.outputs[0], std::move(parts), true);
     return true;
   }

@@ -61,7 +61,7 @@ TEST_CASE("attention is found in the forms that people and exporters write") {
     for (const bool together : {false, true}) {
       INFO(form.text);
       Graph graph = expanded((together ? kTogether : kApart) + kHeads + form.text + kTokensAgain + kLogits);
-      fuse_attention(graph);
+      fuse_attention(graph, true);
       check_sound(graph);
       CHECK(count_ops(graph, "Softmax") == 0);
       CHECK(count_ops(graph, "MatMul") == 0);
@@ -93,7 +93,7 @@ TEST_CASE("biases and masks that are added to the scores become attention's") {
                                fmt::format(fmt::runtime(sum), added) + "w = Softmax (m)\na = MatMul (w, v)\n";
       INFO(text);
       Graph graph = expanded(text + kTokensAgain + kLogits + initial);
-      fuse_attention(graph);
+      fuse_attention(graph, true);
       check_sound(graph);
       CHECK(count_ops(graph, "Softmax") == 0);
       const Node& attention = only(graph, "arbalest.Attention");
@@ -149,7 +149,7 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
     Graph graph = expanded(kTokens + operands + text + kTokensAgain + kLogits + "#initial float[9, 9] mask = {" +
                            numbers(81) + "}, float[9] of_keys = {" + numbers(9) + "}, float[1] trained_factor = {2}");
     const std::vector<std::string> before = op_names(graph);
-    fuse_attention(graph);
+    fuse_attention(graph, true);
     CHECK(op_names(graph) == before);
   }
   // Heads of an odd depth, which no engine takes, and of an even one.
@@ -159,7 +159,7 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
                  "q = Transpose <perm = [0, 2, 1, 3]> (tokens)\nk = Transpose <perm = [0, 2, 3, 1]> (tokens)\n"
                  "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, q)\n" +
                  kTokensAgain + kLogits);
-    fuse_attention(graph);
+    fuse_attention(graph, true);
     CHECK(count_ops(graph, "arbalest.Attention") == attentions);
   }
 }
@@ -170,7 +170,7 @@ TEST_CASE("scores and weights that the graph gives back stay") {
         expanded(kTokens + kQ + kK + kV + "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n" +
                  kTokensAgain + kLogits + "#initial float[9, 9] mask = {" + numbers(81) + "}");
     graph.outputs.push_back(graph.find_value(kept));
-    fuse_attention(graph);
+    fuse_attention(graph, true);
     CHECK(count_ops(graph, "arbalest.Attention") == 0);
   }
 }

@@ -37,7 +37,7 @@ const std::string kOfRows =
 
 Graph fused(const std::string& text) {
   Graph graph = expanded(text + kEnd);
-  fuse_attention(graph);
+  fuse_attention(graph, true);
   check_sound(graph);
   return graph;
 }
@@ -112,7 +112,7 @@ TEST_CASE("parts that the graph gives back are read apart") {
   for (const char* kept : {"q3", "k4", "v"}) {
     Graph graph = expanded(kRows + "q3, k3, v3 = Split <axis = 2> (qkv)\n" + kOfRows + kAttended + kEnd);
     graph.outputs.push_back(graph.find_value(kept));
-    fuse_attention(graph);
+    fuse_attention(graph, true);
     CHECK(count_ops(graph, "arbalest.PackedAttention") == 0);
     CHECK(count_ops(graph, "arbalest.Attention") == 1);
   }

@@ -6,18 +6,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "ops/math/divisor.h"
 #include "ops/shape/order/transposition.h"
 
 namespace arbalest {
-
-// Division by a number that is known before a kernel is launched. Exact if n · divisor < 2³² and divisor > 1.
-struct Divisor {
-  uint32_t divisor = 2, inverse = 0;
-
-  Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(uint32_t(d)), inverse(uint32_t((uint64_t{1} << 32) / uint32_t(d) + 1)) {}
-  ARBALEST_HOST_DEVICE int quotient(int n) const { return int(uint64_t(uint32_t(n)) * inverse >> 32); }
-};
 
 // How a transposition is cut into tiles that go through shared memory as planes. A tile has some positions of one
 // matrix, or all of several matrices that are adjacent in memory. Lengths and distances are in elements.

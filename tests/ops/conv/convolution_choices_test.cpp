@@ -40,7 +40,7 @@ TEST_CASE("an engine is chosen once for a convolution, and 'none' is an answer t
   const auto none = [] { return ConvolutionChoice{}; };
   CHECK(choices.find("c", any, none).index == -1);
   CHECK(choices.find("c", any, choose).index == -1);
-  CHECK(choices.made() == 2);
+  CHECK(choices.timed() == 2);
 }
 
 TEST_CASE("what does not fit is chosen anew, and the new choice is kept") {
@@ -134,7 +134,7 @@ TEST_CASE("choices are kept in a file, which later processes know from the start
   CHECK(chosen == 1);
   CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0600));
   ConvolutionChoices later(file);
-  CHECK(later.made() == 0);
+  CHECK(later.timed() == 0);
   CHECK(later.known_microseconds("H200 x[1, 2]") == 12.5);
   CHECK(later.known_microseconds("none") == 0);
   CHECK(later.find("H200 x[1, 2]", any, never) == ConvolutionChoice{7, "eng11_k2=3", 12.5});

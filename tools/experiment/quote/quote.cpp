@@ -56,10 +56,10 @@ BenchCell profiled_cell(BenchCell cell, int64_t learners, const std::string& tra
   return cell;
 }
 
-// The first trace in the folder whose name begins so; "": there is none.
-constexpr std::string_view kTrace = ".trace.json.gz",
-                           kTaken = ".new.trace.json.gz";  // a profile, and while it is taken
+// How names of profiles end, and those of profiles that are being taken.
+constexpr std::string_view kTrace = ".trace.json.gz", kTaken = ".new.trace.json.gz";
 
+// The first profile in the folder whose name begins so; "": there is none.
 std::string first_trace(const fs::path& folder, const std::string& begin) {
   std::error_code none;
   std::set<std::string> found;

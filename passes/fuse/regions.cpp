@@ -360,45 +360,98 @@ class Regions {
   }
   // A result that only other groups read is not stored if each of them can compute it for fewer bytes in all, or else
   // from its operands, stored instead: a cast to float from half its bytes. A result of the forward pass would be kept
-  // for long, so single numbers that are read for it do not weigh against that.
+  // for long, so single numbers that are read for it do not weigh against that. Where forward has to store it, backward
+  // still need not read it.
   void consider(NodeId n) {
+    const bool forward = rewriter_.node(n).stage == Stage::Forward;
     for (const bool from_operands : {false, true}) {
       if (compute_elsewhere(n, from_operands, true)) return;
-      if (rewriter_.node(n).stage == Stage::Forward && compute_elsewhere(n, from_operands, false)) return;
+      if (forward && compute_elsewhere(n, from_operands, false)) return;
     }
+    if (forward) compute_in_backward(n);
   }
+  // Whether the groups that read the node's result can compute it, and then do.
   bool compute_elsewhere(NodeId n, bool from_operands, bool numbers_cost) {
-    const ValueId value = result(n);
-    std::map<size_t, Group> changed;
+    std::set<size_t> buyers;
     for (const std::optional<size_t>& group : reading_groups(n)) {
-      if (!group) return false;
-      const NodeId member = groups_[*group].members[0];
-      if (!is_member(member) || !may_repeat(member) || !one_space_with(*group, n)) return false;
-      changed.try_emplace(*group, groups_[*group]);
+      if (!group || !may_compute(*group, n)) return false;
+      buyers.insert(*group);
     }
-    if (changed.empty()) {
-      leave_out_unless_needed(group_[n]);
-      return true;
-    }
-    int64_t gain = bytes(value);
+    int64_t gain = bytes(result(n));
     for (const ValueId operand : from_operands ? operands(n) : std::vector<ValueId>()) {
       if (!is_stored(operand)) gain -= bytes(operand);
     }
-    for (auto& [id, group] : changed) {
-      Buyer buyer{group, ends_of(group).inputs, numbers_cost};
-      const std::optional<Price> found = price_again(value, buyer, 0, from_operands);
-      if (!found) return false;
-      gain += bytes(value) - bytes(found, buyer);
-      group.again.insert(found->nodes.begin(), found->nodes.end());
-      if (!ends_of(group).fits()) return false;
-    }
-    if (gain <= 0) return false;
-    for (auto& [id, group] : changed) {
-      for (const NodeId again : group.again) again_in_[again].insert(id);
-      groups_[id] = std::move(group);
+    if (!buyers.empty()) {
+      const std::optional<Purchase> bought = purchase(buyers, n, from_operands, numbers_cost);
+      if (!bought || gain + bought->gain <= 0) return false;
+      compute_in(*bought);
     }
     leave_out_unless_needed(group_[n]);
     return true;
+  }
+  // Backward's groups compute a result that forward stores, so that it is not kept for them: if nothing else keeps it,
+  // they read no more bytes than now, and what is kept for them instead is smaller.
+  void compute_in_backward(NodeId n) {
+    const ValueId value = result(n);
+    std::set<size_t> buyers;
+    for (const std::optional<size_t>& group : reading_groups(n)) {
+      if (!group) return;
+      const Stage stage = rewriter_.node(groups_[*group].members[0]).stage;
+      if (stage == Stage::Forward) continue;
+      if (stage != Stage::Backward || !may_compute(*group, n)) return;
+      buyers.insert(*group);
+    }
+    if (buyers.empty() || is_viewed_in_backward(value)) return;
+    const std::optional<Purchase> bought = purchase(buyers, n, false, false);
+    if (!bought || bought->gain < 0) return;
+    int64_t kept = 0;
+    for (const ValueId read : bought->reads) kept += is_read_in_backward(read) ? 0 : bytes(read);
+    if (kept < bytes(value)) compute_in(*bought);
+  }
+  bool is_read_in_backward(ValueId value) const {
+    const std::vector<NodeId>& readers = rewriter_.readers(value);
+    return is_viewed_in_backward(value) || std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+             return reader == kNone || rewriter_.node(reader).stage != Stage::Forward;
+           });
+  }
+  // Whether backward reads the value through a view that forward made.
+  bool is_viewed_in_backward(ValueId value) const {
+    const std::vector<NodeId>& readers = rewriter_.readers(value);
+    return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
+      return reader != kNone && is_view(rewriter_.node(reader)) && is_read_in_backward(result(reader));
+    });
+  }
+  bool may_compute(size_t group, NodeId n) const {
+    const NodeId member = groups_[group].members[0];
+    return is_member(member) && may_repeat(member) && one_space_with(group, n);
+  }
+  // The groups as they are with a node that each of them computes.
+  struct Purchase {
+    std::map<size_t, Group> changed;
+    std::set<ValueId> reads;
+    int64_t gain = 0;  // bytes that they no longer read
+  };
+  std::optional<Purchase> purchase(const std::set<size_t>& buyers, NodeId n, bool from_operands,
+                                   bool numbers_cost) const {
+    Purchase all;
+    for (const size_t id : buyers) {
+      Group group = groups_[id];
+      Buyer buyer{group, ends_of(group).inputs, numbers_cost};
+      const std::optional<Price> found = price_again(result(n), buyer, 0, from_operands);
+      if (!found) return std::nullopt;
+      all.gain += bytes(result(n)) - bytes(found, buyer);
+      all.reads.insert(found->reads.begin(), found->reads.end());
+      group.again.insert(found->nodes.begin(), found->nodes.end());
+      if (!ends_of(group).fits()) return std::nullopt;
+      all.changed.emplace(id, std::move(group));
+    }
+    return all;
+  }
+  void compute_in(const Purchase& bought) {
+    for (const auto& [id, group] : bought.changed) {
+      for (const NodeId again : group.again) again_in_[again].insert(id);
+      groups_[id] = group;
+    }
   }
   void leave_out_unless_needed(size_t id) {
     Group& group = groups_[id];

@@ -201,6 +201,33 @@ TEST_CASE("regions: what a product lies between is not joined, but computed agai
   check_same(body);
 }
 
+TEST_CASE("regions: what forward stores for another operator is computed again in backward, from what it has") {
+  const auto body = [](const char* function) {
+    return fmt::format("flat = Flatten (x)\nu = MatMul (flat, w)\ng = {} (u)\n", function) +
+           "all = ReduceL2 <axes = [1], keepdims = 1> (g)\nscaled = Mul (g, all)\nlogits = MatMul (scaled, v)\n" +
+           std::string(kLoss) + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8, 3] v = {" + numbers(24) +
+           "}";
+  };
+  const auto read_in_backward = [](const Program& program, std::string_view name) {
+    const Graph& graph = program.training().graph;
+    REQUIRE(graph.find_value(name) != kNone);
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+      return node.stage == Stage::Backward &&
+             std::count(node.inputs.begin(), node.inputs.end(), graph.find_value(name)) > 0;
+    });
+  };
+  const Program gelu = made(body("Gelu"), true);
+  CHECK(count_ops(gelu.training().graph, "ReduceL2") == 1);
+  CHECK_FALSE(read_in_backward(gelu, "g"));
+  CHECK(read_in_backward(gelu, "u"));
+  // The gradient of Tanh reads its result: to keep the operand instead would save nothing.
+  const Program tanh = made(body("Tanh"), true);
+  CHECK(read_in_backward(tanh, "g"));
+  CHECK_FALSE(read_in_backward(tanh, "u"));
+  check_same(body("Gelu"));
+  check_same(body("Tanh"));
+}
+
 TEST_CASE("regions: other shapes, other stages and operators that are read alone stay as they are") {
   const Program program = made("flat = Flatten (x)\nh = Sigmoid (flat)\n" + kHead, true);
   const Graph& graph = program.training().graph;

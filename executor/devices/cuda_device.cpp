@@ -23,6 +23,7 @@
 #include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/recorded_graph.h"
+#include "ops/cuda/upload.h"
 
 namespace arbalest {
 
@@ -185,9 +186,7 @@ class CudaDevice final : public Device {
   void upload(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);
     enter();
-    // Not the whole device, which may be busy for other runs, nor the context's stream, which one of them may record.
-    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyHostToDevice));
-    CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
+    arbalest::upload(to, from, size_t(bytes));
   }
   void download(void* to, const void* from, int64_t bytes) override {
     const CallWatch::Call call(caller_);

@@ -95,8 +95,8 @@ void infer_relu_grad_sums(InferContext& context) {
 }
 
 const std::vector<Shape>& channel_sum_shapes() {
-  static const std::vector<Shape> shapes = {{1, 1},        {64, 10},  {1000, 3},       {1, 5, 1, 1},
-                                            {3, 13, 5, 7}, {2, 6, 9}, {2, 3, 4, 2, 5}, {32, 16, 24, 24}};
+  static const std::vector<Shape> shapes = {{1, 1},    {64, 10},        {1000, 3},        {1, 5, 1, 1}, {3, 13, 5, 7},
+                                            {2, 6, 9}, {2, 3, 4, 2, 5}, {32, 16, 24, 24}, {1200, 196},  {32, 20, 7, 7}};
   return shapes;
 }
 

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Division in kernels by a number that is known before they are launched, which is a product and a shift.
+// Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994:
+// https://doi.org/10.1145/178243.178249
 
+#include <bit>
 #include <cstdint>
 
 #include "base/host_device.h"
 
 namespace arbalest {
 
-// Exact if n · divisor < 2³² and divisor > 1.
+// Of numbers from 0 to 2³¹ − 1, by one of 1 to 2³¹ − 1. Others divide as 1 does, since nothing is to be divided then or
+// all of it in 64 bits.
 struct Divisor {
-  uint32_t divisor = 2, inverse = 0;
+  uint32_t multiplier = uint32_t{1} << 31;  // ⌈2^shift / divisor⌉
+  int shift = 31;
 
   Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(uint32_t(d)), inverse(uint32_t((uint64_t{1} << 32) / uint32_t(d) + 1)) {}
-  ARBALEST_HOST_DEVICE int quotient(int n) const { return int(uint64_t(uint32_t(n)) * inverse >> 32); }
+  explicit Divisor(int64_t divisor) {
+    if (divisor < 2 || divisor >= int64_t{1} << 31) return;
+    shift = 31 + int(std::bit_width(uint64_t(divisor - 1)));
+    multiplier = uint32_t(((uint64_t{1} << shift) + uint64_t(divisor - 1)) / uint64_t(divisor));
+  }
+  ARBALEST_HOST_DEVICE int quotient(int n) const { return int(uint64_t(uint32_t(n)) * multiplier >> shift); }
 };
 
 }  // namespace arbalest

@@ -74,7 +74,7 @@ MergedAxes merge_axes(const Shape& shape, const std::vector<std::vector<int64_t>
 Strided::Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
   const MergedAxes merged = merge_axes(shape, strides);
   rank = int(merged.extents.size());
-  std::copy(merged.extents.begin(), merged.extents.end(), extent);
+  for (int axis = 0; axis < rank; ++axis) set_extent(axis, merged.extents[size_t(axis)]);
   for (size_t t = 0; t < strides.size(); ++t) std::copy(merged.strides[t].begin(), merged.strides[t].end(), stride[t]);
 }
 

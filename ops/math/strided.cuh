@@ -10,14 +10,14 @@
 namespace arbalest::cuda {
 
 // Finds the offsets of element `index` of the walk in tensors 1 to N; tensor 0, which has no gaps, is left out.
-// `small`: the walk has fewer than 2³¹ elements, so divisions are of 32 bits.
+// `small`: the walk has fewer than 2³¹ elements, so that divisions are by Divisor.
 template <int N>
 __device__ inline void find_offsets(const Strided& walk, bool small, int64_t index, int64_t (&offset)[N]) {
 #pragma unroll
   for (int t = 0; t < N; ++t) offset[t] = 0;
   for (int axis = walk.rank - 1; axis > 0; --axis) {
     const int64_t extent = walk.extent[axis];
-    const int64_t rest = small ? int64_t(uint32_t(index) / uint32_t(extent)) : index / extent;
+    const int64_t rest = small ? int64_t(walk.of_extent[axis].quotient(int(index))) : index / extent;
     const int64_t place = index - rest * extent;
     index = rest;
 #pragma unroll

@@ -9,6 +9,7 @@
 
 #include "base/host_device.h"
 #include "graph/types.h"
+#include "ops/math/divisor.h"
 
 namespace arbalest {
 
@@ -35,6 +36,7 @@ struct Strided {
   static constexpr size_t kMaxRank = 8, kMaxTensors = 4;
   int rank = 1;
   int64_t extent[kMaxRank] = {1};
+  Divisor of_extent[kMaxRank];
   int64_t stride[kMaxTensors][kMaxRank] = {};  // in elements; 0 if the tensor is broadcast
 
   // The first tensor has the shape that is walked through; those of the others broadcast to it.
@@ -42,6 +44,10 @@ struct Strided {
   // The same from strides for each axis.
   Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides);
 
+  void set_extent(int axis, int64_t elements) {
+    extent[axis] = elements;
+    of_extent[axis] = Divisor(elements);
+  }
   int64_t inner() const { return extent[rank - 1]; }
   int64_t inner_stride(size_t tensor) const { return stride[tensor][rank - 1]; }
   // Whether the first `tensors` tensors all hold the elements in one order, without gaps.

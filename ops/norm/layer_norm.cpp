@@ -245,6 +245,7 @@ const std::vector<LayerNormCase>& layer_norm_cases() {
       {"everything", {3, 5}, 0},
       {"long rows", {3, 2500}, 1},
       {"many rows", {700, 33}, 1},
+      {"many short rows", {13000, 40}, 1},
       {"rows of 256", {37, 256}, 1},  // a warp holds these, more and more of them
       {"rows of 384", {21, 384}, 1},
       {"rows of 520", {9, 520}, 1},

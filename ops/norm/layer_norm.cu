@@ -127,9 +127,10 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
     const Columns narrow = reduction_columns(rows.rows, rows.length, 1, bytes, multiprocessors);
     const int64_t statistics_bytes = (rows.rows * int64_t(sizeof(float2)) + 255) / 256 * 256;
     // A block's sums are worth several rows of each of its warps.
-    const int held_blocks =
-        std::min(int(blocks_for(rows.rows * 32, multiprocessors)), multiprocessors * (sums ? 2 : 16));
-    const int64_t chunks = std::max({wide.chunks, narrow.chunks, held_blocks});
+    const auto held_blocks = [=](int resident) {
+      return std::min(int(blocks_for(rows.rows * 32, multiprocessors)), multiprocessors * (sums ? resident : 16));
+    };
+    const int64_t chunks = std::max({wide.chunks, narrow.chunks, held_blocks(kHeldBlocks<1>)});
     const int64_t partial_bytes = 2 * chunks * rows.length * int64_t(sizeof(float));
     const auto run = [=](const KernelContext& c) {
       if (rows.length == 0) return;
@@ -156,15 +157,15 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
         return add_more();
       }
       const auto held = [&](auto by) {
-        const size_t shared = sums ? size_t(2 * rows.length) * sizeof(float) : 0;
-        launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(held_blocks), kThreads, shared,
-                         stream_of(c), rows, dy, x, scale, more, dx, partial);
+        const int blocks = held_blocks(kHeldBlocks<by.kPacks>);
+        const size_t fetched = 3 * by.kPacks * kHeldThreads * sizeof(Pack<T, kWide>);
+        launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(blocks), kHeldThreads,
+                         std::max(fetched, size_t(2 * rows.length) * sizeof(float)), stream_of(c), rows, dy, x, scale,
+                         more, dx, partial);
         check_launch("layer_norm gradient");
+        if (sums) totals(blocks);
       };
-      if (packed && with_held<kWide>(rows, held)) {
-        if (sums) totals(held_blocks);
-        return;
-      }
+      if (packed && with_held<kWide>(rows, held)) return;
       if (rows.rows > 0) {
         with_group<T>(rows, multiprocessors, packed, [&](auto group, auto width, unsigned blocks) {
           launch_dependent(normalize_gradient_kernel<decltype(group)::value, decltype(width)::value, T>, blocks,

@@ -7,6 +7,7 @@
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"
+#include "ops/cuda/matrix_unit.cuh"
 
 namespace arbalest::cuda {
 
@@ -129,6 +130,7 @@ template <int G, int P, int W, typename T>
 struct HeldRow {
   Pack<T, W> pack[P];
 
+  HeldRow() = default;
   // Loads a row, with zeros after its end.
   __device__ HeldRow(const T* from, int lane, int packs) {
 #pragma unroll
@@ -204,18 +206,73 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// Blocks of gradient_held_kernel. So few fit on a multiprocessor that what a thread sums stays in registers.
+inline constexpr int kHeldThreads = 128;
+template <int P>
+constexpr int kHeldBlocks = P < 3           ? 4
+                            : P < kMostHeld ? 3
+                                            : 2;
+
+// The rows of N tensors that a lane will hold next, on their way to shared memory while it works on those before. A
+// tensor may be null.
+template <int G, int P, int W, typename T, int N>
+struct FetchedRows {
+  const T* tensor[N];
+  Pack<T, W>* own;  // the first pack of this thread; those after it are kHeldThreads apart
+
+  __device__ void fetch(int64_t row, int64_t length, int lane, int packs) {
+    for_all([&](int n, int p, Pack<T, W>* to) {
+      const int k = lane + p * G;
+      copy_async(to, k < packs ? tensor[n] + row * length + k * W : tensor[n], k < packs);
+    });
+    commit_copies();
+  }
+  // What was fetched, and has arrived. After that the next may be.
+  __device__ void take(HeldRow<G, P, W, T> (&rows)[N]) {
+    for_all([&](int n, int p, Pack<T, W>* from) { rows[n].pack[p] = load<W>(from->element); });
+    __syncwarp();
+  }
+
+ private:
+  template <typename Function>
+  __device__ void for_all(Function f) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (tensor[n] == nullptr) continue;
+#pragma unroll
+      for (int p = 0; p < P; ++p) f(n, p, own + (n * P + p) * kHeldThreads);
+    }
+  }
+};
+
 // dX, to which `more` is added unless it is null, and the block's sums over its rows of dY · normalised X and of dY:
 // partial (2, blocks, length); null: dX alone.
 template <int G, int P, int W, typename T>
-__global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
+__global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
     gradient_held_kernel(NormRows rows, const T* dy, const T* x, const float* scale, const T* more, T* dx,
                          float* partial) {
+  extern __shared__ __align__(16) float totals[];  // (2, length), where rows were before
+  auto* const own = reinterpret_cast<Pack<T, W>*>(totals) + threadIdx.x;
+  FetchedRows<G, P, W, T, 2> fetched = {{x, dy}, own};
+  FetchedRows<G, P, W, T, 1> addends = {{more}, own + 2 * P * kHeldThreads};
+  const int length = int(rows.length), within = int(threadIdx.x) % 32 / G, lane = int(threadIdx.x) % G;
+  const int64_t step = thread_count() / G, start = thread_index() / 32 * (32 / G);  // of the warp's rows
+  const auto packs_of = [&](int64_t row) { return row < rows.rows ? length / W : 0; };
   wait_for_dependencies();
-  extern __shared__ float totals[];  // (2, length)
-  const int length = int(rows.length);
+  const auto fetch = [&](auto& which, int64_t first) {
+    if (first < rows.rows) which.fetch(first + within, length, lane, packs_of(first + within));
+  };
+  fetch(fetched, start);
+  fetch(addends, start);
   float sums[2][P][W] = {};
-  for_each_held<G, W>(rows, [&](int64_t row, int lane, int packs) {
-    const HeldRow<G, P, W, T> value(x + row * length, lane, packs), gradient(dy + row * length, lane, packs);
+  for (int64_t first = start; first < rows.rows; first += step) {
+    const int64_t row = first + within;
+    const int packs = packs_of(row);
+    HeldRow<G, P, W, T> held[2], added[1] = {};
+    wait_for_copies<0>();
+    fetched.take(held);
+    const auto& [value, gradient] = held;
+    fetch(fetched, first + step);
     const float2 s = statistics_of_held(rows, value, lane, packs);
     float sum = 0, product = 0;
 #pragma unroll
@@ -233,23 +290,25 @@ __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
     }
     sum = group_sum<G>(sum) / float(length);
     product = group_sum<G>(product) / float(length);
+    addends.take(added);
+    fetch(addends, first + step);
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       if (lane + p * G >= packs) break;
       const Pack<float, W> factor = parameters<W>(scale, lane + p * G, 1);
       const int64_t at = row * length + (lane + p * G) * W;
-      Pack<T, W> result, added = {};
-      if (more != nullptr) added = load<W>(more + at);
+      Pack<T, W> result;
 #pragma unroll
       for (int w = 0; w < W; ++w) {
         const float g = gradient(p, w) * factor.element[w];
-        result.element[w] = narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product) + widen(added.element[w]));
+        result.element[w] = narrow<T>(s.y * (g - sum - (value(p, w) - s.x) * s.y * product) + added[0](p, w));
       }
       store(dx + at, result);
     }
-  });
+  }
   if (partial == nullptr) return;
-    // The groups of a warp, then the warps in order.
+  __syncthreads();  // no row is in shared memory any more
+                    // The groups of a warp, then the warps in order.
 #pragma unroll
   for (int offset = G; offset < 32; offset *= 2) {
 #pragma unroll
@@ -260,9 +319,8 @@ __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
       }
     }
   }
-  const int lane = int(threadIdx.x) % 32;
-  for (int warp = 0; warp < kThreads / 32; ++warp) {
-    if (int(threadIdx.x) / 32 == warp && lane < G) {
+  for (int warp = 0; warp < kHeldThreads / 32; ++warp) {
+    if (int(threadIdx.x) / 32 == warp && int(threadIdx.x) % 32 < G) {
 #pragma unroll
       for (int q = 0; q < 2; ++q) {
         for_held<G, P, W>(lane, length / W, [&](int p, int w) {
@@ -273,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, P < kMostHeld ? 2 : 1)
     }
     __syncthreads();
   }
-  for (int i = int(threadIdx.x); i < 2 * length; i += kThreads) {
+  for (int i = int(threadIdx.x); i < 2 * length; i += kHeldThreads) {
     const int q = i / length;
     partial[(int64_t(q) * gridDim.x + blockIdx.x) * length + i % length] = totals[i];
   }

@@ -8,7 +8,7 @@ namespace arbalest {
 
 void register_shape_change_layout_cuda(OpRegistry& registry) {
   registry.find("arbalest.ChangeLayout")->cuda = [](const KernelRequest& request) {
-    return cuda::make_reorder(request, request.inputs[0], request.outputs[0].layout);
+    return cuda::make_reorder(request.inputs[0], request.outputs[0].layout);
   };
 }
 

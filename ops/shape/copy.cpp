@@ -23,7 +23,7 @@ bool BoxCopy::fits(int64_t width) const {
 
 BoxCopy BoxCopy::in_words(int64_t width) const {
   BoxCopy words = *this;
-  words.walk.extent[walk.rank - 1] /= width;
+  words.walk.set_extent(walk.rank - 1, walk.inner() / width);
   for (size_t tensor = 0; tensor < 2; ++tensor) {
     for (int axis = 0; axis + 1 < walk.rank; ++axis) words.walk.stride[tensor][axis] /= width;
   }

@@ -16,7 +16,7 @@ namespace {
 
 // Boxes that one launch copies, a row of blocks each: as many as what a kernel takes has room for, 32 KiB since CUDA
 // 12.1. Most copies have a few.
-constexpr int kMostBoxes = 140, kFewBoxes = 8, kMostAxes = int(Strided::kMaxRank);
+constexpr int kMostBoxes = 112, kFewBoxes = 8, kMostAxes = int(Strided::kMaxRank);
 template <typename Word, int kCount>
 struct Boxes {
   struct Box {
@@ -24,11 +24,12 @@ struct Boxes {
     Word* to;
     int64_t count, from_stride[kMostAxes], to_stride[kMostAxes];
     int64_t extent[kMostAxes];
+    Divisor of_extent[kMostAxes];
     int rank;
   } box[kCount];
 };
 
-// Divisions are of 32 bits if the box has fewer than 2³¹ words.
+// Divisions are by Divisor if the box has fewer than 2³¹ words.
 template <typename Word, int kCount>
 __global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_constant__ Boxes<Word, kCount> boxes) {
   const auto& box = boxes.box[blockIdx.y];
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) copy_boxes_kernel(const __grid_const
     for (int axis = kMostAxes - 1; axis > 0; --axis) {
       if (axis >= box.rank) continue;
       const int64_t extent = box.extent[axis];
-      const int64_t rest = small ? int64_t(uint32_t(index) / uint32_t(extent)) : index / extent;
+      const int64_t rest = small ? int64_t(box.of_extent[axis].quotient(int(index))) : index / extent;
       const int64_t place = index - rest * extent;
       index = rest;
       target += place * box.to_stride[axis];
@@ -86,6 +87,7 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
     own.from = from, own.to = to, own.count = words.count, own.rank = words.walk.rank;
     for (int axis = 0; axis < own.rank; ++axis) {
       own.extent[axis] = words.walk.extent[axis];
+      own.of_extent[axis] = words.walk.of_extent[axis];
       own.to_stride[axis] = words.walk.stride[0][axis];
       own.from_stride[axis] = words.walk.stride[1][axis];
     }
@@ -119,10 +121,11 @@ bool all_aligned(const KernelContext& c, const RowCopy& copy) {
                                               [&](const auto& begin) { return aligned(c.inputs[begin.first]); });
 }
 
-std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
+}  // namespace
+
+std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, const Copying& copying) {
   const int64_t bytes = int64_t(size_of(request.inputs[0].dtype)), elements = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const Copying copying = rule(request);
   const std::optional<RowCopy> by_rows = row_copy(copying, bytes, elements);
   return make_kernel([=](const KernelContext& c) {
     if (by_rows && all_aligned(c, *by_rows)) {
@@ -142,11 +145,11 @@ std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, CopyRule rule) {
   });
 }
 
-}  // namespace
-
 void register_shape_copy_cuda(OpRegistry& registry) {
   for (const CopyOperator& op : kCopyOperators) {
-    registry.find(op.name)->cuda = [rule = op.rule](const KernelRequest& request) { return copy_cuda(request, rule); };
+    registry.find(op.name)->cuda = [rule = op.rule](const KernelRequest& request) {
+      return copy_cuda(request, rule(request));
+    };
   }
 }
 

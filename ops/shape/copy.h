@@ -24,6 +24,10 @@ struct BoxCopy {
         to(to_first),
         from(from_first),
         count(element_count(box)) {}
+  // All that is walked through.
+  explicit BoxCopy(const Strided& all) : walk(all), count(1) {
+    for (int axis = 0; axis < walk.rank; ++axis) count *= walk.extent[axis];
+  }
   // The same in words of `width` elements; if that does not fit, as it is.
   bool fits(int64_t width) const;
   BoxCopy in_words(int64_t width) const;
@@ -37,6 +41,9 @@ struct Copying {
   bool fills = false;  // output 0 with `fill` before anything is copied
   uint64_t fill = 0;   // an element's bits, in the lowest bytes
 };
+
+// Its kernel on a CUDA device.
+std::unique_ptr<Kernel> copy_cuda(const KernelRequest& request, const Copying& copying);
 
 using CopyRule = Copying (*)(const KernelRequest&);
 

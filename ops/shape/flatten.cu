@@ -9,13 +9,13 @@ namespace arbalest {
 void register_shape_flatten_cuda(OpRegistry& registry) {
   for (const char* name : {"Flatten", "arbalest.FlattenInPlace"}) {
     registry.find(name)->cuda = [](const KernelRequest& request) {
-      return cuda::make_reorder(request, request.inputs[0], Layout::RowMajor);
+      return cuda::make_reorder(request.inputs[0], Layout::RowMajor);
     };
   }
   for (const char* name : {"arbalest.Unflatten", "arbalest.UnflattenInPlace"}) {
     registry.find(name)->cuda = [](const KernelRequest& request) {
       const TensorType& x = request.outputs[0];
-      return cuda::make_reorder(request, {x.dtype, x.shape}, x.layout);
+      return cuda::make_reorder({x.dtype, x.shape}, x.layout);
     };
   }
 }

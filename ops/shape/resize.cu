@@ -5,6 +5,7 @@
 #include "ops/shape/resize.h"
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/upload.h"
 
 namespace arbalest {
 
@@ -62,13 +63,8 @@ __global__ void __launch_bounds__(kThreads) resample_kernel(Walk walk, const T* 
 }
 
 template <typename T>
-const T* upload(const std::vector<T>& list, std::vector<DeviceBuffer>& memory) {
-  const size_t bytes = std::max<size_t>(1, list.size()) * sizeof(T);
-  memory.emplace_back(int64_t(bytes));
-  if (!list.empty()) {
-    CUDA_CHECK(cudaMemcpy(memory.back().data(), list.data(), list.size() * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  return static_cast<const T*>(memory.back().data());
+const T* kept(const std::vector<T>& list, std::vector<DeviceBuffer>& memory) {
+  return static_cast<const T*>(memory.emplace_back(uploaded(list)).data());
 }
 
 Walk make_walk(const Resampling& r, std::vector<DeviceBuffer>& memory) {
@@ -79,7 +75,7 @@ Walk make_walk(const Resampling& r, std::vector<DeviceBuffer>& memory) {
     if (r.terms[axis] < 0) continue;
     const AxisTerms& list = r.lists[size_t(r.terms[axis])];
     const std::vector<float> weights(list.weight.begin(), list.weight.end());
-    walk.terms[axis] = {upload(list.start, memory), upload(list.index, memory), upload(weights, memory)};
+    walk.terms[axis] = {kept(list.start, memory), kept(list.index, memory), kept(weights, memory)};
   }
   return walk;
 }

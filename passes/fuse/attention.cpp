@@ -295,16 +295,19 @@ class AttentionFusion {
     return read_by_no_other(operands, packed, readers) ? packed : kNone;
   }
 
-  // Engines take these: heads whose rows are multiples of 16 bytes or, in bfloat16, few rows of a small, even depth.
-  bool fits(ValueId q, ValueId k, ValueId v) const {
+  // The depth that engines take such heads with: rows of multiples of 16 bytes or, in bfloat16, few rows of a small,
+  // even depth. Rows in bfloat16 are padded with zeros to it, which adds nothing to scores. None: no engine takes them.
+  std::optional<int64_t> engine_depth(ValueId q, ValueId k, ValueId v) const {
     Shape rows = shape(q), columns = shape(k);
     const size_t rank = rows.size();
-    if (rank < 4 || columns.size() != rank) return false;
-    const int64_t depth = rows[rank - 1];
+    if (rank < 4 || columns.size() != rank) return std::nullopt;
+    const int64_t depth = rows[rank - 1], whole = (depth + 7) / 8 * 8;
     const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kMostShortRows && depth <= kMostPairs;
     std::swap(columns[rank - 1], columns[rank - 2]);
     rows[rank - 2] = columns[rank - 2];
-    return rows == columns && rows == shape(v) && depth % (few && lowered_ ? 2 : 8) == 0 && depth <= 128;
+    if (rows != columns || rows != shape(v) || whole > 128 || (whole != depth && (!lowered_ || whole > 2 * depth)))
+      return std::nullopt;
+    return few && depth % 2 == 0 ? depth : whole;
   }
 
   // `from` with its axes of samples as one.
@@ -340,7 +343,8 @@ class AttentionFusion {
     const Node& comparison = node(scores->comparison);
     const ValueId q = without_factors(comparison.inputs[0], scores->scale, spent),
                   k = without_factors(comparison.inputs[1], scores->scale, spent), v = node(product).inputs[1];
-    if (!fits(q, k, v)) return;
+    const std::optional<int64_t> depth = engine_depth(q, k, v);
+    if (!depth) return;
     const std::optional<Heads> keys = key_heads(k, *scores);
     if (!keys) return;
     if (scores->mask != kNone) add_mask(*scores, product);
@@ -383,8 +387,16 @@ class AttentionFusion {
       packed = rewriter_.add_before(last, "Transpose", rewriter_.value(turned).name + ".samples_first", {turned},
                                     {{"perm", Axes{1, 0, 2}}});
     }
-    packed != kNone ? replace_packed(last, packed, extents[1], head_axis, *scores)
-                    : replace_apart(last, operands.heads, head_axis, *scores);
+    packed != kNone ? replace_packed(last, packed, extents, head_axis, *depth, *scores)
+                    : replace_apart(last, operands.heads, head_axis, *depth, *scores);
+  }
+
+  // With zeros after each row of the last axis, up to `length` elements.
+  ValueId padded(NodeId before, ValueId value, int64_t length) {
+    const Shape& whole = shape(value);
+    if (whole.back() == length) return value;
+    return rewriter_.add_before(before, "Pad", rewriter_.value(value).name + ".padded", {value},
+                                {{"axes", Axes{int64_t(whole.size()) - 1}}, {"pads", Axes{0, length - whole.back()}}});
   }
 
   // The mask of each window and the bias that all have become a bias that samples take in turn.
@@ -396,35 +408,49 @@ class AttentionFusion {
     scores.bias = rewriter_.add_before(before, "Add", name + ".bias", {mask, scores.bias});
   }
 
-  void replace_packed(NodeId id, ValueId packed, int64_t heads, int64_t head_axis, const Scores& scores) {
-    replace(id, "arbalest.PackedAttention", {packed}, {{"heads", heads}, {"head_axis", head_axis}}, scores);
+  // `extents` are Q's: samples, heads, rows and depth. `depth`: the engine's.
+  void replace_packed(NodeId id, ValueId packed, const Shape& extents, int64_t head_axis, int64_t depth,
+                      const Scores& scores) {
+    if (depth != extents[3]) {
+      const std::string name = rewriter_.value(packed).name;
+      const ValueId rows = rewriter_.add_before(id, "Reshape", name + ".heads", {packed},
+                                                {{"shape", Shape{-1, extents[2], 3 * extents[1], extents[3]}}});
+      packed = rewriter_.add_before(id, "Reshape", name + ".padded", {padded(id, rows, depth)},
+                                    {{"shape", Shape{-1, extents[2], 3 * extents[1] * depth}}});
+    }
+    replace(id, "arbalest.PackedAttention", {packed}, {{"heads", extents[1]}, {"head_axis", head_axis}}, depth, scores);
   }
 
-  void replace_apart(NodeId id, const std::array<Heads, 3>& heads, int64_t head_axis, const Scores& scores) {
+  void replace_apart(NodeId id, const std::array<Heads, 3>& heads, int64_t head_axis, int64_t depth,
+                     const Scores& scores) {
     std::vector<ValueId> inputs;
     Axes axes;
     for (const Heads& each : heads) {
-      inputs.push_back(each.value);
+      inputs.push_back(padded(id, each.value, depth));
       axes.push_back(each.axis);
     }
     axes.push_back(head_axis);
-    replace(id, "arbalest.Attention", std::move(inputs), {{"head_axes", axes}}, scores);
+    replace(id, "arbalest.Attention", std::move(inputs), {{"head_axes", axes}}, depth, scores);
   }
 
-  void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
+  void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes, int64_t depth,
                const Scores& scores) {
     const ValueId y = node(id).outputs[0];
     const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
+    const bool padded = depth != shape(y).back();
     if (scores.bias != kNone) inputs.push_back(scores.bias);
     attributes.set("scale", scores.scale);
     Shape made = shape(y);
-    if (made.size() == 4) {
+    if (made.size() == 4 && !padded) {
       const ValueId sums = rewriter_.add_value(statistics, TensorType{});
       return rewriter_.become(id, op, std::move(inputs), {y, sums}, std::move(attributes));
     }
-    made[0] = -1;
-    const ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
+    ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
     rewriter_.add_output(rewriter_.value(all).producer, statistics);
+    const Attributes part = {{"starts", Axes{0}}, {"ends", Axes{made.back()}}, {"axes", Axes{3}}};
+    if (made.size() == 4) return rewriter_.become(id, "Slice", {all}, {y}, part);
+    if (padded) all = rewriter_.add_before(id, "Slice", name + ".whole", {all}, part);
+    made[0] = -1;
     rewriter_.become(id, "Reshape", {all}, {y}, {{"shape", std::move(made)}});
   }
 

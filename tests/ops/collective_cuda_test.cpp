@@ -10,6 +10,7 @@
 
 #include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
+#include "ops/cuda/upload.h"
 #include "ops/replicas/collective_context.h"
 
 using namespace arbalest;
@@ -37,7 +38,7 @@ struct Arrays {
     }
   }
   void fill(size_t i, const std::vector<T>& values) {
-    CUDA_CHECK(cudaMemcpy(pointers[i], values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    upload(pointers[i], values.data(), values.size() * sizeof(T));
   }
   std::vector<T> values(size_t i, size_t count) const {
     std::vector<T> values(count);

@@ -5,14 +5,12 @@
 #include <random>
 #include <vector>
 
-#include "ops/cuda/cuda_context.h"
+#include "ops/cuda/upload.h"
 
 namespace arbalest::test {
 
 inline DeviceBuffer on_device(const std::vector<float>& values) {
-  DeviceBuffer buffer(int64_t(values.size() * sizeof(float)));
-  CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
-  return buffer;
+  return uploaded(values);
 }
 
 inline std::vector<float> noise_values(const Shape& shape, uint32_t seed) {
@@ -36,6 +34,7 @@ inline std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape
 inline DeviceBuffer room_for(const Shape& shape) {
   DeviceBuffer buffer(element_count(shape) * int64_t(sizeof(float)));
   CUDA_CHECK(cudaMemset(buffer.data(), 0xff, size_t(element_count(shape)) * sizeof(float)));
+  CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
   return buffer;
 }
 

@@ -20,10 +20,7 @@ inline LoweredTensor lowered_noise(const Shape& shape, uint32_t seed, float mean
   std::vector<float> values = noise_values(shape, seed);
   std::vector<bfloat16> lowered;
   for (float& value : values) value = float(lowered.emplace_back(mean + value * (1 - std::abs(mean) / 16)));
-  LoweredTensor result = {DeviceBuffer(int64_t(lowered.size() * sizeof(bfloat16))), on_device(values)};
-  CUDA_CHECK(
-      cudaMemcpy(result.lowered.data(), lowered.data(), lowered.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
-  return result;
+  return {uploaded(lowered), on_device(values)};
 }
 
 inline std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape, DataType type) {

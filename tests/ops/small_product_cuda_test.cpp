@@ -43,10 +43,7 @@ std::vector<float> turned(const std::vector<float>& matrix, int64_t rows, int64_
 }
 
 DeviceBuffer lowered_on_device(const std::vector<float>& values) {
-  const std::vector<bfloat16> lowered(values.begin(), values.end());
-  DeviceBuffer buffer(int64_t(lowered.size() * sizeof(bfloat16)));
-  CUDA_CHECK(cudaMemcpy(buffer.data(), lowered.data(), lowered.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
-  return buffer;
+  return uploaded(std::vector<bfloat16>(values.begin(), values.end()));
 }
 
 std::vector<float> rounded_noise(const Shape& shape, uint32_t seed) {

@@ -5,7 +5,12 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <functional>
+#include <random>
+
+#include "passes/pipeline.h"
 #include "passes/program.h"
+#include "tests/passes/loop_run.h"
 #include "tests/passes/passes_fixture.h"
 
 using namespace arbalest;
@@ -37,6 +42,22 @@ const std::string kK = "k = Transpose <perm = [0, 2, 3, 1]> (k4)\n";
 const std::string kV = "v = Transpose <perm = [0, 2, 1, 3]> (v4)\n";
 const std::string kTokensAgain = "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n";
 const std::string kLogits = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
+
+// The mean loss of a validation batch in double, of weights and samples drawn by their names.
+double loss_of(const Loop& loop) {
+  const auto cpu = make_cpu_device();
+  LoopRun run(loop, *cpu, DataType::Float64);
+  for (const ValueId v : loop.graph.values.ids()) {
+    const Value& value = loop.graph.values[v];
+    if (value.producer != kNone || run.type(v).dtype != DataType::Float64) continue;
+    std::mt19937 random(uint32_t(std::hash<std::string>{}(value.name)));
+    std::vector<double> numbers(size_t(value.type.elements()));
+    for (double& number : numbers) number = std::uniform_real_distribution<double>(-1, 1)(random);
+    run.set(v, numbers);
+  }
+  run.run({});
+  return run.get(loop.graph.find_value(loop.metrics[0].name))[0];
+}
 
 }  // namespace
 
@@ -152,7 +173,7 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
     fuse_attention(graph, true);
     CHECK(op_names(graph) == before);
   }
-  // Heads of an odd depth, which no engine takes, and of an even one.
+  // Heads of a depth that zeros would more than double, and of an even one.
   for (const auto& [shape, attentions] : {std::pair{"[0, 9, 8, 1]", 0}, {"[0, 9, 2, 4]", 1}}) {
     Graph graph =
         expanded(fmt::format("tokens = Reshape <shape = {}> (x)\n", shape) +
@@ -161,6 +182,44 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
                  kTokensAgain + kLogits);
     fuse_attention(graph, true);
     CHECK(count_ops(graph, "arbalest.Attention") == attentions);
+  }
+}
+
+TEST_CASE("heads of a depth that no engine takes are padded in bfloat16, and compute the same") {
+  const std::string packed =
+      "tokens = Reshape <shape = [0, 8, 9]> (x)\nrows = arbalest.Linear <units = 54, axis = -1> (tokens)\n"
+      "all = Reshape <shape = [0, 8, 3, 2, 9]> (rows)\nheads = Transpose <perm = [2, 0, 3, 1, 4]> (all)\n"
+      "q5, k5, v5 = Split <axis = 0> (heads)\nq = Reshape <shape = [-1, 2, 8, 9]> (q5)\n"
+      "keys = Reshape <shape = [-1, 2, 8, 9]> (k5)\nv = Reshape <shape = [-1, 2, 8, 9]> (v5)\n"
+      "k = Transpose <perm = [0, 1, 3, 2]> (keys)\ns = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n"
+      "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n";
+  const auto text = [](const char* order, const char* last) {
+    return fmt::format(
+        "tokens = Reshape <shape = [0, 8, 9]> (x)\nq3 = arbalest.Linear <units = 9, axis = -1> (tokens)\n"
+        "k3 = arbalest.Linear <units = 9, axis = -1> (tokens)\nv3 = arbalest.Linear <units = 9, axis = -1> (tokens)\n"
+        "q = Reshape <shape = [{0}]> (q3)\nkeys = Reshape <shape = [{0}]> (k3)\nv = Reshape <shape = [{0}]> (v3)\n"
+        "k = Transpose <perm = [{1}]> (keys)\ns = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n"
+        "h = Flatten (a)\n",
+        order, last);
+  };
+  for (const std::string& body : {packed + kLogits, text("0, 1, 8, 9", "0, 1, 3, 2") + kLogits,
+                                  text("0, 1, 1, 8, 9", "0, 1, 2, 4, 3") + kLogits}) {
+    INFO(body);
+    ProgramOptions options;
+    for (const std::string& name : pass_names(true)) options.without.insert(name);
+    const Loop plain = *make_program(net(body), options).find(LoopRole::Validate);
+    Loop fused = plain, floats = plain;
+    fuse_attention(floats.graph, false);
+    CHECK(op_names(floats.graph) == op_names(plain.graph));
+    fuse_attention(fused.graph, true);
+    check_sound(fused.graph);
+    CHECK(count_ops(fused.graph, "Softmax") == 0);
+    const bool together = body.starts_with(packed);
+    const Node& attention = only(fused.graph, together ? "arbalest.PackedAttention" : "arbalest.Attention");
+    for (const ValueId each : attention.inputs) {
+      CHECK(fused.graph.values[each].type.shape.back() == (together ? 3 * 2 * 16 : 16));
+    }
+    CHECK(loss_of(fused) == doctest::Approx(loss_of(plain)).epsilon(1e-12));
   }
 }
 

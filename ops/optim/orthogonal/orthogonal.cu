@@ -7,6 +7,7 @@
 #include "graph/optimizer.h"
 #include "ops/cuda/double_sum.cuh"
 #include "ops/cuda/matrix_unit.cuh"
+#include "ops/cuda/upload.h"
 #include "ops/optim/orthogonal/turns.h"
 #include "ops/product/products.h"
 
@@ -232,13 +233,6 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = i / matrix.place.columns, column = i - row * matrix.place.columns;
     matrix.values[i] = matrix.place.scale * widen(x[row * columns + column]);
   }
-}
-
-DeviceBuffer uploaded(const std::vector<MatrixPlace>& places) {
-  const size_t bytes = places.size() * sizeof(MatrixPlace);
-  DeviceBuffer buffer{int64_t(bytes)};
-  if (bytes > 0) CUDA_CHECK(cudaMemcpy(buffer.data(), places.data(), bytes, cudaMemcpyHostToDevice));
-  return buffer;
 }
 
 // Shared memory that a block of orthogonal_kernel may have beyond its own.

@@ -8,7 +8,7 @@
 namespace arbalest::cuda {
 
 // Brings input 0, of type `type`, into `layout`.
-inline std::unique_ptr<Kernel> make_reorder(const KernelRequest& request, const TensorType& type, Layout layout) {
+inline std::unique_ptr<Kernel> make_reorder(const TensorType& type, Layout layout) {
   const Reordering order(type, layout);
   const int64_t bytes = type.bytes();
   if (bytes == 0 || order.copies()) {
@@ -17,8 +17,7 @@ inline std::unique_ptr<Kernel> make_reorder(const KernelRequest& request, const 
       CUDA_CHECK(cudaMemcpyAsync(c.outputs[0], c.inputs[0], size_t(bytes), cudaMemcpyDeviceToDevice, stream_of(c)));
     });
   }
-  const int multiprocessors = cuda_context(request).multiprocessors;
-  return make_transposition(Transposition(order.batch, order.rows, order.columns), type.dtype, multiprocessors);
+  return make_transposition(Transposition(order.batch, order.rows, order.columns), type.dtype);
 }
 
 }  // namespace arbalest::cuda

@@ -2,106 +2,105 @@
 #pragma once
 // CUDA kernels that transpose matrices, in whatever order they lie: whole lines of both tensors, through shared memory.
 
-#include <type_traits>
-
 #include "ops/shape/order/planes.cuh"
 #include "ops/words.h"
 
 namespace arbalest::cuda {
 
-inline constexpr int kTile = 32;  // words of a tile's row
+// How matrices are cut into tiles that go through shared memory. A tile has up to 64 rows of up to 128 bytes, and both
+// axes are cut evenly.
+struct TransposedTiles {
+  static constexpr int kRows = 64, kLineBytes = 128;
 
-// Which tile of which matrix a block takes.
-struct TransposedTile {
-  int64_t row, column;  // of its first element
-  int64_t from, to;     // the matrix in x and in y
+  int rows = 1, columns = 1;  // of a tile, at most
+  unsigned down = 1, across = 1;
+  int64_t count = 0;  // of all matrices
 
-  __device__ TransposedTile(const Transposition& t, int64_t index, int64_t side) {
-    const int64_t row_tiles = (t.rows + side - 1) / side, column_tiles = (t.columns + side - 1) / side;
-    const int64_t matrix = index / (row_tiles * column_tiles), within = index % (row_tiles * column_tiles);
-    row = within / column_tiles * side;
-    column = within % column_tiles * side;
-    from = t.matrices.offset(matrix, 1);
-    to = t.matrices.offset(matrix, 0);
+  // Tiles of words of so many bytes. Their sides are multiples of `pack` words.
+  TransposedTiles(const Transposition& t, int64_t bytes, int64_t pack) {
+    const auto cut = [&](int64_t extent, int64_t most, int& side) {
+      const int64_t pieces = std::max<int64_t>(1, (extent + most - 1) / most);
+      side = int(std::max<int64_t>(1, ((extent + pieces - 1) / pieces + pack - 1) / pack * pack));
+      return unsigned((extent + side - 1) / side);
+    };
+    down = cut(t.rows, kRows, rows);
+    across = cut(t.columns, kLineBytes / bytes, columns);
+    count = t.matrices.count * down * across;
   }
 };
 
-// A block of 32 × 8 threads takes tiles of 32 × 32.
-template <typename Word>
-__global__ void __launch_bounds__(kThreads) transpose_kernel(Transposition t, int64_t tiles, const Word* x, Word* y) {
+// A block takes a tile, W words at a time. Row r's pack p lies in place p ^ (r / W) of its line in shared memory, so
+// that what lies below each other in W rows is read from different banks.
+template <int W, typename Word>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(Transposition t, TransposedTiles tiles, const Word* x, Word* y) {
+  constexpr int kRows = TransposedTiles::kRows, kColumns = TransposedTiles::kLineBytes / int(sizeof(Word));
+  constexpr int kPacks = kColumns / W;           // of a row of x
+  constexpr int kDepth = kThreads / kPacks;      // rows that the block loads at once
+  constexpr int kLinePacks = kRows / W;          // of a line of y
+  constexpr int kLines = kThreads / kLinePacks;  // lines that it stores at once
+  __shared__ __align__(16) Word tile[kRows][kColumns];
+  const unsigned per_matrix = tiles.down * tiles.across, matrix = blockIdx.x / per_matrix,
+                 within = blockIdx.x - matrix * per_matrix, tile_row = within / tiles.across;
+  const int64_t row = int64_t(tile_row) * tiles.rows,
+                column = int64_t(within - tile_row * tiles.across) * tiles.columns;
+  const int rows = int(min(int64_t(tiles.rows), t.rows - row));
+  const int columns = int(min(int64_t(tiles.columns), t.columns - column));
+  x += t.matrices.offset(matrix, 1) + row * t.from_step + column;
+  y += t.matrices.offset(matrix, 0) + column * t.to_step + row;
   wait_for_dependencies();
-  __shared__ Word tile[kTile][kTile + 1];
-  const int tx = int(threadIdx.x) % kTile, ty = int(threadIdx.x) / kTile;
-  for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-    const TransposedTile at(t, i, kTile);
-    const Word* from = x + at.from + at.row * t.from_step + at.column;
-    Word* to = y + at.to + at.column * t.to_step + at.row;
-    const int64_t rows = t.rows - at.row, columns = t.columns - at.column;
+
+  constexpr int kLoads = kRows / kDepth;
+  const int pack = int(threadIdx.x) % kPacks, first = int(threadIdx.x) / kPacks;
+  const bool inside = pack * W < columns;
+  Pack<Word, W> loaded[kLoads];
 #pragma unroll
-    for (int k = ty; k < kTile; k += kThreads / kTile) {
-      if (k < rows && tx < columns) tile[k][tx] = from[k * t.from_step + tx];
-    }
-    __syncthreads();
+  for (int i = 0; i < kLoads; ++i) {
+    const int r = first + i * kDepth;
+    if (inside && r < rows) loaded[i] = load<W>(x + r * t.from_step + pack * W);
+  }
 #pragma unroll
-    for (int k = ty; k < kTile; k += kThreads / kTile) {
-      if (k < columns && tx < rows) to[k * t.to_step + tx] = tile[tx][k];
-    }
-    __syncthreads();
+  for (int i = 0; i < kLoads; ++i) {
+    const int r = first + i * kDepth;
+    if (inside && r < rows) store(tile[r] + (pack ^ (r / W % kPacks)) * W, loaded[i]);
+  }
+  __syncthreads();
+  const int above = int(threadIdx.x) % kLinePacks * W;
+  if (above >= rows) return;
+#pragma unroll
+  for (int c = int(threadIdx.x) / kLinePacks; c < kColumns; c += kLines) {
+    if (c >= columns) break;
+    Pack<Word, W> line;
+#pragma unroll
+    for (int i = 0; i < W; ++i) line.element[i] = tile[above + i][((c / W) ^ (above / W % kPacks)) * W + c % W];
+    store(y + c * t.to_step + above, line);
   }
 }
 
-// The same for elements of two bytes, two neighbours at a time: tiles of 64 × 64.
-template <typename Word>
-__global__ void __launch_bounds__(kThreads)
-    transpose_pairs_kernel(Transposition t, int64_t tiles, const Word* x, Word* y) {
-  static_assert(sizeof(Word) == 2);
-  wait_for_dependencies();
-  __shared__ uint32_t tile[2 * kTile][kTile + 1];  // (column, pair of rows)
-  const int tx = int(threadIdx.x) % kTile, ty = int(threadIdx.x) / kTile;
-  for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-    const TransposedTile at(t, i, 2 * kTile);
-    const auto* from = reinterpret_cast<const uint32_t*>(x + at.from + at.row * t.from_step + at.column);
-    auto* to = reinterpret_cast<uint32_t*>(y + at.to + at.column * t.to_step + at.row);
-    const int64_t rows = t.rows - at.row, columns = t.columns - at.column;
-    const int64_t from_step = t.from_step / 2, to_step = t.to_step / 2;  // in pairs
-#pragma unroll
-    for (int k = ty; k < kTile; k += kThreads / kTile) {
-      if (2 * k >= rows || 2 * tx >= columns) continue;
-      const uint32_t first = from[2 * k * from_step + tx], second = from[(2 * k + 1) * from_step + tx];
-      tile[2 * tx][k] = __byte_perm(first, second, 0x5410);      // the lower halves of both
-      tile[2 * tx + 1][k] = __byte_perm(first, second, 0x7632);  // the upper
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = ty; k < 2 * kTile; k += kThreads / kTile) {
-      if (k < columns && 2 * tx < rows) to[k * to_step + tx] = tile[k][tx];
-    }
-    __syncthreads();
-  }
+template <int W, typename Word>
+void launch_transposition(const KernelContext& c, const Transposition& t) {
+  const TransposedTiles tiles(t, sizeof(Word), W);
+  if (tiles.count == 0) return;
+  launch_dependent(transpose_kernel<W, Word>, unsigned(tiles.count), kThreads, 0, stream_of(c), t, tiles,
+                   input<Word>(c, 0), output<Word>(c, 0));
+  check_launch("transposition");
 }
 
 // Input 0 becomes output 0, of that type.
-inline std::unique_ptr<Kernel> make_transposition(const Transposition& t, DataType type, int multiprocessors) {
+inline std::unique_ptr<Kernel> make_transposition(const Transposition& t, DataType type) {
   return with_word(type, [&](auto word) {
     using Word = decltype(word);
-    return make_kernel([=, planes = PlaneTiles::of(t, sizeof(Word))](const KernelContext& c) {
+    constexpr int kWide = 16 / sizeof(Word);
+    return make_kernel([=, planes = PlaneTiles::of(t, sizeof(Word)), most = t.divisor(kWide)](const KernelContext& c) {
       if (planes) return transpose_planes(stream_of(c), t, *planes, input<Word>(c, 0), output<Word>(c, 0));
-      const Word* x = input<Word>(c, 0);
-      Word* y = output<Word>(c, 0);
-      const bool whole = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 4 == 0;
-      const bool pairs = sizeof(Word) == 2 && whole && t.in_pairs();
-      const int64_t side = pairs ? 2 * kTile : kTile;
-      const int64_t tiles = t.matrices.count * ((t.rows + side - 1) / side) * ((t.columns + side - 1) / side);
-      if (tiles == 0) return;
-      const auto kernel = [&] {
-        if constexpr (sizeof(Word) == 2) {
-          if (pairs) return &transpose_pairs_kernel<Word>;
-        }
-        return &transpose_kernel<Word>;
-      }();
-      const auto blocks = unsigned(std::min<int64_t>(tiles, int64_t(multiprocessors) * 16));
-      launch_dependent(kernel, blocks, kThreads, 0, stream_of(c), t, tiles, x, y);
-      check_launch("transposition");
+      const auto addresses = reinterpret_cast<uintptr_t>(c.inputs[0]) | reinterpret_cast<uintptr_t>(c.outputs[0]);
+      const auto fits = [&](int words) { return most % words == 0 && addresses % (words * sizeof(Word)) == 0; };
+      if (fits(kWide)) return launch_transposition<kWide, Word>(c, t);
+      if (fits(kWide / 2)) return launch_transposition<kWide / 2, Word>(c, t);
+      if constexpr (sizeof(Word) == 2) {
+        if (fits(2)) return launch_transposition<2, Word>(c, t);
+      }
+      launch_transposition<1, Word>(c, t);
     });
   });
 }

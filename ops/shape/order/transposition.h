@@ -29,13 +29,12 @@ struct Transposition {
            (matrices.count == 1 || (matrices.stride[0][0] == whole && matrices.stride[1][0] == whole));
   }
 
-  // Whether two neighbours along either axis are one aligned word of twice the size, in both tensors.
-  bool in_pairs() const {
-    bool even = (rows | columns | from_step | to_step) % 2 == 0;
-    for (int axis = 0; axis < matrices.rank; ++axis) {
-      even = even && (matrices.stride[0][axis] | matrices.stride[1][axis]) % 2 == 0;
-    }
-    return even;
+  // The largest power of two, at most `most`, that divides both axes and all distances in memory: so many neighbours
+  // along either axis are one aligned word.
+  int divisor(int most) const {
+    int64_t all = int64_t(most) | rows | columns | from_step | to_step;
+    for (int axis = 0; axis < matrices.rank; ++axis) all |= matrices.stride[0][axis] | matrices.stride[1][axis];
+    return int(all & -all);
   }
 
   // The transposition in a walk through y, which has no gaps, and x. There is none if neighbours in y are neighbours in

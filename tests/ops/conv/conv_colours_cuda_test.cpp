@@ -93,8 +93,7 @@ TEST_CASE("CUDA: a colour that is not a number reaches the pixels around it, and
     CAPTURE(channel);
     std::vector<bfloat16> pixels(size_t(element_count(problem.x)), bfloat16(0.5f));
     pixels[size_t((row * problem.x[3] + column) * 3 + channel)] = bfloat16(std::numeric_limits<float>::quiet_NaN());
-    DeviceBuffer x(int64_t(pixels.size() * sizeof(bfloat16)));
-    CUDA_CHECK(cudaMemcpy(x.data(), pixels.data(), pixels.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
+    const DeviceBuffer x = uploaded(pixels);
     const test::LoweredTensor w = test::lowered_noise(problem.w, 2);
     DeviceBuffer y = test::room_for(problem.y);
     kColoursEngine.run(problem, {.multiprocessors = 132, .a = x.data(), .b = w.lowered.data(), .result = y.data()});

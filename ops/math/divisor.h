@@ -11,8 +11,8 @@
 
 namespace arbalest {
 
-// Of numbers from 0 to 2³¹ − 1, by one of 1 to 2³¹ − 1. Others divide as 1 does, since nothing is to be divided then or
-// all of it in 64 bits.
+// Exact for numbers from 0 to 2³¹ − 1 and divisors from 1 to 2³¹ − 1. A Divisor of 0 divides nothing, and where there
+// are larger ones kernels divide in 64 bits: both are as a Divisor of 1.
 struct Divisor {
   uint32_t multiplier = uint32_t{1} << 31;  // ⌈2^shift / divisor⌉
   int shift = 31;

@@ -227,7 +227,7 @@ struct FetchedRows {
     });
     commit_copies();
   }
-  // What was fetched, and has arrived. After that the next may be.
+  // Reads the rows that were fetched, and have arrived. The next may be fetched then.
   __device__ void take(HeldRow<G, P, W, T> (&rows)[N]) {
     for_all([&](int n, int p, Pack<T, W>* from) { rows[n].pack[p] = load<W>(from->element); });
     __syncwarp();

@@ -7,7 +7,7 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/cudnn_attention.h"
-#include "ops/cuda/kernel_engines.h"
+#include "ops/product/kernel_engines.h"
 #include "ops/product/short_attention.h"
 
 namespace arbalest {

@@ -7,9 +7,9 @@
 // convolutions are.
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/cuda/kernel_engines.h"
 #include "ops/cuda/product_algorithms.h"
 #include "ops/product/few_columns.h"
+#include "ops/product/kernel_engines.h"
 #include "ops/product/products.h"
 #include "ops/product/small_product.h"
 

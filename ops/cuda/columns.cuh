@@ -128,7 +128,8 @@ struct Place {
   int slice_columns;     // of a full slice
   int first;             // column of the slice
   int column;            // the first of the thread's W
-  int count, channels;   // of columns, and of the tensor's channels
+  int count;             // of columns
+  int channels;          // of the tensor
   bool active;
   int64_t begin, end;  // rows of the chunk
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-// Instructions that older devices lack; there these kernels are never run.
+// Instructions that older devices lack. Kernels with them are never run there, but for copies in the background.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define ARBALEST_ASM(...) __trap()
 #else
@@ -20,10 +20,14 @@ __device__ inline uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from global to shared memory, in the background; zeros if not `there`.
+// 16 bytes from global to shared memory, in the background if the device can; zeros if not `there`.
 __device__ inline void copy_async(void* to, const void* from, bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  *static_cast<uint4*>(to) = there ? *static_cast<const uint4*>(from) : uint4{};
+#else
   const int bytes = there ? 16 : 0;
   ARBALEST_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
+#endif
 }
 // The same for four bytes.
 __device__ inline void copy_word_async(void* to, const void* from, bool there) {
@@ -31,11 +35,15 @@ __device__ inline void copy_word_async(void* to, const void* from, bool there) {
   ARBALEST_ASM("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
 __device__ inline void commit_copies() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   ARBALEST_ASM("cp.async.commit_group;");
+#endif
 }
 template <int Pending>
 __device__ inline void wait_for_copies() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   ARBALEST_ASM("cp.async.wait_group %0;" ::"n"(Pending));
+#endif
 }
 
 // Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.

@@ -2,6 +2,8 @@
 #pragma once
 // Sums of the columns of a matrix: of the channels of a channels-last tensor, and over leading broadcast axes.
 
+#include <limits>
+
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/partial_sums.cuh"
 
@@ -52,7 +54,11 @@ std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float sc
         {.slice_columns = kSliceColumns, .blocks = multiprocessors * (small ? 1 : 4), .chunks = multiprocessors * 2},
         fold);
   };
-  const Columns wide = columns_of(W, fold_of(rows, channels, W)), narrow = columns_of(1, 1);
+  const Columns narrow = columns_of(1, 1);
+  const int fold = fold_of(rows, channels, W);
+  // Each row of a fold has partial sums of its own. Where there are few rows they are not worth it.
+  const bool folds = fold <= narrow.chunks && channels * fold <= std::numeric_limits<int>::max();
+  const Columns wide = columns_of(W, folds ? fold : 1);
   const int64_t workspace = std::max(wide.partials(), narrow.partials()) * channels * int64_t(sizeof(float));
   return make_kernel(
       [=](const KernelContext& c) {

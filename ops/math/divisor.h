@@ -11,8 +11,8 @@
 
 namespace arbalest {
 
-// Exact for numbers from 0 to 2³¹ − 1 and divisors from 1 to 2³¹ − 1. A Divisor of 0 divides nothing, and where there
-// are larger ones kernels divide in 64 bits: both are as a Divisor of 1.
+// Exact for numbers from 0 to 2³¹ − 1 and divisors from 1 to 2³¹ − 1. Others act as 1, and no kernel uses the result:
+// there are no elements then, or it divides in 64 bits.
 struct Divisor {
   uint32_t multiplier = uint32_t{1} << 31;  // ⌈2^shift / divisor⌉
   int shift = 31;

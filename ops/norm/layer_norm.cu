@@ -158,10 +158,10 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       }
       const auto held = [&](auto by) {
         const int blocks = held_blocks(kHeldBlocks<by.kPacks>);
-        const size_t fetched = 3 * by.kPacks * kHeldThreads * sizeof(Pack<T, kWide>);
-        launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(blocks), kHeldThreads,
-                         std::max(fetched, size_t(2 * rows.length) * sizeof(float)), stream_of(c), rows, dy, x, scale,
-                         more, dx, partial);
+        // The rows that are fetched take more than the sums that follow them.
+        const size_t shared = 3 * by.kPacks * kHeldThreads * sizeof(Pack<T, kWide>);
+        launch_dependent(gradient_held_kernel<by.kGroup, by.kPacks, kWide, T>, unsigned(blocks), kHeldThreads, shared,
+                         stream_of(c), rows, dy, x, scale, more, dx, partial);
         check_launch("layer_norm gradient");
         if (sums) totals(blocks);
       };

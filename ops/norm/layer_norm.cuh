@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kernels of LayerNormalization, arbalest.Normalize, arbalest.NormalizeSamples and their gradients over a matrix of
-// rows. A warp, or as much of
-// one as a row fills, holds a row in registers. Longer rows are read several times, after the first time from the
-// nearest caches; a block takes such a row if there are few, and several blocks if there are fewer than blocks.
+// rows. A warp, or as much of one as a row fills, holds a row in registers. Longer rows are read several times, after
+// the first time from the nearest caches. A block takes such a row if there are few, and several blocks if there are
+// fewer than blocks.
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"
@@ -225,7 +225,6 @@ struct FetchedRows {
       const int k = lane + p * G;
       copy_async(to, k < packs ? tensor[n] + row * length + k * W : tensor[n], k < packs);
     });
-    commit_copies();
   }
   // Reads the rows that were fetched, and have arrived. The next may be fetched then.
   __device__ void take(HeldRow<G, P, W, T> (&rows)[N]) {
@@ -261,6 +260,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
   wait_for_dependencies();
   const auto fetch = [&](auto& which, int64_t first) {
     if (first < rows.rows) which.fetch(first + within, length, lane, packs_of(first + within));
+    commit_copies();  // maybe none, so that all but the last fetch have always arrived before one is taken
   };
   fetch(fetched, start);
   fetch(addends, start);
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
     const int64_t row = first + within;
     const int packs = packs_of(row);
     HeldRow<G, P, W, T> held[2], added[1] = {};
-    wait_for_copies<0>();
+    wait_for_copies<1>();
     fetched.take(held);
     const auto& [value, gradient] = held;
     fetch(fetched, first + step);
@@ -290,6 +290,7 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
     }
     sum = group_sum<G>(sum) / float(length);
     product = group_sum<G>(product) / float(length);
+    wait_for_copies<1>();
     addends.take(added);
     fetch(addends, first + step);
 #pragma unroll
@@ -308,7 +309,8 @@ __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks<P>)
   }
   if (partial == nullptr) return;
   __syncthreads();  // no row is in shared memory any more
-                    // The groups of a warp, then the warps in order.
+
+  // The groups of a warp, then the warps in order.
 #pragma unroll
   for (int offset = G; offset < 32; offset *= 2) {
 #pragma unroll

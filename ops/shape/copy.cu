@@ -66,6 +66,10 @@ int64_t word_of(const KernelContext& c, const BoxCopy& box, int64_t bytes) {
 template <typename Word, int kCount>
 void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64_t bytes, int multiprocessors,
                 bool early) {
+  const auto has_word = [&](const BoxCopy& box) {
+    return box.count > 0 && c.outputs[box.output] && word_of(c, box, bytes) == int64_t(sizeof(Word));
+  };
+  if (std::none_of(boxes.begin(), boxes.end(), has_word)) return;
   Boxes<Word, kCount> some;
   int count = 0;
   int64_t most = 0;  // words of a box
@@ -78,7 +82,7 @@ void copy_boxes(const KernelContext& c, const std::vector<BoxCopy>& boxes, int64
     count = 0, most = 0;
   };
   for (const BoxCopy& box : boxes) {
-    if (box.count == 0 || !c.outputs[box.output] || word_of(c, box, bytes) != int64_t(sizeof(Word))) continue;
+    if (!has_word(box)) continue;
     const int64_t width = int64_t(sizeof(Word)) / bytes;
     const BoxCopy words = width == 1 ? box : box.in_words(width);
     const Word* from = input<Word>(c, box.input) + words.from;

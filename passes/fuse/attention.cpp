@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -305,9 +306,9 @@ class AttentionFusion {
     const bool few = std::max(rows[rank - 2], columns[rank - 1]) <= kMostShortRows && depth <= kMostPairs;
     std::swap(columns[rank - 1], columns[rank - 2]);
     rows[rank - 2] = columns[rank - 2];
-    if (rows != columns || rows != shape(v) || whole > 128 || (whole != depth && (!lowered_ || whole > 2 * depth)))
-      return std::nullopt;
-    return few && depth % 2 == 0 ? depth : whole;
+    const int64_t made = few && lowered_ && depth % 2 == 0 ? depth : whole;
+    const bool pays = made == depth || (lowered_ && made <= 2 * depth);
+    return rows == columns && rows == shape(v) && made <= 128 && pays ? std::optional(made) : std::nullopt;
   }
 
   // `from` with its axes of samples as one.
@@ -425,8 +426,10 @@ class AttentionFusion {
                      const Scores& scores) {
     std::vector<ValueId> inputs;
     Axes axes;
+    std::map<ValueId, ValueId> made;  // one tensor may be several operands
     for (const Heads& each : heads) {
-      inputs.push_back(padded(id, each.value, depth));
+      const auto known = made.find(each.value);
+      inputs.push_back(known != made.end() ? known->second : made[each.value] = padded(id, each.value, depth));
       axes.push_back(each.axis);
     }
     axes.push_back(head_axis);

@@ -382,15 +382,15 @@ class Regions {
       if (!is_stored(operand)) gain -= bytes(operand);
     }
     if (!buyers.empty()) {
-      const std::optional<Purchase> bought = purchase(buyers, n, from_operands, numbers_cost);
+      std::optional<Purchase> bought = purchase(buyers, n, from_operands, numbers_cost);
       if (!bought || gain + bought->gain <= 0) return false;
-      compute_in(*bought);
+      compute_in(std::move(*bought));
     }
     leave_out_unless_needed(group_[n]);
     return true;
   }
-  // Backward's groups compute a result that forward stores, so that it is not kept for them: if nothing else keeps it,
-  // they read no more bytes than now, and what is kept for them instead is smaller.
+  // Groups of backward compute a result that forward stores, so that it is not kept for them. They do if nothing else
+  // keeps it, if together they read no more bytes than now, and if what they keep instead is smaller.
   void compute_in_backward(NodeId n) {
     const ValueId value = result(n);
     std::set<size_t> buyers;
@@ -402,13 +402,21 @@ class Regions {
       buyers.insert(*group);
     }
     if (buyers.empty() || is_viewed_in_backward(value)) return;
-    const std::optional<Purchase> bought = purchase(buyers, n, false, false);
+    std::optional<Purchase> bought = purchase(buyers, n, false, false);
     if (!bought || bought->gain < 0) return;
     int64_t kept = 0;
     for (const ValueId read : bought->reads) kept += is_read_in_backward(read) ? 0 : bytes(read);
-    if (kept < bytes(value)) compute_in(*bought);
+    if (kept < bytes(value)) compute_in(std::move(*bought));
   }
   bool is_read_in_backward(ValueId value) const {
+    const NodeId producer = rewriter_.value(value).producer;
+    if (producer != kNone && may_join(producer)) {  // groups that compute it do not read it
+      const auto reads = [&](const std::optional<size_t>& group) {
+        return !group || rewriter_.node(groups_[*group].members[0]).stage != Stage::Forward;
+      };
+      const std::set<std::optional<size_t>> groups = reading_groups(producer);
+      return is_viewed_in_backward(value) || std::any_of(groups.begin(), groups.end(), reads);
+    }
     const std::vector<NodeId>& readers = rewriter_.readers(value);
     return is_viewed_in_backward(value) || std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
              return reader == kNone || rewriter_.node(reader).stage != Stage::Forward;
@@ -447,10 +455,10 @@ class Regions {
     }
     return all;
   }
-  void compute_in(const Purchase& bought) {
-    for (const auto& [id, group] : bought.changed) {
+  void compute_in(Purchase bought) {
+    for (auto& [id, group] : bought.changed) {
       for (const NodeId again : group.again) again_in_[again].insert(id);
-      groups_[id] = group;
+      groups_[id] = std::move(group);
     }
   }
   void leave_out_unless_needed(size_t id) {

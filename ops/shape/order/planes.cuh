@@ -74,7 +74,7 @@ struct PlaneTile {
       auto* const plane = planes + row * p.distance;
       if (first >= 0 && first + W <= count) {
         if constexpr (kFromPlanes) {
-          copy_pack(own + first, plane + first);
+          copy_async(own + first, plane + first, true);
         } else {
           *reinterpret_cast<uint4*>(plane + first) = *reinterpret_cast<const uint4*>(own + first);
         }
@@ -88,20 +88,10 @@ struct PlaneTile {
         }
       }
     }
-#if __CUDA_ARCH__ >= 800
     if constexpr (kFromPlanes) {
       commit_copies();
       wait_for_copies<0>();
     }
-#endif
-  }
-  // Sixteen bytes into shared memory, in the background if the GPU can.
-  __device__ static void copy_pack(Word* to, const Word* from) {
-#if __CUDA_ARCH__ >= 800
-    copy_async(to, from, true);
-#else
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-#endif
   }
 
   // Between memory and shared memory, where a pack's elements lie apart.

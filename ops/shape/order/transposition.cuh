@@ -29,8 +29,8 @@ struct TransposedTiles {
   }
 };
 
-// A block takes a tile, W words at a time. Row r's pack p lies in place p ^ (r / W) of its line in shared memory, so
-// that what lies below each other in W rows is read from different banks.
+// A block takes a tile, W words at a time. Row r's pack p lies in place p ^ (r / W) of its line in shared memory. A
+// warp reads the columns of packs of four bytes or more without conflicts then.
 template <int W, typename Word>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(Transposition t, TransposedTiles tiles, const Word* x, Word* y) {
@@ -96,7 +96,9 @@ inline std::unique_ptr<Kernel> make_transposition(const Transposition& t, DataTy
       const auto addresses = reinterpret_cast<uintptr_t>(c.inputs[0]) | reinterpret_cast<uintptr_t>(c.outputs[0]);
       const auto fits = [&](int words) { return most % words == 0 && addresses % (words * sizeof(Word)) == 0; };
       if (fits(kWide)) return launch_transposition<kWide, Word>(c, t);
-      if (fits(kWide / 2)) return launch_transposition<kWide / 2, Word>(c, t);
+      if constexpr (sizeof(Word) < 8) {
+        if (fits(kWide / 2)) return launch_transposition<kWide / 2, Word>(c, t);
+      }
       if constexpr (sizeof(Word) == 2) {
         if (fits(2)) return launch_transposition<2, Word>(c, t);
       }

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-// Instructions that older devices lack. Kernels with them are never run there, but for copies in the background.
+// Older devices lack these instructions. They make copies of 16 bytes at once, and never run kernels with others.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define ARBALEST_ASM(...) __trap()
 #else

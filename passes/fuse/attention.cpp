@@ -426,25 +426,27 @@ class AttentionFusion {
                      const Scores& scores) {
     std::vector<ValueId> inputs;
     Axes axes;
-    std::map<ValueId, ValueId> made;  // one tensor may be several operands
+    std::map<ValueId, ValueId> operands;  // one tensor may be several
     for (const Heads& each : heads) {
-      const auto known = made.find(each.value);
-      inputs.push_back(known != made.end() ? known->second : made[each.value] = padded(id, each.value, depth));
+      const auto [known, first] = operands.try_emplace(each.value, kNone);
+      if (first) known->second = padded(id, each.value, depth);
+      inputs.push_back(known->second);
       axes.push_back(each.axis);
     }
     axes.push_back(head_axis);
     replace(id, "arbalest.Attention", std::move(inputs), {{"head_axes", axes}}, depth, scores);
   }
 
+  // `depth`: the operands'. What is more than the result's is sliced off.
   void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes, int64_t depth,
                const Scores& scores) {
     const ValueId y = node(id).outputs[0];
     const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
-    const bool padded = depth != shape(y).back();
+    const bool sliced = depth != shape(y).back();
     if (scores.bias != kNone) inputs.push_back(scores.bias);
     attributes.set("scale", scores.scale);
     Shape made = shape(y);
-    if (made.size() == 4 && !padded) {
+    if (made.size() == 4 && !sliced) {
       const ValueId sums = rewriter_.add_value(statistics, TensorType{});
       return rewriter_.become(id, op, std::move(inputs), {y, sums}, std::move(attributes));
     }
@@ -452,7 +454,7 @@ class AttentionFusion {
     rewriter_.add_output(rewriter_.value(all).producer, statistics);
     const Attributes part = {{"starts", Axes{0}}, {"ends", Axes{made.back()}}, {"axes", Axes{3}}};
     if (made.size() == 4) return rewriter_.become(id, "Slice", {all}, {y}, part);
-    if (padded) all = rewriter_.add_before(id, "Slice", name + ".whole", {all}, part);
+    if (sliced) all = rewriter_.add_before(id, "Slice", name + ".whole", {all}, part);
     made[0] = -1;
     rewriter_.become(id, "Reshape", {all}, {y}, {{"shape", std::move(made)}});
   }

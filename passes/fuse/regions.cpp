@@ -409,18 +409,19 @@ class Regions {
     if (kept < bytes(value)) compute_in(std::move(*bought));
   }
   bool is_read_in_backward(ValueId value) const {
+    const auto is_in_backward = [&](NodeId reader) {
+      return reader == kNone || rewriter_.node(reader).stage != Stage::Forward;
+    };
+    if (is_viewed_in_backward(value)) return true;
     const NodeId producer = rewriter_.value(value).producer;
     if (producer != kNone && may_join(producer)) {  // groups that compute it do not read it
-      const auto reads = [&](const std::optional<size_t>& group) {
-        return !group || rewriter_.node(groups_[*group].members[0]).stage != Stage::Forward;
-      };
       const std::set<std::optional<size_t>> groups = reading_groups(producer);
-      return is_viewed_in_backward(value) || std::any_of(groups.begin(), groups.end(), reads);
+      return std::any_of(groups.begin(), groups.end(), [&](const std::optional<size_t>& group) {
+        return is_in_backward(group ? groups_[*group].members[0] : kNone);
+      });
     }
     const std::vector<NodeId>& readers = rewriter_.readers(value);
-    return is_viewed_in_backward(value) || std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
-             return reader == kNone || rewriter_.node(reader).stage != Stage::Forward;
-           });
+    return std::any_of(readers.begin(), readers.end(), is_in_backward);
   }
   // Whether backward reads the value through a view that forward made.
   bool is_viewed_in_backward(ValueId value) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Calls for GPUs that do not return. The thread that has made one cannot be ended, and calls that other threads make
-// for the same GPU may wait for it. So all of them are looked at by a thread that makes none (base/deadlines.h).
+// for the same GPU may wait for it. So all of them are looked at by a thread that makes none (base/time/deadlines.h).
 
 #include <atomic>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/deadlines.h"
+#include "base/time/deadlines.h"
 #include "executor/devices/hang_watch.h"
 
 namespace arbalest {

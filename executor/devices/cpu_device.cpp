@@ -4,6 +4,7 @@
 // OpenMP's thread teams belong to the thread that calls them; the kernels run on the team.
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -19,6 +20,7 @@
 #endif
 
 #include "base/address_space.h"
+#include "base/time/clock.h"
 #include "executor/devices/device.h"
 #include "executor/devices/device_memory.h"
 #include "executor/devices/threads.h"
@@ -61,6 +63,7 @@ class CpuDevice final : public Device {
         idle_threads_(idle_threads(index, threads)),
         progress_(std::move(progress)),
         thread_(start_thread(fmt::format("the device cpu:{}", index), [this] { work(); })) {
+    pthread_getcpuclockid(thread_.native_handle(), &clock_);
     run_there([] { start_team(); });
   }
 
@@ -169,6 +172,8 @@ class CpuDevice final : public Device {
   }
 
   TaskId executing() const override { return executing_.load(std::memory_order_relaxed); }
+
+  int64_t worked() const override { return clock_ns(clock_); }
 
   void stop(Deadline) override {
     if (!thread_.joinable()) return;
@@ -289,7 +294,8 @@ class CpuDevice final : public Device {
   std::atomic<const std::function<void()>*> request_{nullptr};
   std::atomic<TaskId> executing_{kNone};
   bool broken_ = false;  // the device thread's own
-  std::thread thread_;   // last: it uses all of the above
+  std::thread thread_;   // last but its clock: it uses all of the above
+  clockid_t clock_{};
 };
 
 }  // namespace

@@ -152,6 +152,9 @@ class Queues {
   virtual void wake() {}
   // The task that a thread of the queues works at itself; kNone for GPUs, which work by themselves. Any thread asks.
   virtual TaskId executing() const { return kNone; }
+  // Processor time of the threads that work at tasks themselves, in ns, without those that they start for their kernels
+  // and those of libraries; 0 for GPUs. Any thread asks.
+  virtual int64_t worked() const { return 0; }
   // Called once after the first error of a run, before stop(): instances under way may then never end by themselves.
   virtual void abort() {}
   // Ends the queues' threads once everything issued has ended, or at the deadline if something never ends.

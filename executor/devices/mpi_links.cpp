@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "base/deadlines.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "base/setting.h"
+#include "base/time/deadlines.h"
 #include "executor/devices/rank_links.h"
 
 #ifdef ARBALEST_MPI

@@ -43,6 +43,11 @@ class RankCollectives final : public Queues {
   void wake() override {
     for (auto& [lane, own] : lanes_) own.device->wake();
   }
+  int64_t worked() const override {
+    int64_t sum = 0;
+    for (const auto& [lane, own] : lanes_) sum += own.device->worked();
+    return sum;
+  }
   void abort() override {
     for (auto& [lane, own] : lanes_) own.links->abort();
   }

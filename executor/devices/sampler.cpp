@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 
 #include "base/error.h"
 #include "base/host_memory.h"
+#include "base/time/clock.h"
 #include "executor/devices/device.h"
 #include "executor/devices/threads.h"
 
@@ -17,25 +17,19 @@ namespace {
 
 constexpr size_t kMostSamples = size_t{1} << 17;  // 3.6 hours at ten a second; then the older half goes
 
-double seconds_of(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
-
 // Cores that the process's threads have kept busy since the last call, on average.
 class CoresInUse {
  public:
   double operator()() {
-    const double cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID), wall = seconds_of(CLOCK_MONOTONIC);
-    const double cores = wall > wall_ ? (cpu - cpu_) / (wall - wall_) : 0;
+    const int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), wall = clock_ns(CLOCK_MONOTONIC);
+    const double cores = wall > wall_ ? double(cpu - cpu_) / double(wall - wall_) : 0;
     cpu_ = cpu;
     wall_ = wall;
     return cores;
   }
 
  private:
-  double cpu_ = seconds_of(CLOCK_PROCESS_CPUTIME_ID), wall_ = seconds_of(CLOCK_MONOTONIC);
+  int64_t cpu_ = clock_ns(CLOCK_PROCESS_CPUTIME_ID), wall_ = clock_ns(CLOCK_MONOTONIC);
 };
 
 std::optional<double> resident_bytes() {

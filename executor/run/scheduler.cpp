@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <memory>
 #include <set>
 #include <system_error>
@@ -15,6 +14,7 @@
 #include "base/number.h"
 #include "base/plain_message.h"
 #include "base/process.h"
+#include "base/time/clock.h"
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
@@ -30,10 +30,10 @@ constexpr std::chrono::microseconds kPatience{100};
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
 constexpr auto kGrace = std::chrono::seconds(2);         // for what is still read when a run has ended
 
-int64_t processor_time() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+int64_t time_of_queues(const Binding& binding) {
+  int64_t sum = 0;
+  for (const Queues* queues : binding.all_queues()) sum += queues->worked();
+  return sum;
 }
 
 std::chrono::microseconds patience(const Plan& plan) {
@@ -176,18 +176,20 @@ void Scheduler::come_to_rest() {
 }
 
 // A look that ends the process unless it is destroyed in time: the others may have lost this rank because one of its
-// threads hangs. While the process computes, time does not count, except with GPUs, for which threads look all the
-// time.
+// threads hangs. While a device computes, time does not count, except with GPUs, for which threads look all the time.
 TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;
   if (!options_.ranks || !failed_.load()) return {};
-  const Seconds limit = kGrace + Seconds(has_gpus() ? options_.host_standstill_seconds : options_.standstill_seconds);
-  return look_each(kLook, [this, limit, still = Seconds(0), before = processor_time()]() mutable {
-    const int64_t now = processor_time(), worked = now - std::exchange(before, now);
+  return look_each(kLook, [this, still = Seconds(0), before = time_of_queues(binding_)]() mutable {
+    const std::vector<Dependencies::Running> running = dependencies_.running();
+    const bool patient = has_gpus() || std::any_of(running.begin(), running.end(),
+                                                   [this](const auto& one) { return on_host_[one.task] != 0; });
+    const int64_t now = time_of_queues(binding_), worked = now - std::exchange(before, now);
     still = worked > kLeastWork && !has_gpus() ? Seconds(0) : still + kLook;
-    if (still >= limit) end_process("a thread has not ended");
+    const Seconds limit(patient ? options_.host_standstill_seconds : options_.standstill_seconds);
+    if (still >= kGrace + limit) end_process("a thread has not ended");
   });
 }
 
@@ -341,8 +343,6 @@ RankProgress Scheduler::progress() const {
   RankProgress found;
   found.completed = completions_.load(std::memory_order_relaxed);
   const bool gpus = has_gpus();
-  // Threads that wait for a GPU look whether it is done, and so take time.
-  if (!gpus) found.worked = processor_time();
   const std::vector<Dependencies::Running> running = dependencies_.running();
   const Table<TaskId, int64_t> before = dependencies_.instances_before(options_.from);
   const bool begins = std::any_of(running.begin(), running.end(), [&](const Dependencies::Running& one) {
@@ -362,6 +362,10 @@ RankProgress Scheduler::progress() const {
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
     found.at = error_place(task, instance);
   }
+  // Threads that wait for a GPU look whether it is done, and so take time. A library's thread may look as well, for
+  // ever: it counts only where it may be the one that works.
+  const bool all_threads = heaviest == Hosts || heaviest == Together;
+  if (!gpus) found.worked = all_threads ? clock_ns(CLOCK_PROCESS_CPUTIME_ID) : time_of_queues(binding_);
   return found;
 }
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/deadlines.h"
+#include "base/time/deadlines.h"
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/deadlines.h"
+#include "base/time/deadlines.h"
 #include "executor/run/sample_reader.h"
 #include "executor/session/session.h"
 #include "io/sources/bad_samples.h"

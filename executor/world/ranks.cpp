@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
-#include "base/deadlines.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "base/time/deadlines.h"
 #include "executor/world/part.h"
 
 namespace arbalest {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace arbalest {
@@ -12,14 +13,18 @@ void Standstill::hear(int rank, RankProgress progress, Time now) {
   // Between two signs of life no more counts: if a process itself stood still, nothing was watched.
   constexpr Seconds kLongestStep{5};
   constexpr double kLeastWork = 0.01;  // of the time: threads that look around take less
+  // A thread that looks all the time takes more, as Gloo's does while another one holds the connection it is to serve.
+  constexpr double kMostSending = 0.2;
   const auto [place, fresh] = ranks_.try_emplace(rank);
   Heard& heard = place->second;
   const Seconds step = fresh ? Seconds{0} : std::min<Seconds>(now - heard.last, kLongestStep);
   const bool same = progress.completed == heard.progress.completed && progress.under_way == heard.progress.under_way &&
                     progress.under_way != RankProgress::UnderWay::Nothing;
   const double worked = double(progress.worked - heard.progress.worked) * 1e-9;
+  const double most = progress.under_way == RankProgress::UnderWay::Others ? kMostSending : INFINITY;
+  const bool works = worked > kLeastWork * step.count() && worked < most * step.count();
   heard.same = same ? heard.same + step : Seconds{0};
-  heard.still = same && worked <= kLeastWork * step.count() ? heard.still + step : Seconds{0};
+  heard.still = same && !works ? heard.still + step : Seconds{0};
   heard.progress = std::move(progress);
   heard.last = now;
 }

@@ -18,7 +18,7 @@ struct RankProgress {
   UnderWay under_way = UnderWay::Nothing;
   double limit = 0;       // seconds that they may take
   int64_t completed = 0;  // instances of all tasks so far
-  int64_t worked = 0;     // processor time of the process in ns; constant where GPUs compute
+  int64_t worked = 0;     // processor time so far, in ns, of those threads that may work; constant where GPUs compute
   std::string at;         // one of those under way: "all-reduce gradients 0, step 1338"
 };
 
@@ -36,7 +36,7 @@ class Standstill {
     std::string why;          // "it stands still at forward 3, step 1338, for 21 s"
   };
   // `size`: ranks that are there. A rank stands still while it is at the same kind of instances, completes none and
-  // takes no processor time.
+  // takes no processor time, or, at those that need other ranks, more of it than sending and receiving take.
   std::optional<Found> find(int size) const;
 
   // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.

@@ -2,7 +2,7 @@
 
 // Looks are made when they are due, by one thread.
 
-#include "base/deadlines.h"
+#include "base/time/deadlines.h"
 
 #include <doctest/doctest.h>
 

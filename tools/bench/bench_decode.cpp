@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>  // jpeglib.h wants it
-#include <ctime>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -27,6 +26,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/random.h"
+#include "base/time/clock.h"
 #include "io/images/image.h"
 
 namespace arbalest {
@@ -41,9 +41,7 @@ struct Options {
 };
 
 double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+  return double(clock_ns(CLOCK_THREAD_CPUTIME_ID)) * 1e-9;
 }
 
 Region draw_region(const ImageInfo& info, uint64_t position) {

@@ -7,11 +7,11 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <ctime>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "base/time/clock.h"
 #include "executor/plan/dependencies.h"
 #include "executor/plan/plan.h"
 
@@ -144,9 +144,7 @@ Plan step_plan() {
 
 // The processor time of the thread is the cost also on a machine that others use.
 double processor_nanoseconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return double(time.tv_sec) * 1e9 + double(time.tv_nsec);
+  return double(clock_ns(CLOCK_THREAD_CPUTIME_ID));
 }
 
 struct Result {

@@ -20,12 +20,12 @@
 #include <string_view>
 #include <utility>
 
-#include "base/deadlines.h"
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
 #include "base/process.h"
 #include "base/shell_word.h"
+#include "base/time/deadlines.h"
 #include "executor/session/output_paths.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"

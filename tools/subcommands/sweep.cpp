@@ -18,10 +18,10 @@
 #include <stop_token>
 #include <utility>
 
-#include "base/deadlines.h"
 #include "base/files/atomic_file.h"
 #include "base/process.h"
 #include "base/shell_word.h"
+#include "base/time/deadlines.h"
 #include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
 #include "executor/plan/make_plan.h"

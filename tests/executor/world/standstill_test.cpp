@@ -65,6 +65,14 @@ TEST_CASE("ranks that all wait for each other are found") {
         "all ranks wait for each other; rank 0 is at sum, step 5, for 22.0 s; rank 1 is at sum, step 5, for 22.0 s");
 }
 
+TEST_CASE("a rank that waits for others works only as much as sending and receiving take") {
+  CHECK_FALSE(after(60, UnderWay::Others, 0, 100'000'000).has_value());  // a tenth of a processor: it receives
+  const auto looks = after(22, UnderWay::Others, 0, 900'000'000);        // all the time
+  REQUIRE(looks.has_value());
+  CHECK(looks->why.find("all ranks wait for each other") == 0);
+  CHECK_FALSE(after(60, UnderWay::Own, 0, 900'000'000).has_value());
+}
+
 TEST_CASE("time before a rest, during it, and at another kind of work does not count") {
   for (const UnderWay before : {UnderWay::Nothing, UnderWay::Others}) {
     Standstill standstill;

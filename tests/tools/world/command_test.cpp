@@ -6,10 +6,14 @@
 
 #include <sys/ptrace.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/plain_message.h"
@@ -111,6 +115,13 @@ TEST_CASE("one rank of a world") {
   std::istringstream lines{std::string(given)};
   Words words;
   for (std::string line; std::getline(lines, line);) words.push_back(line);
+  const char* const spinning = std::getenv(kSpinning);
+  const auto rank = std::find(words.begin(), words.end(), "--rank");
+  if (spinning && rank != words.end() && rank[1] == spinning) {
+    std::thread([] {
+      for (std::atomic<int64_t> looks = 0;;) looks.fetch_add(1);
+    }).detach();
+  }
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   int status = kFailed;
@@ -193,13 +204,22 @@ TEST_CASE("a rank that stands still is lost after a while, and ends by itself wh
   has(ranks[1]->errors(), fmt::format("rank 1 on {} is lost: nothing was heard of it for 4 s", host_name()));
 }
 
-// The first thread is found by the run itself, the other one by what watches the connections.
+// The first thread is found by the run itself, the other one by what watches the connections. Where the rank spins, a
+// library's thread looks for what the frozen one keeps from it.
 TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
-  for (const auto& [strategy, thread] : {std::pair{"ssgd", "the device cpu:"}, {"sma", "hears rank 0"}}) {
-    CAPTURE(strategy);
+  struct Case {
+    const char *strategy, *thread;
+    bool spins;
+  };
+  for (const auto& [strategy, thread, spins] :
+       {Case{"ssgd", "the device cpu:", false}, {"sma", "hears rank 0", false}, {"ssgd", "the device cpu:", true}}) {
+    CAPTURE(thread);
+    CAPTURE(spins);
     const Place place;
     const Words more = {"--devices", "cpu:0", "--lost-after", "4"};
+    if (spins) setenv(kSpinning, "1", 1);
     auto ranks = place.start(3, frozen_words(place, strategy, "20it", more));
+    unsetenv(kSpinning);
     await_checkpoints(place.path("c"), 1);
     if (!end_by_frozen_thread(ranks, thread)) return;
   }

@@ -26,8 +26,9 @@ namespace arbalest::test {
 using Words = std::vector<std::string>;
 using WallTime = std::chrono::steady_clock;
 
-inline constexpr const char* kWords = "ARBALEST_TEST_WORDS";      // of a rank's command line, a line each
-inline constexpr const char* kMostOfFile = "ARBALEST_TEST_MOST";  // bytes that the rank may write into a file
+inline constexpr const char* kWords = "ARBALEST_TEST_WORDS";        // of a rank's command line, a line each
+inline constexpr const char* kMostOfFile = "ARBALEST_TEST_MOST";    // bytes that the rank may write into a file
+inline constexpr const char* kSpinning = "ARBALEST_TEST_SPINNING";  // the rank that has a thread that always looks
 inline constexpr const char* kGraph =
     "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
     "g () => () {\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/deadlines.h"
+#include "base/time/deadlines.h"
 
 #include <algorithm>
 #include <condition_variable>

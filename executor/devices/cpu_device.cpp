@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -128,9 +129,11 @@ class CpuDevice final : public Device {
         error = std::current_exception();
       }
     };
-    request_.store(&guarded);
+    orders_.request.store(&guarded);
     wake();
-    for (const auto* pending = request_.load(); pending; pending = request_.load()) request_.wait(pending);
+    std::unique_lock lock(orders_.mutex);
+    orders_.answered.wait(lock, [this] { return !orders_.request.load(); });
+    lock.unlock();
     if (error) std::rethrow_exception(error);
   }
 
@@ -167,8 +170,11 @@ class CpuDevice final : public Device {
   }
 
   void wake() override {
-    orders_.signal.fetch_add(1, std::memory_order_release);
-    orders_.signal.notify_one();
+    {
+      const std::scoped_lock lock(orders_.mutex);
+      orders_.signal.fetch_add(1, std::memory_order_release);
+    }
+    orders_.given.notify_one();
   }
 
   TaskId executing() const override { return executing_.load(std::memory_order_relaxed); }
@@ -224,10 +230,13 @@ class CpuDevice final : public Device {
     for (;;) {
       const uint32_t seen = orders_.signal.load(std::memory_order_acquire);
       bool worked = false;
-      if (const auto* request = request_.load()) {
+      if (const auto* request = orders_.request.load()) {
         (*request)();
-        request_.store(nullptr);
-        request_.notify_all();
+        {
+          const std::scoped_lock lock(orders_.mutex);
+          orders_.request.store(nullptr);
+        }
+        orders_.answered.notify_one();
         worked = true;
       }
       if (plan_) {  // before start(), queues are still being made
@@ -235,7 +244,8 @@ class CpuDevice final : public Device {
       }
       if (worked) continue;
       if (orders_.stopping.load()) return;
-      orders_.signal.wait(seen, std::memory_order_acquire);
+      std::unique_lock lock(orders_.mutex);
+      orders_.given.wait(lock, [&] { return orders_.signal.load(std::memory_order_relaxed) != seen; });
     }
   }
 
@@ -287,11 +297,15 @@ class CpuDevice final : public Device {
   std::atomic<const Plan*> plan_{nullptr};
   CompletionSink* sink_ = nullptr;
   TraceRecorder* trace_ = nullptr;
+  // Threads sleep on the conditions at once. std::atomic::wait() yields first, and each yield may cost a time slice of
+  // other work on the machine.
   struct Orders {
-    std::atomic<uint32_t> signal{0};
+    std::mutex mutex;
+    std::condition_variable given, answered;
+    std::atomic<uint32_t> signal{0};                             // changed under the mutex
+    std::atomic<const std::function<void()>*> request{nullptr};  // set to nullptr under the mutex
     std::atomic<bool> stopping{false};
   } orders_;
-  std::atomic<const std::function<void()>*> request_{nullptr};
   std::atomic<TaskId> executing_{kNone};
   bool broken_ = false;  // the device thread's own
   std::thread thread_;   // last but its clock: it uses all of the above

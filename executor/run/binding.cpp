@@ -227,32 +227,42 @@ void Binding::make_kernels(const BindOptions& options) {
   constexpr int kMostThreads = 4;  // each takes handles of the libraries, and those launch memory: docs/design.md
   kernels_.resize(plan_.launches.size());
   std::vector<int64_t> workspaces(plan_.launches.size(), 0);  // bytes
-  std::vector<std::pair<const Task*, int32_t>> launches;
-  for (const Task& task : plan_.tasks) {
-    for (int32_t i = 0; i < task.launches; ++i) launches.emplace_back(&task, task.first_launch + i);
-  }
-  const auto make = [&](size_t place) {
-    const Task* const task = launches[place].first;
-    const int32_t i = launches[place].second;
-    const Launch& launch = plan_.launches[size_t(i)];
-    const Graph& graph = plan_.graphs[size_t(launch.program)];
-    const PlanDevice::Kind kind = plan_.devices[task->device == kNone ? 0 : size_t(task->device)].kind;
-    // Validation, too, runs at the same time as the learners.
-    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
-      return lane.kind == Lane::Kind::Compute && lane.device == task->device;
-    });
-    Queues& queues = queues_of(task->lane);
-    queues.run_there([&] {
-      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[launch.node], kind, options, queues, task->lane,
-                                            std::max(1, int(learners) * options.at_once));
-      workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
-    });
-  };
-  // Those of GPUs by several threads: cuDNN takes milliseconds to propose and to build an engine. CPU devices have one
-  // thread to make them on.
+  // Those of GPUs one by one, by several threads: cuDNN takes milliseconds to propose and to build an engine. CPU
+  // devices have one thread to make them on, which is handed all of them at once.
   const bool gpus = std::all_of(plan_.devices.begin(), plan_.devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
-  in_threads(launches.size(), size_t(gpus ? std::clamp(options.threads, 1, kMostThreads) : 1), make);
+  struct HandOver {
+    Queues* queues;
+    std::vector<std::pair<const Task*, int32_t>> launches;
+  };
+  std::vector<HandOver> hand_overs;
+  for (const Task& task : plan_.tasks) {
+    for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+      Queues* const queues = &queues_of(task.lane);
+      auto found = std::find_if(gpus ? hand_overs.end() : hand_overs.begin(), hand_overs.end(),
+                                [&](const HandOver& other) { return other.queues == queues; });
+      if (found == hand_overs.end()) found = hand_overs.insert(found, {queues, {}});
+      found->launches.emplace_back(&task, i);
+    }
+  }
+  const auto make = [&](Queues& queues, const Task& task, int32_t i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    const Graph& graph = plan_.graphs[size_t(launch.program)];
+    const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
+    // Validation, too, runs at the same time as the learners.
+    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
+      return lane.kind == Lane::Kind::Compute && lane.device == task.device;
+    });
+    kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[launch.node], kind, options, queues, task.lane,
+                                          std::max(1, int(learners) * options.at_once));
+    workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
+  };
+  in_threads(hand_overs.size(), size_t(gpus ? std::clamp(options.threads, 1, kMostThreads) : 1), [&](size_t place) {
+    const HandOver& all = hand_overs[place];
+    all.queues->run_there([&] {
+      for (const auto& [task, i] : all.launches) make(*all.queues, *task, i);
+    });
+  });
   workspaces_ = place_workspaces(plan_, workspaces);
 }
 

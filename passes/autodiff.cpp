@@ -9,11 +9,16 @@
 namespace arbalest {
 namespace {
 
+bool stops_gradients(const Node& node) {
+  return node.op->qualified_name() == "arbalest.StopGradient";
+}
+
 class Walk {
  public:
   Walk(Graph& graph, std::span<const ValueId> wrt) : graph_(graph), depends_(graph.values.size(), false) {
     for (const ValueId value : wrt) depends_[value] = true;
     for (const Node& node : graph.nodes) {
+      if (stops_gradients(node)) continue;
       bool any = false;
       for (const ValueId input : node.inputs) any = any || (input != kNone && depends_[input]);
       for (const ValueId output : node.outputs) {
@@ -43,6 +48,7 @@ class Walk {
 
   void visit(NodeId id) {
     const Node node = graph_.nodes[id];  // a copy: grad() appends nodes
+    if (stops_gradients(node)) return node.op->for_inference(graph_, id);
     std::vector<ValueId> output_gradients;
     bool reached = false;
     for (const ValueId output : node.outputs) {

@@ -95,6 +95,7 @@ class Exporter {
     graph_ = slice_validation(graph_, {output}, "test", mixing ? mixing->batch : batch_of(graph_));
     if (exported_.probabilities) output = add_probabilities(output);
     take_inputs(output);
+    take_stated_types(output);
     order_for(graph_, output);
     put_weights();
     restore_batch_norms();
@@ -177,6 +178,20 @@ class Exporter {
     graph_.values[value].role = Role::Input;
     graph_.values[value].producer = kNone;
     graph_.inputs.push_back(value);
+  }
+
+  // An input that a cast alone reads gets the cast's type: the one that the file of a called model states for its own.
+  void take_stated_types(ValueId output) {
+    const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
+    for (const ValueId input : graph_.inputs) {
+      if (readers[input].size() != 1) continue;
+      const Node& cast = graph_.nodes[readers[input][0]];
+      if (cast.op->qualified_name() != "Cast" || cast.outputs[0] == output) continue;
+      const DataType stated = graph_.values[cast.outputs[0]].type.dtype;
+      if (is_floating(stated)) continue;
+      graph_.values[input].type.dtype = stated;
+      graph_.replace_uses(cast.outputs[0], input);
+    }
   }
 
   // (image / 255 − mean) / std as a product and a sum; zeros around it, scaling and the crop's middle follow.

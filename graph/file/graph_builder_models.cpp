@@ -93,7 +93,9 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
     const SourceName& operand = call.inputs[i];
     if (operand.text.empty()) fail(call.op.place, fmt::format("operand {} of model '{}' is left out", i, call.op.text));
     const ValueId value = find(operand, scope, "input", &call);
-    if (model.operands[i] != kNone) placed[model.operands[i]] = value;
+    if (model.operands[i] == kNone) continue;
+    const Value& declared = graph.values[model.operands[i]];
+    placed[model.operands[i]] = is_floating(declared.type.dtype) ? value : cast_operand(call, value, declared, prefix);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     const ValueId output = graph.outputs[i];
@@ -115,6 +117,25 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
     copy.name = free_name(node_names_, prefix, node.name);
     graph_.nodes.push_back(std::move(copy));
   }
+}
+
+// Whole numbers and flags of a data set have the types of their fields, and those of a model the types that its file
+// states. A cast to the type that an operand has is left out later.
+ValueId GraphBuilder::cast_operand(const SourceNode& call, ValueId operand, const Value& declared,
+                                   const std::string& prefix) {
+  Node cast;
+  cast.op = &registry_.get("Cast");
+  cast.name = free_name(node_names_, prefix, declared.name);
+  cast.where = position(call.op.place);
+  cast.attributes.set("to", onnx_number(declared.type.dtype), cast.where);
+  cast.inputs = {operand};
+  Value result;
+  result.name = free_name(value_names_, prefix, declared.name);
+  result.producer = graph_.nodes.end_id();
+  const ValueId value = graph_.add_value(std::move(result));
+  cast.outputs = {value};
+  graph_.nodes.push_back(std::move(cast));
+  return value;
 }
 
 // Takes a name that nothing has yet: names of exporters often begin with a slash, which the prefix ends with.

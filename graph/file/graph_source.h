@@ -56,6 +56,7 @@ struct SourceValue {
   std::optional<TensorType> type;                      // -1 if an extent is symbolic or unknown
   std::vector<std::string> symbols;                    // one an extent: "N" for a symbolic one, else ""
   std::shared_ptr<const std::vector<std::byte>> data;  // initialisers
+  bool fixed = false;                                  // the file says that it is no parameter: a buffer, a constant
 };
 
 struct SourceNode {

@@ -88,13 +88,26 @@ void check_finite(const Value& weight) {
                                              found - numbers, *found));
 }
 
-void find_weights(Graph& graph, const GraphSource& source) {
+// Those that the file calls no parameters. Statistics of batch norms are a state, and train as such.
+std::unordered_set<ValueId> fixed_values(const Graph& graph, const GraphSource& source) {
+  std::unordered_set<ValueId> fixed;
+  for (const SourceValue& value : source.values) {
+    if (value.fixed) fixed.insert(graph.find_value(value.name.text));
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() != "BatchNormalization") continue;
+    for (size_t i = kMeanInput; i < node.inputs.size(); ++i) fixed.erase(node.inputs[i]);
+  }
+  return fixed;
+}
+
+void find_weights(Graph& graph, const GraphSource& source, const std::unordered_set<ValueId>& fixed) {
   const bool only_initialisers = constants_are_no_weights(source);
   Table<ValueId, bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[id])) continue;
+      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[id]) || fixed.contains(id)) continue;
       const Value& value = graph.values[id];
       neutral[id] = is_norm(node) && is_neutral(source, value);
       learned[id] = !(only_initialisers && value.role == Role::Constant);
@@ -110,7 +123,7 @@ void find_weights(Graph& graph, const GraphSource& source) {
     if (learned[v]) continue;
     const bool number = value.type.elements() == 1 && !is_of_module(source, value.name);  // of a formula
     const bool exact = value.type.dtype == DataType::Float64;                             // a table, in a net of floats
-    if (number || exact) value.role = Role::Constant;
+    if (number || exact || fixed.contains(v)) value.role = Role::Constant;
   }
 }
 
@@ -200,7 +213,10 @@ void name_counted(Graph& graph) {
   }
 }
 
-void copy_identities(Graph& graph) {
+// An Identity of an initialiser becomes one as well. If nothing else reads the initialiser, its name counts.
+void copy_identities(Graph& graph, std::unordered_set<ValueId>& fixed) {
+  const Table<ValueId, std::vector<NodeId>> readers = graph.consumers();
+  const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
   Table<NodeId, bool> gone(graph.nodes.size(), false);
   for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
@@ -214,6 +230,12 @@ void copy_identities(Graph& graph) {
     copy.initializer = from.initializer;
     copy.declared.reset();
     copy.producer = kNone;
+    if (fixed.contains(node.inputs[0])) fixed.insert(node.outputs[0]);
+    if (readers[node.inputs[0]].size() == 1 && !asked.contains(node.inputs[0]) && !asked.contains(node.outputs[0])) {
+      std::string name = from.name;
+      graph.rename(node.inputs[0], copy.name);
+      graph.rename(node.outputs[0], std::move(name));
+    }
     gone[n] = true;
   }
   erase_nodes(graph, gone);
@@ -331,10 +353,11 @@ bool is_of_module(const GraphSource& source, const std::string& name) {
 }
 
 void own_parameters(Graph& graph, const GraphSource& source) {
-  copy_identities(graph);
+  std::unordered_set<ValueId> fixed = fixed_values(graph, source);
+  copy_identities(graph, fixed);
   read_uncast(graph);
   leave_out_zero_states(graph);
-  find_weights(graph, source);
+  find_weights(graph, source, fixed);
   keep_constants(graph);
   if (!source.equal_is_same) part_shared(graph);
   name_counted(graph);

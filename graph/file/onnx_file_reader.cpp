@@ -24,6 +24,8 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 
 #else
 
+#include <google/protobuf/empty.pb.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
@@ -34,6 +36,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 
 #include "base/error.h"
 #include "base/files/file_kind.h"
+#include "base/process.h"
 #include "graph/file/external_data.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
@@ -51,6 +54,56 @@ double widen(float value) {
   double wide = value;
   std::from_chars(text, written.ptr, wide);
   return wide;
+}
+
+constexpr const char *kOwnDomain = "arbalest", *kStopGradient = "StopGradient";
+
+// PyTorch's notes about what it exported: the text of a key of `metadata_props`, which is the field `number` of this
+// kind of message. libonnx knows it from 1.16 on only, so that it is read as a field that is not known.
+std::string note_of(const google::protobuf::Message& message, int number, std::string_view key) {
+  std::string bytes;
+  if (!message.SerializeToString(&bytes)) return "";
+  google::protobuf::Empty fields;
+  if (!fields.ParseFromString(bytes)) return "";
+  const google::protobuf::UnknownFieldSet& all = fields.GetReflection()->GetUnknownFields(fields);
+  for (int i = 0; i < all.field_count(); ++i) {
+    const google::protobuf::UnknownField& field = all.field(i);
+    onnx::StringStringEntryProto entry;
+    const bool is_text =
+        field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED;
+    if (is_text && entry.ParseFromString(field.length_delimited()) && entry.key() == key) return entry.value();
+  }
+  return "";
+}
+
+// Initialisers that PyTorch calls buffers of a module, or constants of the traced function.
+std::unordered_set<std::string> fixed_initialisers(const onnx::GraphProto& graph) {
+  constexpr int kNotes = 4;
+  constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+  std::unordered_set<std::string> fixed;
+  for (const onnx::ValueInfoProto& value : graph.value_info()) {
+    const std::string kind = note_of(value, kNotes, kKind);
+    if (!kind.empty() && kind != "PARAMETER") fixed.insert(value.name());
+  }
+  return fixed;
+}
+
+constexpr int kNotesOfNode = 9;
+constexpr std::string_view kCall = "pkg.torch.onnx.fx_node";
+
+// tensor.detach(), which is exported as an Identity: the node's note is the call.
+bool is_detached(const onnx::NodeProto& node) {
+  return node.op_type() == "Identity" && note_of(node, kNotesOfNode, kCall).find("aten.detach") != std::string::npos;
+}
+
+// Whether a call read a detached tensor, of which the exporter's optimiser has left no node.
+bool has_lost_detach(const onnx::GraphProto& graph) {
+  bool reads = false;
+  for (const onnx::NodeProto& node : graph.node()) {
+    if (is_detached(node)) return false;
+    reads = reads || note_of(node, kNotesOfNode, kCall).find("%detach") != std::string::npos;
+  }
+  return reads;
 }
 
 class Importer {
@@ -73,7 +126,16 @@ class Importer {
     // Other exporters make initialisers of the numbers in formulas: they are no weights.
     const bool ours = model_.producer_name() == "arbalest";
     source_.nodes = nodes(graph.node());
+    const bool stops = std::any_of(source_.nodes.begin(), source_.nodes.end(),
+                                   [](const SourceNode& node) { return node.op.text == kStopGradient; });
+    if (has_lost_detach(graph)) {
+      warn(source_.file +
+           ": PyTorch detached a tensor, and its exporter has optimised that away: gradients go through; "
+           "expected a file that is exported with optimize=False");
+    }
+    if (stops && !ours) source_.opsets.emplace_back(kOwnDomain, 1);
     note_producer(source_, model_.producer_name());
+    const std::unordered_set<std::string> fixed = fixed_initialisers(graph);
     std::vector<SourceNode> scalars;
     ErrorList errors;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
@@ -89,6 +151,7 @@ class Importer {
       added.name.text = initializer.name();
       added.type = std::move(content.type);
       added.data = std::move(content.data);
+      added.fixed = fixed.contains(initializer.name());
     }
     errors.throw_if_any();
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
@@ -240,6 +303,10 @@ class Importer {
         }
       }
       cast_to_float_instead(node, kOnnxFloat16);
+      if (is_detached(proto)) {
+        node.domain = kOwnDomain;
+        node.op.text = kStopGradient;
+      }
       result.push_back(std::move(node));
     }
     return result;

@@ -104,6 +104,33 @@ Op reshaping(std::string name, std::string doc, std::vector<AttributeSpec> attri
   return op;
 }
 
+// Gradients are added before: only the value is left of it then.
+void become_identity(Graph& graph, NodeId id) {
+  graph.nodes[id].op = &graph.op("Identity");
+}
+
+void register_stop_gradient(OpRegistry& registry) {
+  registry.add(
+      {.domain = "arbalest",
+       .name = "StopGradient",
+       .doc = "X, unchanged, as a constant of the backward pass: what X is computed of gets no gradient from Y",
+       .inputs = {{.name = "X", .lowered = true}},
+       .outputs = {{.name = "Y", .lowered = true}},
+       .layout = std::nullopt,
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .for_inference = become_identity,
+       .cost = elementwise_cost(0),
+       .samples =
+           [] {
+             Sample kept = sample("matrix", {5, 7}, {});
+             kept.inputs[0].differentiable = false;
+             return std::vector{kept};
+           },
+       .aliases = {{0, 0}},
+       .cpu = reshape_cpu,
+       .arithmetic = Arithmetic::Keeps});
+}
+
 void register_identity(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Identity",
@@ -130,6 +157,7 @@ void register_identity(OpRegistry& registry) {
 
 void register_shape_reshape(OpRegistry& registry) {
   register_identity(registry);
+  register_stop_gradient(registry);
   Op reshape = reshaping(
       "Reshape", "the elements of data in another shape; 0 keeps an extent, one -1 takes what is left",
       {required_spec("shape", AttributeKind::Ints, "the extents"), int_spec("allowzero", 0, "1: an extent of 0 is 0")});

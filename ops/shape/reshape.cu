@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA kernel of Identity, Reshape, Squeeze and Unsqueeze: nothing if the output is the input's memory, else a copy.
+// CUDA kernel of Identity, StopGradient, Reshape, Squeeze and Unsqueeze: nothing if the output is the input's memory,
+// else a copy.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -9,7 +10,7 @@ namespace arbalest {
 using namespace cuda;
 
 void register_shape_reshape_cuda(OpRegistry& registry) {
-  for (const char* name : {"Identity", "Reshape", "Squeeze", "Unsqueeze"}) {
+  for (const char* name : {"Identity", "arbalest.StopGradient", "Reshape", "Squeeze", "Unsqueeze"}) {
     registry.find(name)->cuda = [](const KernelRequest& request) {
       const int64_t bytes = request.outputs[0].bytes();
       return make_kernel([bytes](const KernelContext& c) {

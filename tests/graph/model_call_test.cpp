@@ -348,6 +348,23 @@ TEST_CASE("model: operands are its inputs in the file's order, or by name") {
   CHECK(graph.nodes.size() == 1);
 }
 
+TEST_CASE("model: whole numbers and flags get the types that the model's file states for its inputs") {
+  const Files files;
+  const std::string path = files.file("mask.onnxtxt");
+  Files::write(path, R"(mask (float[N, 3] x, int64[N, 1] length, bool[N, 3] keep) => (float[N, 3] y) {
+    number = Cast <to = 1> (length)  kept = Where (keep, x, number)  y = Neg (kept) })");
+  const auto casts = [&](const char* operands) {
+    Graph graph = files.read("y = model.mask (x, n, k)", {{"", path}}, operands);
+    verify(graph);
+    expand_layers(graph);
+    CHECK(value(graph, "y").type.shape == Shape{5, 3});
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                         [](const Node& node) { return node.op->name == "Cast"; });
+  };
+  CHECK(casts("float[5,3] x, int32[5,1] n, float[5,3] k") == 3);
+  CHECK(casts("float[5,3] x, int64[5,1] n, bool[5,3] k") == 1);  // they have them
+}
+
 TEST_CASE("model: what exporters make of parameters") {
   const Files files;
   const std::string path = files.file("exported.onnxtxt");

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "base/process.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 #include "graph/op.h"
@@ -20,6 +21,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <random>
 
 using namespace arbalest;
@@ -207,6 +209,79 @@ TEST_CASE("onnx: models as exporters write them") {
 
   Graph symbolic = read_onnx(save(folder, model), file_test_ops());
   CHECK(has(error_of([&] { verify(symbolic); }), "'x'"));
+}
+
+// An entry of `metadata_props`, whose field has this number, as newer versions of ONNX write it.
+void add_note(google::protobuf::Message& message, int number, const std::string& key, const std::string& text) {
+  onnx::StringStringEntryProto entry;
+  entry.set_key(key);
+  entry.set_value(text);
+  message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(number, entry.SerializeAsString());
+}
+
+TEST_CASE("onnx: what PyTorch notes of buffers, constants and detached tensors counts") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+net (float[N, 2] x) => (float[N, 2] y)
+<float[2, 2] fc_weight = {1, 2, 3, 4}, float[2] table = {1, 2}, float[2] lifted_tensor_0 = {3, 4},
+ float[2] bn_weight = {1, 2}, float[2] bn_bias = {1, 2}, float[2] bn_mean = {1, 2}, float[2] bn_var = {1, 2}>
+{
+  a = MatMul (x, fc_weight)
+  n = BatchNormalization (a, bn_weight, bn_bias, bn_mean, bn_var)
+  clone_1 = Identity (lifted_tensor_0)
+  b = Add (n, clone_1)
+  c = Mul (b, table)
+  d = Identity (c)
+  detach = Identity (b)
+  e = Mul (d, detach)
+  y = Neg (e)
+})");
+  const std::map<std::string, std::string> kinds = {{"fc_weight", "PARAMETER"},
+                                                    {"bn_mean", "BUFFER"},
+                                                    {"bn_var", "BUFFER"},
+                                                    {"table", "BUFFER"},
+                                                    {"lifted_tensor_0", "CONSTANT_TENSOR"}};
+  for (const auto& [name, kind] : kinds) {
+    onnx::ValueInfoProto& info = *model.mutable_graph()->add_value_info();
+    info.set_name(name);
+    add_note(info, 4, "pkg.torch.onnx.original_node_name", "p_" + name);
+    add_note(info, 4, "pkg.torch.export.graph_signature.InputSpec.kind", kind);
+  }
+  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.op_type() != "Identity") continue;
+    const std::string call = node.output(0) == "detach" ? "detach" : "clone";
+    add_note(node, 9, "pkg.torch.onnx.fx_node", "%x = call_function[target=torch.ops.aten." + call + ".default](…)");
+  }
+  Graph graph = read_graph_text("g (float[4, 2] x) => () { y = model.net (x) }", folder.file("g.onnxtxt"),
+                                builtin_ops(), 0, {{"", save(folder, model)}});
+  verify(graph);
+  const auto role = [&](const char* name) { return graph.values.at(graph.find_value(name)).role; };
+  CHECK(role("fc_weight") == Role::Parameter);
+  CHECK(role("bn_weight") == Role::Parameter);  // of which nothing is noted
+  CHECK(role("bn_mean") == Role::Parameter);    // a state, once layers are expanded
+  CHECK(role("y/table") == Role::Constant);
+  CHECK(role("y/lifted_tensor_0") == Role::Constant);  // not called after the Identity that alone reads it
+  const Node* const stop = graph.find_op("arbalest.StopGradient");
+  REQUIRE(stop != nullptr);
+  CHECK(graph.values.at(stop->outputs[0]).name == "y/detach");
+
+  // The exporter's optimiser takes the node away, and what it read keeps the call.
+  const auto told = [&] {
+    static std::string text;
+    text.clear();
+    const MessageHandler before = set_warning_handler([](const std::string& message) { text += message; });
+    read_onnx(save(folder, model), builtin_ops(), 4);
+    set_warning_handler(before);
+    return text;
+  };
+  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.output(0) == "e") add_note(node, 9, "pkg.torch.onnx.fx_node", "%e = mul(args = (%d, %detach))");
+  }
+  CHECK(told() == "");
+  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.output(0) == "detach") node.GetReflection()->MutableUnknownFields(&node)->Clear();
+  }
+  CHECK(has(told(), "expected a file that is exported with optimize=False"));
 }
 
 TEST_CASE("onnx: what is stored in float16 is float, and casts to it are none") {

@@ -57,6 +57,29 @@ const std::string kHead = "logits = arbalest.Linear <units = 3> (h)\n" + std::st
 
 }  // namespace
 
+TEST_CASE("no gradient goes through StopGradient") {
+  const auto gradient = [](const char* other) {
+    const Program program = make_program(net("c = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n" +
+                                             std::string(other) + "h = Mul (c, s)\n" + kHead),
+                                         {});
+    CHECK(program.training().graph.find_op("arbalest.StopGradient") == nullptr);
+    CHECK(program.find(LoopRole::Validate)->graph.find_op("arbalest.StopGradient") == nullptr);
+    InDouble net(program.training());
+    net.loss();
+    const Value& weight = net.graph().values[net.graph().find_value("c.weight")];
+    const double* numbers = net.of("c.weight.gradient");
+    return std::vector<double>(numbers, numbers + weight.type.elements());
+  };
+  const std::vector<double> both = gradient("s = Identity (c)\n");
+  std::vector<double> one = gradient("s = arbalest.StopGradient (c)\n");
+  double largest = 0;
+  for (size_t i = 0; i < both.size(); ++i) {
+    CHECK(2 * one[i] == doctest::Approx(both[i]));  // of a square
+    largest = std::max(largest, std::abs(both[i]));
+  }
+  CHECK(largest > 1e-4);
+}
+
 TEST_CASE("gradients of a residual block, fused, are the loss's differences") {
   check_gradients(
       "a = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"

@@ -382,6 +382,16 @@ TEST_CASE("all that weights lack is reported at once, and what starts anew is no
   }
 }
 
+TEST_CASE("an input that only a cast to flags or whole numbers reads is exported in that type") {
+  TinyNet net = convolutional(160);
+  net.layers = "b = Cast <to = 9> (x)\nf = Cast <to = 1> (b)\nh = MaxPool <kernel_shape = [2, 2]> (f)\n";
+  const Graph model = export_model(tiny(net), on_cpus(), {});
+  REQUIRE(model.inputs.size() == 1);
+  CHECK(model.values[model.inputs[0]].type.dtype == DataType::Bool);
+  CHECK(std::count_if(model.nodes.begin(), model.nodes.end(),
+                      [](const Node& node) { return node.op->name == "Cast"; }) == 1);
+}
+
 TEST_CASE("what cannot be exported is reported") {
   const Graph graph = tiny({});
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),

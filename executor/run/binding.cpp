@@ -27,6 +27,12 @@ std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>&
   return types;
 }
 
+// A kernel may name its node itself, since passes run kernels as well.
+std::string with_node(const Node& node, std::string message) {
+  if (message.starts_with(fmt::format("node '{}'", node.name))) return message;
+  return fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), message);
+}
+
 std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, PlanDevice::Kind kind,
                                         const BindOptions& options, Queues& queues, LaneId lane, int concurrent) {
   const KernelFactory& factory = kind == PlanDevice::Kind::Cuda ? node.op->cuda : node.op->cpu;
@@ -42,7 +48,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   try {
     return factory(request);
   } catch (const RunError& error) {
-    throw RunError(fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), error.what()));
+    throw RunError(with_node(node, error.what()));
   }
 }
 
@@ -156,7 +162,7 @@ void BoundLaunch::run_on(void* stream) const {
   try {
     kernel->run(there);
   } catch (const std::exception& error) {
-    throw RunError(fmt::format("node '{}' ({}): {}", node->name, node->op->qualified_name(), error.what()));
+    throw RunError(with_node(*node, error.what()));
   }
 }
 

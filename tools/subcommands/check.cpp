@@ -56,6 +56,19 @@ std::string warmup_note(const Prepared& prepared, const SessionOptions& options)
                      train.name, train.op->qualified_name(), warmup, prepared.total_epochs);
 }
 
+// The contents of the file of weights, by the names that 'frozen', --weights and --fresh take.
+void print_weights(const Graph& graph) {
+  fmt::print("weights\n");
+  for (const Value& value : graph.values) {
+    if (value.view.base == kNone) continue;  // an arena, or no weight
+    const char* how = value.role == Role::Parameter ? "trained"
+                      : value.role == Role::Frozen  ? "frozen"
+                      : value.role == Role::State   ? "statistics"
+                                                    : nullptr;
+    if (how) fmt::print("  {:<24} {:<28} {}\n", printable(value.name), to_string(value.type), how);
+  }
+}
+
 }  // namespace
 
 int command_check(const CheckOptions& options) {
@@ -122,6 +135,7 @@ int command_check(const CheckOptions& options) {
     fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));
   }
   for (const std::string& note : prepared.notes) fmt::print("  note        {}\n", printable(note));
+  print_weights(loop.graph);
   fmt::print("values\n");
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {

@@ -153,6 +153,8 @@ TEST_CASE("when a model cannot be run, all who ask get the error, and the predic
   };
   CHECK(rows({2, 0}) == std::vector<float>{5, 6, 1, 2});
   CHECK(contains(message_of([&] { rows({1, 7}); }), "index 1 of 'indices' is 7; expected -3 to 2"));
+  const std::string message = message_of([&] { rows({1, 7}); });
+  CHECK(message.find("node '") == message.rfind("node '"));  // named once
   CHECK(contains(message_of([&] { rows({1}); }), "index 1 of 'indices' is 7; expected -3 to 2"));
 }
 

@@ -63,9 +63,9 @@ void widen_bfloat16(GraphSource& source) {
 
 void cast_to_float_instead(SourceNode& node, int64_t number) {
   const bool standard = node.domain.empty() || node.domain == "ai.onnx";
-  if (!standard || node.op.text != "Cast") return;
+  if (!standard || (node.op.text != "Cast" && node.op.text != "EyeLike")) return;
   for (SourceAttribute& attribute : node.attributes) {
-    if (attribute.name.text == "to" && attribute.value == Attribute(number)) {
+    if ((attribute.name.text == "to" || attribute.name.text == "dtype") && attribute.value == Attribute(number)) {
       attribute.value = onnx_number(DataType::Float32);
     }
   }

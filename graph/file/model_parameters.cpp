@@ -282,12 +282,21 @@ void leave_out_zero_states(Graph& graph) {
   }
 }
 
+// Weights of classes are no weights of the model: PyTorch has no gradient for them.
+bool weighs_classes(const Node& node, size_t input) {
+  return input == 2 && (node.op->name == "NegativeLogLikelihoodLoss" || node.op->name == "SoftmaxCrossEntropyLoss");
+}
+
 // From operands that have to be known back to the initialisers that they are computed of. What a shape is asked of need
 // not be known (Op::content).
 void keep_constants(Graph& graph) {
   std::vector<ValueId> open;
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (weighs_classes(node, i) && node.inputs[i] != kNone) {
+        Value& weights = graph.values[node.inputs[i]];
+        if (weights.role == Role::Parameter) weights.role = Role::Constant;
+      }
       const OperandSpec* spec = node.op->input_spec(i);
       if (spec && spec->constant && node.inputs[i] != kNone) open.push_back(node.inputs[i]);
     }

@@ -121,6 +121,17 @@ table (float[N, 3] x) => (float[N, 3] y) < double[3] steps = {0.1, 0.2, 0.3}, fl
   CHECK(value(graph, "shift").role == Role::Parameter);
 }
 
+TEST_CASE("model: weights of classes in its loss are not trained") {
+  const Files files;
+  const std::string path = files.file("classes.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+net (float[N, 2] x, int64[N] label) => (float loss) < float[2, 3] "fc.weight" = {1, 2, 3, 4, 5, 6}, float[3] classes = {1, 2, 3} >
+{ scores = MatMul (x, "fc.weight")  loss = SoftmaxCrossEntropyLoss <ignore_index = -100> (scores, label, classes) })");
+  const Graph graph = files.read("loss = model.net (x, label)", {{"", path}}, "float[5,2] x, int64[5] label");
+  CHECK(value(graph, "loss/classes").role == Role::Constant);
+  CHECK(value(graph, "fc.weight").role == Role::Parameter);
+}
+
 TEST_CASE("model: weights that are not finite are named, and masks may be infinite") {
   const Files files;
   const std::string path = files.file("broken.onnxtxt");

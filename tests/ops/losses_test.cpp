@@ -260,4 +260,29 @@ TEST_CASE("losses refuse targets and weights that do not fit") {
   CHECK(refusal("arbalest.SoftmaxCrossEntropy", {logits, classes}, weights("class_weights", {0, 1, 0})) == "accepted");
 }
 
+TEST_CASE("ONNX's losses of classes refuse what does not fit, and no class is counted from the end") {
+  const TensorType scores{DataType::Float32, {2, 3, 4}}, classes{DataType::Int32, {2, 4}};
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    CHECK(refusal(op, {scores, classes}) == "accepted");
+    check_parts(refusal(op, {{DataType::Float32, {3}}, classes}), {"is float[3]", "expected (samples, classes, …)"});
+    check_parts(refusal(op, {scores, scores}), {"is float[2,3,4]", "expected int32 or int64"});
+    check_parts(refusal(op, {scores, {DataType::Int32, {2, 3}}}), {"is int32[2,3]", "int32[2,4]", "float[2,3,4]"});
+    check_parts(refusal(op, {scores, classes, {DataType::Float32, {4}}}), {"is float[4]", "float[3]"});
+    check_parts(refusal(op, {scores, classes}, {{"ignore_index", int64_t{1} << 40}}), {"'ignore_index'", "an int32"});
+  }
+  const Operand x = floats({2, 2}, {-1, -2, -3, -4});
+  CHECK(loss("NegativeLogLikelihoodLoss", {x, whole(DataType::Int64, {2}, {0, 1})}) == 2.5);
+  for (const double odd : {-1.0, 2.0}) {
+    CHECK_THROWS_AS(loss("NegativeLogLikelihoodLoss", {x, whole(DataType::Int64, {2}, {0, odd})}), RunError);
+    CHECK(loss("NegativeLogLikelihoodLoss", {x, whole(DataType::Int64, {2}, {0, odd})},
+               {{"ignore_index", int64_t(odd)}}) == 1);
+  }
+  // As PyTorch has it, nothing is left to take a mean of.
+  CHECK(std::isnan(
+      loss("NegativeLogLikelihoodLoss", {x, whole(DataType::Int32, {2}, {1, 1})}, {{"ignore_index", int64_t{1}}})));
+  const double least = -std::numeric_limits<double>::infinity();
+  CHECK(loss("NegativeLogLikelihoodLoss", {floats({2, 2}, {least, -2, -3, -4}), whole(DataType::Int32, {2}, {-1, 1})},
+             {{"ignore_index", int64_t{-1}}}) == 4);
+}
+
 }  // namespace losses_test

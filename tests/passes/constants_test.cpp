@@ -78,6 +78,26 @@ TEST_CASE("shapes, and what is computed of constants alone, are known when a gra
   CHECK(step.values[step.find_value("scale")].role == Role::Constant);
 }
 
+TEST_CASE("EyeLike is known when a graph is read, for every batch") {
+  const Graph graph =
+      net("h = Flatten (x)\n"
+          "product = Gemm <transB = 1> (h, h)\n"
+          "eye = EyeLike <dtype = 7> (product)\n"
+          "above = EyeLike <dtype = 9, k = 3> (product)\n"
+          "far = EyeLike <k = -9223372036854775808, dtype = 7> (product)\n" +
+          kHead);
+  using Integers = std::vector<int64_t>;
+  CHECK(integers(graph, "eye") == Integers{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1});
+  const auto above = content_of(graph, graph.find_value("above"));
+  REQUIRE(above);
+  CHECK(above->size() == 16);
+  CHECK(std::count(above->begin(), above->end(), std::byte{1}) == 1);
+  CHECK((*above)[3] == std::byte{1});
+  CHECK(integers(graph, "far") == Integers(16));
+  CHECK(has(refusal("eye = EyeLike (x)\nh = Flatten (x)\n"), "'input' is float[4,2,6,6]; expected a matrix"));
+  CHECK(has(refusal("h = Flatten (x)\neye = EyeLike <dtype = 8> (h)\n"), "attribute 'dtype' is 8 (string)"));
+}
+
 TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is read") {
   const Graph graph =
       net("whole = Shape (x)\n"

@@ -107,6 +107,14 @@ const TensorType& output_type(const Graph& graph, const Node& node, size_t i) {
   return graph.values[node.outputs[i]].type;
 }
 
+ValueId zeros_of(GradContext& context, ValueId x, const std::string& label) {
+  const auto cast = [&](ValueId value, const std::string& name, DataType to) {
+    return context.add("Cast", name, {value}, 1, {{"to", onnx_number(to)}})[0];
+  };
+  const ValueId zero = context.add("Not", label + ".not", {cast(x, label + ".truth", DataType::Bool)}, 1)[0];
+  return cast(zero, label, context.type(x).dtype);
+}
+
 std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element) {
   return [flops_per_element](const Graph& graph, const Node& node) {
     return Cost{flops_per_element * double(output_type(graph, node, 0).elements()), operand_bytes(graph, node)};

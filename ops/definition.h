@@ -61,6 +61,9 @@ int64_t onnx_version(const Graph& graph);
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i);
 const TensorType& output_type(const Graph& graph, const Node& node, size_t i);
 
+// 1 where x is 0, and 0 elsewhere, in x's type.
+ValueId zeros_of(GradContext& context, ValueId x, const std::string& label);
+
 // A cost of `flops_per_element` for each element of the node's first output.
 std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element);
 

@@ -37,28 +37,81 @@ void infer_scatter_gradient(InferContext& context) {
   context.set_output(0, context.input(0));
 }
 
+// The gradients of updates that meet, by how they are reduced: what makes them of other operators.
+class MetGradient {
+ public:
+  explicit MetGradient(GradContext& c) : c_(c) {
+    if (by_elements(c.node())) axis_.set("axis", int_attribute(c.node(), "axis"));
+  }
+
+  ValueId gather(ValueId x, const char* label) {
+    return add(by_elements(c_.node()) ? "GatherElements" : "GatherND", label, {x, c_.input(1)}, axis_);
+  }
+
+  // Those that are equal to the result share its gradient.
+  void select() {
+    const ValueId chosen = equal(c_.input(0), c_.output(0), "data_chosen");
+    const ValueId updates = equal(c_.input(2), gather(c_.output(0), "results"), "updates_chosen");
+    const ValueId share = add("Div", "share", {c_.output_gradient(0), scatter(chosen, updates, "ties", "add")});
+    set(share, chosen, updates);
+  }
+
+  // dY times the product of the others: that of all but zeros divided by the factor, or 0 where another one is 0.
+  void multiply() {
+    const ValueId zeros[] = {zeros_of(c_, c_.input(0), "data_zeros"), zeros_of(c_, c_.input(2), "updates_zeros")};
+    const ValueId factors[] = {add("Add", "data_factors", {c_.input(0), zeros[0]}),
+                               add("Add", "updates_factors", {c_.input(2), zeros[1]})};
+    const ValueId product = scatter(factors[0], factors[1], "product", "mul");
+    const ValueId count = scatter(zeros[0], zeros[1], "zero_count", "add");
+    const auto scale = [&](int i, ValueId all) {
+      const ValueId alone = zeros_of(c_, add("Sub", "other_zeros", {all, zeros[i]}), "alone");
+      return add("Div", "scale", {alone, factors[i]});
+    };
+    set(add("Mul", "grad_product", {c_.output_gradient(0), product}), scale(0, count),
+        scale(1, gather(count, "zeros")));
+  }
+
+ private:
+  ValueId add(const char* op, const char* label, std::vector<ValueId> inputs, const Attributes& attributes = {}) {
+    return c_.add(op, label, std::move(inputs), 1, attributes)[0];
+  }
+  ValueId equal(ValueId a, ValueId b, const char* label) {
+    const ValueId is_equal = add("Equal", "equal", {a, b});
+    return add("Cast", label, {is_equal}, {{"to", onnx_number(c_.type(a).dtype)}});
+  }
+  ValueId scatter(ValueId data, ValueId updates, const char* label, const char* reduction) {
+    Attributes attributes = axis_;
+    attributes.set("reduction", std::string(reduction));
+    return add(c_.node().op->name.c_str(), label, {data, c_.input(1), updates}, attributes);
+  }
+  // The gradients: `common` times a scale each.
+  void set(ValueId common, ValueId data, ValueId updates) {
+    if (c_.needs_gradient(0)) c_.set_input_gradient(0, add("Mul", "grad_data", {common, data}));
+    if (!c_.needs_gradient(2)) return;
+    c_.set_input_gradient(2, add("Mul", "grad_updates", {gather(common, "grad_results"), updates}));
+  }
+
+  GradContext& c_;
+  Attributes axis_;
+};
+
 // Updates get the gradient at the places they were put at, and data gets it everywhere else. If updates were added,
 // data gets all of it.
 void grad_scatter(GradContext& c) {
   const Node node = c.node();
   const Reduction reduction = reduction_of(node);
-  if (reduction != Reduction::None && reduction != Reduction::Add) {
-    fail(node, fmt::format("reduction \"{}\" has no gradient, but a parameter reaches the loss through it; expected "
-                           "\"none\" or \"add\"",
-                           string_attribute(node, "reduction")));
-  }
-  const ValueId dy = c.output_gradient(0), indices = c.input(1);
+  MetGradient met(c);
+  if (reduction == Reduction::Mul) return met.multiply();
+  if (reduction == Reduction::Max || reduction == Reduction::Min) return met.select();
+  const ValueId dy = c.output_gradient(0);
   Attributes axis;
   if (by_elements(node)) axis.set("axis", int_attribute(node, "axis"));
   if (c.needs_gradient(0)) {
     const bool added = reduction == Reduction::Add;
     c.set_input_gradient(
-        0, added ? dy : c.add("arbalest." + node.op->name + "Grad", "grad_data", {dy, indices}, 1, axis)[0]);
+        0, added ? dy : c.add("arbalest." + node.op->name + "Grad", "grad_data", {dy, c.input(1)}, 1, axis)[0]);
   }
-  if (c.needs_gradient(2)) {
-    const char* gather = by_elements(node) ? "GatherElements" : "GatherND";
-    c.set_input_gradient(2, c.add(gather, "grad_updates", {dy, indices}, 1, axis)[0]);
-  }
+  if (c.needs_gradient(2)) c.set_input_gradient(2, met.gather(dy, "grad_updates"));
 }
 
 struct ScatterCase {
@@ -113,18 +166,16 @@ Shape updates_of(const ScatterCase& c, bool elements) {
 
 Sample scatter_sample(const ScatterCase& c, bool elements, const char* reduction, bool different) {
   const std::string_view name = reduction;
-  const bool smooth = name == "none" || name == "add";
   const double low = is_floating(c.type)        ? 0.5
                      : c.type == DataType::Bool ? 0
                                                 : 1,
                high = c.type == DataType::Bool ? 1 : 2;
-  Sample sample{
-      .name = name_of_scatter(c, reduction),
-      .inputs = {{.type = {c.type, c.data}, .low = low, .high = high, .differentiable = smooth},
-                 scatter_indices(c, different),
-                 {.type = {c.type, updates_of(c, elements)}, .low = low, .high = high, .differentiable = smooth}},
-      .attributes = {{"reduction", std::string(reduction)}},
-      .tolerance = name == "add" || name == "mul" ? 1e-6 : 0};
+  Sample sample{.name = name_of_scatter(c, reduction),
+                .inputs = {{.type = {c.type, c.data}, .low = low, .high = high},
+                           scatter_indices(c, different),
+                           {.type = {c.type, updates_of(c, elements)}, .low = low, .high = high}},
+                .attributes = {{"reduction", std::string(reduction)}},
+                .tolerance = name == "add" || name == "mul" ? 1e-6 : 0};
   if (elements) sample.attributes.set("axis", c.axis);
   return sample;
 }

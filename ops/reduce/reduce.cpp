@@ -90,11 +90,11 @@ struct ReduceLine {
   std::string name, doc;
   Integers integers;
   double low, high;
-  bool selects;          // Max and Min: equal elements share the gradient
-  bool empty_is_number;  // the result of no elements
-  bool keeps_one;        // one number is its own reduction
-  bool sums, mean;       // it is a sum, or the mean
-  std::optional<GradientRows> gradient;
+  bool selects;                          // Max and Min: equal elements share the gradient
+  bool empty_is_number;                  // the result of no elements
+  bool keeps_one;                        // one number is its own reduction
+  bool sums, mean;                       // it is a sum, or the mean
+  std::optional<GradientRows> gradient;  // none: that of a product
 };
 
 // y = the reduction of x for a type of elements.
@@ -182,6 +182,31 @@ std::unique_ptr<Kernel> reduce_gradient_cpu(const KernelRequest& request, const 
   return row_kernel(request, rows, {.alpha = terms_of(request.node)}, reducing_gradient_walk(request));
 }
 
+// `value`, a result or its gradient, with all axes, so that it broadcasts to X.
+ValueId in_full(GradContext& c, ValueId value, const char* label) {
+  const TensorType x = c.type(c.input(0));
+  ReducedAxes axes(c.node(), x.shape.size());
+  if (axes.keep) return value;
+  axes.keep = true;
+  return c.add("Reshape", label, {value}, 1, {{"shape", axes.result(x).shape}, {"allowzero", int64_t{1}}})[0];
+}
+
+// dY times the product of the others: that of all but zeros divided by X, or 0 where another one is 0.
+void add_product_gradient(GradContext& c) {
+  if (!c.needs_gradient(0)) return;
+  const auto one = [&](const char* op, const char* label, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return c.add(op, label, std::move(inputs), 1, std::move(attributes))[0];
+  };
+  const ValueId x = c.input(0);
+  ReducedAxes axes(c.node(), c.type(x).shape.size());
+  axes.keep = true;
+  const ValueId zeros = zeros_of(c, x, "zeros"), factors = one("Add", "factors", {x, zeros});
+  const ValueId product = one("ReduceProd", "product", {factors}, resolved(axes));
+  const ValueId others = one("Sub", "other_zeros", {one("ReduceSum", "zero_count", {zeros}, resolved(axes)), zeros});
+  const ValueId scale = one("Mul", "scale", {one("Div", "others", {product, factors}), zeros_of(c, others, "alone")});
+  c.set_input_gradient(0, one("Mul", "grad_input", {in_full(c, c.output_gradient(0), "grad_in_full"), scale}));
+}
+
 void add_gradient_of(GradContext& c, const ReduceLine& line) {
   if (!c.needs_gradient(0)) return;
   const TensorType x = c.type(c.input(0));
@@ -191,16 +216,10 @@ void add_gradient_of(GradContext& c, const ReduceLine& line) {
     const ValueId ties = c.add("arbalest.ReduceTies", "ties", {c.input(0), c.output(0)}, 1, resolved(axes))[0];
     dy = c.add("Div", "grad_share", {dy, ties}, 1)[0];
   }
-  // With all axes, so that they broadcast to X.
-  const bool left_out = !axes.keep;
-  axes.keep = true;
-  const auto in_full = [&](ValueId value, const char* suffix) {
-    if (!left_out) return value;
-    return c.add("Reshape", suffix, {value}, 1, {{"shape", axes.result(x).shape}, {"allowzero", int64_t{1}}})[0];
-  };
-  std::vector<ValueId> inputs = {in_full(dy, "grad_in_full")};
+  std::vector<ValueId> inputs = {in_full(c, dy, "grad_in_full")};
   if (line.gradient->first) inputs.push_back(c.input(0));
-  if (line.gradient->second) inputs.push_back(in_full(c.output(0), "in_full"));
+  if (line.gradient->second) inputs.push_back(in_full(c, c.output(0), "in_full"));
+  axes.keep = true;
   c.set_input_gradient(
       0, c.add("arbalest." + line.name + "Grad", "grad_input", inputs, 1, reduce_gradient_attributes(axes, x))[0]);
 }
@@ -374,6 +393,8 @@ void add_reduction(OpRegistry& registry, const ReduceLine& line, ReduceFunction 
   if (line.gradient) {
     op.grad = [line](GradContext& c) { add_gradient_of(c, line); };
     add_reduce_gradient(registry, line);
+  } else {
+    op.grad = add_product_gradient;
   }
   registry.add(std::move(op));
 }

@@ -69,8 +69,8 @@ enum class Integers : uint8_t { None, Signed, All };  // Signed: int32 and int64
 //   low, high:  range that inputs of the samples are drawn from
 //   term:       formula in x. If it mentions `c`, that is the greatest of the x, so that exp() does not overflow.
 //   value:      formula in a, the combination of the terms, in their number n and in c
-//   gradient:   formula in dy, x, y (the value) and n; `none` if there is none. Max and Min divide dy by the number of
-//               elements that are equal to y.
+//   gradient:   formula in dy, x, y (the value) and n; none: reduce.cpp makes it of other operators. Max and Min divide
+//               dy by the number of elements that are equal to y.
 // clang-format off
 #define ARBALEST_REDUCTIONS(ROW) \
   ROW(ReduceL1, "the sum of |data|", Sum, Signed, -1, 1, abs(x), a, x < 0 ? -dy : x > 0 ? dy : W(0)) \

@@ -684,10 +684,65 @@ def add_recurrent():
              gradient_of=gradient_of)
 
 
+def add_products_of_factors():
+    """Zeros among the factors, and elements that are equal."""
+    def met(places, function, neutral):
+        def run(x, i, u):
+            own = places(jnp.arange(x.size).reshape(x.shape), i).ravel()
+            terms = jnp.where(own == jnp.arange(x.size)[:, None], u.ravel(), neutral)
+            return function(jnp.concatenate([x.reshape(-1, 1), terms], 1), 1).reshape(x.shape)
+        return run
+
+    def whole(*shape):
+        return random.integers(-1, 3, shape).astype(float)
+
+    def elements(x, i):
+        return jnp.take_along_axis(x, i.astype(int) % x.shape[0], 0)
+
+    def tuples(x, i):
+        return x[tuple(jnp.moveaxis(i.astype(int), -1, 0))]
+
+    zeros = np.array([[1.5, 2, -3], [0, 2, 3], [0, 0, 2], [0, 0, 0]])
+    for name, x, axes, keepdims in [("", draw(2, 3, 2, 3), [2, 3], 1), (", zeros", zeros, [1], 0), (", all", draw(2, 3), [], 0)]:
+        case(f"ReduceProd{name}", "ReduceProd",
+             lambda x, a=axes, k=keepdims: jnp.prod(x, axis=tuple(a) or None, keepdims=bool(k)), [x],
+             {"axes": axes, "keepdims": keepdims})
+    for reduction, function, neutral in [("max", jnp.max, -np.inf), ("min", jnp.min, np.inf), ("mul", jnp.prod, 1)]:
+        case(f"ScatterElements, {reduction}", "ScatterElements", met(elements, function, neutral),
+             [whole(3, 5), random.integers(-3, 3, (7, 5)), whole(7, 5)], {"axis": 0, "reduction": reduction}, labels=[1])
+        case(f"ScatterND, {reduction}", "ScatterND", met(tuples, function, neutral),
+             [whole(4, 3), np.array([[[1], [-1]], [[1], [0]], [[3], [1]]]), whole(3, 2, 3)], {"reduction": reduction}, labels=[1])
+
+
+def add_class_losses():
+    def loss(soft, reduction, ignored):
+        def run(x, label, weights=None):
+            logs = jax.nn.log_softmax(x, axis=1) if soft else x
+            weight = jnp.moveaxis(jax.nn.one_hot(label.astype(int), x.shape[1]), -1, 1)
+            weight *= 1 if weights is None else weights.reshape((-1,) + (1,) * (x.ndim - 2))
+            weight *= 1 if ignored is None else (label != ignored)[:, None]
+            each = -(logs * weight).sum(1)
+            y = {"none": each, "sum": each.sum(), "mean": each.sum() / weight.sum()}[reduction]
+            return (y, logs) if soft else y
+        return run
+
+    for soft, op in [(0, "NegativeLogLikelihoodLoss"), (1, "SoftmaxCrossEntropyLoss")]:
+        for reduction, shape, ignored, weighed, back in [
+                ("mean", (4, 3), None, 0, 0), ("mean", (3, 4, 2), -100, 1, soft), ("sum", (2, 3, 2, 3), 1, 1, 0),
+                ("none", (2, 3, 4), 0, 0, 0), ("mean", (2, 5, 3), 255, 0, 0), ("none", (2, 3, 2, 1, 2), None, 1, 0)]:
+            label = random.integers(0, shape[1], (shape[0],) + shape[2:])
+            label.flat[::3] = label.flat[::3] if ignored is None else ignored
+            case(f"{op}, {reduction} of {shape}, without {ignored}", op, loss(soft, reduction, ignored),
+                 [draw(*shape), label] + ([draw(shape[1], low=0.25)] if weighed else []),
+                 {"reduction": reduction} | ({} if ignored is None else {"ignore_index": ignored}), labels=[1],
+                 differentiable=[0], gradient_of=back)
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
             add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed, add_triangles_and_sums,
-            add_response_normalisation, add_matrix_updates, add_recurrent]:
+            add_response_normalisation, add_matrix_updates, add_recurrent,
+            add_products_of_factors, add_class_losses]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

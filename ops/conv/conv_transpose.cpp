@@ -183,7 +183,8 @@ std::vector<Sample> conv_transpose_samples() {
                         {"depthwise", {1, 8, 5, 4}, 8, 4, 2, 1, 1, 1, 8, {10, 8}},
                         {"beyond the windows", {1, 3, 3, 3}, 2, 2, 3, 0, 0, 1, 1, {9, 9}},
                         {"sequence", {2, 4, 6}, 3, 3, 2, 1, 1, 1, 1, {11}},
-                        {"volume", {1, 2, 3, 4, 2}, 4, 3, 1, 1, 1, 1, 2, {3, 4, 2}}};
+                        {"volume", {1, 2, 3, 4, 2}, 4, 3, 1, 1, 1, 1, 2, {3, 4, 2}},
+                        {"volume, uneven pads", {2, 16, 3, 4, 2}, 32, 3, 2, 1, 0, 2, 2, {8, 10, 6}}};
   std::vector<Sample> samples;
   for (const Case& c : cases) {
     const auto along_axes = [&](int64_t value) { return std::vector<int64_t>(c.x.size() - 2, value); };

@@ -41,17 +41,15 @@ dnnl::memory::data_type type_of(DataType type) {
   return type == DataType::Bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-Desc image_desc(const Dims& shape, DataType type) {
-  const int64_t channels = shape[1], width = shape[3];
-  return {shape, type_of(type), Dims{shape[2] * width * channels, 1, width * channels, channels}};
-}
-
-Desc filter_desc(int64_t filters, int64_t group_channels, int64_t height, int64_t width, int64_t group, DataType type) {
-  const Dims strides = {height * width * group_channels, 1, width * group_channels, group_channels};
-  if (group == 1) return {Dims{filters, group_channels, height, width}, type_of(type), strides};
-  const int64_t group_filters = filters / group;
-  return {Dims{group, group_filters, group_channels, height, width}, type_of(type),
-          Dims{group_filters * strides[0], strides[0], strides[1], strides[2], strides[3]}};
+Desc channels_last_desc(const Dims& shape, size_t channel_axis, DataType type) {
+  Dims strides(shape.size());
+  int64_t stride = 1;
+  const auto take = [&](size_t axis) { strides[axis] = stride, stride *= shape[axis]; };
+  take(channel_axis);
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    if (axis != channel_axis) take(axis);
+  }
+  return {shape, type_of(type), strides};
 }
 
 Desc matrix_desc(int64_t rows, int64_t columns, bool transposed, DataType type) {

@@ -23,10 +23,8 @@ const dnnl::engine& cpu_engine();
 bool supported(DataType type);  // Float32 and Bfloat16; Float64 is left to plain loops
 dnnl::memory::data_type type_of(DataType type);
 
-// An image (N, C, H, W), channels-last.
-Desc image_desc(const Dims& shape, DataType type);
-// Filters (K, C/g, R, S), each K·R·S·C; with a group axis in front if group > 1.
-Desc filter_desc(int64_t filters, int64_t group_channels, int64_t height, int64_t width, int64_t group, DataType type);
+// Images (N, C, …), or filters (K, C/g, …) or (g, K/g, C/g, …), whose channels lie innermost in memory.
+Desc channels_last_desc(const Dims& shape, size_t channel_axis, DataType type);
 // A matrix of rows × columns. If `transposed`, its transpose lies in memory.
 Desc matrix_desc(int64_t rows, int64_t columns, bool transposed, DataType type);
 Desc vector_desc(int64_t count, DataType type);

@@ -54,16 +54,23 @@ Sample::Input drawn(const Shape& shape) {
 void add_convolutions(std::vector<std::pair<std::string, Sample>>& samples) {
   struct Case {
     int64_t batch, channels, side, filters, kernel, stride, pad, group;
+    size_t axes = 2;
   };
   for (const Case& c :
        {Case{8, 3, 64, 64, 7, 2, 3, 1}, Case{3, 256, 14, 64, 1, 1, 0, 1}, Case{17, 16, 16, 32, 3, 2, 1, 1},
-        Case{20, 20, 12, 50, 5, 1, 0, 1}, Case{2, 96, 14, 96, 3, 1, 1, 96}, Case{1, 128, 7, 256, 3, 1, 1, 1}}) {
+        Case{20, 20, 12, 50, 5, 1, 0, 1}, Case{2, 96, 14, 96, 3, 1, 1, 96}, Case{1, 128, 7, 256, 3, 1, 1, 1},
+        Case{6, 16, 8, 32, 3, 1, 1, 2, 3}}) {
     const int64_t out = (c.side + 2 * c.pad - c.kernel) / c.stride + 1;
-    const Sample::Input x = drawn({c.batch, c.channels, c.side, c.side}),
-                        w = drawn({c.filters, c.channels / c.group, c.kernel, c.kernel}),
-                        y = drawn({c.batch, c.filters, out, out});
-    const Attributes attributes = {
-        {"strides", std::vector<int64_t>(2, c.stride)}, {"pads", std::vector<int64_t>(4, c.pad)}, {"group", c.group}};
+    const auto drawn_along = [&](Shape shape, int64_t extent) {
+      shape.resize(2 + c.axes, extent);
+      return drawn(shape);
+    };
+    const Sample::Input x = drawn_along({c.batch, c.channels}, c.side),
+                        w = drawn_along({c.filters, c.channels / c.group}, c.kernel),
+                        y = drawn_along({c.batch, c.filters}, out);
+    const Attributes attributes = {{"strides", std::vector<int64_t>(c.axes, c.stride)},
+                                   {"pads", std::vector<int64_t>(2 * c.axes, c.pad)},
+                                   {"group", c.group}};
     const std::string name = fmt::format("{} of {} to {}, {}x{}", c.batch, c.channels, c.filters, c.kernel, c.kernel);
     samples.push_back({"Conv", {.name = name, .inputs = {x, w, drawn({c.filters})}, .attributes = attributes}});
     samples.push_back({"arbalest.ConvGradInput", {.name = name, .inputs = {y, w, x}, .attributes = attributes}});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CPU kernels of convolution: ours for filter gradients of most depthwise ones, else oneDNN if it has them, loops of
-// ours for depthwise ones that it has not, plain loops elsewhere.
+// CPU kernels of convolution: ours for depthwise ones over three spatial axes, and for filter gradients of most other
+// depthwise ones, else oneDNN if it has them, loops of ours for depthwise ones that it has not, plain loops elsewhere.
 
 #include "graph/op.h"
 #include "ops/nn/window.h"
@@ -35,8 +35,8 @@ std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolutio
 std::unique_ptr<Kernel> depthwise_filter_gradient(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN
-// Return nullptr if oneDNN has no kernel for the convolution. `deterministic`: the same bits with any number of
-// threads.
+// Return nullptr if oneDNN has no kernel for the convolution, or a wrong or slow one. `deterministic`: the same bits
+// with any number of threads.
 std::unique_ptr<Kernel> onednn_conv(const Convolution& convolution, bool bias, bool deterministic);
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& convolution, bool deterministic);
 std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& convolution, bool deterministic);

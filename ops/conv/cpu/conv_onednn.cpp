@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Convolution over one or two spatial axes through oneDNN. Images stay channels-last; filters are brought to oneDNN's
-// blocked layout in the workspace.
+// Convolution through oneDNN, over two spatial axes, or three if the first one has more than a pixel or a tap. Images
+// stay channels-last; filters are brought to oneDNN's blocked layout in the workspace.
 
 #include <optional>
 
@@ -16,45 +16,63 @@ using onednn::OnednnKernel;
 using onednn::Operand;
 using onednn::Part;
 
+// The first spatial axis that oneDNN gets: images without depth have two.
+size_t first_axis(const Convolution& conv) {
+  const Window& window = conv.window;
+  const bool flat = conv.in[0] == 1 && window.kernel[0] == 1 && window.pad_begin[0] + window.pad_end[0] == 0;
+  return flat ? 1 : 0;
+}
+
+onednn::Dims with_axes(const Convolution& conv, onednn::Dims shape, const Pixels& extents) {
+  shape.insert(shape.end(), extents.begin() + first_axis(conv), extents.end());
+  return shape;
+}
+
 onednn::Dims filter_dims(const Convolution& conv) {
-  const int64_t height = conv.window.kernel[1], width = conv.window.kernel[2];
-  if (conv.group == 1) return {conv.filters, conv.channels, height, width};
-  return {conv.group, conv.group_filters(), conv.group_channels(), height, width};
+  const onednn::Dims grouped = {conv.group, conv.group_filters(), conv.group_channels()};
+  return with_axes(conv, conv.group == 1 ? onednn::Dims{conv.filters, conv.channels} : grouped, conv.window.kernel);
+}
+
+onednn::Desc image_desc(const Convolution& conv, int64_t channels, const Pixels& pixels, DataType type) {
+  return onednn::channels_last_desc(with_axes(conv, {conv.batch, channels}, pixels), 1, type);
 }
 
 // Images in our layout, filters in any; no bias.
 onednn::ConvDescs descs_of(const Convolution& conv) {
   onednn::ConvDescs descs;
-  descs.src = onednn::image_desc({conv.batch, conv.channels, conv.in[1], conv.in[2]}, conv.x_type);
+  descs.src = image_desc(conv, conv.channels, conv.in, conv.x_type);
   descs.weights = onednn::any_layout(filter_dims(conv), conv.w_type);
-  descs.dst = onednn::image_desc({conv.batch, conv.filters, conv.out[1], conv.out[2]}, conv.y_type);
-  for (int axis = 1; axis < 3; ++axis) {
+  descs.dst = image_desc(conv, conv.filters, conv.out, conv.y_type);
+  for (size_t axis = first_axis(conv); axis < 3; ++axis) {
     const Window& window = conv.window;
     descs.strides.push_back(window.stride[axis]);
     descs.dilations.push_back(window.dilation[axis] - 1);
     descs.pad_begin.push_back(window.pad_begin[axis]);
     // The padding that windows reach, which may be less than the attribute asks for.
-    descs.pad_end.push_back((conv.out[axis] - 1) * window.stride[axis] + window.span(axis) - conv.in[axis] -
+    descs.pad_end.push_back((conv.out[axis] - 1) * window.stride[axis] + window.span(int(axis)) - conv.in[axis] -
                             window.pad_begin[axis]);
   }
   return descs;
 }
 
 onednn::Desc our_filters(const Convolution& conv, DataType type) {
-  return onednn::filter_desc(conv.filters, conv.group_channels(), conv.window.kernel[1], conv.window.kernel[2],
-                             conv.group, type);
+  return onednn::channels_last_desc(filter_dims(conv), conv.group == 1 ? 1 : 2, type);
 }
 
 bool possible(const Convolution& conv) {
-  const bool flat =
-      conv.in[0] == 1 && conv.window.kernel[0] == 1 && conv.window.pad_begin[0] + conv.window.pad_end[0] == 0;
-  return flat && onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
+  // Ours take a tenth of the time: 1.2 ms and 15 ms for 64 channels of 2048 voxels in a batch of 4.
+  if (first_axis(conv) == 0 && conv.is_depthwise()) return false;
+  return onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
 }
 
-// Additions and multiplications.
-double operations_of(const Convolution& conv) {
-  const double taps = double(conv.group_channels() * conv.window.kernel[1] * conv.window.kernel[2]);
-  return 2 * double(conv.batch * conv.filters * pixel_count(conv.out)) * taps;
+// Whether oneDNN 2.6 is right about the gradient of filters. It is not if the depth is padded in front by more than a
+// stride of several voxels, or by more than there is. In bfloat16 strides make it read beyond the images.
+bool right_about_filters(const Convolution& conv) {
+  const auto& [kernel, stride, dilation, pad_begin, pad_end] = conv.window;
+  const bool deep = first_axis(conv) == 0;
+  if (deep && pad_begin[0] > (stride[0] == 1 ? conv.in[0] : stride[0])) return false;
+  if (conv.x_type != DataType::Bfloat16) return true;
+  return deep ? stride == Pixels{1, 1, 1} : stride[2] <= conv.in[2];
 }
 
 // The most pieces of a batch. Gradients of filters are memory for each piece, and a sum of them all.
@@ -95,7 +113,7 @@ void add_convolution(OnednnKernel& kernel, bool divides,
 
 std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
+  const onednn::ThreadChoice threads(conv.flops(), deterministic);
   using Primitive = dnnl::convolution_forward;
   const std::vector<Part> parts = convolution_parts(conv, threads.divides);
   const onednn::Desc bias_desc = bias ? onednn::vector_desc(conv.filters, DataType::Float32) : onednn::Desc();
@@ -123,7 +141,7 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
 
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
+  const onednn::ThreadChoice threads(conv.flops(), deterministic);
   using Primitive = dnnl::convolution_backward_data;
   const std::vector<Part> parts = convolution_parts(conv, threads.divides);
   const auto descs = primitives_for(conv, parts, threads.divides, {}, onednn::make_convolution_backward_data,
@@ -149,8 +167,8 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
 
 // The gradients that pieces give are added in their order.
 std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool deterministic) try {
-  if (!possible(conv)) return nullptr;
-  const onednn::ThreadChoice threads(operations_of(conv), deterministic);
+  if (!possible(conv) || !right_about_filters(conv)) return nullptr;
+  const onednn::ThreadChoice threads(conv.flops(), deterministic);
   using Primitive = dnnl::convolution_backward_weights;
   const onednn::Desc forward_weights = onednn::any_layout(filter_dims(conv), conv.x_type);
   const auto make = [&](const onednn::ConvDescs& descs) {

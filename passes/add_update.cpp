@@ -44,8 +44,9 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
   };
   const auto reader = std::find_if(graph.nodes.begin(), graph.nodes.end(), reads);
   fail(reader == graph.nodes.end() ? train : *reader,
-       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained; leave out its node "
-                   "(for a called model, by its attribute 'outputs'), or name it in Train's 'frozen'",
+       fmt::format("parameter '{}' does not influence the loss '{}', at least not past what stops gradients, so it "
+                   "cannot be trained; leave out its node (for a called model, by its attribute 'outputs'), or name it "
+                   "in Train's 'frozen'",
                    graph.values[parameter].name, graph.values[loss].name));
 }
 

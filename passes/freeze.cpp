@@ -11,11 +11,11 @@
 namespace arbalest {
 namespace {
 
-// Parameters, and the statistics of batch norms.
+// Parameters, buffers of models, which are frozen already, and the statistics of batch norms.
 std::vector<ValueId> values_of_the_model(const Graph& graph) {
   std::vector<ValueId> found;
   for (const ValueId v : graph.values.ids()) {
-    if (graph.values[v].role == Role::Parameter) found.push_back(v);
+    if (graph.values[v].role == Role::Parameter || graph.values[v].role == Role::Frozen) found.push_back(v);
   }
   for (const Node& node : graph.nodes) {
     if (!is_batch_norm(node)) continue;

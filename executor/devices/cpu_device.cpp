@@ -64,7 +64,7 @@ class CpuDevice final : public Device {
         idle_threads_(idle_threads(index, threads)),
         progress_(std::move(progress)),
         thread_(start_thread(fmt::format("the device cpu:{}", index), [this] { work(); })) {
-    pthread_getcpuclockid(thread_.native_handle(), &clock_);
+    if (pthread_getcpuclockid(thread_.native_handle(), &clock_) != 0) clock_ = CLOCK_PROCESS_CPUTIME_ID;
     run_there([] { start_team(); });
   }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/process.h"
@@ -86,6 +87,9 @@ class Exporter {
   Graph run() {
     ValueId output = chosen_output();
     const std::optional<MixingNode> mixing = find_mixing(graph_);
+    for (const Node& node : graph_.nodes) {
+      if (node.op->qualified_name() == "arbalest.AsStated") as_stated_.insert(node.name);
+    }
     expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
     for (const Value& value : graph_.values) {
@@ -180,17 +184,19 @@ class Exporter {
     graph_.inputs.push_back(value);
   }
 
-  // An input that a cast alone reads gets the cast's type: the one that the file of a called model states for its own.
+  // Inputs that only calls of models read get the type that the models' files state, if it is one.
   void take_stated_types(ValueId output) {
     const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
     for (const ValueId input : graph_.inputs) {
-      if (readers[input].size() != 1) continue;
-      const Node& cast = graph_.nodes[readers[input][0]];
-      if (cast.op->qualified_name() != "Cast" || cast.outputs[0] == output) continue;
-      const DataType stated = graph_.values[cast.outputs[0]].type.dtype;
-      if (is_floating(stated)) continue;
-      graph_.values[input].type.dtype = stated;
-      graph_.replace_uses(cast.outputs[0], input);
+      std::set<DataType> stated;
+      for (const NodeId n : readers[input]) {
+        const Node& node = graph_.nodes[n];
+        const bool states = as_stated_.contains(node.name) && node.outputs[0] != output;
+        stated.insert(graph_.values[states ? node.outputs[0] : input].type.dtype);
+      }
+      if (stated.size() != 1 || *stated.begin() == graph_.values[input].type.dtype) continue;
+      graph_.values[input].type.dtype = *stated.begin();
+      for (const NodeId n : readers[input]) graph_.replace_uses(graph_.nodes[n].outputs[0], input);
     }
   }
 
@@ -477,6 +483,7 @@ class Exporter {
   const ExportOptions& exported_;
   std::string output_name_;
   bool of_labels_ = false;                 // whether the output's probabilities are its sigmoid
+  std::set<std::string> as_stated_;        // nodes that cast operands of models' calls
   std::vector<std::string> stored_names_;  // of the whole graph, of which one output is exported
 };
 

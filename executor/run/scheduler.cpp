@@ -176,20 +176,21 @@ void Scheduler::come_to_rest() {
 }
 
 // A look that ends the process unless it is destroyed in time: the others may have lost this rank because one of its
-// threads hangs. While a device computes, time does not count, except with GPUs, for which threads look all the time.
+// threads hangs. While a device or a task of the host computes, time does not count, except with GPUs, for which
+// threads look all the time.
 TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;
   if (!options_.ranks || !failed_.load()) return {};
-  return look_each(kLook, [this, still = Seconds(0), before = time_of_queues(binding_)]() mutable {
-    const std::vector<Dependencies::Running> running = dependencies_.running();
-    const bool patient = has_gpus() || std::any_of(running.begin(), running.end(),
-                                                   [this](const auto& one) { return on_host_[one.task] != 0; });
-    const int64_t now = time_of_queues(binding_), worked = now - std::exchange(before, now);
+  const Seconds limit = kGrace + Seconds(has_gpus() ? options_.host_standstill_seconds : options_.standstill_seconds);
+  const auto both = [this] { return std::pair(time_of_queues(binding_), clock_ns(CLOCK_PROCESS_CPUTIME_ID)); };
+  return look_each(kLook, [this, limit, both, still = Seconds(0), before = both()]() mutable {
+    const auto now = both();
+    const int64_t worked = at_host_.load() > 0 ? now.second - before.second : now.first - before.first;
+    before = now;
     still = worked > kLeastWork && !has_gpus() ? Seconds(0) : still + kLook;
-    const Seconds limit(patient ? options_.host_standstill_seconds : options_.standstill_seconds);
-    if (still >= kGrace + limit) end_process("a thread has not ended");
+    if (still >= limit) end_process("a thread has not ended");
   });
 }
 
@@ -228,6 +229,7 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   if (options_.trace) times(task, instance).issued = started;
+  at_host_.fetch_add(1);
   try {
     {
       const NvtxRange range(options_.nvtx, plan_.tasks[task].name, instance);
@@ -239,6 +241,7 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   } catch (...) {
     failed(task, instance, std::current_exception());
   }
+  at_host_.fetch_sub(1);
   leave();
 }
 

@@ -160,6 +160,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   std::vector<Times> times_;
   Table<TaskId, uint8_t> on_host_;
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
+  std::atomic<int64_t> at_host_{0};      // tasks of the host that are running
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<int64_t> late_batches_{0};
   std::atomic<bool> stop_requested_{false}, failed_{false};

@@ -175,9 +175,13 @@ void take_conditionals_apart(GraphSource& source) {
   };
   take_apart(source.nodes, source.values);
   for (SourceFunction& function : source.functions) take_apart(function.nodes, function.values);
-  const auto ours = [](const auto& opset) { return opset.first == "arbalest"; };
-  if (any && !source.opsets.empty() && std::none_of(source.opsets.begin(), source.opsets.end(), ours)) {
-    source.opsets.emplace_back("arbalest", 1);
+  if (any) import_own(source);
+}
+
+void import_own(GraphSource& source) {
+  const auto ours = [](const auto& opset) { return opset.first == kOwnDomain; };
+  if (!source.opsets.empty() && std::none_of(source.opsets.begin(), source.opsets.end(), ours)) {
+    source.opsets.emplace_back(kOwnDomain, 1);
   }
 }
 

@@ -112,7 +112,7 @@ class GraphBuilder {
   void check_models_called() const;
   void place_model(const SourceNode& call, const CalledModel& model, Scope& scope);
   bool is_of_layer(const std::string& name) const;
-  ValueId cast_operand(const SourceNode& call, ValueId operand, const Value& declared, const std::string& prefix);
+  ValueId state_operand(const SourceNode& call, ValueId operand, const Value& declared, const std::string& prefix);
   ValueId place_value(const Graph& model, ValueId id, const std::string& prefix, Table<ValueId, ValueId>& placed);
   static std::string free_name(std::unordered_set<std::string>& taken, const std::string& prefix,
                                const std::string& name);

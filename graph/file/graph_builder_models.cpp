@@ -95,7 +95,7 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
     const ValueId value = find(operand, scope, "input", &call);
     if (model.operands[i] == kNone) continue;
     const Value& declared = graph.values[model.operands[i]];
-    placed[model.operands[i]] = is_floating(declared.type.dtype) ? value : cast_operand(call, value, declared, prefix);
+    placed[model.operands[i]] = is_floating(declared.type.dtype) ? value : state_operand(call, value, declared, prefix);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     const ValueId output = graph.outputs[i];
@@ -120,21 +120,21 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
 }
 
 // Whole numbers and flags of a data set have the types of their fields, and those of a model the types that its file
-// states. A cast to the type that an operand has is left out later.
-ValueId GraphBuilder::cast_operand(const SourceNode& call, ValueId operand, const Value& declared,
-                                   const std::string& prefix) {
-  Node cast;
-  cast.op = &registry_.get("Cast");
-  cast.name = free_name(node_names_, prefix, declared.name);
-  cast.where = position(call.op.place);
-  cast.attributes.set("to", onnx_number(declared.type.dtype), cast.where);
-  cast.inputs = {operand};
+// states.
+ValueId GraphBuilder::state_operand(const SourceNode& call, ValueId operand, const Value& declared,
+                                    const std::string& prefix) {
+  Node stated;
+  stated.op = &registry_.get("arbalest.AsStated");
+  stated.name = free_name(node_names_, prefix, declared.name);
+  stated.where = position(call.op.place);
+  stated.attributes.set("to", onnx_number(declared.type.dtype), stated.where);
+  stated.inputs = {operand};
   Value result;
   result.name = free_name(value_names_, prefix, declared.name);
   result.producer = graph_.nodes.end_id();
   const ValueId value = graph_.add_value(std::move(result));
-  cast.outputs = {value};
-  graph_.nodes.push_back(std::move(cast));
+  stated.outputs = {value};
+  graph_.nodes.push_back(std::move(stated));
   return value;
 }
 
@@ -160,7 +160,8 @@ ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::str
   if (id == kNone) return kNone;
   if (placed[id] != kNone) return placed[id];
   Value value = model.values[id];
-  const bool keeps = value.role == Role::Parameter && !own_names_.count(value.name) && !is_of_layer(value.name);
+  const bool stored = value.role == Role::Parameter || value.role == Role::Frozen;
+  const bool keeps = stored && !own_names_.count(value.name) && !is_of_layer(value.name);
   if (!keeps || !value_names_.insert(value.name).second) {
     value.name = free_name(value_names_, prefix, value.name);
   }

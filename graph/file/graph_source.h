@@ -52,11 +52,12 @@ struct SourceAttribute {
 
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.
 struct SourceValue {
+  enum class Kept : uint8_t { AsRole, Buffer, Constant };
   SourceName name;
   std::optional<TensorType> type;                      // -1 if an extent is symbolic or unknown
   std::vector<std::string> symbols;                    // one an extent: "N" for a symbolic one, else ""
   std::shared_ptr<const std::vector<std::byte>> data;  // initialisers
-  bool fixed = false;                                  // the file says that it is no parameter: a buffer, a constant
+  Kept kept = Kept::AsRole;                            // what the file says that an initialiser is, but a parameter
 };
 
 struct SourceNode {
@@ -110,6 +111,11 @@ GraphSource read_onnx_source(const std::string& path);
 // graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers do it.
 // Throws GraphError if an If is not as ONNX defines it.
 void take_conditionals_apart(GraphSource& source);
+
+// The domain of this library's operators.
+inline constexpr const char* kOwnDomain = "arbalest";
+// Imports it for a reader that made nodes of it. A source without imports takes any.
+void import_own(GraphSource& source);
 
 // ONNX's Constant and ConstantOfShape, which are values here and no operators.
 bool is_constant_node(std::string_view qualified_name);

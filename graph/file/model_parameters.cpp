@@ -88,26 +88,31 @@ void check_finite(const Value& weight) {
                                              found - numbers, *found));
 }
 
-// Those that the file calls no parameters. Statistics of batch norms are a state, and train as such.
-std::unordered_set<ValueId> fixed_values(const Graph& graph, const GraphSource& source) {
-  std::unordered_set<ValueId> fixed;
+using Kept = SourceValue::Kept;
+
+std::unordered_map<ValueId, Kept> kept_values(const Graph& graph, const GraphSource& source) {
+  std::unordered_map<ValueId, Kept> kept;
   for (const SourceValue& value : source.values) {
-    if (value.fixed) fixed.insert(graph.find_value(value.name.text));
+    if (value.kept != Kept::AsRole) kept.emplace(graph.find_value(value.name.text), value.kept);
   }
-  for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() != "BatchNormalization") continue;
-    for (size_t i = kMeanInput; i < node.inputs.size(); ++i) fixed.erase(node.inputs[i]);
-  }
-  return fixed;
+  return kept;
 }
 
-void find_weights(Graph& graph, const GraphSource& source, const std::unordered_set<ValueId>& fixed) {
+// Statistics of batch norms are a state, and train as such.
+void leave_out_statistics(const Graph& graph, std::unordered_map<ValueId, Kept>& kept) {
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() != "BatchNormalization") continue;
+    for (size_t i = kMeanInput; i < node.inputs.size(); ++i) kept.erase(node.inputs[i]);
+  }
+}
+
+void find_weights(Graph& graph, const GraphSource& source, const std::unordered_map<ValueId, Kept>& kept) {
   const bool only_initialisers = constants_are_no_weights(source);
   Table<ValueId, bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[id]) || fixed.contains(id)) continue;
+      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[id]) || kept.contains(id)) continue;
       const Value& value = graph.values[id];
       neutral[id] = is_norm(node) && is_neutral(source, value);
       learned[id] = !(only_initialisers && value.role == Role::Constant);
@@ -123,7 +128,12 @@ void find_weights(Graph& graph, const GraphSource& source, const std::unordered_
     if (learned[v]) continue;
     const bool number = value.type.elements() == 1 && !is_of_module(source, value.name);  // of a formula
     const bool exact = value.type.dtype == DataType::Float64;                             // a table, in a net of floats
-    if (number || exact || fixed.contains(v)) value.role = Role::Constant;
+    const auto stated = kept.find(v);
+    if (number || exact || (stated != kept.end() && stated->second == Kept::Constant)) {
+      value.role = Role::Constant;
+    } else if (stated != kept.end()) {
+      value.role = Role::Frozen;
+    }
   }
 }
 
@@ -213,8 +223,9 @@ void name_counted(Graph& graph) {
   }
 }
 
-// An Identity of an initialiser becomes one as well. If nothing else reads the initialiser, its name counts.
-void copy_identities(Graph& graph, std::unordered_set<ValueId>& fixed) {
+// An Identity of an initialiser becomes one as well. Buffers and constants keep their names if nothing else reads them:
+// PyTorch calls parameters by their own where it stores equal ones once, and copies of these after the call.
+void copy_identities(Graph& graph, std::unordered_map<ValueId, Kept>& kept) {
   const Table<ValueId, std::vector<NodeId>> readers = graph.consumers();
   const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
   Table<NodeId, bool> gone(graph.nodes.size(), false);
@@ -230,8 +241,10 @@ void copy_identities(Graph& graph, std::unordered_set<ValueId>& fixed) {
     copy.initializer = from.initializer;
     copy.declared.reset();
     copy.producer = kNone;
-    if (fixed.contains(node.inputs[0])) fixed.insert(node.outputs[0]);
-    if (readers[node.inputs[0]].size() == 1 && !asked.contains(node.inputs[0]) && !asked.contains(node.outputs[0])) {
+    const auto stated = kept.find(node.inputs[0]);
+    if (stated != kept.end()) kept.emplace(node.outputs[0], stated->second);
+    if (stated != kept.end() && readers[node.inputs[0]].size() == 1 && !asked.contains(node.inputs[0]) &&
+        !asked.contains(node.outputs[0])) {
       std::string name = from.name;
       graph.rename(node.inputs[0], copy.name);
       graph.rename(node.outputs[0], std::move(name));
@@ -307,7 +320,7 @@ void keep_constants(Graph& graph) {
     open.pop_back();
     if (!seen.insert(id).second) continue;
     Value& value = graph.values[id];
-    if (value.role == Role::Parameter) value.role = Role::Constant;
+    if (value.role == Role::Parameter || value.role == Role::Frozen) value.role = Role::Constant;
     if (value.producer == kNone || graph.nodes[value.producer].op->content) continue;
     for (const ValueId input : graph.nodes[value.producer].inputs) {
       if (input != kNone) open.push_back(input);
@@ -362,11 +375,12 @@ bool is_of_module(const GraphSource& source, const std::string& name) {
 }
 
 void own_parameters(Graph& graph, const GraphSource& source) {
-  std::unordered_set<ValueId> fixed = fixed_values(graph, source);
-  copy_identities(graph, fixed);
+  std::unordered_map<ValueId, Kept> kept = kept_values(graph, source);
+  copy_identities(graph, kept);
+  leave_out_statistics(graph, kept);
   read_uncast(graph);
   leave_out_zero_states(graph);
-  find_weights(graph, source, fixed);
+  find_weights(graph, source, kept);
   keep_constants(graph);
   if (!source.equal_is_same) part_shared(graph);
   name_counted(graph);

@@ -16,8 +16,8 @@ void note_producer(GraphSource& source, const std::string& producer);
 // PyTorch's parameters and buffers are called by their module and a dot: no such initialiser is a number of a formula.
 bool is_of_module(const GraphSource& source, const std::string& name);
 
-// `graph` was built of `source`. Initialisers that the file calls no parameters become constant: buffers, and constants
-// in the text of a function. Weights in Constant nodes become parameters, unless the producer writes initialisers for
+// `graph` was built of `source`. Initialisers that the file calls buffers are frozen, and those that it calls constants
+// constant. Weights in Constant nodes become parameters, unless the producer writes initialisers for
 // them. Single numbers that are neither an operator's weight nor a module's parameter become constant. So do values
 // of which shapes, axes or bounds are computed, and the ones and zeros of norms without scale and bias. Initialisers
 // that are equal by chance, which exporters store once, become as many parameters as there were. These are initialisers

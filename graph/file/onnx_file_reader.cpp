@@ -24,7 +24,6 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 
 #else
 
-#include <google/protobuf/empty.pb.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <onnx/onnx_pb.h>
 
@@ -32,6 +31,8 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -56,54 +57,91 @@ double widen(float value) {
   return wide;
 }
 
-constexpr const char *kOwnDomain = "arbalest", *kStopGradient = "StopGradient";
+// PyTorch's newer exporter (dynamo=True) notes in a file what its operators cannot say, as entries of `metadata_props`.
 
-// PyTorch's notes about what it exported: the text of a key of `metadata_props`, which is the field `number` of this
-// kind of message. libonnx knows it from 1.16 on only, so that it is read as a field that is not known.
+using google::protobuf::UnknownField;
+
+constexpr int kOfValue = 4, kOfNode = 9;  // the field's number in ValueInfoProto and in NodeProto
+constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr std::string_view kCall = "pkg.torch.onnx.fx_node";
+constexpr std::string_view kDetach = "detach";
+
+// The text of a key. libonnx knows the field from 1.16 on; before, it is one that is not known.
 std::string note_of(const google::protobuf::Message& message, int number, std::string_view key) {
-  std::string bytes;
-  if (!message.SerializeToString(&bytes)) return "";
-  google::protobuf::Empty fields;
-  if (!fields.ParseFromString(bytes)) return "";
-  const google::protobuf::UnknownFieldSet& all = fields.GetReflection()->GetUnknownFields(fields);
-  for (int i = 0; i < all.field_count(); ++i) {
-    const google::protobuf::UnknownField& field = all.field(i);
+  const google::protobuf::Reflection& fields = *message.GetReflection();
+  if (const auto* known = message.GetDescriptor()->FindFieldByNumber(number)) {
+    for (int i = 0; i < fields.FieldSize(message, known); ++i) {
+      onnx::StringStringEntryProto entry;
+      entry.CopyFrom(fields.GetRepeatedMessage(message, known, i));
+      if (entry.key() == key) return entry.value();
+    }
+    return "";
+  }
+  const google::protobuf::UnknownFieldSet& unknown = fields.GetUnknownFields(message);
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    const UnknownField& field = unknown.field(i);
     onnx::StringStringEntryProto entry;
-    const bool is_text =
-        field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED;
-    if (is_text && entry.ParseFromString(field.length_delimited()) && entry.key() == key) return entry.value();
+    if (field.number() != number || field.type() != UnknownField::TYPE_LENGTH_DELIMITED) continue;
+    if (entry.ParseFromString(field.length_delimited()) && entry.key() == key) return entry.value();
   }
   return "";
 }
 
-// Initialisers that PyTorch calls buffers of a module, or constants of the traced function.
-std::unordered_set<std::string> fixed_initialisers(const onnx::GraphProto& graph) {
-  constexpr int kNotes = 4;
-  constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
-  std::unordered_set<std::string> fixed;
+// "detach", "detach_1": how PyTorch calls the results.
+bool is_name_of_detached(std::string_view name) {
+  if (!name.starts_with(kDetach)) return false;
+  name.remove_prefix(kDetach.size());
+  return name.empty() ||
+         (name.size() > 1 && name[0] == '_' && name.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+// The names in "%mul : [num_users=1] = call_function[target=…](args = (%linear_1, %detach), kwargs = {})", the
+// result's first.
+std::vector<std::string> names_in(const std::string& call) {
+  std::vector<std::string> names;
+  for (size_t at = call.find('%'); at != call.npos; at = call.find('%', at + 1)) {
+    const size_t end = call.find_first_of(" ,)}]:", at);
+    names.push_back(call.substr(at + 1, std::min(end, call.size()) - at - 1));
+  }
+  return names;
+}
+
+// Initialisers that are no parameters: buffers of modules (register_buffer), and constants in the text of `forward`.
+std::unordered_map<std::string, SourceValue::Kept> kept_initialisers(const onnx::GraphProto& graph) {
+  std::unordered_map<std::string, SourceValue::Kept> kept;
   for (const onnx::ValueInfoProto& value : graph.value_info()) {
-    const std::string kind = note_of(value, kNotes, kKind);
-    if (!kind.empty() && kind != "PARAMETER") fixed.insert(value.name());
+    const std::string kind = note_of(value, kOfValue, kKind);
+    if (kind == "BUFFER") kept.emplace(value.name(), SourceValue::Kept::Buffer);
+    if (kind == "CONSTANT_TENSOR") kept.emplace(value.name(), SourceValue::Kept::Constant);
   }
-  return fixed;
+  return kept;
 }
 
-constexpr int kNotesOfNode = 9;
-constexpr std::string_view kCall = "pkg.torch.onnx.fx_node";
-
-// tensor.detach(), which is exported as an Identity: the node's note is the call.
+// tensor.detach(), which is exported as an Identity.
 bool is_detached(const onnx::NodeProto& node) {
-  return node.op_type() == "Identity" && note_of(node, kNotesOfNode, kCall).find("aten.detach") != std::string::npos;
+  return node.op_type() == "Identity" && note_of(node, kOfNode, kCall).find("aten.detach.") != std::string::npos;
 }
 
-// Whether a call read a detached tensor, of which the exporter's optimiser has left no node.
-bool has_lost_detach(const onnx::GraphProto& graph) {
-  bool reads = false;
-  for (const onnx::NodeProto& node : graph.node()) {
-    if (is_detached(node)) return false;
-    reads = reads || note_of(node, kNotesOfNode, kCall).find("%detach") != std::string::npos;
+// The name of a detached tensor that a call reads, or an output is, and that no node makes: the exporter's optimiser
+// has taken it away. "" if there is none that the graph's own nodes and outputs tell of.
+std::string lost_detached(const onnx::GraphProto& graph) {
+  std::set<std::string> read, made;
+  for (const onnx::ValueInfoProto& input : graph.input()) made.insert(input.name());
+  for (const onnx::ValueInfoProto& output : graph.output()) {
+    if (is_name_of_detached(output.name())) read.insert(output.name());
   }
-  return reads;
+  for (const onnx::NodeProto& node : graph.node()) {
+    const std::vector<std::string> names = names_in(note_of(node, kOfNode, kCall));
+    if (names.empty()) continue;
+    if (is_detached(node)) made.insert({names[0], node.output(0)});
+    for (size_t i = 1; i < names.size(); ++i) {
+      if (is_name_of_detached(names[i])) read.insert(names[i]);
+    }
+  }
+  for (const std::string& name : read) {
+    if (!made.contains(name)) return name;
+  }
+  return "";
 }
 
 class Importer {
@@ -126,16 +164,15 @@ class Importer {
     // Other exporters make initialisers of the numbers in formulas: they are no weights.
     const bool ours = model_.producer_name() == "arbalest";
     source_.nodes = nodes(graph.node());
-    const bool stops = std::any_of(source_.nodes.begin(), source_.nodes.end(),
-                                   [](const SourceNode& node) { return node.op.text == kStopGradient; });
-    if (has_lost_detach(graph)) {
-      warn(source_.file +
-           ": PyTorch detached a tensor, and its exporter has optimised that away: gradients go through; "
-           "expected a file that is exported with optimize=False");
-    }
-    if (stops && !ours) source_.opsets.emplace_back(kOwnDomain, 1);
     note_producer(source_, model_.producer_name());
-    const std::unordered_set<std::string> fixed = fixed_initialisers(graph);
+    const std::string lost = source_.producer == "pytorch" ? lost_detached(graph) : "";
+    if (!lost.empty()) {
+      warn(
+          fmt::format("{}: '{}' is a detached tensor, and PyTorch's exporter has optimised that away: gradients go "
+                      "through; expected a file that is exported with optimize=False",
+                      source_.file, printable(lost)));
+    }
+    const std::unordered_map<std::string, SourceValue::Kept> kept = kept_initialisers(graph);
     std::vector<SourceNode> scalars;
     ErrorList errors;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
@@ -151,7 +188,7 @@ class Importer {
       added.name.text = initializer.name();
       added.type = std::move(content.type);
       added.data = std::move(content.data);
-      added.fixed = fixed.contains(initializer.name());
+      if (const auto known = kept.find(initializer.name()); known != kept.end()) added.kept = known->second;
     }
     errors.throw_if_any();
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
@@ -159,6 +196,7 @@ class Importer {
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
     source_.data_files = external_.files();
     take_conditionals_apart(source_);
+    if (stops_gradients_) import_own(source_);
     return std::move(source_);
   }
 
@@ -305,7 +343,8 @@ class Importer {
       cast_to_float_instead(node, kOnnxFloat16);
       if (is_detached(proto)) {
         node.domain = kOwnDomain;
-        node.op.text = kStopGradient;
+        node.op.text = "StopGradient";
+        stops_gradients_ = true;
       }
       result.push_back(std::move(node));
     }
@@ -389,6 +428,7 @@ class Importer {
 
   const onnx::ModelProto& model_;
   ExternalData external_;
+  bool stops_gradients_ = false;  // in the graph, a branch or a function
   GraphSource source_;
 };
 

@@ -114,6 +114,36 @@ void expand_cast_like(ExpandContext& context) {
   context.replace_output(0, context.add("Cast", "", {context.input(0)}, 1, {{"to", to}})[0]);
 }
 
+// The type that a model's file states for an operand. A number with a fraction would lose it, so that it stays what it
+// is, and the operator that reads it says what it expects.
+DataType stated_type(DataType given, const Node& node) {
+  const DataType stated = cast_type(node);
+  return is_floating(given) && stated != DataType::Bool ? given : stated;
+}
+
+Op as_stated() {
+  return {.domain = "arbalest",
+          .name = "AsStated",
+          .doc = "an operand of a model's call, as whole numbers or flags of the type that the model's file states",
+          .inputs = {{.name = "input"}},
+          .outputs = {{.name = "output"}},
+          .attributes = {required_spec("to", AttributeKind::Int, "the stated type's number in ONNX")},
+          .internal = true,
+          .layout = std::nullopt,
+          .infer =
+              [](InferContext& c) {
+                TensorType type = c.input(0);
+                type.dtype = stated_type(type.dtype, c.node());
+                c.set_output(0, type);
+              },
+          .expand =
+              [](ExpandContext& c) {
+                const DataType given = c.type(c.input(0)).dtype, stated = stated_type(given, c.node());
+                const Attributes to = {{"to", onnx_number(stated)}};
+                c.replace_output(0, given == stated ? c.input(0) : c.add("Cast", "", {c.input(0)}, 1, to)[0]);
+              }};
+}
+
 // Between floating types a cast is the number itself, in the type of arithmetic.
 template <typename T>
 void copy_row(const void*, int64_t count, void* out, const void* const* in, int) {
@@ -145,6 +175,7 @@ void register_math_cast(OpRegistry& registry) {
           .arithmetic = Arithmetic::Keeps};
   cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
   registry.add(std::move(cast));
+  registry.add(as_stated());
   registry.add({.domain = "",
                 .name = "CastLike",
                 .doc = "input with elements of the type of target_type",

@@ -374,6 +374,7 @@ TEST_CASE("model: whole numbers and flags get the types that the model's file st
   };
   CHECK(casts("float[5,3] x, int32[5,1] n, float[5,3] k") == 3);
   CHECK(casts("float[5,3] x, int64[5,1] n, bool[5,3] k") == 1);  // they have them
+  CHECK(casts("float[5,3] x, float[5,1] n, bool[5,3] k") == 0);  // fractions stay
 }
 
 TEST_CASE("model: what exporters make of parameters") {

@@ -259,29 +259,42 @@ net (float[N, 2] x) => (float[N, 2] y)
   CHECK(role("fc_weight") == Role::Parameter);
   CHECK(role("bn_weight") == Role::Parameter);  // of which nothing is noted
   CHECK(role("bn_mean") == Role::Parameter);    // a state, once layers are expanded
-  CHECK(role("y/table") == Role::Constant);
+  CHECK(role("table") == Role::Frozen);
   CHECK(role("y/lifted_tensor_0") == Role::Constant);  // not called after the Identity that alone reads it
   const Node* const stop = graph.find_op("arbalest.StopGradient");
   REQUIRE(stop != nullptr);
   CHECK(graph.values.at(stop->outputs[0]).name == "y/detach");
+}
 
-  // The exporter's optimiser takes the node away, and what it read keeps the call.
-  const auto told = [&] {
-    static std::string text;
+TEST_CASE("onnx: a detached tensor that PyTorch's optimiser has taken away is a warning") {
+  const FileTestFolder folder;
+  static std::string text;
+  const auto told = [&](const char* call, const char* output, const char* identity, const char* producer = "pytorch") {
+    onnx::ModelProto model = small_model();
+    model.set_producer_name(producer);
+    (*model.add_opset_import()).set_version(17);
+    add_note(add_node(model, "Neg", "x", "neg"), 9, "pkg.torch.onnx.fx_node", call);
+    onnx::NodeProto& kept = add_node(model, "Identity", "neg", output);
+    add_note(kept, 9, "pkg.torch.onnx.fx_node", identity);
+    model.mutable_graph()->add_output()->set_name(output);
     text.clear();
     const MessageHandler before = set_warning_handler([](const std::string& message) { text += message; });
     read_onnx(save(folder, model), builtin_ops(), 4);
     set_warning_handler(before);
     return text;
   };
-  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
-    if (node.output(0) == "e") add_note(node, 9, "pkg.torch.onnx.fx_node", "%e = mul(args = (%d, %detach))");
-  }
-  CHECK(told() == "");
-  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
-    if (node.output(0) == "detach") node.GetReflection()->MutableUnknownFields(&node)->Clear();
-  }
-  CHECK(has(told(), "expected a file that is exported with optimize=False"));
+  const char *const detach =
+                        "%detach : [num_users=1] = call_function[target=torch.ops.aten.detach.default](args = (%x,))",
+                    *const clone = "%clone : [num_users=1] = call_function[target=torch.ops.aten.clone.default](…)",
+                    *const reads =
+                        "%neg : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor](args = (%x, "
+                        "%detach), kwargs = {})";
+  CHECK(has(told(reads, "y", clone), "model.onnx: 'detach' is a detached tensor"));
+  CHECK(has(told("", "detach_1", clone), "'detach_1' is a detached tensor"));
+  CHECK(has(told("%neg = mul(args = (%detach, %detach_1))", "y", detach), "'detach_1' is a detached tensor"));
+  CHECK(told(reads, "y", detach) == "");
+  CHECK(told("%neg = mul(args = (%detached_mask, %detach_x))", "y", clone) == "");
+  CHECK(told(reads, "y", clone, "other") == "");
 }
 
 TEST_CASE("onnx: what is stored in float16 is float, and casts to it are none") {

@@ -60,7 +60,8 @@ std::string warmup_note(const Prepared& prepared, const SessionOptions& options)
 void print_weights(const Graph& graph) {
   fmt::print("weights\n");
   for (const Value& value : graph.values) {
-    if (value.view.base == kNone) continue;  // an arena, or no weight
+    // An arena, no weight, or a copy in the precision of the step.
+    if (value.view.base == kNone || value.type.dtype != DataType::Float32) continue;
     const char* how = value.role == Role::Parameter ? "trained"
                       : value.role == Role::Frozen  ? "frozen"
                       : value.role == Role::State   ? "statistics"

@@ -382,14 +382,23 @@ TEST_CASE("all that weights lack is reported at once, and what starts anew is no
   }
 }
 
-TEST_CASE("an input that only a cast to flags or whole numbers reads is exported in that type") {
-  TinyNet net = convolutional(160);
-  net.layers = "b = Cast <to = 9> (x)\nf = Cast <to = 1> (b)\nh = MaxPool <kernel_shape = [2, 2]> (f)\n";
-  const Graph model = export_model(tiny(net), on_cpus(), {});
-  REQUIRE(model.inputs.size() == 1);
-  CHECK(model.values[model.inputs[0]].type.dtype == DataType::Bool);
-  CHECK(std::count_if(model.nodes.begin(), model.nodes.end(),
-                      [](const Node& node) { return node.op->name == "Cast"; }) == 1);
+TEST_CASE("an input that only models read is exported in the type that their files state, if it is one") {
+  const TestFolder folder;
+  const std::string file = folder / "flags.onnxtxt";
+  const std::string flags_of = "flags (bool[N, C, H, W] x) => (float[N, C, H, W] y) { y = Cast <to = 1> (x) }";
+  folder.write("flags.onnxtxt", flags_of);
+  const auto exported = [&](const std::string& layers) {
+    TinyNet net = convolutional(160);
+    net.layers = layers + "h = MaxPool <kernel_shape = [2, 2]> (f)\n";
+    const Graph model = export_model(tiny(net), on_cpus(), {});
+    REQUIRE(model.inputs.size() == 1);
+    return model.values[model.inputs[0]].type.dtype;
+  };
+  const std::string call = " = model.flags <file = \"" + file + "\"> (x)\n", flags = "a" + call;
+  CHECK(exported(flags + "f = Neg (a)\n") == DataType::Bool);
+  CHECK(exported(flags + "b" + call + "f = Add (a, b)\n") == DataType::Bool);
+  CHECK(exported(flags + "b = Neg (x)\nf = Add (a, b)\n") == DataType::Float32);
+  CHECK(exported("a = Cast <to = 9> (x)\nf = Cast <to = 1> (a)\n") == DataType::Float32);  // the graph's own
 }
 
 TEST_CASE("what cannot be exported is reported") {

@@ -241,15 +241,16 @@ void copy_identities(Graph& graph, std::unordered_map<ValueId, Kept>& kept) {
     copy.initializer = from.initializer;
     copy.declared.reset();
     copy.producer = kNone;
-    const auto stated = kept.find(node.inputs[0]);
-    if (stated != kept.end()) kept.emplace(node.outputs[0], stated->second);
-    if (stated != kept.end() && readers[node.inputs[0]].size() == 1 && !asked.contains(node.inputs[0]) &&
-        !asked.contains(node.outputs[0])) {
-      std::string name = from.name;
-      graph.rename(node.inputs[0], copy.name);
-      graph.rename(node.outputs[0], std::move(name));
-    }
     gone[n] = true;
+    const auto stated = kept.find(node.inputs[0]);
+    if (stated == kept.end()) continue;
+    const Kept how = stated->second;
+    kept.emplace(node.outputs[0], how);
+    if (readers[node.inputs[0]].size() > 1 || asked.contains(node.inputs[0]) || asked.contains(node.outputs[0]))
+      continue;
+    std::string name = from.name;
+    graph.rename(node.inputs[0], copy.name);
+    graph.rename(node.outputs[0], std::move(name));
   }
   erase_nodes(graph, gone);
 }

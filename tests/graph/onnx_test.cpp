@@ -227,7 +227,8 @@ net (float[N, 2] x) => (float[N, 2] y)
  float[2] bn_weight = {1, 2}, float[2] bn_bias = {1, 2}, float[2] bn_mean = {1, 2}, float[2] bn_var = {1, 2}>
 {
   a = MatMul (x, fc_weight)
-  n = BatchNormalization (a, bn_weight, bn_bias, bn_mean, bn_var)
+  mean = Identity (bn_mean)
+  n = BatchNormalization (a, bn_weight, bn_bias, mean, bn_var)
   clone_1 = Identity (lifted_tensor_0)
   b = Add (n, clone_1)
   c = Mul (b, table)
@@ -258,7 +259,8 @@ net (float[N, 2] x) => (float[N, 2] y)
   const auto role = [&](const char* name) { return graph.values.at(graph.find_value(name)).role; };
   CHECK(role("fc_weight") == Role::Parameter);
   CHECK(role("bn_weight") == Role::Parameter);  // of which nothing is noted
-  CHECK(role("bn_mean") == Role::Parameter);    // a state, once layers are expanded
+  CHECK(role("bn_mean") == Role::Parameter);    // a state, once layers are expanded, also behind an Identity
+  CHECK(role("bn_var") == Role::Parameter);
   CHECK(role("table") == Role::Frozen);
   CHECK(role("y/lifted_tensor_0") == Role::Constant);  // not called after the Identity that alone reads it
   const Node* const stop = graph.find_op("arbalest.StopGradient");

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/math/strided.h"
@@ -57,33 +60,88 @@ void expect_indices(const InferContext& context) {
   context.fail(fmt::format("{} is {}; expected int32 or int64", input_name(context, 1), to_string(indices)));
 }
 
+// The number of the first index that is out of range; `count` if none is.
+template <typename Index>
+int64_t first_wrong(const Index* indices, int64_t count, const IndexedPlaces& places) {
+  for (int64_t i = 0, axis = 0; i < count; ++i) {
+    if (indices[i] < -places.extent[axis] || indices[i] >= places.extent[axis]) return i;
+    if (++axis == places.depth) axis = 0;
+  }
+  return count;
+}
+
 // The indices of one instance, checked before anything is taken or put.
 Indices checked_indices(const KernelContext& c, const Node& node, const IndexedPlaces& places, const TensorType& type) {
   const Indices indices{c.inputs[1], type.dtype == DataType::Int64};
-  for (int64_t i = 0; i < type.elements(); ++i) {
-    const int64_t extent = places.extent[i % places.depth];
-    if (indices[i] >= -extent && indices[i] < extent) continue;
-    throw RunError(fmt::format("node '{}' ({}): index {} of 'indices' is {}; expected {} to {}", node.name,
-                               node.op->qualified_name(), i, indices[i], -extent, extent - 1));
+  const int64_t count = type.elements();
+  const int64_t wrong = indices.wide ? first_wrong(input<int64_t>(c, 1), count, places)
+                                     : first_wrong(input<int32_t>(c, 1), count, places);
+  if (wrong == count) return indices;
+  const int64_t extent = places.extent[wrong % places.depth];
+  throw RunError(fmt::format("node '{}' ({}): index {} of 'indices' is {}; expected {} to {}", node.name,
+                             node.op->qualified_name(), wrong, indices[wrong], -extent, extent - 1));
+}
+
+// Walks over elements without a division for each.
+class PlacesWalk {
+ public:
+  explicit PlacesWalk(const IndexedPlaces& places)
+      : places_(places), outer_(size_t(places.outer)), inner_(size_t(places.inner)) {
+    for (size_t o = 0; o < outer_.size(); ++o) outer_[o] = places.start(int64_t(o) * places.inner);
+    for (size_t i = 0; i < inner_.size(); ++i) inner_[i] = places.start(int64_t(i));
   }
-  return indices;
-}
+  const IndexedPlaces& places() const { return places_; }
 
-// f(place in `data`, element) for all elements, those of a group in their order.
-template <typename F>
-void for_each_place(const IndexedPlaces& places, const Indices& indices, const F& f) {
-  parallel_for(places.groups(), places.length * 4, [&](int64_t begin, int64_t end) {
-    for (int64_t j = 0; j < places.length; ++j) {
-      for (int64_t group = begin; group < end; ++group) f(places.place(group, j, indices), places.element(group, j));
+  // f(place in `data`, element) for all elements, those of a group in their order.
+  template <typename F>
+  void for_each(const Indices& indices, const F& f) const {
+    parallel_for(places_.groups(), places_.length * 4, [&](int64_t begin, int64_t end) {
+      for (int64_t j = 0; j < places_.length; ++j) {
+        for (int64_t group = begin; group < end;) {
+          const int64_t outer = group / places_.inner, first = group - outer * places_.inner;
+          const int64_t last = std::min(places_.inner, first + end - group);
+          along_inner(outer, j, first, last, indices, f);
+          group += last - first;
+        }
+      }
+    });
+  }
+
+  // The same in any order.
+  template <typename F>
+  void for_each_alone(const Indices& indices, const F& f) const {
+    parallel_for(places_.outer * places_.length, places_.inner * 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        along_inner(row / places_.length, row % places_.length, 0, places_.inner, indices, f);
+      }
+    });
+  }
+
+ private:
+  template <typename F>
+  void along_inner(int64_t outer, int64_t j, int64_t first, int64_t last, const Indices& indices, const F& f) const {
+    const int64_t start = outer_[size_t(outer)], element = (outer * places_.length + j) * places_.inner;
+    if (places_.tuples) {
+      const int64_t step = start + places_.step(j, j * places_.depth, indices);
+      for (int64_t i = first; i < last; ++i) f(step + inner_[size_t(i)], element + i);
+      return;
     }
-  });
-}
+    const int64_t extent = places_.extent[0], stride = places_.stride[0];
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t index = indices[element + i], counted = index < 0 ? index + extent : index;
+      f(start + inner_[size_t(i)] + counted * stride, element + i);
+    }
+  }
 
-// run(context, places, indices), with the indices checked.
+  IndexedPlaces places_;
+  std::vector<int64_t> outer_, inner_;  // offsets in `data` where groups begin, by the parts of their number
+};
+
+// run(context, walk, indices), with the indices checked.
 template <typename Run>
 std::unique_ptr<Kernel> indexed_kernel(const KernelRequest& request, IndexedKind kind, Run run) {
-  return make_kernel([places = places_of(request, kind), node = request.node, type = request.inputs[1],
-                      run](const KernelContext& c) { run(c, places, checked_indices(c, node, places, type)); });
+  return make_kernel([walk = PlacesWalk(places_of(request, kind)), node = request.node, type = request.inputs[1],
+                      run](const KernelContext& c) { run(c, walk, checked_indices(c, node, walk.places(), type)); });
 }
 
 void copy_data(const KernelContext& c, int64_t bytes) {
@@ -93,14 +151,10 @@ void copy_data(const KernelContext& c, int64_t bytes) {
 std::unique_ptr<Kernel> take_cpu(const KernelRequest& request) {
   return with_word(request.inputs[0].dtype, [&](auto element) {
     using Word = decltype(element);
-    const auto run = [](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
+    const auto run = [](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       const Word* data = input<Word>(c, 0);
       Word* y = output<Word>(c, 0);
-      parallel_for(places.elements(), 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          y[i] = data[places.place(places.group_of(i), places.position_of(i), indices)];
-        }
-      });
+      walk.for_each_alone(indices, [=](int64_t place, int64_t i) { y[i] = data[place]; });
     };
     return indexed_kernel(request, IndexedKind::Take, run);
   });
@@ -111,11 +165,11 @@ std::unique_ptr<Kernel> put_cpu(const KernelRequest& request, bool zeros) {
   const int64_t bytes = request.outputs[0].bytes();
   return with_word(request.inputs[0].dtype, [&](auto element) {
     using Word = decltype(element);
-    const auto run = [bytes, zeros](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
+    const auto run = [bytes, zeros](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       copy_data(c, bytes);
       const Word* updates = zeros ? nullptr : input<Word>(c, 2);
       Word* y = output<Word>(c, 0);
-      for_each_place(places, indices, [=](int64_t place, int64_t i) { y[place] = updates ? updates[i] : Word(0); });
+      walk.for_each(indices, [=](int64_t place, int64_t i) { y[place] = updates ? updates[i] : Word(0); });
     };
     return indexed_kernel(request, zeros ? IndexedKind::Clear : IndexedKind::Put, run);
   });
@@ -125,11 +179,11 @@ std::unique_ptr<Kernel> reduce_cpu(const KernelRequest& request, Reduction reduc
   const int64_t bytes = request.outputs[0].bytes();
   return dispatch_element(request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto run = [bytes, reduction](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
+    const auto run = [bytes, reduction](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       copy_data(c, bytes);
       const T* updates = input<T>(c, 2);
       T* y = output<T>(c, 0);
-      for_each_place(places, indices, [=](int64_t place, int64_t i) {
+      walk.for_each(indices, [=](int64_t place, int64_t i) {
         y[place] = narrow<T>(reduced(reduction, widen(y[place]), widen(updates[i])));
       });
     };
@@ -141,11 +195,11 @@ std::unique_ptr<Kernel> sum_cpu(const KernelRequest& request) {
   const int64_t elements = request.outputs[0].elements();
   return dispatch_floating(request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto run = [elements](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
+    const auto run = [elements](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       const T* dy = input<T>(c, 0);
       Wide<T>* dx = output<Wide<T>>(c, 0);
       std::fill_n(dx, elements, Wide<T>(0));
-      for_each_place(places, indices, [=](int64_t place, int64_t i) { dx[place] += widen(dy[i]); });
+      walk.for_each(indices, [=](int64_t place, int64_t i) { dx[place] += widen(dy[i]); });
     };
     return indexed_kernel(request, IndexedKind::Sum, run);
   });

@@ -51,20 +51,29 @@ struct IndexedPlaces {
   }
   ARBALEST_HOST_DEVICE int64_t position_of(int64_t element) const { return element / inner % length; }
 
-  // Offset in `data` of element j of the group; −1 if an index is out of range.
-  ARBALEST_HOST_DEVICE int64_t place(int64_t group, int64_t j, const Indices& indices) const {
-    int64_t at = j / per_batch * batch_stride, rest = group;
+  // Offset in `data` where the group begins. That of (outer, inner) is the sum of those of (outer, 0) and (0, inner).
+  ARBALEST_HOST_DEVICE int64_t start(int64_t group) const {
+    int64_t at = 0;
     for (int axis = rank - 1; axis >= 0; --axis) {
-      at += rest % group_extent[axis] * group_stride[axis];
-      rest /= group_extent[axis];
+      at += group % group_extent[axis] * group_stride[axis];
+      group /= group_extent[axis];
     }
-    const int64_t first = tuples ? j * depth : element(group, j);
+    return at;
+  }
+  // Offset from there for position j, whose indices begin with the one of number `first`; −1 if one is out of range.
+  ARBALEST_HOST_DEVICE int64_t step(int64_t j, int64_t first, const Indices& indices) const {
+    int64_t at = j / per_batch * batch_stride;
     for (int i = 0; i < depth; ++i) {
       const int64_t index = indices[first + i], counted = index < 0 ? index + extent[i] : index;
       if (counted < 0 || counted >= extent[i]) return -1;
       at += counted * stride[i];
     }
     return at;
+  }
+  // Offset in `data` of element j of the group; −1 if an index is out of range.
+  ARBALEST_HOST_DEVICE int64_t place(int64_t group, int64_t j, const Indices& indices) const {
+    const int64_t at = step(j, tuples ? j * depth : element(group, j), indices);
+    return at < 0 ? -1 : start(group) + at;
   }
 };
 

@@ -250,8 +250,16 @@ namespace {
 // The first layer, or product with a parameter, that takes the value or what only changes its type or shape. Whole
 // numbers are indices if a layer takes them as they are. kNone: there is none.
 NodeId layer_that_takes(const Graph& graph, ValueId value) {
-  static const std::set<std::string_view> pass_on = {"Cast",    "Concat",    "Flatten", "Identity",
-                                                     "Reshape", "Transpose", "Squeeze", "Unsqueeze"};
+  static const std::set<std::string_view> pass_on = {"arbalest.AsStated",
+                                                     "arbalest.StopGradient",
+                                                     "Cast",
+                                                     "Concat",
+                                                     "Flatten",
+                                                     "Identity",
+                                                     "Reshape",
+                                                     "Transpose",
+                                                     "Squeeze",
+                                                     "Unsqueeze"};
   std::set<ValueId> same = {value};
   for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];

@@ -176,21 +176,19 @@ void Scheduler::come_to_rest() {
 }
 
 // A look that ends the process unless it is destroyed in time: the others may have lost this rank because one of its
-// threads hangs. While a device or a task of the host computes, time does not count, except with GPUs, for which
-// threads look all the time.
+// threads hangs. While a device computes, time does not count, except with GPUs, for which threads look all the time.
 TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;
   if (!options_.ranks || !failed_.load()) return {};
-  const Seconds limit = kGrace + Seconds(has_gpus() ? options_.host_standstill_seconds : options_.standstill_seconds);
-  const auto both = [this] { return std::pair(time_of_queues(binding_), clock_ns(CLOCK_PROCESS_CPUTIME_ID)); };
-  return look_each(kLook, [this, limit, both, still = Seconds(0), before = both()]() mutable {
-    const auto now = both();
-    const int64_t worked = at_host_.load() > 0 ? now.second - before.second : now.first - before.first;
-    before = now;
+  constexpr double kAtHost = 10;  // times as long for tasks of the host, whose threads' time is not known apart
+  return look_each(kLook, [this, still = Seconds(0), before = time_of_queues(binding_)]() mutable {
+    const int64_t now = time_of_queues(binding_), worked = now - std::exchange(before, now);
     still = worked > kLeastWork && !has_gpus() ? Seconds(0) : still + kLook;
-    if (still >= limit) end_process("a thread has not ended");
+    const double own = options_.standstill_seconds * (at_host_.load() > 0 ? kAtHost : 1);
+    const Seconds limit(has_gpus() ? options_.host_standstill_seconds : own);
+    if (still >= kGrace + limit) end_process("a thread has not ended");
   });
 }
 

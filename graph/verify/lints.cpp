@@ -132,7 +132,8 @@ Notes unread_fields(const Graph& graph) {
 // Whether the operator passes numbers on unchanged.
 bool passes_on(const Node& node) {
   static const std::set<std::string_view> ops = {
-      "arbalest.StopGradient", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose"};
+      "arbalest.AsStated", "arbalest.StopGradient", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast",
+      "Transpose"};
   return ops.contains(node.op->qualified_name());
 }
 

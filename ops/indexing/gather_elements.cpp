@@ -48,7 +48,10 @@ std::vector<PickedCase> picked_element_cases() {
           {{6, 5}, {40, 4}, 0},
           {{2, 6, 3}, {1, 9, 3}, 1},
           {{3, 4, 5, 2}, {2, 4, 7, 1}, 2, DataType::Float32, DataType::Int32},
-          {{4, 3}, {0, 3}}};
+          {{4, 3}, {0, 3}},
+          {{4, 0}, {2, 0}},
+          {{0, 8, 8}, {0, 2, 8}, 1},
+          {{0, 8, 8}, {0, 8, 2}, 2}};
 }
 
 std::vector<PickedCase> picked_tuple_cases() {

@@ -85,8 +85,10 @@ Indices checked_indices(const KernelContext& c, const Node& node, const IndexedP
 // Walks over elements without a division for each.
 class PlacesWalk {
  public:
-  explicit PlacesWalk(const IndexedPlaces& places)
-      : places_(places), outer_(size_t(places.outer)), inner_(size_t(places.inner)) {
+  explicit PlacesWalk(const IndexedPlaces& places) : places_(places) {
+    if (places.groups() == 0) return;
+    outer_.resize(size_t(places.outer));
+    inner_.resize(size_t(places.inner));
     for (size_t o = 0; o < outer_.size(); ++o) outer_[o] = places.start(int64_t(o) * places.inner);
     for (size_t i = 0; i < inner_.size(); ++i) inner_[i] = places.start(int64_t(i));
   }
@@ -110,6 +112,7 @@ class PlacesWalk {
   // The same in any order.
   template <typename F>
   void for_each_alone(const Indices& indices, const F& f) const {
+    if (outer_.empty()) return;
     parallel_for(places_.outer * places_.length, places_.inner * 4, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         along_inner(row / places_.length, row % places_.length, 0, places_.inner, indices, f);
@@ -134,7 +137,7 @@ class PlacesWalk {
   }
 
   IndexedPlaces places_;
-  std::vector<int64_t> outer_, inner_;  // offsets in `data` where groups begin, by the parts of their number
+  std::vector<int64_t> outer_, inner_;  // offsets in `data` where groups begin, by the parts of their number, if any do
 };
 
 // run(context, walk, indices), with the indices checked.

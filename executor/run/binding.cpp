@@ -245,8 +245,9 @@ void Binding::make_kernels(const BindOptions& options) {
   for (const Task& task : plan_.tasks) {
     for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
       Queues* const queues = &queues_of(task.lane);
-      auto found = std::find_if(gpus ? hand_overs.end() : hand_overs.begin(), hand_overs.end(),
-                                [&](const HandOver& other) { return other.queues == queues; });
+      const auto same = [&](const HandOver& other) { return other.queues == queues; };
+      auto found = hand_overs.end();
+      if (!gpus) found = std::find_if(hand_overs.begin(), hand_overs.end(), same);
       if (found == hand_overs.end()) found = hand_overs.insert(found, {queues, {}});
       found->launches.emplace_back(&task, i);
     }

@@ -82,7 +82,7 @@ Indices checked_indices(const KernelContext& c, const Node& node, const IndexedP
                              node.op->qualified_name(), wrong, indices[wrong], -extent, extent - 1));
 }
 
-// Walks over elements without a division for each.
+// Walks over elements with divisions for each row of inner ones, and none for each of these.
 class PlacesWalk {
  public:
   explicit PlacesWalk(const IndexedPlaces& places) : places_(places) {

@@ -45,6 +45,20 @@ TEST_CASE("gradients of a value that is read twice are summed") {
   CHECK(sums == 1);
 }
 
+TEST_CASE("an operator without a gradient is refused where a parameter reaches the loss through it") {
+  Graph graph = expanded("c = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\nh = Relu (c)\n" + kHead);
+  Node& relu = graph.nodes[graph.find_node("h")];
+  Op without = *relu.op;
+  without.grad = nullptr;
+  relu.op = &without;
+  const auto refusal = [&](const char* parameter) {
+    const std::vector<ValueId> wrt = {graph.find_value(parameter)};
+    return error_of([&] { add_gradients(graph, graph.find_value("loss"), wrt); });
+  };
+  CHECK(refusal("c.weight").find("node 'h' (Relu): the operator has no gradient") != std::string::npos);
+  CHECK(refusal("logits.weight") == "");
+}
+
 TEST_CASE("gradients of what is no scalar, or depends on nothing, are refused") {
   Graph graph = expanded("h = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n" + kHead);
   const std::vector<ValueId> wrt = {graph.find_value("h.weight")};

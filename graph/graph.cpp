@@ -142,6 +142,22 @@ Table<ValueId, std::vector<NodeId>> Graph::consumers() const {
   return readers;
 }
 
+Table<ValueId, bool> made_of_weights(const Graph& graph) {
+  Table<ValueId, bool> found(graph.values.size());
+  for (const ValueId v : found.ids()) {
+    const Role role = graph.values[v].role;
+    found[v] = role != Role::Activation && role != Role::Input;
+  }
+  for (const Node& node : graph.nodes) {
+    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(),
+                                                         [&](ValueId input) { return input == kNone || found[input]; });
+    for (const ValueId output : node.outputs) {
+      if (output != kNone) found[output] = all;
+    }
+  }
+  return found;
+}
+
 View storage_of(const Graph& graph, ValueId value) {
   View storage{value, 0};
   while (graph.values[storage.base].view.base != kNone) {

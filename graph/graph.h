@@ -121,6 +121,9 @@ struct Graph {
 // The value's outermost base and its offset there: follows views.
 View storage_of(const Graph& graph, ValueId value);
 
+// Whether each value is computed from weights, states and constants alone, whatever the batch is.
+Table<ValueId, bool> made_of_weights(const Graph& graph);
+
 // The attribute as written, converted to the op's kind, or the op's default. Throws GraphError if a required one is
 // missing or the kind does not fit.
 int64_t int_attribute(const Node& node, std::string_view name);

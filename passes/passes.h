@@ -103,6 +103,12 @@ void fuse_residuals(Graph& graph);
 // sums, so that fuse_regions joins them. Those with Relu do if nothing then has to store what Relu makes.
 void open_batch_norms(Graph& graph);
 
+// Sums of all elements that a region makes or reads are sums over rows, which regions end in, and sums of those.
+void split_whole_sums(Graph& graph);
+
+// What forward makes of weights alone is made some nodes earlier, so that it can run aside.
+void advance_weights(Graph& graph);
+
 // Gradients of Relu read, of what Relu makes, a positive multiple that is kept in any case.
 void read_kept_signs(Graph& graph);
 

@@ -14,7 +14,8 @@ StepMemory::StepMemory(const Loop& loop, bool branch, const std::vector<UpdatePa
       branch_(branch),
       storage_(graph_.values.size(), kNone),
       bytes_(graph_.values.size(), 0),
-      read_later_(graph_.values.size(), false) {
+      read_later_(graph_.values.size(), false),
+      aside_(branch ? nodes_aside(graph_) : Table<NodeId, bool>(graph_.nodes.size())) {
   const Table<ValueId, View> shared = shared_storage(graph_);
   for (const ValueId v : storage_.ids()) {
     const ValueId base = shared[v].base;
@@ -26,7 +27,6 @@ StepMemory::StepMemory(const Loop& loop, bool branch, const std::vector<UpdatePa
     nodes_.push_back(packed(*node.op, node.inputs, node.outputs));
     const Repetition& again = repetitions_.of(n);
     again_.push_back(again.op ? packed(*again.op, again.inputs, again.outputs) : Operands{});
-    aside_.push_back(branch && can_run_aside(graph_, node));
     if (node.stage == Stage::Forward) continue;
     for (const ValueId input : nodes_[n].inputs) read_later_[storage_[input]] = true;
   }

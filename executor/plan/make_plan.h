@@ -132,9 +132,11 @@ inline int32_t linger_of(int64_t bytes) {
   return bytes <= kSmall ? 8 : 4;
 }
 
-// Whether a node is small, and its results are gradients of parameters and nothing else: the rest of the backward pass
-// needs none of them.
-bool can_run_aside(const Graph& graph, const Node& node);
+// The small nodes that may run next to those that follow them, since the rest of the step needs none of their results
+// soon. In the backward pass these are gradients of parameters, and what only those are made of: from the gradient of
+// a weight that is standardised to that of the parameter. In the forward pass they are made of weights
+// (passes/advance_weights.cpp).
+Table<NodeId, bool> nodes_aside(const Graph& graph);
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
 

@@ -16,7 +16,7 @@ namespace arbalest {
 namespace {
 
 // Lets outputs take the memory of inputs that nothing reads afterwards, if their operators allow it (Op::overwrites). A
-// launch aside may read late, so the values that one reads are not overwritten.
+// launch aside may read late, so what follows does not overwrite what one reads, unless it is aside as well.
 void overwrite_dead(const Graph& graph, Table<ValueId, View>& storage) {
   struct Use {
     NodeId last = kNone;
@@ -27,12 +27,12 @@ void overwrite_dead(const Graph& graph, Table<ValueId, View>& storage) {
   const auto is_own = [&](ValueId value) {
     return value != kNone && base_of(value) == value && graph.values[value].role == Role::Activation;
   };
+  const Table<NodeId, bool> aside = nodes_aside(graph);
   for (const NodeId n : graph.nodes.ids()) {
-    const bool aside = can_run_aside(graph, graph.nodes[n]);
     for (const ValueId input : graph.nodes[n].inputs) {
       if (input == kNone) continue;
       Use& use = uses[base_of(input)];
-      use = {n, use.aside || aside};
+      use = {n, use.aside || aside[n]};
     }
   }
   for (const ValueId output : graph.outputs) uses[base_of(output)].last = graph.nodes.end_id();
@@ -52,7 +52,7 @@ void overwrite_dead(const Graph& graph, Table<ValueId, View>& storage) {
       Use& use = uses[base];
       const auto readers = std::count_if(node.inputs.begin(), node.inputs.end(),
                                          [&](ValueId value) { return value != kNone && memory_of(value) == base; });
-      if (use.last != n || use.aside || readers > 1) continue;
+      if (use.last != n || (use.aside && !aside[n]) || readers > 1) continue;
       moved[to] = base;
       use = uses[to];
     }
@@ -80,20 +80,91 @@ Table<ValueId, View> shared_storage(const Graph& graph) {
   return storage;
 }
 
-bool can_run_aside(const Graph& graph, const Node& node) {
+namespace {
+
+// Finds what nodes_aside() returns.
+class Aside {
+ public:
+  explicit Aside(const Graph& graph)
+      : graph_(graph),
+        of_weights_(made_of_weights(graph)),
+        readers_(graph.consumers()),
+        stays_(graph.values.size()),
+        found_(graph.nodes.size()) {
+    for (const ValueId output : graph.outputs) stays_[output] = true;
+    for (const Carry& carry : graph.carries) stays_[carry.next] = true;
+  }
+
+  Table<NodeId, bool> find() {
+    for (bool grows = true; grows;) {  // by a node of each chain at least
+      grows = false;
+      const Table<NodeId, bool> tails = this->tails();
+      for (const NodeId n : graph_.nodes.ids()) {
+        if (found_[n] || !may_join(n, tails)) continue;
+        found_[n] = grows = true;
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool may_join(NodeId n, const Table<NodeId, bool>& tails) const {
+    const Node& node = graph_.nodes[n];
+    if (node.stage == Stage::Update || node.outputs.empty() || !is_small(node)) return false;
+    return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+      if (v == kNone) return true;
+      if (node.stage == Stage::Forward) return of_weights_[v] && is_transient(v);
+      return is_gradient(v) || (is_transient(v) && !readers_[v].empty() && are_all(readers_[v], tails));
+    });
+  }
+  // Nodes aside that read nothing but weights and what only nodes aside read. All of a backward pass leads to gradients
+  // of parameters, but what others make of it and of activations is no tail.
+  Table<NodeId, bool> tails() const {
+    Table<NodeId, bool> tails(graph_.nodes.size());
+    for (const NodeId n : graph_.nodes.ids()) {
+      const std::vector<ValueId>& inputs = graph_.nodes[n].inputs;
+      tails[n] = found_[n] && std::all_of(inputs.begin(), inputs.end(), [&](ValueId v) {
+                   return v == kNone || of_weights_[v] || (is_of_backward(v) && are_all(readers_[v], found_));
+                 });
+    }
+    return tails;
+  }
+
   // Reading more bytes than this from memory takes longer than a launch. Kernels that fill a GPU gain nothing from
   // running in parallel with others.
-  constexpr int64_t kMostBytes = 24 << 20;
-  if (node.stage != Stage::Backward) return false;
-  int64_t bytes = 0;
-  for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[input].type.bytes();
-  // Among newly computed values, only parameter gradients are views (into the gradients' arena); the others have
+  bool is_small(const Node& node) const {
+    constexpr int64_t kMostBytes = 24 << 20;
+    int64_t bytes = 0;
+    for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph_.values[input].type.bytes();
+    return bytes <= kMostBytes;
+  }
+  // Among newly computed values, only gradients of parameters are views (into the gradients' arena); the others have
   // storage of their own.
-  const auto of_parameter = [&](ValueId v) {
-    return v == kNone || (graph.values[v].role == Role::Activation && graph.values[v].view.base != kNone);
-  };
-  return bytes <= kMostBytes && !node.outputs.empty() &&
-         std::all_of(node.outputs.begin(), node.outputs.end(), of_parameter);
+  bool is_gradient(ValueId v) const {
+    return graph_.values[v].role == Role::Activation && graph_.values[v].view.base != kNone;
+  }
+  bool is_transient(ValueId v) const {
+    return graph_.values[v].role == Role::Activation && graph_.values[v].view.base == kNone && !stays_[v];
+  }
+  bool is_of_backward(ValueId v) const {
+    const NodeId producer = graph_.values[v].producer;
+    return producer != kNone && graph_.nodes[producer].stage == Stage::Backward;
+  }
+  static bool are_all(const std::vector<NodeId>& nodes, const Table<NodeId, bool>& marks) {
+    return std::all_of(nodes.begin(), nodes.end(), [&](NodeId n) { return marks[n]; });
+  }
+
+  const Graph& graph_;
+  const Table<ValueId, bool> of_weights_;
+  const Table<ValueId, std::vector<NodeId>> readers_;
+  Table<ValueId, bool> stays_;  // when the step is over
+  Table<NodeId, bool> found_;
+};
+
+}  // namespace
+
+Table<NodeId, bool> nodes_aside(const Graph& graph) {
+  return Aside(graph).find();
 }
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {

@@ -145,14 +145,13 @@ class Regions {
     return may_join(n) || (row_sum(graph_, rewriter_.node(n)) && !(aside_ && is_small_gradient(n)));
   }
   // Whether the node is a small gradient of a parameter that nothing else reads, such as a bias's, of a tensor that is
-  // stored for a product. Its own kernel runs aside, while a sum in a region is in the way of all that follows.
+  // stored for a product.
   bool is_small_gradient(NodeId n) const {
-    constexpr int64_t kLeastBytes = 128 << 10;
     const Node& node = rewriter_.node(n);
     const auto updates = [&](NodeId reader) { return rewriter_.node(reader).stage == Stage::Update; };
     const std::vector<NodeId>& readers = rewriter_.readers(result(n));
     if (node.stage != Stage::Backward || node.op->qualified_name() != "arbalest.ChannelSum" ||
-        rewriter_.value(node.inputs[0]).type.bytes() >= kLeastBytes ||
+        rewriter_.value(node.inputs[0]).type.bytes() >= kLeastSummedBytes ||
         !std::all_of(readers.begin(), readers.end(), updates)) {
       return false;
     }

@@ -10,6 +10,9 @@ namespace arbalest {
 
 class Rewriter;
 
+// A sum of fewer bytes is made by a kernel of its own, which runs aside: a region would hold up all that follows.
+constexpr int64_t kLeastSummedBytes = 128 << 10;
+
 // Whether regions compute with elements of the type as numbers.
 bool is_number(DataType type);
 

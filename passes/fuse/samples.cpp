@@ -9,23 +9,6 @@
 namespace arbalest {
 namespace {
 
-// Whether each value is computed from weights and constants alone, whatever the batch is.
-Table<ValueId, bool> made_of_weights(const Graph& graph) {
-  Table<ValueId, bool> found(graph.values.size());
-  for (const ValueId v : found.ids()) {
-    const Role role = graph.values[v].role;
-    found[v] = role != Role::Activation && role != Role::Input;
-  }
-  for (const Node& node : graph.nodes) {
-    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(),
-                                                         [&](ValueId input) { return input == kNone || found[input]; });
-    for (const ValueId output : node.outputs) {
-      if (output != kNone) found[output] = all;
-    }
-  }
-  return found;
-}
-
 class SampleFusion {
  public:
   explicit SampleFusion(Graph& graph) : graph_(graph), rewriter_(graph), of_weights_(made_of_weights(graph)) {}

@@ -61,6 +61,23 @@ inline Graph tiny(const TinyNet& net) {
                          "tiny.onnxtxt", builtin_ops());
 }
 
+// A net one of whose weights is normalised and scaled before it is read.
+inline Graph with_scaled_weights() {
+  std::string numbers = "0.5";
+  for (int i = 1; i < 64; ++i) numbers += fmt::format(", {}", 0.01 * (i % 7) - 0.03);
+  return read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nscaled () => (float loss)\n<float[8, 8] w = {" +
+          numbers +
+          "}, float[8] gain = {1, 2, 3, 4, 5, 6, 7, 8}>\n{\n"
+          "image, label = arbalest.Prefetch <source = \"synthetic:?shape=1x16x16&classes=8&size=1000\", batch = 8> ()\n"
+          "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+          "first = arbalest.Linear <units = 8> (x)\nnormal = LayerNormalization <axis = 1> (w, gain)\n"
+          "root = Sqrt (gain)\nmade = Mul (normal, root)\nh = MatMul (first, made)\n"
+          "logits = arbalest.Linear <units = 8> (h)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+          "trained = arbalest.Train <lr = 0.1, momentum = 0.9> (loss)\n}\n",
+      "scaled.onnxtxt", builtin_ops());
+}
+
 inline std::vector<PlanDevice> cpus(int count) {
   std::vector<PlanDevice> devices;
   for (int i = 0; i < count; ++i) devices.push_back({PlanDevice::Kind::Cpu, i});

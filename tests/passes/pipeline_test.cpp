@@ -156,8 +156,8 @@ TEST_CASE("what may not be left out is refused, with what may") {
       "; those that may be left out are fuse_batch_norm, fuse_relu, fuse_samples, fuse_shuffles, fuse_attention, "
       "fuse_concats, simplify_moves, fuse_transposes, fuse_rearrangements, fuse_biases, fuse_gradient_sums, "
       "fuse_weight_gradients, keep_maxima, fuse_moves, fuse_statistics, "
-      "fuse_batch_norm_pairs, fuse_residuals, open_batch_norms, read_kept_signs, compute_parts, fuse_regions, "
-      "fuse_region_moves, delay_gradients";
+      "fuse_batch_norm_pairs, fuse_residuals, open_batch_norms, split_whole_sums, read_kept_signs, compute_parts, "
+      "fuse_regions, fuse_region_moves, advance_weights, delay_gradients";
   CHECK(refusal("freeze") == "the pass 'freeze' is needed" + list);
   CHECK(refusal("fuse_rule") == "there is no pass 'fuse_rule'" + list + "; did you mean 'fuse_relu'?");
   CHECK(refusal("") == "there is no pass ''" + list);

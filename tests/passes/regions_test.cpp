@@ -106,6 +106,39 @@ TEST_CASE("regions: a bias's gradient is summed where what it sums is made, unle
 }
 
 TEST_CASE(
+    "regions: gradients of single numbers that scale and shift a tensor are summed where it is, unless it is small") {
+  const auto body_of = [](int filters, const std::string& shape) {
+    return fmt::format("c = arbalest.Conv <filters = {}, kernel_shape = [3, 3]> (x)\nr = Relu (c)\n", filters) +
+           "q = Mul (r, r)\nf = Mul (q, factor)\nh = Add (f, shift)\n" + kHead + "#initial float" + shape +
+           " factor = {0.8}, float" + shape + " shift = {-0.4}";
+  };
+  const auto count = [](const std::string& body, const char* op) {
+    return count_ops(made(body, true).training().graph, op);
+  };
+  for (const std::string shape : {"[1]", "[1, 1, 1]"}) {
+    const std::string large = body_of(1024, shape);
+    const Program program = made(large, true);
+    int sums = 0;
+    for (const Node& node : program.training().graph.nodes) {
+      if (node.op->name == "SumTo") CHECK(program.training().graph.values[node.inputs[0]].type.elements() == 1024);
+      if (node.op->name == "Region") sums += int(region_program(node, builtin_ops()).sums.size());
+    }
+    CHECK(sums == 2);
+    CHECK(count(large, "arbalest.ChannelSum") == 1);  // of the logits
+    const Program small = made(body_of(4, shape), true);
+    for (const Node& node : small.training().graph.nodes) {
+      if (node.op->name == "SumTo") CHECK(small.training().graph.values[node.inputs[0]].type.shape.size() == 4);
+    }
+    check_same(large);
+  }
+  const std::string rows =
+      "s = Reshape <shape = [-1, 72, 1]> (x)\nu = MatMul (s, w)\nr = Relu (u)\nh = Mul (r, factor)\n" +
+      std::string(kHead) + "#initial float[1, 128] w = {" + numbers(128) + "}, float[1] factor = {0.8}";
+  CHECK(count(rows, "arbalest.ChannelSum") == 1);
+  check_same(rows);
+}
+
+TEST_CASE(
     "regions: squeeze-and-excitation reads what it scales once for its means, and stores neither it nor products") {
   for (const std::string mean : {"GlobalAveragePool (ha)", "ReduceMean <axes = [2, 3]> (ha)"}) {
     const std::string body =

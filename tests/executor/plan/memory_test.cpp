@@ -427,10 +427,12 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
     graph.nodes[n + 1].inputs.push_back(view);
   }));
   CHECK(kept([](Graph& graph, NodeId n) {
-    const auto aside = std::find_if(graph.nodes.begin(), graph.nodes.begin() + int32_t(n),
-                                    [&](const Node& node) { return can_run_aside(graph, node); });
-    REQUIRE(aside != graph.nodes.begin() + int32_t(n));
-    aside->inputs.push_back(graph.nodes[n].inputs[1]);
+    const Table<NodeId, bool> aside = nodes_aside(graph);
+    const auto backward = [&](NodeId id) { return aside[id] && graph.nodes[id].stage == Stage::Backward; };
+    NodeId late = 0;
+    while (late < n && !backward(late)) ++late;
+    REQUIRE(late < n);
+    graph.nodes[late].inputs.push_back(graph.nodes[n].inputs[1]);
   }));
   CHECK(kept([](Graph& graph, NodeId n) { graph.nodes[n].inputs.push_back(graph.nodes[n].inputs[1]); }));
 }
@@ -589,6 +591,33 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
   };
   CHECK(!runs_aside(Step(program)));          // on a CPU
   CHECK(!runs_aside(Step(program, gpu, 3)));  // learners that fill the GPU
+}
+
+TEST_CASE(
+    "what leads to gradients of parameters alone runs aside, and what is made of weights does, ahead of readers") {
+  SessionOptions options = on_cpus();
+  options.numerics.deterministic = true;  // passes then prepare for launches aside on CPUs as well
+  const Prepared ready = prepare(with_scaled_weights(), options);
+  const Step step(ready.program, {PlanDevice::Kind::Cuda, 0});
+  std::string aside, others;
+  int32_t first = kNone, made = kNone;
+  for (int32_t i = 0; i < step.task->launches; ++i) {
+    const Node& node = step.node(i);
+    (step.launch(i).aside ? aside : others) += fmt::format("[{} {}]", node.name, node.op->name);
+    if (node.name == "first") first = i;
+    if (node.name == "made") made = i;
+  }
+  CHECK(made < first);
+  for (const char* name : {"normal LayerNormalization", "root Sqrt", "made Mul", "h.grad_b GemmGradB",
+                           "made.grad_a MulGradA", "normal.grad NormalizeGrad"}) {
+    CAPTURE(name);
+    CHECK_MESSAGE(contains(aside, fmt::format("[{}]", name)), aside);
+  }
+  for (const char* name :
+       {"first Gemm", "h MatMul", "h.grad_a BatchMatMul", "logits.grad_a Gemm", "loss SoftmaxCrossEntropy"}) {
+    CAPTURE(name);
+    CHECK_MESSAGE(contains(others, fmt::format("[{}]", name)), others);
+  }
 }
 
 }  // namespace memory_test

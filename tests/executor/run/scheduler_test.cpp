@@ -208,13 +208,14 @@ TEST_CASE("what runs aside changes no bit") {
     MESSAGE("SKIP: no CUDA device");
     return;
   }
-  for (const int learners : {1, 2}) {
+  for (const auto& [learners, scaled] : {std::pair(1, false), std::pair(2, false), std::pair(1, true)}) {
     CAPTURE(learners);
+    CAPTURE(scaled);
     SessionOptions options = epochs(on_cpus(), 3);
     options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
     options.learners.per_device = learners;
-    const auto trained = [&](bool branches) {
-      Prepared prepared = prepare(tiny({}), options);
+    const auto trained = [&, learners = learners, scaled = scaled](bool branches) {
+      Prepared prepared = prepare(scaled ? with_scaled_weights() : tiny({}), options);
       prepared.request.branches = branches;
       Harness harness(std::move(prepared), options);
       const bool aside = std::any_of(harness.plan.launches.begin(), harness.plan.launches.end(),

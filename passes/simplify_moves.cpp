@@ -83,6 +83,7 @@ class MoveSimplification {
       if (rewriter_.is(n, "Gather")) slice(n);
       if (rewriter_.is(n, "Transpose")) reshape(n);
       if (rewriter_.is(n, "Expand")) broadcast_in_readers(n);
+      if (rewriter_.is(n, "Pad")) pad_in_reader(n);
       pass_by(n);
     }
     rewriter_.finish();
@@ -191,6 +192,43 @@ class MoveSimplification {
       if (reader != kNone && rewriter_.node(reader).op->element) read_instead(reader, y, x);
     }
     rewriter_.remove_unread(id, y);
+  }
+
+  // A convolution puts zeros around its images by itself, as long as each of its windows has a pixel.
+  void pad_in_reader(NodeId id) {
+    const Node& node = rewriter_.node(id);
+    const NodeId reader = rewriter_.only_reader(node.outputs[0]);
+    const bool convolves = rewriter_.is(reader, "Conv") || rewriter_.is(reader, "arbalest.ConvRelu");
+    if (!convolves || rewriter_.input(reader, 0) != node.outputs[0] || node.inputs.size() > 1) return;
+    if (string_attribute(node, "mode") != "constant" || float_attribute(node, "constant_value") != 0 ||
+        float_attribute(node, "value") != 0) {
+      return;
+    }
+    const std::string auto_pad = string_attribute(rewriter_.node(reader), "auto_pad");
+    if (auto_pad != "NOTSET" && auto_pad != "VALID") return;  // what others pad depends on the image's extents
+    const size_t rank = rewriter_.shape(node.inputs[0]).size(), spatial = rank - 2;
+    Ints pads = auto_pad == "VALID" ? Ints() : ints_attribute(rewriter_.node(reader), "pads");
+    Ints dilations = ints_attribute(rewriter_.node(reader), "dilations");
+    pads.resize(2 * spatial, 0);
+    dilations.resize(spatial, 1);
+    const Ints around = ints_attribute(node, "pads"), axes = ints_attribute(node, "axes");
+    for (size_t i = 0; i < around.size(); ++i) {
+      const size_t entry = i % (around.size() / 2), side = i / (around.size() / 2);
+      const int64_t named = axes.empty() ? int64_t(entry) : axes[entry];
+      const size_t axis = size_t(named < 0 ? named + int64_t(rank) : named);
+      if (around[i] < 0 || (around[i] > 0 && axis < 2)) return;
+      if (around[i] == 0) continue;
+      const size_t at = axis - 2;
+      const int64_t kernel = rewriter_.shape(rewriter_.input(reader, 1))[axis];
+      pads[side * spatial + at] += around[i];
+      if (pads[side * spatial + at] > (kernel - 1) * dilations[at]) return;
+    }
+    const ValueId x = node.inputs[0];
+    rewriter_.remove(id);
+    rewriter_.attributes(reader).set("pads", pads);
+    rewriter_.attributes(reader).set("auto_pad", "NOTSET");
+    rewriter_.set_input(reader, 0, x);
+    rewriter_.infer(reader);
   }
 
   // Lets the node read `to` for `from`, if what it makes has the same type then.

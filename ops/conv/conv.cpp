@@ -169,6 +169,7 @@ const std::vector<ConvCase>& conv_cases() {
                                               {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
                                               {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
                                               {"colours", {2, 3, 19, 37}, 64, 3, 1, 1, 1, 1, true},
+                                              {"colours, after", {2, 3, 24, 20}, 32, 3, 2, 0, 1, 1, true, "NOTSET", 1},
                                               {"58 to 122 channels", {16, 58, 14, 14}, 122, 1, 1, 0, 1, 1, false},
                                               {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
                                               {"ResNet stage 2", {4, 16, 32, 32}, 32, 3, 2, 1, 1, 1, false},

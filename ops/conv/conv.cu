@@ -117,21 +117,24 @@ class ConvolutionKernel final : public Kernel {
   // not folded then, and groups stay apart.
   void search() {
     const ConvolutionProblem asked = way_.problem;
-    const bool uneven = asked.pad_begin != asked.pad_end;
-    // Some engine for float filter gradients takes images padded more on one side than on the other and computes
-    // something else. This was seen when slow timing had chosen it.
-    if (!uneven || asked.kind != Kind::GradWeight) {
-      solution_ = solve(context_, asked);
-      const bool few = asked.x[1] < 8 && !(solution_.engine != nullptr && solution_.engine->takes_few);
-      if (few && !asked.deterministic && asked.kind != Kind::GradInput) attempt(ways_to_fold(asked, context_.model));
-      const bool folded = !way_.name.empty();
-      if (!folded && !asked.deterministic) attempt(ways_of_fewer_groups(asked, context_.model));
-    }
-    if (!solution_.found() && uneven) attempt({padded_image(asked, context_.model)});
+    if (is_trusted(asked)) solution_ = solve(context_, asked);
+    const bool few = asked.x[1] < 8 && !(solution_.engine != nullptr && solution_.engine->takes_few);
+    if (few && !asked.deterministic && asked.kind != Kind::GradInput) attempt(ways_to_fold(asked, context_.model));
+    const bool folded = !way_.name.empty();
+    if (!folded && !asked.deterministic) attempt(ways_of_fewer_groups(asked, context_.model));
+    const bool even = asked.pad_begin == asked.pad_end;
+    if (!even && (!solution_.found() || !is_trusted(asked))) attempt({padded_image(asked, context_.model)});
+  }
+
+  // Some engine for float filter gradients takes images padded more on one side than on the other and computes
+  // something else. This was seen when slow timing had chosen it.
+  static bool is_trusted(const ConvolutionProblem& problem) {
+    return problem.kind != Kind::GradWeight || problem.pad_begin == problem.pad_end;
   }
 
   void attempt(std::vector<Detour> ways) {
     for (Detour& way : ways) {
+      if (!is_trusted(way.problem)) continue;
       Solution solution = solve(context_, way.problem);
       solution.microseconds += way.microseconds;
       if (!solution.better_than(solution_)) continue;

@@ -160,6 +160,8 @@ Detour padded_image(const ConvolutionProblem& problem, const DeviceModel& device
     way.a = [=](cudaStream_t stream, const void* from, void* to) { place(stream, inner, outer, before, from, to); };
   }
   padded.workspace_limit = std::max<int64_t>(0, problem.workspace_limit - way.workspace_bytes());
+  const int64_t elements = element_count(inner) + element_count(outer);
+  way.microseconds = device.pass_microseconds(elements * int64_t(size_of(problem.type)));
   return way;
 }
 

@@ -272,6 +272,27 @@ TEST_CASE("moves of nothing are left out") {
   CHECK(count_ops(moved, "Transpose") == 2);
 }
 
+TEST_CASE("a convolution puts the zeros around its images by itself") {
+  const auto pads_left = [](const std::string& pad, const std::string& conv, const std::string& more = "") {
+    const std::string body = "p = Pad <" + pad + "> (x)\nc = arbalest.Conv <filters = 4, " + conv +
+                             "> (p)\nh = Relu (c)\n" + (more.empty() ? "g = Identity (h)\n" : more) +
+                             "flat = Flatten (g)\nlogits = arbalest.Linear <units = 3> (flat)\n" + kLoss;
+    return count_ops(same_as_without(body), "Pad");
+  };
+  const std::string stem = "kernel_shape = [3, 3], strides = [2, 2], ";
+  CHECK(pads_left("pads = [0, 0, 0, 0, 0, 0, 1, 1]", stem + "auto_pad = \"VALID\"") == 0);
+  CHECK(pads_left("pads = [0, 0, 1, 0, 0, 0, 1, 1]", stem + "pads = [0, 1, 1, 0]") == 0);
+  CHECK(pads_left("pads = [2, 4], axes = [-1]", "kernel_shape = [1, 3], dilations = [1, 2], pads = [0, 0, 0, 0]") == 0);
+  // A window would have no pixel, what is around is no zero or no pixel, some are taken away, or others read them.
+  CHECK(pads_left("pads = [0, 0, 3, 0, 0, 0, 0, 0]", stem + "pads = [0, 0, 0, 0]") == 1);
+  CHECK(pads_left("pads = [0, 0, 1, 1, 0, 0, 1, 1], constant_value = 0.5", stem + "pads = [0, 0, 0, 0]") == 1);
+  CHECK(pads_left("pads = [0, 0, 1, 1, 0, 0, 1, 1], mode = \"reflect\"", stem + "pads = [0, 0, 0, 0]") == 1);
+  CHECK(pads_left("pads = [0, 1, 0, 0, 0, 0, 0, 0]", stem + "pads = [0, 0, 0, 0]") == 1);
+  CHECK(pads_left("pads = [0, 0, -1, 0, 0, 0, 0, 0]", stem + "pads = [1, 1, 1, 1]") == 1);
+  CHECK(pads_left("pads = [0, 0, 1, 1, 0, 0, 1, 1]", stem + "pads = [0, 0, 0, 0]",
+                  "m = ReduceMean <keepdims = 1> (p)\ng = Add (h, m)\n") == 1);
+}
+
 TEST_CASE("operators by element broadcast what Expand would repeat") {
   const std::string norm = kWide + "n = ReduceL2 <axes = [-1]> (wide)\n";
   const Graph unit = same_as_without(norm + "e = Expand <shape = [1, 9, 12]> (n)\ny = Div (wide, e)\n" + kFlat);

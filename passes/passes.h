@@ -106,7 +106,7 @@ void open_batch_norms(Graph& graph);
 // Sums of all elements that a region makes or reads are sums over rows, which regions end in, and sums of those.
 void split_whole_sums(Graph& graph);
 
-// What forward makes of weights alone is made some nodes earlier, so that it can run aside.
+// Nodes of the forward pass that are made of weights alone come some nodes earlier, so that they can run aside.
 void advance_weights(Graph& graph);
 
 // Gradients of Relu read, of what Relu makes, a positive multiple that is kept in any case.

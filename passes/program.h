@@ -20,7 +20,7 @@ struct ProgramOptions {
   bool bf16 = false;
   bool fused_kernels = false;      // the devices have kernels for attention and statistics: in bfloat16 on GPUs
   bool generated_kernels = false;  // the devices compile kernels for regions: GPUs
-  bool aside = false;              // small gradients of parameters run next to what follows them: GPUs, few learners
+  bool aside = false;              // small gradients of parameters run next to later nodes: GPUs, few learners
   DeviceModel device = device_model(kUsualDevice);  // with fused_kernels: whose kernels
   bool skips = false;                               // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients

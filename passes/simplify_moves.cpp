@@ -194,7 +194,7 @@ class MoveSimplification {
     rewriter_.remove_unread(id, y);
   }
 
-  // A convolution puts zeros around its images by itself, as long as each of its windows has a pixel.
+  // A convolution puts zeros around its images by itself, as long as they are fewer than its windows cover.
   void pad_in_reader(NodeId id) {
     const Node& node = rewriter_.node(id);
     const NodeId reader = rewriter_.only_reader(node.outputs[0]);

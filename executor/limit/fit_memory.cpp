@@ -56,7 +56,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
   const ArenaValues& arenas = training.arenas;
   int64_t slots = 0;
   for (const ArenaValues::Slot& slot : arenas.slots) slots += bytes_of(slot.value);
-  // Gradients that are updated in parts have no arena: they are packed with the activations, except for padded parts.
+  // Gradients that are updated in parts have no arena: they are packed with the activations.
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const bool has_gradients = placement.of[arenas.gradients].buffer != kNone;
   const std::string of_learners = learners == 1 ? "of the learner" : fmt::format("of {} learners", learners);

@@ -31,7 +31,6 @@ StepMemory::StepMemory(const Loop& loop, bool branch, const std::vector<UpdatePa
     for (const ValueId input : nodes_[n].inputs) read_later_[storage_[input]] = true;
   }
   for (const UpdatePart& part : updates) {
-    if (part.padded) continue;
     Gradients& gradients = gradients_.emplace_back(Gradients{part.after, part.after, part.bytes()});
     for (const Value& value : graph_.values) {
       if (value.view.base != loop.arenas.gradients || !part.holds(value.view.offset_bytes)) continue;

@@ -76,9 +76,24 @@ class LearnerBuilder {
     std::vector<Term> inputs, outputs;
     for (const ValueId input : whole.inputs) inputs.push_back(term(input));
     for (const ValueId output : whole.outputs) outputs.push_back(term(output));
-    if (gradients) inputs[UpdateOperands::kGradients].operand = *gradients;
+    if (gradients) {
+      Term& own = inputs[UpdateOperands::kGradients];
+      own.operand = *gradients;
+      if (!part_of_all.gaps.empty()) add_cleared_gaps(index, part_of_all, own);
+    }
     builder_.add_node(parts_.replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
                       inputs, outputs, whole.attributes);
+  }
+
+  void add_cleared_gaps(size_t index, const UpdatePart& part, const Term& gradients) {
+    std::vector<int64_t> firsts, counts;
+    for (const auto& [first, count] : part.gaps) {
+      firsts.push_back(first);
+      counts.push_back(count);
+    }
+    builder_.add_node(parts_.replica.step.back(), "arbalest.ClearGaps", fmt::format("gaps {}", index), {gradients},
+                      {gradients}, {{"firsts", firsts}, {"counts", counts}});
+    builder_.plan.launches.back().aside = has_branches(in_, parts_.replica.device);
   }
 
   // The place of a part's gradients. They have memory of their own rather than a range of the gradients' arena.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "executor/plan/plan.h"
@@ -113,9 +114,9 @@ std::vector<int64_t> pack_into_gaps(const std::vector<Lifetime>& placed, const s
 struct UpdatePart {
   int64_t offset = 0, elements = 0;  // of the arenas
   NodeId after = kNone;
-  // True if the part includes elements that belong to no parameter, after one whose size is no multiple of
-  // kParameterAlignment. They are updated with the others, so their gradients have to stay zeros.
-  bool padded = false;
+  // Elements of the part that belong to no parameter, each after one whose size is no multiple of kParameterAlignment:
+  // (where the gap begins in the part, how many). They are updated with the others, by gradients that are made zeros.
+  std::vector<std::pair<int64_t, int64_t>> gaps = {};
 
   int64_t bytes() const { return elements * int64_t(sizeof(float)); }
   // True if this part includes the gradient at byte `at` of the gradients' arena.
@@ -133,9 +134,9 @@ inline int32_t linger_of(int64_t bytes) {
 }
 
 // The small nodes that may run next to those that follow them, since the rest of the step needs none of their results
-// soon. In the backward pass these are gradients of parameters, and what only those are made of: from the gradient of
-// a weight that is standardised to that of the parameter. In the forward pass they are made of weights
-// (passes/advance_weights.cpp).
+// soon. In the backward pass they make gradients of parameters, or values that lead to nothing else: if a weight is
+// standardised, from the gradient of what that makes to the gradient of the weight. In the forward pass they are made
+// of weights alone (advance_weights()).
 Table<NodeId, bool> nodes_aside(const Graph& graph);
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);

@@ -16,7 +16,7 @@ namespace arbalest {
 namespace {
 
 // Lets outputs take the memory of inputs that nothing reads afterwards, if their operators allow it (Op::overwrites). A
-// launch aside may read late, so what follows does not overwrite what one reads, unless it is aside as well.
+// launch aside may read late, so no other launch overwrites what it reads, except those aside, which run in order.
 void overwrite_dead(const Graph& graph, Table<ValueId, View>& storage) {
   struct Use {
     NodeId last = kNone;
@@ -96,30 +96,36 @@ class Aside {
   }
 
   Table<NodeId, bool> find() {
-    for (bool grows = true; grows;) {  // by a node of each chain at least
-      grows = false;
-      const Table<NodeId, bool> tails = this->tails();
+    for (const NodeId n : graph_.nodes.ids()) found_[n] = is_candidate(graph_.nodes[n]);
+    for (bool shrinks = true; shrinks;) {
+      shrinks = false;
+      const Table<NodeId, bool> tails = find_tails();
       for (const NodeId n : graph_.nodes.ids()) {
-        if (found_[n] || !may_join(n, tails)) continue;
-        found_[n] = grows = true;
+        if (!found_[n] || is_needed_by_tails_alone(graph_.nodes[n], tails)) continue;
+        found_[n] = false;
+        shrinks = true;
       }
     }
     return std::move(found_);
   }
 
  private:
-  bool may_join(NodeId n, const Table<NodeId, bool>& tails) const {
-    const Node& node = graph_.nodes[n];
+  bool is_candidate(const Node& node) const {
     if (node.stage == Stage::Update || node.outputs.empty() || !is_small(node)) return false;
     return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
       if (v == kNone) return true;
       if (node.stage == Stage::Forward) return of_weights_[v] && is_transient(v);
-      return is_gradient(v) || (is_transient(v) && !readers_[v].empty() && are_all(readers_[v], tails));
+      return is_gradient(v) || (is_transient(v) && !readers_[v].empty());
     });
   }
-  // Nodes aside that read nothing but weights and what only nodes aside read. All of a backward pass leads to gradients
-  // of parameters, but what others make of it and of activations is no tail.
-  Table<NodeId, bool> tails() const {
+  bool is_needed_by_tails_alone(const Node& node, const Table<NodeId, bool>& tails) const {
+    return node.stage == Stage::Forward || std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+             return v == kNone || is_gradient(v) || are_all(readers_[v], tails);
+           });
+  }
+  // Nodes aside that read nothing but weights and values that only nodes aside read. All of a backward pass leads to
+  // gradients of parameters. A node that reads activations as well is no tail, so the pass itself stays where it is.
+  Table<NodeId, bool> find_tails() const {
     Table<NodeId, bool> tails(graph_.nodes.size());
     for (const NodeId n : graph_.nodes.ids()) {
       const std::vector<ValueId>& inputs = graph_.nodes[n].inputs;
@@ -135,7 +141,9 @@ class Aside {
   bool is_small(const Node& node) const {
     constexpr int64_t kMostBytes = 24 << 20;
     int64_t bytes = 0;
-    for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph_.values[input].type.bytes();
+    const auto add = [&](ValueId v) { bytes += v == kNone ? 0 : graph_.values[v].type.bytes(); };
+    std::for_each(node.inputs.begin(), node.inputs.end(), add);
+    if (node.stage == Stage::Forward) std::for_each(node.outputs.begin(), node.outputs.end(), add);
     return bytes <= kMostBytes;
   }
   // Among newly computed values, only gradients of parameters are views (into the gradients' arena); the others have

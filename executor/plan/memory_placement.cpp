@@ -94,7 +94,7 @@ void MemoryPlacement::find_gradients() {
   for (const UpdatePart& part : updates_) {
     const int32_t linger = branch_ ? linger_of(part.bytes()) : 0;
     const int32_t end = std::min(int32_t(part.after) + linger, int32_t(graph_.nodes.size()));
-    lifetimes_.push_back({part.padded ? 0 : part.bytes(), end, end});
+    lifetimes_.push_back({part.bytes(), end, end});
   }
   if (gradients_ == kNone) return;
   for (const NodeId n : graph_.nodes.ids()) {
@@ -144,8 +144,7 @@ Placement MemoryPlacement::place(int32_t device) {
   for (size_t i = 0; i < updates_.size(); ++i) {
     const UpdatePart& part = updates_[i];
     const std::string name = fmt::format("{} {}", graph_.values[gradients_].name, i);
-    parts.push_back(part.padded ? Operand{add_buffer(plan_, state, prefix_ + "/" + name, part.bytes(), 1, kNone)}
-                                : add_packed(name, i, placement.activations, packing));
+    parts.push_back(add_packed(name, i, placement.activations, packing));
     parts.back().offset = -part.offset * int64_t(sizeof(float));
   }
   for (size_t i = 0; i < transient.size(); ++i) {

@@ -18,7 +18,7 @@ class MemoryPlacement {
  public:
   // Keeps the references. `prefix` names the replica's arenas and buffers: "cuda:0/learner 0". `branch`: the lane has a
   // branch, so values that launches aside read, gradients of `updates` included, stay longer. The gradients of each
-  // part of `updates` are packed with the activations for as long as they are needed, unless the part is padded.
+  // part of `updates` are packed with the activations for as long as they are needed.
   MemoryPlacement(Plan& plan, const Loop& loop, std::string prefix, bool branch = false,
                   const std::vector<UpdatePart>& updates = {});
 

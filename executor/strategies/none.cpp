@@ -70,7 +70,8 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
     const int64_t end = next == members.end() ? all : next->first;
     open.elements = end - open.offset;
     open.after = std::max(open.after, member->second.last);
-    open.padded = open.padded || member->first + member->second.elements < end;
+    const int64_t gap = member->first + member->second.elements;
+    if (gap < end) open.gaps.emplace_back(gap - open.offset, end - gap);
     const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after) ||
                           is_apart(member) || is_apart(next);
     if (!complete) continue;

@@ -122,8 +122,7 @@ class ConvolutionKernel final : public Kernel {
     if (few && !asked.deterministic && asked.kind != Kind::GradInput) attempt(ways_to_fold(asked, context_.model));
     const bool folded = !way_.name.empty();
     if (!folded && !asked.deterministic) attempt(ways_of_fewer_groups(asked, context_.model));
-    const bool even = asked.pad_begin == asked.pad_end;
-    if (!even && (!solution_.found() || !is_trusted(asked))) attempt({padded_image(asked, context_.model)});
+    if (asked.pad_begin != asked.pad_end) attempt({padded_image(asked, context_.model)});
   }
 
   // Some engine for float filter gradients takes images padded more on one side than on the other and computes

@@ -27,11 +27,15 @@ class WholeSums {
  private:
   const TensorType& summed(NodeId n) const { return rewriter_.value(rewriter_.input(n, 0)).type; }
 
-  // Whether the node adds up all elements of rows that are long enough for a region's sum.
+  static constexpr int64_t kLeastRows = 32;  // for which one more sum pays
+
+  // Whether the node adds up all elements of a tensor that is large enough for a region's sum.
   bool is_whole(NodeId n) const {
     const TensorType& x = summed(n);
     if (!is_number(x.dtype) || x.shape.size() < 2 || x.bytes() < kLeastSummedBytes) return false;
-    return rewriter_.value(rewriter_.output(n, 0)).type.elements() == 1 && x.shape[innermost_axis(x)] > 1;
+    const int64_t columns = x.shape[innermost_axis(x)];
+    return rewriter_.value(rewriter_.output(n, 0)).type.elements() == 1 && columns > 1 &&
+           x.elements() / columns >= kLeastRows;
   }
 
   // Whether a region may make or read what is summed.

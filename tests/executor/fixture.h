@@ -71,7 +71,8 @@ inline Graph with_scaled_weights() {
           "}, float[8] gain = {1, 2, 3, 4, 5, 6, 7, 8}>\n{\n"
           "image, label = arbalest.Prefetch <source = \"synthetic:?shape=1x16x16&classes=8&size=1000\", batch = 8> ()\n"
           "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
-          "first = arbalest.Linear <units = 8> (x)\nnormal = LayerNormalization <axis = 1> (w, gain)\n"
+          "first = arbalest.Linear <units = 8> (x)\nlength = ReduceL2 <axes = [1]> (w)\nunit = Div (w, length)\n"
+          "normal = LayerNormalization <axis = 1> (unit, gain)\n"
           "root = Sqrt (gain)\nmade = Mul (normal, root)\nh = MatMul (first, made)\n"
           "logits = arbalest.Linear <units = 8> (h)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
           "trained = arbalest.Train <lr = 0.1, momentum = 0.9> (loss)\n}\n",

@@ -283,6 +283,17 @@ TEST_CASE("a convolution puts the zeros around its images by itself") {
   CHECK(pads_left("pads = [0, 0, 0, 0, 0, 0, 1, 1]", stem + "auto_pad = \"VALID\"") == 0);
   CHECK(pads_left("pads = [0, 0, 1, 0, 0, 0, 1, 1]", stem + "pads = [0, 1, 1, 0]") == 0);
   CHECK(pads_left("pads = [2, 4], axes = [-1]", "kernel_shape = [1, 3], dilations = [1, 2], pads = [0, 0, 0, 0]") == 0);
+  const auto plain = [](const std::string& body, const std::string& initial = "") {
+    const std::string tail = "flat = Flatten (g)\nlogits = arbalest.Linear <units = 3> (flat)\n" + std::string(kLoss);
+    return count_ops(same_as_without(body + tail + initial), "Pad");
+  };
+  CHECK(plain("p = Pad <pads = [0, 0, 0, 0, 0, 0, 1, 1]> (x)\n"
+              "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], strides = [2, 2], pads = [0, 0, 0, 0]> (p)\n"
+              "g = Tanh (c)\n") == 0);
+  CHECK(plain("r = Reshape <shape = [0, 2, -1]> (x)\nd = Conv <pads = [0, 0]> (r, v)\np = Pad <pads = [0, 0, 2, 0, 0, "
+              "1]> (d)\n"
+              "c = Conv <pads = [0, 0]> (p, w)\ng = Tanh (c)\n",
+              "#initial float[4, 2, 3] w = {" + numbers(24) + "}, float[2, 2, 1] v = {" + numbers(4) + "}") == 0);
   // A window would have no pixel, what is around is no zero or no pixel, some are taken away, or others read them.
   CHECK(pads_left("pads = [0, 0, 3, 0, 0, 0, 0, 0]", stem + "pads = [0, 0, 0, 0]") == 1);
   CHECK(pads_left("pads = [0, 0, 1, 1, 0, 0, 1, 1], constant_value = 0.5", stem + "pads = [0, 0, 0, 0]") == 1);

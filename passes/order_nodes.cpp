@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+
+// Nodes come earlier or later than a graph's file has them, where that hides their time or saves memory.
 #include <algorithm>
+#include <deque>
 
 #include "graph/op.h"
+#include "passes/fuse/memory_homes.h"
 #include "passes/passes.h"
 
 namespace arbalest {
@@ -112,12 +116,73 @@ class Delays {
   const Table<ValueId, std::vector<NodeId>> readers_;
 };
 
+// Weights that are standardised, scaled or otherwise changed before they are read are ready some nodes before that. On
+// GPUs these small kernels then run next to those of the layers before (nodes_aside() in the plan).
+class Advances {
+ public:
+  explicit Advances(Graph& graph)
+      : graph_(graph), of_weights_(made_of_weights(graph)), stays_(graph.values.size()), early_(graph.nodes.size()) {
+    for (const ValueId output : graph.outputs) stays_[output] = true;
+    for (const Carry& carry : graph.carries) stays_[carry.next] = true;
+  }
+
+  void run() {
+    Table<NodeId, int64_t> key(graph_.nodes.size());
+    std::deque<std::pair<NodeId, int64_t>> made;  // by early nodes so near that their results live at once, in bytes
+    int64_t live = 0;
+    for (const NodeId n : key.ids()) {
+      while (!made.empty() && made.front().first + kAhead < n) {
+        live -= made.front().second;
+        made.pop_front();
+      }
+      const int64_t bytes = made_bytes(graph_.nodes[n]);
+      early_[n] = may_advance(graph_.nodes[n]) && live + bytes <= kMostLive;
+      key[n] = std::max<int64_t>(int64_t(n) - (early_[n] ? kAhead : 0), 0);
+      if (!early_[n]) continue;
+      live += bytes;
+      made.emplace_back(n, bytes);
+    }
+    reorder_nodes(graph_, key);
+  }
+
+ private:
+  // About four layers. A launch waits for all launches aside but the latest 64 (waits_for_aside()).
+  static constexpr int32_t kAhead = 48;
+  static constexpr int64_t kMostLive = 32 << 20;
+
+  // Whether the node makes values of weights, of which nothing else is late: no state is written over.
+  bool may_advance(const Node& node) const {
+    const auto comes_early = [&](ValueId v) {
+      const NodeId producer = v == kNone ? kNone : graph_.values[v].producer;
+      return producer == kNone || early_[producer];
+    };
+    const auto is_passing = [&](ValueId v) { return v == kNone || (of_weights_[v] && !stays_[v]); };
+    return node.stage == Stage::Forward && !node.outputs.empty() && (node.op->aliases.empty() || is_view(node)) &&
+           std::all_of(node.outputs.begin(), node.outputs.end(), is_passing) &&
+           std::all_of(node.inputs.begin(), node.inputs.end(), comes_early);
+  }
+  int64_t made_bytes(const Node& node) const {
+    int64_t bytes = 0;
+    for (const ValueId v : node.outputs) bytes += v == kNone || is_view(node) ? 0 : graph_.values[v].type.bytes();
+    return bytes;
+  }
+
+  Graph& graph_;
+  const Table<ValueId, bool> of_weights_;
+  Table<ValueId, bool> stays_;  // when the step is over
+  Table<NodeId, bool> early_;
+};
+
 }  // namespace
 
 void delay_gradients(Graph& graph, const ArenaValues& arenas) {
   const auto update = std::find_if(graph.nodes.begin(), graph.nodes.end(),
                                    [](const Node& node) { return node.op->optimizer.has_value(); });
   if (update != graph.nodes.end() && updates_in_parts(*update, arenas)) Delays(graph, arenas.gradients).run();
+}
+
+void advance_weights(Graph& graph) {
+  Advances(graph).run();
 }
 
 }  // namespace arbalest

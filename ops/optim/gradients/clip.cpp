@@ -106,7 +106,7 @@ std::vector<Sample> clip_samples() {
 
 }  // namespace
 
-void register_optim_clip(OpRegistry& registry) {
+void register_optim_gradients_clip(OpRegistry& registry) {
   registry.add(
       {.domain = "arbalest",
        .name = "ClipFactor",

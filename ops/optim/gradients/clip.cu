@@ -60,7 +60,7 @@ void launch_squares(unsigned blocks, int64_t count, const float* gradients, cons
 
 }  // namespace
 
-void register_optim_clip_cuda(OpRegistry& registry) {
+void register_optim_gradients_clip_cuda(OpRegistry& registry) {
   registry.find("arbalest.ClipFactor")->cuda = [](const KernelRequest& request) {
     if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
     const int64_t weight = int_attribute(request.node, "weight");

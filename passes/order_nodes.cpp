@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "graph/op.h"
-#include "passes/fuse/memory_homes.h"
 #include "passes/passes.h"
 
 namespace arbalest {
@@ -157,13 +156,13 @@ class Advances {
       return producer == kNone || early_[producer];
     };
     const auto is_passing = [&](ValueId v) { return v == kNone || (of_weights_[v] && !stays_[v]); };
-    return node.stage == Stage::Forward && !node.outputs.empty() && (node.op->aliases.empty() || is_view(node)) &&
+    return node.stage == Stage::Forward && !node.outputs.empty() && (node.op->aliases.empty() || node.op->reshapes) &&
            std::all_of(node.outputs.begin(), node.outputs.end(), is_passing) &&
            std::all_of(node.inputs.begin(), node.inputs.end(), comes_early);
   }
   int64_t made_bytes(const Node& node) const {
     int64_t bytes = 0;
-    for (const ValueId v : node.outputs) bytes += v == kNone || is_view(node) ? 0 : graph_.values[v].type.bytes();
+    for (const ValueId v : node.outputs) bytes += v == kNone || node.op->reshapes ? 0 : graph_.values[v].type.bytes();
     return bytes;
   }
 

@@ -48,6 +48,10 @@ const std::vector<std::string>& nets() {
       "r = Flatten (x)\na = arbalest.Linear <units = 72> (r)\nn = LayerNormalization <axis = 1> (a, weight)\n"
       "b = arbalest.Linear <units = 72> (n)\nt = Add (a, b)\nh = LayerNormalization <axis = 1> (t, weight)\n" +
           std::string(kHead) + "#initial float[72] weight = {" + numbers(72) + "}",
+      // A number that scales images, and a weight that is squared before it is read.
+      "c = arbalest.Conv <filters = 256, kernel_shape = [3, 3]> (x)\nr = Relu (c)\ns = Mul (r, factor)\n"
+      "p = GlobalAveragePool (s)\nrows = Flatten (p)\nsquare = Mul (w, w)\nh = MatMul (rows, square)\n" +
+          std::string(kHead) + "#initial float[256, 4] w = {" + numbers(1024) + "}, float[1] factor = {0.8}",
       // Attention, of rows that one product makes.
       "tokens = Reshape <shape = [0, 9, 8]> (x)\nqkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
       "q3, k3, v3 = Split <axis = 2> (qkv)\n"
@@ -210,7 +214,7 @@ TEST_CASE("nets train alike without each optional pass, which changes some of th
   for (const std::string& name : pass_names(true)) unseen.insert(name);
   for (const std::string& body : nets()) {
     INFO(body);
-    ProgramOptions options{.fused_kernels = true, .generated_kernels = true, .alone = true};
+    ProgramOptions options{.fused_kernels = true, .generated_kernels = true, .aside = true, .alone = true};
     const Program whole = make_program(net(body), options);
     const Trained expected = train(whole, 3);
     std::vector<std::set<std::string>> sets;

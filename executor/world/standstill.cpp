@@ -34,7 +34,11 @@ std::optional<Standstill::Found> Standstill::find(int size) const {
   int waiting = 0;
   for (const auto& [rank, heard] : ranks_) {
     const UnderWay under_way = heard.progress.under_way;
-    if (under_way == UnderWay::Nothing || heard.still.count() <= heard.progress.limit) continue;
+    // On a busy processor such a thread takes as little as sending does, but nothing is sent for so long.
+    constexpr double kLongestSending = 10;  // limits
+    const double limit = heard.progress.limit;
+    const bool waits = under_way == UnderWay::Others && heard.same.count() > kLongestSending * limit;
+    if (under_way == UnderWay::Nothing || (heard.still.count() <= limit && !waits)) continue;
     if (under_way == UnderWay::Own) return Found{rank, "it stands still at " + place(rank)};
     ++waiting;
   }

@@ -36,7 +36,8 @@ class Standstill {
     std::string why;          // "it stands still at forward 3, step 1338, for 21 s"
   };
   // `size`: ranks that are there. A rank stands still while it is at the same kind of instances, completes none and
-  // takes no processor time, or, at those that need other ranks, more of it than sending and receiving take.
+  // takes no processor time, or, at those that need other ranks, more of it than sending and receiving take, or is at
+  // these for ten times its limit.
   std::optional<Found> find(int size) const;
 
   // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.

@@ -65,6 +65,16 @@ TEST_CASE("ranks that all wait for each other are found") {
         "all ranks wait for each other; rank 0 is at sum, step 5, for 22.0 s; rank 1 is at sum, step 5, for 22.0 s");
 }
 
+TEST_CASE("ranks that all wait for each other are found whatever their threads take, after ten times as long") {
+  // A thread that looks for a lock all the time, on a busy processor.
+  CHECK_FALSE(after(200, UnderWay::Others, 0, 100'000'000).has_value());
+  const auto found = after(204, UnderWay::Others, 0, 100'000'000);
+  REQUIRE(found.has_value());
+  CHECK_FALSE(found->rank.has_value());
+  CHECK_FALSE(after(400, UnderWay::Others, 1, 100'000'000).has_value());
+  CHECK_FALSE(after(400, UnderWay::Own, 0, 100'000'000).has_value());  // it computes
+}
+
 TEST_CASE("a rank that waits for others works only as much as sending and receiving take") {
   CHECK_FALSE(after(60, UnderWay::Others, 0, 100'000'000).has_value());  // a tenth of a processor: it receives
   const auto looks = after(22, UnderWay::Others, 0, 900'000'000);        // all the time

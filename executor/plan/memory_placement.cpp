@@ -69,9 +69,9 @@ void MemoryPlacement::find_lifetimes() {
     for (const ValueId input : graph_.nodes[n].inputs) touch(input, n);
     for (const ValueId output : graph_.nodes[n].outputs) touch(output, n);
   }
-  const Table<NodeId, bool> aside = nodes_aside(graph_);
+  const Table<NodeId, bool> aside = branch_ ? nodes_aside(graph_) : Table<NodeId, bool>(graph_.nodes.size());
   for (const NodeId n : graph_.nodes.ids()) {
-    if (!branch_ || !aside[n]) continue;
+    if (!aside[n]) continue;
     for (const ValueId input : graph_.nodes[n].inputs) {
       if (input == kNone) continue;
       const ValueId base = storage_[input].base;

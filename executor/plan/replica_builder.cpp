@@ -132,10 +132,10 @@ void ReplicaBuilder::add_launches(NodeId begin, NodeId end, const Placement* pla
   const Placement& placed = placement ? *placement : replica.placement;
   const auto place_of = [&](ValueId v) { return v == kNone ? Operand{} : placed.of[v]; };
   const bool branches = loop_.role == LoopRole::Train && has_branches(in_, builder_.task(task).device);
-  const Table<NodeId, bool> may_run_aside = nodes_aside(loop_.graph);
+  if (branches && aside_.empty()) aside_ = nodes_aside(loop_.graph);
   for (NodeId n = begin; n < end; ++n) {
     const Node& node = loop_.graph.nodes[n];
-    const bool aside = branches && may_run_aside[n];
+    const bool aside = branches && aside_[n];
     plan.launches.push_back({in_.graph_of(loop_), n, int32_t(plan.operands.size()), int32_t(node.inputs.size()),
                              int32_t(node.outputs.size()), aside, placed.activations});
     for (const ValueId v : node.inputs) plan.operands.push_back(place_of(v));

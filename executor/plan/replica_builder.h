@@ -49,6 +49,7 @@ class ReplicaBuilder {
   const std::string prefix_;
   const BatchOrigin origin_;
   const BatchLayout layout_;
+  Table<NodeId, bool> aside_;  // nodes_aside(), once launches have been added that may be
 };
 
 }  // namespace arbalest

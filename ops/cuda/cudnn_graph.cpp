@@ -29,7 +29,8 @@ using Kind = ConvolutionProblem::Kind;
 // Identifiers of the operands in every graph.
 enum ConvolutionUid : int64_t { kOperandA = 1, kOperandB = 2, kAddedBias = 3, kOutput = 4 };
 
-constexpr int kCandidates = 8;  // engines tried, in the heuristics' order
+constexpr int kCandidates = 8;  // engines tried, in the heuristics' order, before more are asked for
+constexpr double kFar = 16;     // times the limit: so slow an engine is worth a look at all the others
 
 fe::DataType_t frontend_type(DataType type) {
   switch (type) {
@@ -222,15 +223,37 @@ class ConvolutionPlanner {
     return graph().get_plan_name_at_index(index, name).is_good() ? name : std::string();
   }
 
-  ConvolutionChoice choose() {
-    std::vector<int64_t> built;
-    const int64_t proposals = graph().get_execution_plan_count(), most = problem_.deterministic ? 1 : kCandidates;
-    for (int64_t index = 0; index < proposals && int64_t(built.size()) < most; ++index) {
-      if (build(index)) built.push_back(index);
+  // The time in µs that its bytes, or its products, would take alone.
+  double limit() const {
+    const DeviceModel& model = context_.model;
+    const auto bytes = [](const Shape& shape, DataType type) { return element_count(shape) * int64_t(size_of(type)); };
+    const Shape& result = problem_.output_shape();
+    int64_t moved = bytes(result, problem_.output_type);
+    for (const Shape* shape : {&problem_.x, &problem_.w, &problem_.y}) {
+      if (shape != &result) moved += bytes(*shape, problem_.type);
     }
-    if (built.empty()) return {};
-    if (problem_.deterministic) return {built[0], engine_at(built[0]), 0};
-    return fastest(built);
+    const double pixels = double(element_count(problem_.y) / problem_.y[1]);
+    const double rate = problem_.type == DataType::Bfloat16 ? model.bf16_per_second
+                        : problem_.tf32                     ? model.tf32_per_second
+                                                            : model.fp32_per_second;
+    return std::max(model.pass_microseconds(moved), 2e6 * double(element_count(problem_.w)) * pixels / rate);
+  }
+
+  // The fastest of the first kCandidates, or of later ones too while that is far from the limit.
+  ConvolutionChoice choose() {
+    const int64_t proposals = graph().get_execution_plan_count(), most = problem_.deterministic ? 1 : kCandidates;
+    ConvolutionChoice best;
+    for (int64_t next = 0; next < proposals && (best.index < 0 || best.microseconds > kFar * limit());) {
+      std::vector<int64_t> built;
+      for (; next < proposals && int64_t(built.size()) < most; ++next) {
+        if (build(next)) built.push_back(next);
+      }
+      if (built.empty()) break;
+      if (problem_.deterministic) return {built[0], engine_at(built[0]), 0};
+      const ConvolutionChoice found = fastest(built);
+      if (found.index >= 0 && (best.index < 0 || found.microseconds < best.microseconds)) best = found;
+    }
+    return best;
   }
 
   ConvolutionChoice fastest(const std::vector<int64_t>& candidates) {

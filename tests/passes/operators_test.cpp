@@ -16,7 +16,7 @@
 #include "passes/autodiff.h"
 #include "passes/pipeline.h"
 #include "tests/ops/part.h"
-#include "tests/passes/loop_run.h"
+#include "tests/passes/program_numbers.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -210,56 +210,6 @@ std::string text_of(const Program& program) {
   std::string text;
   for (const Loop& loop : program.loops) text += text_of(loop.graph);
   return text;
-}
-
-// Losses of two steps, stored values after them, gradients of the second, and what validation makes of the start.
-using Numbers = std::map<std::string, std::vector<double>>;
-
-Numbers numbers_of(const Program& program, const StepScalars& given, TestDevice& device, DataType floats) {
-  Numbers numbers;
-  StepScalars scalars = given;
-  scalars.learning_rate = 0.25f;
-  if (scalars.valid == 0) scalars.valid = int32_t(program.training().batch);
-  LoopRun training(program.training(), device, floats);
-  const ValueId image = program.training().fields[0];
-  training.set(image, std::vector<double>(size_t(training.type(image).elements()), 3));
-  for (int step = 0; step < 2; ++step) {
-    training.step(scalars);
-    const ValueId loss = training.graph().find_value(program.training().metrics[0].name);
-    numbers[fmt::format("the loss of step {}", step)] = training.get(loss);
-  }
-  for (const ValueId v : training.graph().values.ids()) {
-    const Value& value = training.graph().values[v];
-    const bool stored = value.role == Role::Parameter || value.role == Role::State || value.name.ends_with(".gradient");
-    if (stored && value.view.base != kNone) numbers[value.name] = training.get(v);
-  }
-  const Loop& validation = *program.find(LoopRole::Validate);
-  LoopRun validated(validation, device, floats);
-  validated.run(scalars);
-  for (size_t k = 0; k < validation.outputs.size(); ++k) {
-    numbers[fmt::format("output {} of validation", k)] = validated.get(validation.outputs[k]);
-  }
-  return numbers;
-}
-
-// "" or the first numbers that differ by more than rounding.
-std::string difference(const Numbers& one, const Numbers& other, double rounding) {
-  if (one.size() != other.size()) return "other values are stored";
-  for (const auto& [name, values] : one) {
-    const auto found = other.find(name);
-    if (found == other.end() || found->second.size() != values.size()) return name + " is missing";
-    double norm = 0, apart = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double a = values[i], b = found->second[i];
-      if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-      norm += a * a;
-      apart += (a - b) * (a - b);
-    }
-    if (!(std::sqrt(apart) <= rounding * (1 + std::sqrt(norm)))) {
-      return fmt::format("{} differs by {:.3g}, norm {:.3g}", name, std::sqrt(apart), std::sqrt(norm));
-    }
-  }
-  return "";
 }
 
 // Regions keep more digits of a bfloat16 that others of their steps read.

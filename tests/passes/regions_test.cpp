@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <random>
-
 #include "ops/regions/region.h"
 #include "tests/passes/in_double.h"
 #include "tests/passes/passes_fixture.h"
@@ -302,43 +300,6 @@ TEST_CASE("regions: what is computed again beside a gradient that was written ov
   });
   CHECK(met);
   check_same(body);
-}
-
-TEST_CASE("regions: random graphs of elementwise operators, products and sums compute the same") {
-  const std::vector<std::string> unary = {"Sigmoid", "Tanh", "Softplus", "Neg", "Softsign",
-                                          "Erf",     "Abs",  "Elu",      "Gelu"};
-  const std::vector<std::string> binary = {"Add", "Mul", "Sub", "Max", "Min"};
-  const std::vector<std::string> others = {"c0", "c1", "c2"};  // a scalar, one number a sample, one number an element
-  std::mt19937 random(1);
-  const auto below = [&](size_t count) { return size_t(random() % count); };
-  for (int graph = 0; graph < 1000; ++graph) {
-    std::string body = "flat = Flatten (x)\nv0 = Gemm (flat, w)\nc1 = ReduceMean <axes = [1]> (v0)\n";
-    std::vector<std::string> values = {"v0"};
-    const size_t count = 3 + below(14);
-    for (size_t i = 1; i <= count; ++i) {
-      const std::string& a = values[values.size() - 1 - below(std::min<size_t>(values.size(), 4))];
-      std::string node;
-      switch (below(8)) {
-        case 0: node = fmt::format("Gemm ({}, w{})", a, below(2)); break;
-        case 1: node = fmt::format("{} ({}, {})", binary[below(3)], a, others[below(others.size())]); break;
-        case 2: node = fmt::format("Softmax ({})", a); break;
-        case 3:
-        case 4: node = fmt::format("{} ({}, {})", binary[below(binary.size())], a, values[below(values.size())]); break;
-        default: node = fmt::format("{} ({})", unary[below(unary.size())], a);
-      }
-      values.push_back(fmt::format("v{}", i));
-      body += fmt::format("{} = {}\n", values.back(), node);
-    }
-    // All parameters have a part in the loss.
-    body += fmt::format(
-                "t0 = Gemm (v0, w0)\nt1 = Gemm (t0, w1)\nt2 = Mul (t1, c0)\nt3 = Add (t2, c1)\nt4 = Mul (t3, c2)\n"
-                "end = Sub ({}, t4)\nbounded = Tanh (end)\nlogits = Gemm (bounded, last)\n",
-                values.back()) +
-            kLoss + "#initial float[72, 8] w = {" + numbers(72 * 8) + "}, float[8, 8] w0 = {" + numbers(64) +
-            "}, float[8, 8] w1 = {" + numbers(64) + "}, float[8, 3] last = {" + numbers(24) +
-            "}, float c0 = {0.7}, float[8] c2 = {" + numbers(8) + "}";
-    check_same(body);
-  }
 }
 
 }  // namespace regions_test

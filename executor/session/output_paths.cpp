@@ -170,7 +170,7 @@ void check_weights_name(const std::string& option, const std::string& path) {
     refuse("of which PyTorch makes one by torch.save(safetensors.torch.load_file(\"NAME.safetensors\"), FILE)");
   }
   if (ending == ".onnxtxt")
-    refuse("which 'arbalest run GRAPH --weights NAME.safetensors' reads beside the graph's file");
+    refuse("which 'arbalest run GRAPH --weights NAME.safetensors' reads next to the graph's file");
   for (const char* of_keras : {".h5", ".keras"}) {
     if (ending == of_keras) refuse("which safetensors.numpy.load_file() reads as arrays for Keras' set_weights()");
   }

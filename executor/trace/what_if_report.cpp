@@ -36,7 +36,7 @@ class PlanPrediction {
 
   std::string text(const std::vector<WhatIf>& changes) {
     const Simulation base = simulate_for_as_long(measured_);
-    line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
+    line("Changes, by durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
          base.steady.last - base.steady.first + 1);
     row("measured", steady_.iteration_ns, measured_.plan, "");
     row("simulated as it is", base.steady.iteration_ns, measured_.plan,

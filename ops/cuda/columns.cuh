@@ -106,7 +106,7 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
 // Layout for a kernel that reads partials of the same slices and writes every row. A multiprocessor runs `resident` of
 // its blocks at once: with more blocks there would be a last wave of few, and partials would be read more often. Blocks
 // take turns at all rows, from the last to the first. The rows that the kernel before wrote last are in L2, and those
-// that this one writes last are read first by the next (docs/design.md, Devices). A place's rows are of no use to it.
+// that this one writes last are read first by the next (docs/design.md, Execution). A place's rows are of no use to it.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident, int fold = 1) {
   const bool large = bytes > (int64_t{16} << 20);

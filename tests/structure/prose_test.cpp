@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Comments say what things are: none begins with a word that only points at something left out, as in "Of a raster in
-// shared memory". Comments and documents have plain words and lines of at most 120 columns. Only what a program can see
-// is checked; whether a text is plain, a reader decides.
+// shared memory". Messages keep to the same. Comments and documents have plain words and lines of at most 120 columns,
+// documents sentences of at most 30 words. Only what a program can see is checked; whether a text is plain, a reader
+// decides.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +27,7 @@ constexpr std::array<std::string_view, 6> kOpenings = {"Of", "What", "Likewise",
 constexpr std::array<std::string_view, 12> kUnclear = {"beside",   "is told", "are told",         "was told",
                                                        "likewise", "whoever", "by turns",         "to be had",
                                                        "comes of", "come of", "grapherror where", "runerror where"};
-constexpr size_t kMostColumns = 120;
+constexpr size_t kMostColumns = 120, kMostWords = 30;
 
 bool opens_so(std::string_view text) {
   for (const std::string_view opening : kOpenings) {
@@ -78,8 +80,65 @@ bool is_unclear(std::string_view text) {
 }
 
 struct Findings {
-  std::vector<std::string> openings, unclear, long_lines;  // "LINE: TEXT"
+  std::vector<std::string> openings, unclear, long_lines, long_sentences;  // "LINE: TEXT"
 };
+
+// The texts in quotes of a line of code.
+std::vector<std::string> literals(std::string_view line) {
+  std::vector<std::string> found;
+  bool inside = false;
+  std::string text;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (!inside && line.substr(i).starts_with("//")) break;
+    if (line[i] == '\\') {
+      text += line.substr(i++, 2);
+    } else if (line[i] == '"' && !(i > 0 && i + 1 < line.size() && line[i - 1] == '\'' && line[i + 1] == '\'')) {
+      if (inside) found.push_back(text);
+      inside = !inside;
+      text.clear();
+    } else {
+      text += line[i];
+    }
+  }
+  return found;
+}
+
+// What a program says.
+Findings look_at_messages(const std::string& source) {
+  Findings found;
+  std::istringstream lines(source);
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.starts_with("#include")) continue;
+    for (const std::string& text : literals(line)) {
+      const bool name = text.find(' ') == text.npos;  // as of the operator Where
+      if (!name && opens_so(text)) found.openings.push_back(std::to_string(number) + ": " + text);
+      if (is_unclear(text)) found.unclear.push_back(std::to_string(number) + ": " + text);
+    }
+  }
+  return found;
+}
+
+// The sentences of more than kMostWords words. A sentence ends with a mark and a blank, a word has a letter or a digit.
+std::vector<std::string> long_sentences(const std::string& paragraph) {
+  static const std::regex link(R"(!?\[([^\]]*)\]\([^)]*\))");
+  std::istringstream words(std::regex_replace(paragraph, link, "$1"));
+  std::vector<std::string> found;
+  std::string sentence;
+  size_t count = 0;
+  for (std::string word; words >> word;) {
+    sentence += (sentence.empty() ? "" : " ") + word;
+    count += std::any_of(word.begin(), word.end(), [](unsigned char c) { return std::isalnum(c) != 0; }) ? 1 : 0;
+    const size_t last = word.find_last_not_of("\"')*");
+    if (last == word.npos || std::string_view(".?!").find(word[last]) == std::string_view::npos) continue;
+    if (count > kMostWords) found.push_back(sentence);
+    sentence.clear();
+    count = 0;
+  }
+  if (count > kMostWords) found.push_back(sentence);
+  return found;
+}
 
 Findings look_at(const std::string& text) {
   Findings found;
@@ -92,24 +151,41 @@ Findings look_at(const std::string& text) {
     if (is_unclear(comment_in(line))) found.unclear.push_back(std::to_string(number) + ": " + line);
     const size_t begin = line.find_first_not_of(' ');
     in_comment = begin != line.npos && std::string_view(line).substr(begin).starts_with("//");
-    if (in_comment && columns(line) > kMostColumns) found.long_lines.push_back(std::to_string(number) + ": " + line);
+    const bool wide = !comment_in(line).empty() && columns(line) > kMostColumns;
+    if (wide) found.long_lines.push_back(std::to_string(number) + ": " + line);
   }
   return found;
 }
 
 // A document's tables and blocks of code may be wider.
 Findings look_at_document(const std::string& text) {
+  static const std::regex entry(R"(\s*([-*]|\d+\.) .*)");
   Findings found;
   std::istringstream lines(text);
+  std::string paragraph;
+  size_t begin = 0;
+  const auto end_paragraph = [&] {
+    for (const std::string& sentence : long_sentences(paragraph)) {
+      found.long_sentences.push_back(std::to_string(begin) + ": " + sentence);
+    }
+    paragraph.clear();
+  };
   bool fenced = false;
   size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.starts_with("```")) fenced = !fenced;
+    const bool apart = fenced || line.empty() || line.starts_with("```") || line[0] == '|' || line[0] == '#';
+    if (apart || std::regex_match(line, entry)) end_paragraph();
+    if (!apart && !(paragraph.empty() && line.starts_with("    "))) {
+      if (paragraph.empty()) begin = number;
+      paragraph += line + ' ';
+    }
     if (fenced || line.starts_with("|") || line.starts_with("    ")) continue;
     if (is_unclear(line)) found.unclear.push_back(std::to_string(number) + ": " + line);
     if (columns(line) > kMostColumns) found.long_lines.push_back(std::to_string(number) + ": " + line);
   }
+  end_paragraph();
   return found;
 }
 
@@ -123,6 +199,9 @@ void check(const std::string& name, const Findings& found) {
   for (const std::string& line : found.openings) CHECK_MESSAGE(false, name, ":", line);
   for (const std::string& line : found.unclear) CHECK_MESSAGE(false, name, ":", line);
   for (const std::string& line : found.long_lines) CHECK_MESSAGE(false, name, ":", line);
+  for (const std::string& line : found.long_sentences) {
+    CHECK_MESSAGE(false, name, ":", line, ": more than ", kMostWords, " words");
+  }
 }
 
 }  // namespace
@@ -141,14 +220,28 @@ TEST_CASE("comments begin with what they say, have plain words and at most 120 c
   CHECK(files > 500);
 }
 
-TEST_CASE("documents have plain words and at most 120 columns") {
+TEST_CASE("messages begin with what they say and have plain words") {
+  int files = 0;
+  for (const std::string top : {"base", "dsl", "examples", "executor", "graph", "io", "ops", "passes", "tools"}) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      check(fs::relative(entry.path(), root()).string(), look_at_messages(content(entry.path())));
+      ++files;
+    }
+  }
+  CHECK(files > 500);
+}
+
+TEST_CASE("documents have plain words, at most 120 columns, and at most 30 words a sentence") {
   int files = 0;
   for (const fs::path& folder : {root(), root() / "docs"}) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".md") continue;
       const std::string text = content(entry.path());
       if (is_generated(text)) continue;
-      check(entry.path().filename().string(), look_at_document(text));
+      Findings found = look_at_document(text);
+      if (entry.path().filename() == "CHANGELOG.md") found.long_sentences.clear();  // entries are lists
+      check(entry.path().filename().string(), found);
       ++files;
     }
   }
@@ -161,6 +254,7 @@ TEST_CASE("a comment that begins so is found") {
   CHECK(look_at("// The tile,\n// Where it begins.\n").openings.empty());
   CHECK(look_at("// Offsets in bytes.\nint b;  // Where\n").openings.size() == 1);
   CHECK(look_at("// " + std::string(118, 'x') + "\n// " + std::string(117, 'x') + "\n").long_lines.size() == 1);
+  CHECK(look_at("int a;  // " + std::string(110, 'x') + "\n").long_lines.size() == 1);
 }
 
 TEST_CASE("unclear words are found in comments, not in code or as parts of words") {
@@ -168,6 +262,28 @@ TEST_CASE("unclear words are found in comments, not in code or as parts of words
   CHECK(look_at("// Likewise: the user is told.\n").unclear.size() == 1);
   CHECK(look_at("  // Throws RunError where it is missing.\n").unclear.size() == 1);
   CHECK(look_at("int beside = 0;\n// If `beside` is set; besides, what becomes of it is told_.\n").unclear.empty());
+}
+
+TEST_CASE("messages that begin so, or have unclear words, are found; code and comments are none") {
+  CHECK(look_at_messages("fail(\"What is left\");\n").openings.size() == 1);
+  CHECK(look_at_messages("line(quote('\"'), \"Of a run\");\n").openings.size() == 1);
+  CHECK(look_at_messages("  \"reads it beside the file\"\n").unclear.size() == 1);
+  CHECK(look_at_messages("fail(\"all \\\"What is\\\"\");  // \"What is\"\n").openings.empty());
+  CHECK(look_at_messages("op(\"Where\");\n").openings.empty());
+  CHECK(look_at_messages("#include \"What is\"\n").openings.empty());
+}
+
+TEST_CASE("long sentences are found in documents, whatever lines they are on") {
+  std::string words;
+  for (int i = 0; i < 30; ++i) words += i == 15 ? "w\n" : "w ";
+  CHECK(look_at_document(words + "w.\n").long_sentences.size() == 1);
+  CHECK(look_at_document(words + "\n`w` w.\n").long_sentences.size() == 1);
+  CHECK(look_at_document("Short. (" + words + "w.) Short.\n\n" + words + "w\n").long_sentences.size() == 2);
+  CHECK(look_at_document("- " + words + "\n- " + words + ". " + words + "− [](a b c d).\n").long_sentences.empty());
+  CHECK(look_at_document(words + "\n\n" + words + "\n# w w\n" + words + "\n").long_sentences.empty());
+  std::string row = "|";
+  for (int i = 0; i < 40; ++i) row += " w";
+  CHECK(look_at_document(row + "\n" + row + "\n```\n" + row + "\n```\n").long_sentences.empty());
 }
 
 TEST_CASE("unclear words and wide lines are found in documents, not in tables or code") {

@@ -190,7 +190,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   arbalest::Options options;
-  CLI::App app("What decoding a region of a photo and scaling it costs.");
+  CLI::App app("Measures what decoding a region of a photo and scaling it costs.");
   app.add_option("folder", options.folder, "JPEGs, in folders below it too")->required();
   app.add_option("--size", options.size, "height and width of what comes out")->check(CLI::Range(1, 4096));
   app.add_option("--channels", options.channels, "1: grey, 3: colour")->check(CLI::IsMember({1, 3}));

@@ -75,8 +75,8 @@ void check_metric_names(const Graph& graph, const std::vector<std::string>& keys
   for (size_t i = 1; validate && i < validate->inputs.size(); ++i) {
     const std::string& name = graph.values[validate->inputs[i]].name;
     if (std::find(keys.begin(), keys.end(), name) == keys.end()) continue;
-    fail(*validate, fmt::format("metric '{}' has the name of another key of what {} writes; expected a name beside {}",
-                                name, option, fmt::join(keys, ", ")));
+    fail(*validate, fmt::format("metric '{}' has the name of another key of what {} writes; expected none of {}", name,
+                                option, fmt::join(keys, ", ")));
   }
 }
 

@@ -70,7 +70,7 @@ void declare_profile(Subcommands& commands) {
       "the\n"
       "times that its bytes (each operand once) and its operations take at the rates that a Relu and a product of\n"
       "large matrices reach: a node whose operands still lie in a cache takes less, and is above 100 % of it.\n"
-      "What is taken of a GPU's memory, CUDA's context apart, is what was planned, what libraries and the code of\n"
+      "The memory taken of a GPU, CUDA's context apart, is what was planned, what libraries and the code of\n"
       "kernels had taken before anything was allocated, recorded steps, and what other processes took meanwhile.");
 }
 

@@ -150,9 +150,8 @@ void declare_resume(Subcommands& commands) {
   app.add_flag("--retry", options.retry, "of a sweep: run trials that failed once more");
   bind_world(app, options.world);
   app.footer(
-      "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
-      "What\n"
-      "the run trains is what it would have trained without being ended, with --deterministic to the last bit.");
+      "The command line is the run's, as are the folder that it is carried out in, its log and its event files.\n"
+      "The run trains what it would have trained without being ended, with --deterministic to the last bit.");
   command.refuse = [&app](const std::vector<std::string>& words) { refuse_changes(app, words); };
   command.check = [&app, &options] {
     require(options.folder, "DIR", app);

@@ -36,7 +36,8 @@ test("a value that some points lack stands where the others are", () => {
 
 test("learners are steps from the start on", () => {
   const tunes = [{ epoch: 1, iteration: 50, seconds: 3, learners: 1, next_learners: 2 }, { epoch: 1, iteration: 80, seconds: 5, learners: 2, next_learners: 4 }];
-  const progress = { ...points({}, 3), iteration: [20, 60, 80], epochs: [0.2, 1, 2] };  // epochs have fewer iterations as learners become more
+  // Epochs have fewer iterations as learners become more.
+  const progress = { ...points({}, 3), iteration: [20, 60, 80], epochs: [0.2, 1, 2] };
   const plot = plotsOf([run("a", { tunes, progress, start: { iterations_per_epoch: 100 } })]).find((one) => one.name === "learners");
   const longer = plotsOf([run("a", { tunes: tunes.map((tune) => ({ ...tune, iteration: tune.iteration / 10 })) })]).find((one) => one.name === "learners");
   assert.deepEqual([longer.series[0].iteration, longer.series[0].value], [[0, 5, 8, 20], [1, 2, 4, 4]]);

@@ -234,7 +234,7 @@ def reports_runs(browser, files):
     browser.driver.get(f"file://{page}")
     browser.until("return window.report && document.querySelectorAll('#runs-table tbody tr').length === 2")
     text = browser.text("#report")
-    for words in ("rate-0.02", "rate-0.05", "lenet", "best epoch", "validation accuracy", "until accuracy >= 0.999", "What differs"):
+    for words in ("rate-0.02", "rate-0.05", "lenet", "best epoch", "validation accuracy", "until accuracy >= 0.999", "Differences"):
         assert words in text, (words, text)
     assert "lenet" in browser.text("#title")
     box = browser.ask("(() => { const b = document.querySelector('svg.plot').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")

@@ -202,7 +202,7 @@ class Report {
     const made = (rows, id, runs) => el("div", { class: "scroll" }, table([["", "left"], ...runs.map((index) => [this.runName(index), "left"])], rows.map(([name, words]) => [shown(name), ...words.map((word) => (word === undefined ? el("span", { class: "quiet" }, "not in the log") : word === "" ? "—" : el("bdi", {}, shown(word))))]), { id }));
     const commands = this.runs.map((run, index) => [this.runName(index), shown(typeof run.start?.time === "string" ? run.start.time : ""), el("code", {}, shown(Array.isArray(run.start?.command) ? run.start.command.map(quoted).join(" ") : "not in the log"))]);
     return [
-      this.runs.length > 1 ? el("section", {}, el("h3", {}, "What differs"), different.length ? made(different, "differing", compared) : el("p", { class: "quiet" }, "Nothing that the logs tell.")) : null,
+      this.runs.length > 1 ? el("section", {}, el("h3", {}, "Differences"), different.length ? made(different, "differing", compared) : el("p", { class: "quiet" }, "Nothing that the logs tell.")) : null,
       el("section", { class: "scroll" }, el("h3", {}, "Commands"), table([["run", "left"], ["started", "left"], ["command", "left"]], commands)),
       this.folded("settings", `All options, attributes and versions (${all.length})`, opened, () => made(all, "settings", every)),
     ];

@@ -6,7 +6,7 @@ export const kAxes = { epochs: "epochs", iteration: "iterations", seconds: "seco
 
 // A Map, as for all names from a log: "constructor" and the like are names too.
 const kTitles = new Map([["loss", "Loss"], ["images_per_second", "Images/s"], ["learning_rate", "Learning rate"], ["learners", "Learners per device"],
-  ["late_batches", "Share of batches that were late"], ["left_out", "Samples left out of validation"], ["rate_factor", "What plateaus multiplied the rate with"]]);
+  ["late_batches", "Share of batches that were late"], ["left_out", "Samples left out of validation"], ["rate_factor", "Factor of the rate after plateaus"]]);
 const kLast = ["images_per_second", "learning_rate", "rate_factor", "learners", "late_batches", "left_out"];
 const kKinds = [["progress", "training"], ["epochs", "epoch"], ["validations", "validation"]];
 

@@ -4,7 +4,8 @@
 // what it covers.
 
 const kWide = 4;      // pixels from which an instance is a rectangle of its own
-const kLeastInk = 0.5;  // opacity of what takes hardly any of a pixel's time: tasks of the host and copies are seen at any zoom
+// Opacity of what takes hardly any of a pixel's time: tasks of the host and copies are seen at any zoom.
+const kLeastInk = 0.5;
 
 // How opaque a pixel is, a share of whose time is covered.
 export function inkOf(share) {

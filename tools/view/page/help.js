@@ -16,7 +16,7 @@ const kHelp = [
 
 export function helpText() {
   return [el("h2", {}, "Keys"), table([["", "left"], ["", "left"]], kHelp.map(([keys, what]) => [el("kbd", {}, keys), what])),
-    el("h3", {}, "What is seen"), el("p", {}, "Training repeats a plan: tasks bound to queues, with edges that say which instance of a task needs which instance of another. ",
+    el("h3", {}, "The plan"), el("p", {}, "Training repeats a plan: tasks bound to queues, with edges that say which instance of a task needs which instance of another. ",
       "Instance 40 of a task is its part in iteration 40 of its clock. What an instance needs may be of the same iteration, or of an earlier one: a slot that is freed, weights that are left. ",
       "A cycle of such edges bounds how fast iterations follow each other; the one that bounds most is the critical cycle, and slack is how much longer a task may take before it is on that cycle."),
     el("form", { method: "dialog" }, el("button", {}, "close"))];

@@ -10,7 +10,8 @@ import { duration, instanceName, moment, roundStep, shortName, shown } from "../
 import { kAxis, kGutter, Timeline } from "./timeline.js";
 
 const kPad = 3;  // pixels above and below a row's blocks
-const kNamed = 34, kLayered = 90, kSearched = 12;  // pixels of a block from which on it has a name, layers, layers that are searched
+// Pixels of a block from which on it has a name, layers, layers that are searched.
+const kNamed = 34, kLayered = 90, kSearched = 12;
 
 export class DrawnTimeline extends Timeline {
   coloursNow() {

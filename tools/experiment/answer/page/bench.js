@@ -140,7 +140,7 @@ export function main() {
   document.getElementById("theme").addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
   document.getElementById("title").append(shown(bench.title));
   document.getElementById("bench").append(...bench.tables.map(tableSection), ...bench.tables.map(plotSection).filter((part) => part),
-    el("section", {}, el("h2", {}, "Where it was measured"), table([["", "left"], ["", "left"]], bench.environment.map(([name, text]) => [name, shown(text)]))),
+    el("section", {}, el("h2", {}, "Machine and versions"), table([["", "left"], ["", "left"]], bench.environment.map(([name, text]) => [name, shown(text)]))),
     el("section", {}, el("h2", {}, shown(bench.file)), el("pre", {}, bench.text)));
   for (const picture of document.querySelectorAll("#bench svg.dots, #bench svg.plot")) {
     const name = picture.previousElementSibling?.textContent ?? "plot";

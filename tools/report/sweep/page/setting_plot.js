@@ -60,7 +60,8 @@ export function dotPicture({ title, axis, dots, failed, lines }, view, act) {
     const kept = line.filter(seen);
     if (!axis.names && kept.length > 1) box.append(svg("path", { class: "mean", d: "M" + kept.map((mean) => `${x.at(mean.x).toFixed(1)} ${y.at(mean.y).toFixed(1)}`).join("L") }));
   }
-  for (const dot of dots.filter(seen).sort((a, b) => (a.group === view.marked) - (b.group === view.marked))) {  // on top
+  // The marked one is on top.
+  for (const dot of dots.filter(seen).sort((a, b) => (a.group === view.marked) - (b.group === view.marked))) {
     box.append(svg("circle", { class: `dot${state(dot.group)}`, cx: x.at(dot.x), cy: y.at(dot.y), r: 4, onclick: mark(dot.group) }, svg("title", {}, dot.title)));
   }
   for (const mean of lines.flat().filter((one) => one.count > 1 && seen(one))) {  // that of one trial is its dot

@@ -21,8 +21,9 @@ using UnitOfLink = std::pair<std::string_view, double>;
 constexpr std::array kLatencyUnits = {UnitOfLink{"ns", 1e-9}, UnitOfLink{"us", 1e-6}, UnitOfLink{"ms", 1e-3},
                                       UnitOfLink{"s", 1}};
 constexpr std::array kBandwidthUnits = {UnitOfLink{"kB/s", 1e3},         UnitOfLink{"MB/s", 1e6},
-                                        UnitOfLink{"GB/s", 1e9},         UnitOfLink{"kbit/s", 1e3 / 8.0},
-                                        UnitOfLink{"Mbit/s", 1e6 / 8.0}, UnitOfLink{"Gbit/s", 1e9 / 8.0}};
+                                        UnitOfLink{"GB/s", 1e9},         UnitOfLink{"TB/s", 1e12},
+                                        UnitOfLink{"kbit/s", 1e3 / 8.0}, UnitOfLink{"Mbit/s", 1e6 / 8.0},
+                                        UnitOfLink{"Gbit/s", 1e9 / 8.0}, UnitOfLink{"Tbit/s", 1e12 / 8.0}};
 
 // A number with one of the units after it, in the unit of 1; none if the text is no such thing.
 template <size_t N>

@@ -26,6 +26,8 @@ TEST_CASE("links and worlds are read with their units, and refused with what was
   CHECK(link.bytes_per_second == doctest::Approx(12.5e9));
   CHECK(to_string(link) == "500 us, 12.5 GB/s");
   CHECK(to_string(parse_link("--between", "20ms,20Mbit/s")) == "20 ms, 2.5 MB/s");
+  CHECK(parse_link("--between", "10us,3.2Tbit/s").bytes_per_second == 400e9);
+  CHECK(parse_link("--within", "1us,1.8TB/s").bytes_per_second == 1.8e12);
   CHECK(parse_world_size("--world", "128x8") == WorldSize{128, 8});
   for (const char* text :
        {"", "5us", "5us,", "5,3GB/s", "5us,3GB", "-1us,3GB/s", "5us,0GB/s", "nan us,1GB/s", "61s,1GB/s"}) {

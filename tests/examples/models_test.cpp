@@ -17,7 +17,7 @@
 #include "graph/field.h"
 #include "graph/file/onnx_file.h"
 #include "graph/file/overrides.h"
-#include "graph/verify/lints.h"
+#include "ops/check/lints.h"
 #include "ops/builtin_ops.h"
 #include "passes/passes.h"
 #include "tests/examples/published.h"

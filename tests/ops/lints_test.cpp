@@ -2,7 +2,7 @@
 
 // Notes about graphs that are sound and probably not meant so.
 
-#include "graph/verify/lints.h"
+#include "ops/check/lints.h"
 
 #include <doctest/doctest.h>
 

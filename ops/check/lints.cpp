@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "graph/verify/lints.h"
+#include "ops/check/lints.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

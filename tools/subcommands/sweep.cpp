@@ -11,11 +11,13 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <stop_token>
+#include <string_view>
 #include <utility>
 
 #include "base/files/atomic_file.h"
@@ -52,10 +54,29 @@ constexpr int kMostAtOnce = 64;
 constexpr int kMostOnGpu = 32;   // unless told otherwise
 constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are found to pay
 
-// Options of a run that a sweep sets for each trial, or that make no sense for several runs.
-const std::set<std::string> kOfTrials = {"save", "save-best", "checkpoint", "trace", "change", "sample-every"};
+// Options of a run that a sweep sets for each trial, or that make no sense for several runs, and what takes their
+// place.
+const std::map<std::string, std::string_view, std::less<>> kOfTrials = {
+    {"save", "the model of trial 7 is trial-007/model.safetensors in --output's folder; --keep says how many stay"},
+    {"save-best", "the model of trial 7 is that of its best epoch, trial-007/model.safetensors in --output's folder"},
+    {"checkpoint", "trials that have not ended keep theirs in --output's folder; --checkpoint-every says how often"},
+    {"log", "the log of trial 7 is trial-007/log.jsonl in --output's folder, and all are in 'arbalest report DIR'"},
+    {"trace", "a sweep writes no traces; 'arbalest run' with the settings of a trial does"},
+    {"sample-every", "a sweep writes no traces; 'arbalest run' with the settings of a trial does"},
+    {"change", "a sweep goes on with the settings that it was begun with"},
+};
 // Those that hold for the sweep rather than for each of its runs.
 const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set", "time-limit"};
+
+bool is_of_trials(const CLI::Option& option) {
+  return !option.get_lnames().empty() && kOfTrials.contains(option.get_lnames().front());
+}
+
+// Throws GraphError that says where the files are which an option of a run names, if it is one of those.
+void refuse_of_trials(std::string_view option) {
+  const auto found = kOfTrials.find(option);
+  if (found != kOfTrials.end()) throw GraphError(fmt::format("sweep has no --{}: {}", option, found->second));
+}
 
 // Notes the options of runs that are given, and those that may differ.
 void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& options) {
@@ -65,10 +86,6 @@ void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& op
     if (names.empty() || names.front() == "help") continue;
     const std::string& name = names.front();
     const bool given = option->count() > 0;
-    if (kOfTrials.contains(name)) {
-      if (given) throw GraphError(fmt::format("--{}: a sweep has such files of each trial in --output's folder", name));
-      continue;
-    }
     if (!given && !kOfSweep.contains(name)) options.varies.insert(name);
     if (!given || (kOfSweep.contains(name) && name != "set")) continue;
     if (option->get_expected_max() == 0) {
@@ -132,6 +149,7 @@ void check_names(const SweepPlan& plan, const SweepOptions& options, const Graph
   for (const auto& [name, value] : plan.trials.front()) {
     if ((name == "fold" && !plan.fold.empty()) || name.find('.') != name.npos || options.varies.contains(name))
       continue;
+    refuse_of_trials(name);
     if (name == "fold") throw GraphError("--vary fold: expected --folds K, which trains on all but each of K parts");
     const std::vector<std::string> names(options.varies.begin(), options.varies.end());
     const std::string attributes = attributes_named(name, graph);
@@ -166,7 +184,11 @@ SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
   plan.command = options.command_line;
   std::error_code unknown;
   plan.directory = fs::current_path(unknown).string();
-  plan.trials = combinations(varied_of(options), options.samples, options.session.numerics.seed);
+  const std::vector<VariedSettings> varied = varied_of(options);
+  plan.trials = combinations(varied, options.samples, options.session.numerics.seed);
+  for (const VariedSettings& each : varied) {
+    if (each.names.size() > 1) plan.together.push_back(each.names);
+  }
   plan.fold = fold_of(options, graph);
   plan.finds_rate = options.find_rate;
   if (options.find_rate) add_words_of_rate_search(plan.words, graph, options);
@@ -307,13 +329,20 @@ class Sweep {
     clear_status();
     const auto all = record_.plan.trials.size();
     const std::string settings = to_string(record_.plan.trials[size_t(result.job.trial)]);
-    std::string text = !result.error.empty() ? "failed: " + result.error
-                       : result.value        ? fmt::format("{} {:.5g}", result.metric, *result.value)
-                                             : "no value";
-    if (result.error.empty() && result.metric != "loss") text += fmt::format(" in epoch {}", result.epoch);
-    fmt::print("{}\n", printable(fmt::format("trial {:>{}}/{}  {}  {}, {} epoch{} in {:.1f} s", result.job.trial + 1,
-                                             std::to_string(all).size(), all, settings, text, result.epochs,
-                                             result.epochs == 1 ? "" : "s", result.seconds)));
+    std::string text = "no value";
+    if (!result.error.empty()) {
+      text = "failed: " + result.error;
+    } else if (result.value) {
+      text = fmt::format("{} {:.5g}", result.metric, *result.value);
+      if (result.metric != "loss") text += fmt::format(" in epoch {}", result.epoch);
+    } else if (result.loss && !result.validated) {
+      text = fmt::format("loss of training {:.5g}", *result.loss);
+    }
+    const bool within = result.ended_within_epoch();
+    const int64_t length = within ? result.iterations : result.epochs;
+    fmt::print("{}\n", printable(fmt::format("trial {:>{}}/{}  {}  {}, {} {}{} in {:.1f} s", result.job.trial + 1,
+                                             std::to_string(all).size(), all, settings, text, length,
+                                             within ? "iteration" : "epoch", length == 1 ? "" : "s", result.seconds)));
     show_status();
     std::fflush(stdout);
   }
@@ -568,9 +597,7 @@ SweepOptions::Search read_search(const std::string& word) {
 // Refuses options that exclude each other, or that are missing.
 void check_options(const CLI::App& app, const SweepOptions& options) {
   if (options.out.empty() && !options.dry_run) throw GraphError("sweep: --output DIR is missing");
-  if (options.session.learners.per_device == 0) {
-    throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
-  }
+  refuse_found_learners(options);
   if (options.retry && !options.session.checkpoints.resume) throw GraphError("--retry needs --resume");
   if (options.folds == 0 && app.count("--fold-by") > 0) throw GraphError("--fold-by needs --folds K");
   if (options.search == SweepOptions::Search::Grid && options.samples > 0) {
@@ -590,13 +617,14 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
       !options.keep.empty() && options.keep.size() < 10 &&
       std::all_of(options.keep.begin(), options.keep.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (options.keep != "all" && !number) {
-    throw GraphError(fmt::format("--keep: found '{}', expected a number or all", options.keep));
+    throw GraphError(fmt::format("--keep: found '{}', expected a whole number from 0, or all", options.keep));
   }
 }
 
 }  // namespace
 
 int command_sweep(const SweepOptions& given) {
+  TrialWarnings warnings;
   const Graph graph = load_with_overrides(given);
   SweepOptions options = given;
   const std::vector<std::string> of_graph = graph_variations(given, graph);
@@ -610,7 +638,7 @@ int command_sweep(const SweepOptions& given) {
   SweepSurroundings around = surroundings_for(options, devices, lanes);
   const int64_t kept = lanes > 1 ? bytes_of_kept_samples(plan, around) : 0;
   around.keeps_samples = kept > 0;
-  check_trials(plan, around);
+  check_trials(plan, around, warnings);
   const auto tell_more = [&] {
     if (!of_graph.empty()) fmt::print("{} varies {}\n", printable(options.graph), fmt::join(of_graph, "; "));
     if (kept > 0) {
@@ -651,7 +679,12 @@ void declare_sweep(Subcommands& commands) {
   SweepOptions& options = command.options;
   options.command_line = commands.words();
   bind_training(app, options);
+  for (CLI::Option* option : app.get_options([](const CLI::Option* each) { return is_of_trials(*each); })) {
+    app.remove_option(option);
+  }
   const std::vector<const CLI::Option*> of_runs = std::as_const(app).get_options();
+  app.get_option("--resume")
+      ->description("go on with the sweep in --output's folder; start afresh where there is none");
   app.add_option("--vary", options.vary,
                  "settings that trials differ in: train.lr=0.05,0.1, seed=1..5, train.lr=log(1e-3,1,8), "
                  "a+b=1+2,3+4 together, train.milestones=[10,20],[15]; without a count, log() and uniform() are drawn; "
@@ -706,6 +739,11 @@ void declare_sweep(Subcommands& commands) {
       "precision=fp32,bf16.\n"
       "Trials that differ in seed or fold alone are one row of the leaderboard. 'arbalest report DIR' makes a page of\n"
       "it. Ctrl-C ends the sweep with checkpoints; the same command with --resume goes on.");
+  command.refuse = [](const std::vector<std::string>& rest) {
+    for (const std::string& word : rest) {
+      if (word.starts_with("--")) refuse_of_trials(std::string_view(word).substr(2, word.find('=') - 2));
+    }
+  };
   command.check = [of_runs, &app, &options] {
     check_options(app, options);
     take_words(of_runs, options);

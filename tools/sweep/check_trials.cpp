@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/file/graph_file.h"
@@ -40,17 +42,26 @@ class InputHashes {
 
 }  // namespace
 
-void check_trials(SweepPlan& plan, const SweepSurroundings& around) {
+void refuse_found_learners(const RunOptions& options) {
+  if (options.session.learners.per_device != 0) return;
+  throw GraphError("--learners auto measures while other trials come and go; a sweep needs a number");
+}
+
+void check_trials(SweepPlan& plan, const SweepSurroundings& around, TrialWarnings& warnings) {
   check_devices(around.devices);
   InputHashes inputs(plan.inputs);
-  std::set<std::string> planned;
+  std::map<std::string, int64_t> planned;  // trials by their settings; 0: they have been planned
+  for (const TrialSettings& settings : plan.trials) ++planned[to_string(settings, false)];
   for (int trial = 0; trial < int(plan.trials.size()); ++trial) {
     const TrialSettings& settings = plan.trials[size_t(trial)];
     try {
       const int64_t epochs = plan.halving ? plan.halving->epochs.front() : 0;
+      const int64_t alike = std::exchange(planned[to_string(settings, false)], 0);
+      if (alike > 0) warnings.begin_trials(alike);
       const RunOptions options = options_of_job(plan, {trial, 0, epochs}, 0, around);
+      refuse_found_learners(options);
       inputs.add(options);
-      if (!planned.insert(to_string(settings, false)).second) continue;
+      if (alike == 0) continue;
       SessionOptions session = session_options(options, false);
       session.shared = around.shared;
       checked_plan(load_with_overrides(options), session);
@@ -60,6 +71,7 @@ void check_trials(SweepPlan& plan, const SweepSurroundings& around) {
       throw GraphError(fmt::format("trial {} ({}): {}", trial + 1, to_string(settings), error.what()));
     }
   }
+  warnings.tell_gathered(int64_t(plan.trials.size()));
 }
 
 }  // namespace arbalest

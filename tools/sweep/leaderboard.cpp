@@ -2,11 +2,14 @@
 #include "tools/sweep/leaderboard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
+
+#include "base/number.h"
 
 namespace arbalest {
 namespace {
@@ -55,42 +58,67 @@ std::vector<std::string> varied_names(const SweepPlan& plan) {
   return names;
 }
 
-// The mean of all groups that have a value of the setting, for each of its values: what it does on the whole. Its
-// trials differ in other settings too and share folds, so that no interval follows from them.
-ResultTable effect_of(const std::string& name, const Leaderboard& board) {
+std::string setting_of(const TrialGroup& group, const std::string& name) {
+  const auto found =
+      std::find_if(group.settings.begin(), group.settings.end(), [&](const auto& each) { return each.first == name; });
+  return found == group.settings.end() ? "" : found->second;
+}
+
+// The mean of all groups that have a value of the setting, or values of settings that change together, for each of
+// these: what it does on the whole. Its trials differ in other settings too and share folds, so that no interval
+// follows from them.
+ResultTable effect_of(const SettingNames& names, const Leaderboard& board) {
   ResultTable table;
-  table.title = fmt::format("{} by {}", board.metric, name);
-  table.columns = {{name, false}, {board.metric}, {"trials"}};
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<double>> values;
+  table.title = fmt::format("{} by {}", board.metric, fmt::join(names, "+"));
+  for (const std::string& name : names) table.columns.push_back({name, false});
+  table.columns.insert(table.columns.end(), {{board.metric}, {"trials"}});
+  using Setting = std::vector<std::string>;
+  std::vector<Setting> order;
+  std::map<Setting, std::vector<double>> values;
   for (const TrialGroup& group : board.groups) {
-    const auto setting = std::find_if(group.settings.begin(), group.settings.end(),
-                                      [&](const auto& each) { return each.first == name; });
-    if (setting == group.settings.end()) continue;
-    if (!values.contains(setting->second)) order.push_back(setting->second);
-    auto& of_value = values[setting->second];
+    Setting setting;
+    for (const std::string& name : names) setting.push_back(setting_of(group, name));
+    if (!values.contains(setting)) order.push_back(setting);
+    auto& of_value = values[setting];
     of_value.insert(of_value.end(), group.values.begin(), group.values.end());
   }
-  const auto text_number = [](const std::string& text) {
-    char* end = nullptr;
-    const double number = std::strtod(text.c_str(), &end);
-    return *end == '\0' ? std::optional(number) : std::nullopt;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](const std::string& one, const std::string& two) {
-    const auto first = text_number(one), second = text_number(two);
+  std::stable_sort(order.begin(), order.end(), [&](const Setting& one, const Setting& two) {
+    const auto first = finite_number(one.front()), second = finite_number(two.front());
     return first && second && *first < *second;
   });
-  for (const std::string& value : order) {
-    const std::vector<double>& of_value = values[value];
+  for (const Setting& setting : order) {
+    const std::vector<double>& of_value = values[setting];
     TableValue mean =
         of_value.empty() ? TableValue{"–"} : TableValue{number_text(mean_of(of_value)), mean_of(of_value)};
-    table.rows.push_back({{value}, std::move(mean), {std::to_string(of_value.size()), double(of_value.size())}});
+    std::vector<TableValue>& row = table.rows.emplace_back(setting.begin(), setting.end());
+    row.push_back(std::move(mean));
+    row.push_back({std::to_string(of_value.size()), double(of_value.size())});
   }
   return table;
 }
 
-// Trials that failed, with the reason of the first; and how far a search has trained its trials.
-void add_notes(const SweepRecord& record, ResultTable& table) {
+// The last result of each trial; nullptr if there is none.
+std::vector<const SweepResult*> last_results(const SweepRecord& record) {
+  std::vector<const SweepResult*> last(record.plan.trials.size());
+  for (const SweepResult& result : record.results) last[size_t(result.job.trial)] = &result;
+  return last;
+}
+
+// "3 (1 failed, 1 not ended)".
+std::string trials_text(const TrialGroup& group, const std::vector<const SweepResult*>& last) {
+  std::vector<std::string> others;
+  if (group.failed > 0) others.push_back(fmt::format("{} failed", group.failed));
+  const auto left = std::count_if(group.trials.begin(), group.trials.end(),
+                                  [&](int trial) { return last[size_t(trial)] == nullptr; });
+  if (left > 0) others.push_back(fmt::format("{} not ended", left));
+  const std::string all = std::to_string(group.trials.size());
+  return others.empty() ? all : fmt::format("{} ({})", all, fmt::join(others, ", "));
+}
+
+// Why trials are ranked by another metric; those that failed, with the reason of the first; and how far a search has
+// trained its trials.
+void add_notes(const SweepRecord& record, const Leaderboard& board, ResultTable& table) {
+  if (!board.why.empty()) table.notes.push_back(board.why);
   std::vector<int> failed;
   std::string why;
   int64_t epochs = 0;
@@ -123,18 +151,36 @@ const SweepResult* last_result(const SweepRecord& record, int trial) {
   return found == record.results.rend() ? nullptr : &*found;
 }
 
-std::vector<int> ranked_trials(const SweepRecord& record) {
+std::vector<int> ranked_trials(const SweepRecord& of_runs) {
+  const SweepRecord record = as_ranked(of_runs);
+  const std::vector<const SweepResult*> last = last_results(record);
   std::vector<int> ranked;
-  for (int trial = 0; trial < int(record.plan.trials.size()); ++trial) {
-    const SweepResult* result = last_result(record, trial);
-    if (result && result->score()) ranked.push_back(trial);
+  for (size_t trial = 0; trial < last.size(); ++trial) {
+    if (last[trial] && last[trial]->error.empty()) ranked.push_back(int(trial));
   }
   std::stable_sort(ranked.begin(), ranked.end(), [&](int one, int two) {
-    const SweepResult &first = *last_result(record, one), &second = *last_result(record, two);
+    const SweepResult &first = *last[size_t(one)], &second = *last[size_t(two)];
+    if (first.score().has_value() != second.score().has_value()) return first.score().has_value();
+    if (!first.score()) return false;
     if (record.plan.halving && first.epochs != second.epochs) return first.epochs > second.epochs;
     return *first.score() > *second.score();
   });
   return ranked;
+}
+
+SweepRecord as_ranked(SweepRecord record) {
+  const auto good = [](const SweepResult& result) { return result.error.empty(); };
+  const auto lacks_value = [&](const SweepResult& result) {
+    return !good(result) || (!result.validated && !result.value && result.loss);
+  };
+  const auto& all = record.results;
+  if (std::none_of(all.begin(), all.end(), good) || !std::all_of(all.begin(), all.end(), lacks_value)) return record;
+  for (SweepResult& result : record.results) {
+    if (good(result)) result.value = result.loss;
+    result.metric = "loss";
+    result.lower = true;
+  }
+  return record;
 }
 
 size_t ended_trials(const SweepRecord& record, const std::set<int>& under_way) {
@@ -154,19 +200,26 @@ std::vector<const TrialGroup*> ranked_whole_groups(const Leaderboard& board, con
   return whole;
 }
 
-Leaderboard leaderboard_of(const SweepRecord& record) {
+Leaderboard leaderboard_of(const SweepRecord& of_runs) {
   Leaderboard board;
-  std::vector<TrialSettings> order;
+  const SweepRecord record = as_ranked(of_runs);
+  const std::vector<const SweepResult*> last = last_results(record);
+  std::map<TrialSettings, size_t> places;
   for (size_t t = 0; t < record.plan.trials.size(); ++t) {
     const TrialSettings settings = without_repetitions(record.plan.trials[t]);
-    auto group = std::find_if(board.groups.begin(), board.groups.end(),
-                              [&](const TrialGroup& each) { return each.settings == settings; });
-    if (group == board.groups.end()) group = board.groups.insert(group, TrialGroup{.settings = settings});
+    const auto [place, added] = places.emplace(settings, board.groups.size());
+    if (added) board.groups.push_back({.settings = settings});
+    TrialGroup* group = &board.groups[place->second];
     group->trials.push_back(int(t));
-    const SweepResult* result = last_result(record, int(t));
+    const SweepResult* result = last[t];
     if (!result) continue;
     ++(result->error.empty() ? board.done : board.failed);
     if (!result->error.empty()) ++group->failed;
+    if (result->metric != of_runs.results[size_t(result - record.results.data())].metric) {
+      board.why = "ranked by the loss of training, since no trial has come to its first validation";
+    }
+    board.in_iterations = board.in_iterations || result->ended_within_epoch();
+    group->iterations = std::max(group->iterations, result->iterations);
     if (board.metric.empty()) board.metric = result->metric;
     board.lower = result->metric.empty() ? board.lower : result->lower;
     if (!result->score()) continue;
@@ -227,20 +280,18 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
   for (const std::string& name : shown) table.columns.push_back({name, false});
   table.columns.push_back({board.metric.empty() ? "value" : board.metric, true, true});
   table.columns.push_back({several ? "trials" : "trial"});
-  table.columns.push_back({"epochs"});
+  table.columns.push_back({board.in_iterations ? "iterations" : "epochs"});
   int place = 0;
+  const std::vector<const SweepResult*> last = last_results(record);
   for (const TrialGroup& group : board.groups) {
     std::vector<TableValue> row = {{std::to_string(++place), double(place)}};
     for (const std::string& name : shown) {
-      const auto setting = std::find_if(group.settings.begin(), group.settings.end(),
-                                        [&](const auto& each) { return each.first == name; });
-      row.push_back({setting == group.settings.end() ? "" : setting->second});
+      row.push_back({setting_of(group, name)});
     }
     row.push_back(value_of(group));
-    std::string trials = several ? std::to_string(group.trials.size()) : std::to_string(group.trials.front() + 1);
-    if (several && group.failed > 0) trials += fmt::format(" ({} failed)", group.failed);
-    row.push_back({trials});
-    row.push_back({std::to_string(group.epochs), double(group.epochs)});
+    row.push_back({several ? trials_text(group, last) : std::to_string(group.trials.front() + 1)});
+    const int64_t length = board.in_iterations ? group.iterations : group.epochs;
+    row.push_back({std::to_string(length), double(length)});
     table.rows.push_back(std::move(row));
   }
   if (several) {
@@ -248,12 +299,13 @@ std::vector<ResultTable> tables_of(const Leaderboard& board, const SweepRecord& 
                               ? "± is the interval of 95 % of the mean, by Student's distribution."
                               : "± is the standard deviation of trials, of which each has held out another fold.");
   }
-  add_notes(record, table);
+  add_notes(record, board, table);
   std::vector<ResultTable> tables = {std::move(table)};
   const Leaderboard equal = record.plan.halving ? leaderboard_of(at_first_rung(record)) : board;
-  for (const std::string& name : shown) {
-    if (shown.size() < 2 || equal.metric.empty()) continue;
-    ResultTable effect = effect_of(name, equal);
+  const std::vector<SettingNames> joined = joined_names(shown, record.plan.together);
+  for (const SettingNames& each : joined) {
+    if (joined.size() < 2 || equal.metric.empty()) continue;
+    ResultTable effect = effect_of(each, equal);
     if (record.plan.halving) effect.title += fmt::format(", all after epoch {}", record.plan.halving->epochs.front());
     // Values that no two groups share, as drawn ones are, say nothing beyond the groups.
     if (effect.rows.size() < board.groups.size()) tables.push_back(std::move(effect));

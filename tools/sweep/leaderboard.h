@@ -20,6 +20,7 @@ struct TrialGroup {
   std::vector<size_t> results;  // the last of each of these, in SweepRecord::results
   int failed = 0;
   int64_t epochs = 0;          // the most that one was trained, of those that have a value if there are any
+  int64_t iterations = 0;      // the most
   std::optional<double> mean;  // of the values; none: there is no value
   std::optional<Confidence>
       interval;  // of 95 %, by Student's distribution; none: of fewer than two values, or of folds
@@ -29,11 +30,17 @@ struct TrialGroup {
 
 struct Leaderboard {
   std::string metric;
-  bool lower = false;  // whether less of it is better
+  bool lower = false;          // whether less of it is better
+  std::string why;             // trials are ranked by another metric than the graph's; "": they are not
+  bool in_iterations = false;  // how far trials were trained is said in these, since one ended within an epoch
   // The best mean first. Those that trained less far come later, and those of which a trial failed last.
   std::vector<TrialGroup> groups;
   int done = 0, failed = 0;  // trials
 };
+
+// The record as its trials are ranked: by the loss of training if none that has ended was validated, as if all end
+// within the first epoch.
+SweepRecord as_ranked(SweepRecord record);
 
 Leaderboard leaderboard_of(const SweepRecord& record);
 
@@ -44,8 +51,8 @@ SweepRecord at_first_rung(SweepRecord record);
 // The last result of a trial; nullptr if there is none.
 const SweepResult* last_result(const SweepRecord& record, int trial);
 
-// The trials that have a value, the best first: by their last results; those of a search that trained further come
-// before the others.
+// The trials that have ended and not failed, the best first: by their last results; those of a search that trained
+// further come before the others. Trials without a value come last.
 std::vector<int> ranked_trials(const SweepRecord& record);
 
 // The groups of which all trials have ended and none has failed, the best first. Others may still become better: a

@@ -38,6 +38,7 @@ Json json_of(const SweepPlan& plan) {
                {"words", plan.words}};
   if (plan.finds_rate) line["finds_rate"] = true;
   if (!plan.fold.empty()) line["fold"] = plan.fold;
+  if (!plan.together.empty()) line["together"] = plan.together;
   if (plan.halving) {
     const HalvingRule& rule = *plan.halving;
     line["halving"] = {{"epochs", rule.epochs}, {"reduction", rule.reduction}, {"lanes", rule.lanes}};
@@ -55,6 +56,7 @@ SweepPlan plan_of(const Json& line) {
   plan.words = line.at("words").get<std::vector<std::string>>();
   plan.finds_rate = line.value("finds_rate", false);
   plan.fold = line.value("fold", "");
+  plan.together = line.value("together", plan.together);
   plan.inputs = line.value("inputs", std::map<std::string, std::string>());
   if (const auto found = line.find("halving"); found != line.end()) {
     plan.halving = HalvingRule{found->at("epochs").get<std::vector<int64_t>>(), found->at("reduction").get<int>(),
@@ -79,7 +81,10 @@ SweepResult result_of(const Json& line) {
   result.value = logged_number(line, "value");
   result.epoch = line.value("epoch", int64_t{0});
   result.loss = logged_number(line, "loss");
+  result.validated = line.value("validated", false);
   result.epochs = line.value("epochs", int64_t{0});
+  result.iterations = line.value("iterations", int64_t{0});
+  result.per_epoch = line.value("iterations_per_epoch", int64_t{0});
   result.seconds = line.value("seconds", 0.0);
   result.images_per_second = line.value("images_per_second", 0.0);
   result.end = line.value("end", "");
@@ -157,7 +162,10 @@ void SweepLog::result(const SweepResult& result) {
   line["value"] = json_of(result.value);
   line["epoch"] = result.epoch;
   line["loss"] = json_of(result.loss);
+  line["validated"] = result.validated;
   line["epochs"] = result.epochs;
+  line["iterations"] = result.iterations;
+  line["iterations_per_epoch"] = result.per_epoch;
   line["seconds"] = result.seconds;
   line["images_per_second"] = result.images_per_second;
   line["end"] = result.end;

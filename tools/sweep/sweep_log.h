@@ -16,7 +16,7 @@
 
 namespace arbalest {
 
-// A sweep before it runs. Two are the same if all of it but the title, the command and the inputs is.
+// A sweep before it runs. Two are the same if their words, trials and search are.
 struct SweepPlan {
   std::string title;                 // the graph's name
   std::vector<std::string> command;  // that started it, in this directory
@@ -28,7 +28,8 @@ struct SweepPlan {
   // The override that names the data of a trial's fold, but for the fold's number at its end:
   // "prefetch.source=mnist:DIR?folds=5&fold="; "": there are no folds.
   std::string fold;
-  std::map<std::string, std::string> inputs;  // hashes of graphs, models and weights, by the names of their files
+  std::vector<std::vector<std::string>> together;  // names of settings that change together
+  std::map<std::string, std::string> inputs;       // hashes of graphs, models and weights, by the names of their files
 
   bool operator==(const SweepPlan& other) const;
 };
@@ -39,16 +40,20 @@ struct SweepResult {
   std::string error;             // why it failed; "": it has not
   std::string metric;            // what `value` is of
   bool lower = false;            // whether less of it is better
-  std::optional<double> value;   // of the best validation, or the last epoch's loss if nothing is validated
+  std::optional<double> value;   // of the best validation, or the last epoch's loss if nothing is to be validated
   int64_t epoch = 0;             // of that validation
   std::optional<double> loss;    // of training, at last
-  int64_t epochs = 0;            // that have been trained
+  bool validated = false;        // whether there was a validation
+  int64_t epochs = 0;            // that have been trained, the last one perhaps in part
+  int64_t iterations = 0;        // that have been trained, if it ended without an error
+  int64_t per_epoch = 0;         // iterations
   double seconds = 0;            // of training, in all jobs of the trial
   double images_per_second = 0;  // of this job
   int64_t images = 0;            // that this job has trained; while it runs
   std::string end;               // RunEnd's name: "complete", "until"
 
   std::optional<double> score() const;  // greater is better; none: it failed, or its value is undefined
+  bool ended_within_epoch() const { return per_epoch > 0 && iterations % per_epoch != 0; }
 };
 
 // The file of a sweep in its folder, and the folder of one of its trials: "DIR/trial-007" of trial 6.

@@ -28,6 +28,7 @@ class TrialObserver final : public RunObserver {
     result_.metric = validates_ ? event.best_metric : "loss";
     result_.lower = !validates_ || event.better == "lower";
     images_per_iteration_ = event.batch * event.learners * int64_t(event.devices.size());
+    result_.per_epoch = event.iterations_per_epoch;
     resumed_ = event.resumed_iteration;
     if (event.iterations_per_epoch > 0) result_.epochs = resumed_ / event.iterations_per_epoch;
     if (!event.note.empty() && around_.noted) around_.noted(result_.job.trial, event.note);
@@ -47,6 +48,7 @@ class TrialObserver final : public RunObserver {
   }
   void validation(const Validated& event) override {
     if (!validates_) return;
+    result_.validated = true;
     const auto found = std::find_if(event.metrics.begin(), event.metrics.end(),
                                     [&](const auto& metric) { return metric.first == result_.metric; });
     const double value = found != event.metrics.end() ? found->second : event.loss;
@@ -60,6 +62,8 @@ class TrialObserver final : public RunObserver {
   void finished(const RunFinished& event) override {
     result_.end = name_of(event.reason);
     result_.epochs = event.epoch;
+    result_.iterations = event.iteration;
+    result_.validated = event.validated;
     result_.seconds = event.seconds;
     result_.images_per_second = event.images_per_second;
     if (validates_ && event.best_epoch > 0) {  // over all of the trial, also before this job

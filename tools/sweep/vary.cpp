@@ -44,7 +44,7 @@ class VaryReader {
     }
     const std::string values = trimmed(text_.substr(equals + 1));
     if (values.empty()) fail("NAME=VALUES, as in train.lr=0.05,0.1");
-    if (!read_function(values) && !read_range(values)) read_list(values);
+    if (!read_function(values)) read_list(values);
     std::set<std::vector<std::string>> seen;
     for (const std::vector<std::string>& each : varied_.values) {
       std::vector<std::string> plain = each;  // 0.10 is 0.1
@@ -79,6 +79,7 @@ class VaryReader {
     }
     for (const std::string& value : list) {
       if (value.empty()) fail("a value on each side of ','");
+      if (read_range(value)) continue;
       std::vector<std::string> together = varied_.names.size() > 1 ? parts(value, '+') : std::vector{value};
       if (together.size() != varied_.names.size() || std::count(together.begin(), together.end(), "") > 0) {
         fail(fmt::format("{} values with '+' between them, found '{}'", varied_.names.size(), value));
@@ -229,14 +230,16 @@ std::vector<TrialSettings> samples_of(const std::vector<VariedSettings>& varied,
   constexpr uint64_t kMostAttempts = 1'000'000;  // draws of a sample; 100 times as many as there may be combinations
   if (samples > kMostSweepTrials) fail_of_too_many();
   double most = 1;
+  bool repetitions = false;
   for (const VariedSettings& each : varied) {
+    repetitions = repetitions || repeats(each);
     if (!repeats(each)) most *= each.drawn() ? double(kMostSweepTrials) : double(each.values.size());
   }
   const auto fail = [&](double found) {
     throw GraphError(
-        fmt::format("--samples {}: --vary has {} different combinations; expected no more samples than "
+        fmt::format("--samples {}: --vary has {} different combination{}{}; expected no more samples than "
                     "combinations",
-                    samples, found));
+                    samples, found, found == 1 ? "" : "s", repetitions ? " besides seeds and folds" : ""));
   };
   if (double(samples) > most) fail(most);
   std::vector<TrialSettings> trials;
@@ -300,6 +303,22 @@ std::vector<TrialSettings> combinations(const std::vector<VariedSettings>& varie
     if (samples == 0 || repeats(each)) trials = multiplied(trials, each);
   }
   return trials;
+}
+
+std::vector<SettingNames> joined_names(const SettingNames& names, const std::vector<SettingNames>& together) {
+  const auto has = [](const SettingNames& some, const std::string& name) {
+    return std::find(some.begin(), some.end(), name) != some.end();
+  };
+  std::vector<SettingNames> joined;
+  for (const std::string& name : names) {
+    const auto with =
+        std::find_if(together.begin(), together.end(), [&](const SettingNames& each) { return has(each, name); });
+    const auto entry = std::find_if(joined.begin(), joined.end(), [&](const SettingNames& each) {
+      return with != together.end() && has(*with, each.front());
+    });
+    (entry == joined.end() ? joined.emplace_back() : *entry).push_back(name);
+  }
+  return joined;
 }
 
 std::string to_string(const TrialSettings& settings, bool repetitions) {

@@ -27,7 +27,7 @@ struct VariedSettings {
 
 // Reads
 //   NAME=A,B,C                    a list
-//   NAME=1..20                    whole numbers
+//   NAME=1..20                    whole numbers, also in a list: 1..3,7
 //   NAME=linear(A,B,N), log(A,B,N)  N numbers from A to B, at equal distances or in equal proportions
 //   NAME=uniform(A,B), log(A,B)   numbers to be drawn
 //   NAME+NAME=A+B,C+D             settings that change together
@@ -50,6 +50,10 @@ inline constexpr int64_t kMostSweepTrials = 10'000;
 
 // Names whose values repeat a combination rather than make another: trials that differ in these alone are one group.
 bool is_repetition(const std::string& name);
+
+// The names in their order, each with those that change together with it: [[a], [b, c]].
+using SettingNames = std::vector<std::string>;
+std::vector<SettingNames> joined_names(const SettingNames& names, const std::vector<SettingNames>& together);
 
 // "train.lr 0.1, seed 2"; "" for no settings. `repetitions`: with those.
 std::string to_string(const TrialSettings& settings, bool repetitions = true);

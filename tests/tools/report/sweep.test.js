@@ -10,7 +10,7 @@ import { pointText } from "../../../tools/report/page/plot.js";
 import { cellTitle, goodness } from "../../../tools/report/sweep/page/pair_table.js";
 import { ratePoints, settingAxis, settingPoints, valueSpan } from "../../../tools/report/sweep/page/setting_plot.js";
 import { main } from "../../../tools/report/sweep/page/sweep.js";
-import { bestGroups, curvePlots, groupName, statusText, trialsText, valueText } from "../../../tools/report/sweep/page/sweep_series.js";
+import { bestGroups, curvePlots, groupName, lengthOf, statusText, trialsText, valueText } from "../../../tools/report/sweep/page/sweep_series.js";
 import { openPage } from "./page_stub.js";
 
 function trial(group, state, value, changes = {}) {
@@ -44,6 +44,15 @@ test("groups are called by their settings, and have values with intervals", () =
   assert.equal(valueText({ mean: 0.51234, high: null }), "0.5123");
   assert.equal(valueText({ mean: 0.51234, high: null, deviation: 0.0123 }), "0.5123 ± 0.012");
   assert.deepEqual(data.groups.map(trialsText), ["2", "2", "2 (1 failed, 1 not ended)"]);
+});
+
+test("lengths are iterations where trials ended within an epoch", () => {
+  const data = sweep({ in_iterations: true });
+  data.groups.forEach((group) => (group.iterations = 5));
+  data.trials.forEach((trial) => (trial.iterations = 5));
+  assert.equal(lengthOf(data, data.groups[0]), 5);
+  assert.equal(lengthOf(sweep(), sweep().groups[0]), 2);
+  assert.match(settingPoints(data, 0).dots[0].title, /0.4, 5 iterations$/);
 });
 
 test("the page says how far the sweep has come", () => {

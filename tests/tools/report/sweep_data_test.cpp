@@ -146,6 +146,48 @@ TEST_CASE("a sweep's page has groups, effects of settings, pairs and folded curv
   CHECK(data["loss"][0]["mean"] == Json{0.625, 0.25});
 }
 
+TEST_CASE("settings that change together are one axis of a sweep's page") {
+  const TestFolder folder;
+  SweepPlan plan = two_by_two();
+  plan.together = {{"train.lr", "h1.norm"}};
+  std::vector<SweepResult> results;
+  for (int trial = 0; trial < 8; ++trial) results.push_back(result_of(trial, 0.1 * (trial + 1)));
+  write_sweep(folder, plan, results);
+  const Json data = data_of(folder);
+  REQUIRE(data["settings"].size() == 1);
+  CHECK(data["settings"][0]["name"] == "train.lr+h1.norm");
+  CHECK(data["settings"][0]["scale"] == "names");
+  CHECK(data["settings"][0]["means"][0]["text"] == "0.001+batch");
+  CHECK(data["groups"][0]["settings"] == Json{"0.5+layer"});
+  CHECK(data["pairs"].empty());
+}
+
+TEST_CASE("trials without a validation have losses and iterations on a sweep's page, and a line says why") {
+  const TestFolder folder;
+  std::vector<SweepResult> results;
+  for (int trial = 0; trial < 8; ++trial) {
+    SweepResult& result = results.emplace_back(result_of(trial, 0.1 * trial));
+    result.value.reset();
+    result.iterations = 4;
+    result.per_epoch = 12;
+  }
+  write_sweep(folder, two_by_two(), results);
+  Json data = data_of(folder);
+  CHECK(data["metric"] == "loss");
+  CHECK(data["lower"] == true);
+  CHECK(data["in_iterations"] == true);
+  CHECK(data["why"].get<std::string>().find("ranked by the loss of training") == 0);
+  CHECK(data["groups"][0]["trials"] == Json{6, 7});
+  CHECK(data["groups"][0]["iterations"] == 4);
+  CHECK(data["trials"][7]["value"].get<double>() == doctest::Approx(0.3));
+  results[3].validated = true;  // with a metric that is undefined
+  const TestFolder other;
+  write_sweep(other, two_by_two(), results);
+  data = data_of(other);
+  CHECK(data["metric"] == "accuracy");
+  CHECK(data["why"] == "");
+}
+
 TEST_CASE("settings of a search are compared after its first rung") {
   const TestFolder folder;
   SweepPlan plan = two_by_two();

@@ -701,6 +701,9 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   refused({"--vary", "lr=1,2"}, "expected NODE.ATTRIBUTE, or an attribute of the graph: train.lr, or an option");
   refused({"--vary", "train.rate=1,2"}, "has no attribute 'rate'");
   refused({"--vary", "epochs=1,two"}, "trial 2 (epochs two)");
+  refused({"--vary", "learners=1,auto"}, "trial 2 (learners auto): --learners auto measures");
+  refused({"--vary", "save=a,b"}, "trial-007/model.safetensors");
+  refused({"--vary", "seed=1,2", "--samples", "2"}, "has 1 different combination besides seeds and folds");
   refused({"--vary", "seed=1,2", "--seed", "3"}, "not given already");
   refused({"--vary", "fold=1,2"}, "expected --folds K");
   refused({"--vary", "seed=1,2", "--until", "acuracy >= 0.8"}, "validation has no metric 'acuracy'");

@@ -40,7 +40,14 @@ TEST_CASE("vary: lists multiply, the last changes fastest") {
         std::vector<std::string>{"train.lr 0.001", "train.lr 0.01", "train.lr 0.1", "train.lr 1", "train.lr 10"});
   CHECK(texts({"x=linear(1,2,3)"}) == std::vector<std::string>{"x 1", "x 1.5", "x 2"});
   CHECK(texts({"a.lr+b.lr=1+10,2+20"}) == std::vector<std::string>{"a.lr 1, b.lr 10", "a.lr 2, b.lr 20"});
+  CHECK(texts({"seed=1..3,7"}) == std::vector<std::string>{"seed 1", "seed 2", "seed 3", "seed 7"});
   CHECK(texts({"weights=../a.safetensors,../b.safetensors"}).size() == 2);  // no range
+}
+
+TEST_CASE("vary: names that change together are one entry, at the place of the first") {
+  CHECK(joined_names({"a", "b", "c", "d"}, {{"d", "b"}, {"x", "y"}}) ==
+        std::vector<SettingNames>{{"a"}, {"b", "d"}, {"c"}});
+  CHECK(joined_names({"a"}, {}) == std::vector<SettingNames>{{"a"}});
 }
 
 TEST_CASE("vary: a value in brackets or quotes is one value") {

@@ -2,6 +2,7 @@
 #include "tools/report/sweep/setting_axis.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +20,7 @@ constexpr size_t kRanges = 6;
 void place_names(PlottedSetting& axis, const Leaderboard& board) {
   std::map<std::string, int> first;
   for (const TrialGroup& group : board.groups) {
-    const std::string* value = value_of(group, axis.name);
+    const auto value = axis.value_of(group);
     if (!value) continue;
     const auto [found, added] = first.emplace(*value, group.trials.front());
     found->second = std::min(found->second, group.trials.front());
@@ -34,7 +35,7 @@ void place_names(PlottedSetting& axis, const Leaderboard& board) {
     }
   }
   for (const TrialGroup& group : board.groups) {
-    const std::string* value = value_of(group, axis.name);
+    const auto value = axis.value_of(group);
     axis.step.push_back(value ? std::optional(place[*value]) : std::nullopt);
     axis.at.push_back(value ? std::optional(double(place[*value])) : std::nullopt);
   }
@@ -80,12 +81,12 @@ void place_numbers(PlottedSetting& axis, const std::map<double, std::string>& nu
   }
 }
 
-PlottedSetting axis_of(const std::string& name, const Leaderboard& board) {
+PlottedSetting axis_of(const SettingNames& names, const Leaderboard& board) {
   PlottedSetting axis;
-  axis.name = name;
+  axis.names = names;
   std::map<double, std::string> numbers;
   for (const TrialGroup& group : board.groups) {
-    const std::string* value = value_of(group, name);
+    const auto value = axis.value_of(group);
     const std::optional<double> number = value ? finite_number(*value) : std::nullopt;
     if (value && !number) {
       axis.at.clear();
@@ -101,13 +102,19 @@ PlottedSetting axis_of(const std::string& name, const Leaderboard& board) {
 
 }  // namespace
 
-const std::string* value_of(const TrialGroup& group, const std::string& setting) {
-  const auto found = std::find_if(group.settings.begin(), group.settings.end(),
-                                  [&](const auto& each) { return each.first == setting; });
-  return found == group.settings.end() ? nullptr : &found->second;
+std::string PlottedSetting::name() const {
+  return fmt::format("{}", fmt::join(names, "+"));
 }
 
-std::vector<PlottedSetting> setting_axes(const Leaderboard& board) {
+std::optional<std::string> PlottedSetting::value_of(const TrialGroup& group) const {
+  std::vector<std::string> values;
+  for (const auto& [name, value] : group.settings) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) values.push_back(value);
+  }
+  return values.empty() ? std::nullopt : std::optional(fmt::format("{}", fmt::join(values, "+")));
+}
+
+std::vector<PlottedSetting> setting_axes(const Leaderboard& board, const std::vector<SettingNames>& together) {
   std::vector<std::string> names;
   std::map<std::string, std::set<std::string>> values;
   std::map<std::string, size_t> groups;
@@ -118,10 +125,10 @@ std::vector<PlottedSetting> setting_axes(const Leaderboard& board) {
       ++groups[name];
     }
   }
+  std::erase_if(
+      names, [&](const std::string& name) { return values[name].size() == 1 && groups[name] == board.groups.size(); });
   std::vector<PlottedSetting> axes;
-  for (const std::string& name : names) {
-    if (values[name].size() > 1 || groups[name] < board.groups.size()) axes.push_back(axis_of(name, board));
-  }
+  for (const SettingNames& each : joined_names(names, together)) axes.push_back(axis_of(each, board));
   return axes;
 }
 

@@ -76,12 +76,12 @@ void add_interval(Json& record, const std::optional<Confidence>& interval) {
 class SweepData {
  public:
   SweepData(const SweepRecord& record, const std::string& folder)
-      : record_(record),
+      : record_(as_ranked(record)),
         folder_(folder),
         board_(leaderboard_of(record)),
-        first_rung_(at_first_rung(record)),
+        first_rung_(at_first_rung(record_)),
         equal_(leaderboard_of(first_rung_)),
-        axes_(setting_axes(board_)),
+        axes_(setting_axes(board_, record.plan.together)),
         curves_(record.plan.trials.size()) {
     for (size_t g = 0; g < board_.groups.size(); ++g) {
       for (const int trial : board_.groups[g].trials) group_of_[trial] = g;
@@ -98,6 +98,8 @@ class SweepData {
     Json data = {{"graph", record_.plan.title},
                  {"metric", metric_},
                  {"lower", board_.lower},
+                 {"why", board_.why},
+                 {"in_iterations", board_.in_iterations},
                  {"trials_ended", board_.done},
                  {"trials_failed", board_.failed},
                  {"finished", record_.finished},
@@ -190,7 +192,7 @@ class SweepData {
         add_interval(mean, apart ? mean_interval(pools[i].values) : std::nullopt);
         means.push_back(std::move(mean));
       }
-      settings.push_back({{"name", axis.name}, {"scale", word_of(axis.scale)}, {"means", std::move(means)}});
+      settings.push_back({{"name", axis.name()}, {"scale", word_of(axis.scale)}, {"means", std::move(means)}});
     }
     return settings;
   }
@@ -201,16 +203,16 @@ class SweepData {
       const TrialGroup& group = board_.groups[g];
       Json texts = Json::array(), places = Json::array();
       for (const PlottedSetting& axis : axes_) {
-        const std::string* value = value_of(group, axis.name);
+        const auto value = axis.value_of(group);
         texts.push_back(value ? Json(*value) : Json());
         places.push_back(number_or_null(axis.at[g]));
       }
       const auto unfinished = std::count_if(group.trials.begin(), group.trials.end(),
                                             [&](int trial) { return !last_result(record_, trial); });
-      Json record = {{"settings", std::move(texts)}, {"at", std::move(places)},
-                     {"trials", group.trials},       {"values", group.values.size()},
-                     {"failed", group.failed},       {"unfinished", unfinished},
-                     {"epochs", group.epochs},       {"mean", number_or_null(group.mean)}};
+      Json record = {
+          {"settings", std::move(texts)},  {"at", std::move(places)},        {"trials", group.trials},
+          {"values", group.values.size()}, {"failed", group.failed},         {"unfinished", unfinished},
+          {"epochs", group.epochs},        {"iterations", group.iterations}, {"mean", number_or_null(group.mean)}};
       add_interval(record, group.interval);
       record["deviation"] = number_or_null(group.deviation);
       groups.push_back(std::move(record));
@@ -227,6 +229,7 @@ class SweepData {
                      {"state", state_of(trial)},
                      {"value", nullptr},
                      {"epochs", result ? result->epochs : 0},
+                     {"iterations", result ? result->iterations : 0},
                      {"error", result ? result->error : ""}};
       if (result && result->error.empty()) record["value"] = number_or_null(result->value);
       const SweepResult* first = record_.plan.halving ? last_result(first_rung_, trial) : nullptr;
@@ -347,7 +350,7 @@ class SweepData {
     return list;
   }
 
-  const SweepRecord& record_;
+  const SweepRecord record_;
   const std::string folder_;
   const Leaderboard board_;
   const SweepRecord first_rung_;  // for what settings do

@@ -4,7 +4,7 @@
 
 import { grouped, shown } from "../../../page/names.js";
 import { el, sortedTable } from "../../../page/dom.js";
-import { groupName, trialsText, valueText } from "./sweep_series.js";
+import { groupName, lengthOf, trialsText, valueText } from "./sweep_series.js";
 
 // A setting of a group in a column that is sorted as its scale says.
 function settingCell(setting, group, i) {
@@ -17,7 +17,7 @@ function settingCell(setting, group, i) {
 export function boardTable(data, view, act) {
   const several = data.groups.some((group) => group.trials.length > 1);
   const heads = [["place", "right"], ...data.settings.map((setting) => [shown(setting.name), setting.scale === "names" ? "left" : "right"]),
-    [shown(data.metric) || "value", "right"], [several ? "trials" : "trial", "right"], ["epochs", "right"], ["curves", "left"]];
+    [shown(data.metric) || "value", "right"], [several ? "trials" : "trial", "right"], [data.in_iterations ? "iterations" : "epochs", "right"], ["curves", "left"]];
   const lines = new Map();
   const rows = data.groups.map((group, index) => {
     const box = el("input", { type: "checkbox", id: `curves-${index}`, "aria-label": `curves of ${groupName(data, index)}`, checked: view.shown.has(index), disabled: !view.drawn.has(index), onclick: (event) => {
@@ -30,7 +30,7 @@ export function boardTable(data, view, act) {
       ...data.settings.map((setting, i) => settingCell(setting, group, i)),
       { show: group.mean === null && group.failed > 0 ? el("span", { class: "bad" }, "failed") : valueText(group), by: group.mean ?? -Infinity },
       { show: el("span", { class: several && group.failed > 0 ? "bad" : undefined, title: `trial ${group.trials.map((trial) => trial + 1).join(", ")}` }, several ? trialsText(group) : String(group.trials[0] + 1)), by: several ? group.trials.length : group.trials[0] },
-      { show: grouped(group.epochs), by: group.epochs },
+      { show: grouped(lengthOf(data, group)), by: lengthOf(data, group) },
       { show: el("label", {}, box, view.drawn.has(index) ? el("i", { class: "swatch", style: { background: view.colours[index] } }) : null), by: view.shown.has(index) ? 1 : 0 }];
     lines.set(row, { class: view.marked === index ? "marked" : undefined, id: `group-${index}`, onclick: () => act.mark(index) });
     return row;

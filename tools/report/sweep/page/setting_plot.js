@@ -6,7 +6,7 @@ import { counted, shown } from "../../../page/names.js";
 import { el, svg } from "../../../page/dom.js";
 import { kBottom, kHeight, kTop, plotFrame, roomy, written } from "../../page/axes.js";
 import { spanOf } from "../../page/series.js";
-import { valueText } from "./sweep_series.js";
+import { lengthOf, valueText } from "./sweep_series.js";
 
 const kCross = 4;  // pixels from the middle of a cross to its corners
 
@@ -16,10 +16,10 @@ export function settingPoints(data, setting) {
   const points = { dots: [], failed: [], means: [] };
   data.trials.forEach((trial, index) => {
     const x = data.groups[trial.group].at[setting], name = `trial ${index + 1}: ${shown(trial.settings)}`;
-    const { value, epochs } = trial.first ?? trial;  // of a search: trained as far as the others
+    const judged = trial.first ?? trial, { value } = judged;  // of a search: trained as far as the others
     if (x === null) return;
     if (trial.state === "failed") points.failed.push({ x, group: trial.group, title: `${name}\nfailed: ${shown(trial.error)}` });
-    else if (trial.state === "ended" && value !== null) points.dots.push({ x, y: value, group: trial.group, title: `${name}\n${written(value)}, ${counted(epochs, "epoch")}` });
+    else if (trial.state === "ended" && value !== null) points.dots.push({ x, y: value, group: trial.group, title: `${name}\n${written(value)}, ${counted(lengthOf(data, judged), data.in_iterations ? "iteration" : "epoch")}` });
   });
   for (const one of data.settings[setting].means) {
     if (one.mean === null) continue;

@@ -83,6 +83,7 @@ class SweepPage {
     const { data } = this, several = data.groups.some((group) => group.trials.length > 1);
     return el("section", {}, el("h3", {}, "Leaderboard"),
       boardTable(data, this, { mark: (group) => this.mark(group), toggle: (group) => this.toggle(group), sorted: (how) => (this.sorted = how) }),
+      data.why ? el("p", { class: "quiet", id: "why" }, data.why) : null,
       several ? el("p", { class: "quiet" }, data.folds ? "± is the standard deviation of trials, of which each has held out another fold." : "± is the interval of 95 % of the mean over seeds, by Student's distribution.") : null);
   }
 

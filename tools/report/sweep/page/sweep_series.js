@@ -11,6 +11,11 @@ export function groupName(data, group) {
   return words.map(([name, value]) => `${shown(name)} ${shown(value)}`).join(", ") || "all trials";
 }
 
+// How far a group or a trial was trained: its epochs, or its iterations where trials ended within an epoch.
+export function lengthOf(data, { epochs, iterations }) {
+  return data.in_iterations ? iterations : epochs;
+}
+
 // The plots over epochs, as plotPicture() takes them: a group of trials is a run. Lines mark where a search judges.
 export function curvePlots(data) {
   const plot = (name, title, curves) => ({ name, title, marks: data.rungs.slice(0, -1),

@@ -158,9 +158,8 @@ class Bench {
     for (const auto& path : earlier) std::filesystem::remove(path);
   }
 
-  // Takes over the results that elements of an array job have left, whatever machine they ran on; a dry run shows them
-  // and writes nothing.
-  void collect() {
+  // The files of results that elements of an array job, or machines, have left in the folder that is collected.
+  std::vector<std::filesystem::path> collected_files() const {
     namespace fs = std::filesystem;
     const fs::path folder = fs::path(options_.collect) / "results";
     std::error_code unknown;
@@ -173,10 +172,16 @@ class Bench {
       if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  // Takes over the results of those files, whatever machine they are of; a dry run shows them and writes nothing.
+  void collect() {
+    const std::vector<std::filesystem::path> files = collected_files();
     std::vector<TrialResult> fresh;
     std::set<std::pair<std::string, std::string>> seen;  // another program's trial may be that of several cells
     for (const TrialResult& trial : read_results(results_path_).trials) seen.emplace(trial.key, trial.cell);
-    for (const fs::path& file : files) {
+    for (const std::filesystem::path& file : files) {
       for (TrialResult& trial : told_results(file.string())) {
         if (seen.emplace(trial.key, trial.cell).second) fresh.push_back(std::move(trial));
       }
@@ -576,11 +581,11 @@ class Bench {
 
   // The folder of logs, checkpoints and profiles: "lenet.results" next to "lenet.results.jsonl", and "lenet.runs" next
   // to results in a file "lenet".
-  std::filesystem::path folder() const {
+  static std::filesystem::path folder_next_to(const std::string& results) {
     constexpr std::string_view kEnd = ".jsonl";
-    const bool usual = results_path_.ends_with(kEnd);
-    return usual ? results_path_.substr(0, results_path_.size() - kEnd.size()) : results_path_ + ".runs";
+    return results.ends_with(kEnd) ? results.substr(0, results.size() - kEnd.size()) : results + ".runs";
   }
+  std::filesystem::path folder() const { return folder_next_to(results_path_); }
   std::filesystem::path folder_of(const Trial& trial) const { return folder() / trial.key; }
   std::string quotes_path() const { return (folder() / "quotes.json").string(); }
 
@@ -690,7 +695,12 @@ class Bench {
   }
 
   void bundle(const BenchPage& page) {
-    BenchBundle bundle{name_without(options_.file, {".toml"}), {options_.file}, results_path_, folder(), {}};
+    BenchBundle bundle{name_without(options_.file, {".toml"}), {options_.file}, results_path_, {{folder(), ""}}, {}};
+    if (!options_.collect.empty()) {  // a folder each: machines that are alike have runs of the same keys
+      for (const std::filesystem::path& file : collected_files()) {
+        bundle.runs.push_back({folder_next_to(file.string()), file.stem().string()});
+      }
+    }
     for (const BenchCell& cell : cells_.cells) {
       if (!cell.peer.empty()) continue;
       for (const std::string& file : identities_.files_of(cell)) {
@@ -708,7 +718,24 @@ class Bench {
                     {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
                     {"tables.csv", print_tables(page.tables, TableFormat::Csv)},
                     {"environment.json", environment.dump(1) + "\n"}};
-    write_bundle(options_.bundle, bundle);
+    const std::set<std::string> logged = write_bundle(options_.bundle, bundle);
+    tell_without_logs(logged);
+  }
+
+  // Names the runs whose logs are not in the bundle: they were collected before, or without their folders.
+  void tell_without_logs(const std::set<std::string>& logged) const {
+    std::vector<std::string> names;
+    for (const Trial& trial : trials_) {
+      const TrialResult* result = result_of(trial);
+      if (!result || !result->error.empty() || trial.measure != Measure::Accuracy || !trial.cell->peer.empty())
+        continue;
+      if (!logged.contains(result->key)) names.push_back(trial.name());
+    }
+    if (names.empty()) return;
+    warn(
+        fmt::format("{}: {} run{} without a log: {}; expected a folder next to each file of results, called as that "
+                    "file without .jsonl",
+                    options_.bundle, names.size(), names.size() == 1 ? "" : "s", fmt::join(names, "; ")));
   }
 
   void write(const std::vector<ResultTable>& tables) const {

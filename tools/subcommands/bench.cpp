@@ -258,7 +258,10 @@ void declare_compare(Subcommands& commands, CLI::App& bench) {
   app.add_option("--target", options.targets, "the time until the metric met it is compared too; may be repeated")
       ->type_name("X")
       ->allow_extra_args(false);
-  app.footer("Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results.");
+  app.footer(
+      "Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results, or no row has "
+      "the "
+      "five repetitions on both sides that a verdict takes.");
   command.check = [&options] {
     if (options.files.size() == 2) return;
     throw GraphError(

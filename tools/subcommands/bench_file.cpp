@@ -779,6 +779,12 @@ int command_bench_compare(const BenchCompareOptions& options) {
   }
   const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
   std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
+  if (found.judged == 0) {
+    throw GraphError(
+        fmt::format("{}, {}: no row has {} repetitions on both sides, so that none can ever be worse; expected "
+                    "[throughput] repetitions or [accuracy] seeds of {} or more",
+                    options.files[0], options.files[1], kFewest, kFewest));
+  }
   return found.worse + found.missing == 0 ? kDone : kFailed;
 }
 

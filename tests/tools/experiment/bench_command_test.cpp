@@ -154,7 +154,8 @@ TEST_CASE("a line of results that is damaged is told, and its trial runs again")
   CHECK_MESSAGE(errors.find("1 of 1: g: seed 1: ") != errors.npos, errors);
   CHECK(read_results(place.path("cut.jsonl")).trials.size() == 2);
   const Redirected output(place.path("out")), warnings(place.path("errors"), stderr);
-  CHECK(command_bench_compare({{place.path("r.jsonl"), place.path("cut.jsonl")}}) != kWrong);
+  // The other lines are read, of which there are too few to judge.
+  CHECK_THROWS_AS(command_bench_compare({{place.path("r.jsonl"), place.path("cut.jsonl")}}), GraphError);
   CHECK(warnings.lines().size() == 2);
 }
 
@@ -475,7 +476,21 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   CHECK(page.find("<title>a &lt;/title&gt;&lt;b&gt; &amp; c</title>") != page.npos);
   const std::string results = place.path("r.jsonl");
   const Redirected output(place.path("out")), errors(place.path("errors"), stderr);
-  CHECK(parse({"bench", "compare", results.c_str(), results.c_str()}).run() == kDone);
+  // A build that can never fail is no check; five repetitions can be judged.
+  CHECK_THROWS_WITH_AS(
+      parse({"bench", "compare", results.c_str(), results.c_str()}).run(),
+      (results + ", " + results +
+       ": no row has 5 repetitions on both sides, so that none can ever be worse; expected [throughput] repetitions or "
+       "[accuracy] seeds of 5 or more")
+          .c_str(),
+      GraphError);
+  std::string lines;
+  for (TrialResult trial = read_results(results).trials.at(0); trial.repetition < 5; ++trial.repetition) {
+    trial.key += "x";
+    lines += line_of(trial);
+  }
+  const std::string enough = place.folder.write("enough.jsonl", lines).string();
+  CHECK(parse({"bench", "compare", enough.c_str(), enough.c_str()}).run() == kDone);
   const std::string nothing = place.folder.write("n.jsonl", std::string()).string();
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
   const std::string file = place.path("b.toml"), nowhere = place.path("nowhere.jsonl");

@@ -440,8 +440,14 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   CHECK(compare(before, after, 0).worse == 1);
   CHECK(compare(before, after, 0.3).worse == 0);
   CHECK(compare(after, before, 0).worse == 0);
-  CHECK(compare(before, {after[0], after[1]}, 0).worse == 0);  // two are too few to be sure
+  const ResultComparison few = compare(before, {after[0], after[1]}, 0);  // two are too few to be sure
+  CHECK(few.worse == 0);
+  CHECK(few.judged == 0);
+  CHECK(few.table.rows.at(0).back().text == "unclear: 2 of 5 repetitions");
+  CHECK(few.table.notes.at(0).starts_with("1 of 1 rows cannot be judged: an interval takes 5 repetitions"));
+  CHECK(compare(before, before, 0).judged == 1);
   CHECK(compare(before, five("b", 100), 0).missing == 1);
+  CHECK(compare(before, five("b", 100), 0).judged == 1);
   const std::vector<TrialResult> reached = {training("a", 1, 10, 0.9)}, lost = {training("a", 1, 10, 0.6)};
   CHECK(compare(reached, lost, 0).worse == 0);  // one run tells nothing of times
   CHECK(compare(reached, lost, 0, {0.8}).worse == 1);

@@ -275,6 +275,24 @@ TEST_CASE("runs that fail count as those that never get there, and leave no clai
   CHECK(table.rows[1][column("p if the mean were 0.4")].text == "-");
 }
 
+TEST_CASE("memory stands in the table of training runs if no throughput is measured") {
+  for (const char* more : {"", "[throughput]\n"}) {
+    const BenchFile file = file_of(std::string("[settings]\ngraph = \"g\"\n[accuracy]\nseeds = [1]\n") + more);
+    const BenchCells cells = expand(file);
+    TrialResult run = training(cells.cells[0].id, 1, 20, 0.9);
+    run.peak_bytes = 3 << 20;
+    run.taken_bytes = 5 << 20;
+    const ResultTable table = tables_of(file, summarize(file, cells, {run})).back();
+    for (const auto& [name, text] :
+         {std::pair("planned memory", std::string("3 MiB")), std::pair("taken of the GPU", std::string("5 MiB"))}) {
+      const auto column = std::find_if(table.columns.begin(), table.columns.end(),
+                                       [&](const TableColumn& each) { return each.name == name; });
+      CHECK((column != table.columns.end()) == (*more == 0));
+      if (column != table.columns.end()) CHECK(table.rows.at(0).at(column - table.columns.begin()).text == text);
+    }
+  }
+}
+
 TEST_CASE("repetitions that had not settled are counted under the table") {
   const BenchFile file = file_of("[settings]\ngraph = \"g\"\n[throughput]\n");
   const BenchCells cells = expand(file);

@@ -3,6 +3,7 @@
 // Results of benches: lines that are kept, what is made of a trial's output, summaries and comparisons.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -208,6 +209,13 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK(time_to(trained, 0.8, false) == 5);
   CHECK(time_to(trained, 0.9, false) == 7);
   CHECK(std::isinf(time_to(trained, 0.95, false)));
+  CHECK(trained.seconds == 11);  // of the process, as it says nothing else
+  for (const char* told : {"", ",\"seconds\":9"}) {
+    TrialResult quick;  // the process ran elsewhere, and its own clock says more than that here
+    quick.measure = Measure::Accuracy;
+    read_peer(fmt::format("{{\"time_to\":{{\"0.8\":3.1}},\"final\":0.85{}}}\n", told), 0.02, rules, quick);
+    CHECK(quick.curve.back().seconds == (*told ? 9 : 3.1));
+  }
   CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"0.8\":5},\"final\":0.95}\n", 11, rules, trained),
                        "ends at 0.95 and does not say when it met 0.9; expected \"time_to\": {\"0.9\": SECONDS}",
                        RunError);

@@ -152,6 +152,7 @@ struct BenchOptions {
   enum class Format : uint8_t { Text, Markdown, Csv };
   Format format = Format::Text;
   std::string output;   // the page; "": none
+  std::string svg;      // a folder for the page's plots; "": none
   std::string bundle;   // an archive to publish; "": none
   std::string program;  // that runs trials; "": this one
 };

@@ -323,8 +323,9 @@ CLI::App& declare_file(Subcommands& commands) {
       ->default_str("text")
       ->type_name("NAME");
   text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
+  text("--svg", options.svg, "DIR", "write the page's plots into this folder, too: a file (.svg) each");
   text("--bundle", options.bundle, "FILE.tar",
-       "write an archive to publish, too: the file, its graphs, results, logs, tables, page and environment");
+       "write an archive to publish, too: the file, its graphs, results, logs, tables, page, plots and environment");
   app.footer(
       "The same command goes on with what is missing, whenever it was ended. Each trial is a process of its own.\n"
       "Exit status: 0 all is measured, 1 a trial failed, 2 the file is wrong, 130 interrupted.");

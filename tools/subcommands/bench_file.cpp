@@ -678,10 +678,12 @@ class Bench {
           fmt::format("{} trial{} failed; --retry runs them once more", failed, failed == 1 ? "" : "s"));
     }
     if (builds.size() > 1) tables.front().notes.push_back(fmt::format("results of {} builds", builds.size()));
+    std::vector<BenchPlot> plots = bench_plots(tables);
     return {file_.title.empty() ? options_.file : file_.title,
             options_.file,
             read_text(options_.file),
             std::move(tables),
+            std::move(plots),
             {{"build", fmt::format("{}", fmt::join(builds, ", "))},
              {"devices", fmt::format("{}", fmt::join(devices, "; "))},
              {"disturbed by", fmt::format("{}", fmt::join(states, "; "))}}};
@@ -691,7 +693,21 @@ class Bench {
     const BenchPage page = answer();
     write(page.tables);
     if (!options_.output.empty()) write_page(options_.output, bench_page(page));
+    if (!options_.svg.empty()) write_plots(page.plots);
     if (!options_.bundle.empty()) bundle(page);
+  }
+
+  void write_plots(const std::vector<BenchPlot>& plots) const {
+    const std::filesystem::path folder = options_.svg;
+    std::filesystem::create_directories(folder);
+    for (const BenchPlot& plot : plots) {
+      const std::string path = (folder / plot.file).string();
+      check_kind_kept("--svg", path, OutputKind::Picture);
+      AtomicFile file(path);
+      file.write(plot.svg);
+      file.commit();
+    }
+    warn(fmt::format("{}: {} plots", options_.svg, plots.size()));
   }
 
   void bundle(const BenchPage& page) {
@@ -718,6 +734,7 @@ class Bench {
                     {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
                     {"tables.csv", print_tables(page.tables, TableFormat::Csv)},
                     {"environment.json", environment.dump(1) + "\n"}};
+    for (const BenchPlot& plot : page.plots) bundle.texts.emplace_back("plots/" + plot.file, plot.svg);
     const std::set<std::string> logged = write_bundle(options_.bundle, bundle);
     tell_without_logs(logged);
   }

@@ -469,9 +469,16 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   place.folder.write(
       "b.toml",
       std::string("title = \"a </title><b> & c\"\n[settings]\ngraph = \"g.onnxtxt\"\ndevices = \"cpu:0\"\nthreads = 1\n"
-                  "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"));
-  REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html")}) == kDone);
+                  "batch = [8, 16]\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"));
+  REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html"), "--svg", place.path("plots"), "--bundle",
+                                place.path("b.tar")}) == kDone);
   const std::string page = read_text(place.path("page.html"));
+  const std::string svg = read_text(place.path("plots/throughput-images-s.svg"));
+  CHECK(svg.starts_with("<svg "));
+  CHECK(read_text(place.path("b.tar")).find(svg) != std::string::npos);
+  CHECK(page.find("\"file\":\"throughput-images-s.svg\"") != page.npos);
+  place.folder.write("plots/throughput-images-s.svg", std::string("a letter"));
+  CHECK(place.run("r.jsonl", {"--svg", place.path("plots")}) == kWrong);
   CHECK(page.find("\"title\":\"Throughput\"") != page.npos);
   CHECK(page.find("<title>a &lt;/title&gt;&lt;b&gt; &amp; c</title>") != page.npos);
   const std::string results = place.path("r.jsonl");

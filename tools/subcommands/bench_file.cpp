@@ -730,6 +730,7 @@ class Bench {
     const MachineState state = look_at_machine(all_devices());
     environment["cpu"] = state.cpu;
     environment["machine"] = record_of(state);
+    for (const auto& [name, version] : software_of_machine()) environment["software"][name] = version;
     bundle.texts = {{"page.html", bench_page(page)},
                     {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
                     {"tables.csv", print_tables(page.tables, TableFormat::Csv)},

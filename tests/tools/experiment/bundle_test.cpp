@@ -46,6 +46,7 @@ TEST_CASE("a bundle has all that a bench was made of, and answers without measur
                            "files/bench/b.toml", "files/g.onnxtxt"}) {
     CHECK_MESSAGE(fs::exists(fs::path(unpacked) / "b" / name), name);
   }
+  CHECK(read_text(unpacked + "/b/environment.json").find("\"kernel\": \"Linux ") != std::string::npos);
   size_t logs = 0;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(unpacked) / "b/results")) {
     logs += entry.path().filename() == "log.jsonl" ? 1 : 0;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <csignal>
@@ -462,6 +463,64 @@ TEST_CASE("cells whose commands are the same have the results of the machines th
   check_collected("dear.jsonl");
   change(dear, "a third", 2222);  // and on neither
   check_collected("neither.jsonl");
+}
+
+TEST_CASE("bench scaling writes the file that it stands for, whose trials are its cells") {
+  const Place place;
+  const std::string graph = place.path("g.onnxtxt"), file = place.path("written.toml");
+  const auto scaling = [&](Words more) {
+    more.insert(more.begin(), {"bench", "scaling", graph, "--write", file});
+    return place.run(more);
+  };
+  REQUIRE(scaling({"--devices",
+                   "cpu:0-2",
+                   "--device-counts",
+                   "1,3",
+                   "--learners",
+                   "2,1",
+                   "--batch",
+                   "8",
+                   "--strategy",
+                   "local",
+                   "--threads",
+                   "1",
+                   "--deterministic",
+                   "--windows",
+                   "3",
+                   "--window-seconds",
+                   "500ms",
+                   "--set",
+                   "train.lr=0.5",
+                   "--set",
+                   "train.schedule=cosine"}) == kDone);
+  CHECK(place.text("out") == "arbalest bench " + file + "\n");
+  const std::string text = read_text(file);
+  CHECK(text.starts_with("[settings]\ngraph = \"" + graph + "\"\n"));
+  const BenchFile read = read_bench_file(file);
+  CHECK(read.throughput->windows == 3);
+  CHECK(read.throughput->window_seconds == 0.5);
+  CHECK(read.comparison->by == "devices");
+  CHECK(read.comparison->against == "cpu:0");
+  const BenchCells cells = expand(read);
+  REQUIRE(cells.cells.size() == 4);
+  const std::string words = fmt::format("{}", fmt::join(scaling_words(cells.cells[3].settings), " "));
+  for (const char* part :
+       {"--devices cpu:0,cpu:1,cpu:2", "--device-counts 3", "--learners 2", "--set prefetch.batch=8",
+        "--strategy local", "--threads 1", "--deterministic", "--set train.lr=0.5", "--set train.schedule=cosine"}) {
+    CHECK_MESSAGE((words + " ").find(std::string(part) + " ") != words.npos, words);
+  }
+  CHECK(scaling({}) == kWrong);
+  CHECK(place.text("errors").find("is there already; expected the name of a new file") != std::string::npos);
+  std::filesystem::remove(file);
+  CHECK(scaling({"--seed", "2"}) == kWrong);
+  CHECK(place.text("errors").find("a bench file has no setting for --seed") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(file));
+  std::filesystem::create_directories(place.path("inner"));
+  Words inner = {"bench", "scaling", graph, "--write", place.path("inner/w.toml"), "--devices", "cpu:0"};
+  inner[2] = std::filesystem::path(graph).lexically_relative(std::filesystem::current_path()).string();
+  REQUIRE(place.run(inner) == kDone);
+  CHECK(read_text(place.path("inner/w.toml")).find("graph = \"../g.onnxtxt\"\n") != std::string::npos);
+  CHECK(place.run({"bench", place.path("inner/w.toml"), "--dry-run", "--program", place.program}) == kDone);
 }
 
 TEST_CASE("bench compare ends with a status for scripts, and a page has the tables") {

@@ -41,6 +41,7 @@ struct Nvml::Functions {
   // Older drivers and GPUs lack these.
   int (*energy)(Handle, unsigned long long*) = nullptr;  // mJ
   int (*held_back)(Handle, unsigned long long*) = nullptr;
+  int (*driver)(char*, unsigned) = nullptr;
 
   explicit Functions(void* library) {
     const auto find = [&](auto& function, const char* name) {
@@ -62,6 +63,7 @@ struct Nvml::Functions {
     };
     find_if_there(energy, "nvmlDeviceGetTotalEnergyConsumption");
     find_if_there(held_back, "nvmlDeviceGetCurrentClocksThrottleReasons");
+    find_if_there(driver, "nvmlSystemGetDriverVersion");
   }
 };
 
@@ -88,6 +90,12 @@ Handle Nvml::handle(const std::string& bus_id) const {
   const int status = functions_->handle(bus_id.c_str(), &gpu);
   if (status != kSuccess) throw RunError(fmt::format("NVML: {}: {}", bus_id, functions_->error_string(status)));
   return gpu;
+}
+
+std::string Nvml::driver() const {
+  char version[81] = "";  // the last byte stays 0
+  const bool known = functions_->driver && functions_->driver(version, sizeof version - 1) == kSuccess;
+  return known ? version : "";
 }
 
 GpuState Nvml::state(const std::string& bus_id) const {

@@ -38,6 +38,8 @@ class Nvml {
   // tells. They must not outlive the library. Throws RunError if it knows no such GPU.
   std::vector<Gauge> gauges(const std::string& bus_id) const;
 
+  std::string driver() const;  // its version, "580.65.06"; "": unknown
+
   // Throws RunError if it knows no such GPU.
   GpuState state(const std::string& bus_id) const;
 

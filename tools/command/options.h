@@ -133,6 +133,8 @@ struct ScalingOptions : GraphOptions {
   std::string trace;                     // of the only cell; "": none
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
+  std::string write;       // a bench file to write in place of measuring; "": none
+  std::string bench_text;  // that file, if it is to be written
   WorldOptions world;
 };
 
@@ -152,6 +154,7 @@ struct BenchOptions {
   enum class Format : uint8_t { Text, Markdown, Csv };
   Format format = Format::Text;
   std::string output;   // the page; "": none
+  std::string svg;      // a folder for the page's plots; "": none
   std::string bundle;   // an archive to publish; "": none
   std::string program;  // that runs trials; "": this one
 };

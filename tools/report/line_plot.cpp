@@ -30,7 +30,10 @@ double round_step(double least) {
 
 // "1.2M", "40k", "0.98", in one unit for an axis that goes up to `most`, with the digits that its step needs.
 std::string amount(double value, double step, double most) {
-  const auto [unit, name] = most >= 1e6 ? std::pair(1e6, "M") : most >= 1e4 ? std::pair(1e3, "k") : std::pair(1.0, "");
+  const auto [unit, name] = most >= 1e10  ? std::pair(1e9, "G")
+                            : most >= 1e6 ? std::pair(1e6, "M")
+                            : most >= 1e4 ? std::pair(1e3, "k")
+                                          : std::pair(1.0, "");
   const int decimals = std::max(0, int(std::ceil(-std::log10(step / unit) - 1e-9)));
   return fmt::format("{:.{}f}{}", value / unit, decimals, value == 0 ? "" : name);
 }
@@ -48,19 +51,35 @@ struct Axis {
   }
 };
 
+// The beginning of a picture: its size, background and title.
+std::string head(double width, double height, double left, const std::string& title) {
+  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" )"
+                     R"(font-family="system-ui, 'DejaVu Sans', sans-serif" font-size="13" fill="#1d2330">)"
+                     "\n"
+                     R"(<rect width="{0}" height="{1}" fill="#ffffff"/>)"
+                     "\n"
+                     R"(<text x="{2}" y="24" font-size="16" font-weight="600">{3}</text>)"
+                     "\n",
+                     width, height, left, escaped(printable(title)));
+}
+
+// About as wide as a text is drawn.
+double width_of(const std::string& text) {
+  constexpr double kLetter = 7.2;
+  const auto letters = std::count_if(text.begin(), text.end(),
+                                     [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
+  return kLetter * double(letters);
+}
+
 class Drawing {
  public:
   explicit Drawing(const LinePlot& plot) : plot_(plot), x_(range(true)), y_(range(false)) {
-    for (const PlotLine& line : plot.lines) named_ += line.name.empty() ? 0 : 1;
+    for (const PlotLine& line : plot.lines) named_ += in_legend(line) ? 1 : 0;
   }
 
   std::string text() {
     const double height = kHeight + (named_ > 0 ? 8 : 0) + named_ * kLegendRow;
-    add(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}" )"
-        R"(font-family="system-ui, 'DejaVu Sans', sans-serif" font-size="13" fill="#1d2330">)",
-        kWidth, height, kWidth, height);
-    add(R"(<rect width="{}" height="{}" fill="#ffffff"/>)", kWidth, height);
-    add(R"(<text x="{}" y="24" font-size="16" font-weight="600">{}</text>)", kLeft, escaped(printable(plot_.title)));
+    text_ = head(kWidth, height, kLeft, plot_.title);
     axes();
     for (size_t i = 0; i < plot_.lines.size(); ++i) line(plot_.lines[i], colour(i));
     legend();
@@ -69,6 +88,7 @@ class Drawing {
   }
 
  private:
+  static bool in_legend(const PlotLine& line) { return !line.name.empty() && !line.named_there; }
   template <typename... Arguments>
   void add(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     text_ += fmt::format(format, std::forward<Arguments>(arguments)...) + '\n';
@@ -126,13 +146,18 @@ class Drawing {
       }
       add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>)", x_of(point.x), y_of(point.y), colour);
     }
+    if (!line.named_there) return;
+    const double x = x_of(line.points.front().x), y = y_of(line.points.front().y);
+    const bool right = x > (kLeft + kWidth - kRight) / 2;
+    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="11">{}</text>)", x + (right ? -7 : 7),
+        y < kTop + 20 ? y + 16 : y - 6, right ? "end" : "start", escaped(printable(line.name)));
   }
 
   void legend() {
     double y = kHeight + 10;
     for (size_t i = 0; i < plot_.lines.size(); ++i) {
       const PlotLine& line = plot_.lines[i];
-      if (line.name.empty()) continue;
+      if (!in_legend(line)) continue;
       add(R"(<path d="M{} {}h22" stroke="{}" stroke-width="{}"{}/>)", kLeft, y - 4, line.dashed ? "#687084" : colour(i),
           line.dashed ? 1 : 2, line.dashed ? R"( stroke-dasharray="5 4")" : "");
       add(R"(<text x="{}" y="{}">{}</text>)", kLeft + 30, y, escaped(printable(line.name)));
@@ -150,6 +175,45 @@ class Drawing {
 
 std::string svg_of(const LinePlot& plot) {
   return Drawing(plot).text();
+}
+
+std::string svg_of(const RowPlot& plot) {
+  constexpr double kRow = 24, kGap = 12, kWide = 420, kEdge = 16;
+  if (plot.rows.empty()) throw std::logic_error("a plot without rows");
+  double names = 0, texts = 0, least = 0, most = plot.marks_one ? 1 : 0;
+  for (const PlotRow& row : plot.rows) {
+    names = std::max(names, width_of(row.name));
+    texts = std::max(texts, width_of(row.text));
+    least = std::min({least, row.low, row.value});
+    most = std::max({most, row.high, row.value});
+  }
+  if (most == least) most = least + 1;
+  const Axis axis(least, most, 6);
+  const double left = kEdge + names + kGap, bottom = kTop + kRow * double(plot.rows.size());
+  const auto x_of = [&](double value) { return left + (value - axis.from) / (axis.to - axis.from) * kWide; };
+  std::string svg = head(left + kWide + kGap + texts + kEdge, bottom + kTop, kEdge, plot.title);
+  const auto add = [&svg](const std::string& part) { svg += part + "\n"; };
+  for (const double tick : axis.ticks) {
+    add(fmt::format(R"(<path d="M{:.1f} {}V{}" stroke="#e1e4ea"/>)", x_of(tick), kTop, bottom));
+    add(fmt::format(R"(<text x="{:.1f}" y="{}" text-anchor="middle" fill="#687084">{}</text>)", x_of(tick), bottom + 18,
+                    amount(tick, axis.step, axis.to)));
+  }
+  if (plot.marks_one) {
+    add(fmt::format(R"(<path d="M{:.1f} {}V{}" stroke="{}" stroke-dasharray="3 3"/>)", x_of(1), kTop, bottom,
+                    kColours[4]));
+  }
+  for (size_t i = 0; i < plot.rows.size(); ++i) {
+    const PlotRow& row = plot.rows[i];
+    const double y = kTop + kRow * (double(i) + 0.5);
+    add(fmt::format(R"(<text x="{}" y="{}" text-anchor="end">{}</text>)", left - kGap, y + 4.5,
+                    escaped(printable(row.name))));
+    add(fmt::format(R"(<path d="M{:.1f} {}H{:.1f}" stroke="{}" stroke-width="2"/>)", x_of(row.low), y, x_of(row.high),
+                    kColours[0]));
+    add(fmt::format(R"(<circle cx="{:.1f}" cy="{}" r="4" fill="{}"/>)", x_of(row.value), y, kColours[0]));
+    add(fmt::format(R"(<text x="{}" y="{}" fill="#687084">{}</text>)", left + kWide + kGap, y + 4.5,
+                    escaped(printable(row.text))));
+  }
+  return svg + "</svg>\n";
 }
 
 }  // namespace arbalest

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A plot of lines as a picture of its own (SVG), for documents that cannot hold a page.
+// Plots as pictures of their own (SVG), for documents that cannot hold a page.
 
 #include <string>
 #include <vector>
@@ -15,7 +15,8 @@ struct PlotPoint {
 struct PlotLine {
   std::string name;  // "": not in the legend
   std::vector<PlotPoint> points;
-  bool dashed = false;  // thin, without marks: what is meant to be compared with
+  bool dashed = false;       // thin, without marks: what is meant to be compared with
+  bool named_there = false;  // at its first point, not in the legend
 };
 
 struct LinePlot {
@@ -27,5 +28,21 @@ struct LinePlot {
 
 // Names may hold anything. Throws std::logic_error if no line has a point.
 std::string svg_of(const LinePlot& plot);
+
+// A number with the range that it may lie in, in a row of its own.
+struct PlotRow {
+  std::string name, text;  // to the left and to the right of it
+  double value = 0, low = 0, high = 0;
+};
+
+// Rows on one horizontal axis, which begins at 0 unless there are negative numbers.
+struct RowPlot {
+  std::string title;
+  std::vector<PlotRow> rows;
+  bool marks_one = false;  // a line at 1, for ratios
+};
+
+// Names may hold anything. Throws std::logic_error if there are no rows.
+std::string svg_of(const RowPlot& plot);
 
 }  // namespace arbalest

@@ -11,13 +11,19 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 
+#include "base/files/atomic_file.h"
 #include "base/number.h"
+#include "base/shell_word.h"
+#include "executor/plan/device_list.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
 #include "tools/command/world_setup.h"
+#include "tools/experiment/cells/settings.h"
+#include "tools/experiment/cells/written_file.h"
 #include "tools/measure/bench_scaling.h"
 #include "tools/measure/bench_tracing.h"
 
@@ -44,6 +50,18 @@ void check_counts(const std::vector<int>& counts, const std::vector<PlanDevice>&
         "--device-counts: found {}, expected at most {}, which rank 0 has, or {}, which all ranks have together", count,
         own, pool.size()));
   }
+}
+
+// Writes the bench file that stands for the command line, and says how it is run.
+int write_bench(const ScalingOptions& options) {
+  if (std::filesystem::exists(options.write)) {
+    throw GraphError(fmt::format("--write {}: is there already; expected the name of a new file", options.write));
+  }
+  AtomicFile file(options.write);
+  file.write(options.bench_text);
+  file.commit();
+  print(fmt::format("arbalest bench {}\n", shell_word(options.write)));
+  return kDone;
 }
 
 int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) {
@@ -109,6 +127,7 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
 }  // namespace
 
 int command_bench_scaling(const ScalingOptions& options) {
+  if (!options.write.empty()) return write_bench(options);
   give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
   const std::shared_ptr<Ranks> ranks = join_world(options.world);
   return run_as_rank(ranks.get(), [&] { return scaling(options, ranks); });
@@ -155,6 +174,48 @@ std::vector<int> parse_counts(std::string_view option, std::string_view text) {
   return counts;
 }
 
+// The first devices of a list, as many as asked for each time.
+std::vector<std::string> first_devices(const ScalingOptions& options) {
+  const std::vector<PlanDevice> pool = parse_devices(options.devices, default_devices);
+  std::vector<std::string> lists;
+  for (const int count : device_counts(options.device_counts, pool.size())) {
+    std::vector<std::string> names;
+    for (int d = 0; d < count; ++d) names.push_back(to_string(pool[size_t(d)]));
+    lists.push_back(fmt::format("{}", fmt::join(names, ",")));
+  }
+  return lists;
+}
+
+// The bench file that asks what the command line does. Throws GraphError for an option that such a file has none for.
+std::string bench_text(const CLI::App& app, const ScalingOptions& options) {
+  const std::set<std::string> read = {"GRAPH",   "--write", "--devices", "--device-counts",  "--learners",
+                                      "--batch", "--set",   "--windows", "--window-seconds", "--warmup-seconds"};
+  WrittenBench bench{options.graph, {}, {}};
+  bench.rule.windows = options.windows;
+  bench.rule.window_seconds = options.window_seconds;
+  bench.rule.warmup_seconds = options.warmup_seconds;
+  bench.settings.push_back({"devices", first_devices(options)});
+  bench.settings.push_back({"learners", {}});
+  for (const int count : options.learners) bench.settings.back().values.push_back(std::to_string(count));
+  if (options.batch) bench.settings.push_back({"batch", {std::to_string(*options.batch)}});
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || read.contains(name)) continue;
+    const std::string setting = setting_of_option(name);
+    if (setting.empty() || option->count() > 1) {
+      throw GraphError(fmt::format("--write {}: a bench file has no setting for {}{}", options.write, name,
+                                   setting.empty() ? "" : ", given twice"));
+    }
+    bench.settings.push_back({setting, {option->get_expected_max() == 0 ? "true" : option->results().front()}});
+  }
+  for (const std::string& change : options.set) {
+    const size_t equals = change.find('=');
+    if (equals == change.npos) throw GraphError(fmt::format("--set {}: expected NODE.ATTRIBUTE=VALUE", change));
+    bench.settings.push_back({change.substr(0, equals), {change.substr(equals + 1)}});
+  }
+  return text_of(bench, options.write);
+}
+
 void declare_scaling(Subcommands& commands, CLI::App& bench) {
   const auto command = commands.add<ScalingOptions>("scaling", "training throughput over devices and learners",
                                                     command_bench_scaling, &bench);
@@ -196,15 +257,19 @@ void declare_scaling(Subcommands& commands, CLI::App& bench) {
       ->check(real(1e-6, 1e9));
   option("--trace", options.trace, "FILE", "write a trace of the only cell (.json.gz)")->check(not_empty());
   app.add_flag("--json", options.json, "one JSON object a line and cell");
+  option("--write", options.write, "FILE.toml",
+         "write the experiment that 'arbalest bench FILE.toml' takes; run nothing")
+      ->check(not_empty());
   app.footer(
       "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
       "diverge.\nA cell that fails says why and the others go on; the exit status is 1 where all "
       "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners. All cells "
       "have as many "
       "hardware queues as the most learners on all devices get; CUDA_DEVICE_MAX_CONNECTIONS says otherwise.");
-  command.check = [&options, device_counts, learner_counts] {
+  command.check = [&app, &options, device_counts, learner_counts] {
     if (*device_counts) options.device_counts = parse_counts("--device-counts", **device_counts);
     options.learners = parse_counts("--learners", *learner_counts);
+    if (!options.write.empty()) options.bench_text = bench_text(app, options);
   };
 }
 
@@ -258,7 +323,10 @@ void declare_compare(Subcommands& commands, CLI::App& bench) {
   app.add_option("--target", options.targets, "the time until the metric met it is compared too; may be repeated")
       ->type_name("X")
       ->allow_extra_args(false);
-  app.footer("Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results.");
+  app.footer(
+      "Exit status: 0 nothing is surely worse, 1 something is or is missing, 2 a file has no results, or no row has "
+      "the "
+      "five repetitions on both sides that a verdict takes.");
   command.check = [&options] {
     if (options.files.size() == 2) return;
     throw GraphError(
@@ -320,8 +388,9 @@ CLI::App& declare_file(Subcommands& commands) {
       ->default_str("text")
       ->type_name("NAME");
   text("-o,--output", options.output, "FILE", "write a page with tables and plots, too: one HTML file");
+  text("--svg", options.svg, "DIR", "write the page's plots into this folder, too: a file (.svg) each");
   text("--bundle", options.bundle, "FILE.tar",
-       "write an archive to publish, too: the file, its graphs, results, logs, tables, page and environment");
+       "write an archive to publish, too: the file, its graphs, results, logs, tables, page, plots and environment");
   app.footer(
       "The same command goes on with what is missing, whenever it was ended. Each trial is a process of its own.\n"
       "Exit status: 0 all is measured, 1 a trial failed, 2 the file is wrong, 130 interrupted.");

@@ -158,9 +158,8 @@ class Bench {
     for (const auto& path : earlier) std::filesystem::remove(path);
   }
 
-  // Takes over the results that elements of an array job have left, whatever machine they ran on; a dry run shows them
-  // and writes nothing.
-  void collect() {
+  // The files of results that elements of an array job, or machines, have left in the folder that is collected.
+  std::vector<std::filesystem::path> collected_files() const {
     namespace fs = std::filesystem;
     const fs::path folder = fs::path(options_.collect) / "results";
     std::error_code unknown;
@@ -173,10 +172,16 @@ class Bench {
       if (entry.path().extension() == ".jsonl") files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  // Takes over the results of those files, whatever machine they are of; a dry run shows them and writes nothing.
+  void collect() {
+    const std::vector<std::filesystem::path> files = collected_files();
     std::vector<TrialResult> fresh;
     std::set<std::pair<std::string, std::string>> seen;  // another program's trial may be that of several cells
     for (const TrialResult& trial : read_results(results_path_).trials) seen.emplace(trial.key, trial.cell);
-    for (const fs::path& file : files) {
+    for (const std::filesystem::path& file : files) {
       for (TrialResult& trial : told_results(file.string())) {
         if (seen.emplace(trial.key, trial.cell).second) fresh.push_back(std::move(trial));
       }
@@ -576,11 +581,11 @@ class Bench {
 
   // The folder of logs, checkpoints and profiles: "lenet.results" next to "lenet.results.jsonl", and "lenet.runs" next
   // to results in a file "lenet".
-  std::filesystem::path folder() const {
+  static std::filesystem::path folder_next_to(const std::string& results) {
     constexpr std::string_view kEnd = ".jsonl";
-    const bool usual = results_path_.ends_with(kEnd);
-    return usual ? results_path_.substr(0, results_path_.size() - kEnd.size()) : results_path_ + ".runs";
+    return results.ends_with(kEnd) ? results.substr(0, results.size() - kEnd.size()) : results + ".runs";
   }
+  std::filesystem::path folder() const { return folder_next_to(results_path_); }
   std::filesystem::path folder_of(const Trial& trial) const { return folder() / trial.key; }
   std::string quotes_path() const { return (folder() / "quotes.json").string(); }
 
@@ -673,10 +678,12 @@ class Bench {
           fmt::format("{} trial{} failed; --retry runs them once more", failed, failed == 1 ? "" : "s"));
     }
     if (builds.size() > 1) tables.front().notes.push_back(fmt::format("results of {} builds", builds.size()));
+    std::vector<BenchPlot> plots = bench_plots(tables);
     return {file_.title.empty() ? options_.file : file_.title,
             options_.file,
             read_text(options_.file),
             std::move(tables),
+            std::move(plots),
             {{"build", fmt::format("{}", fmt::join(builds, ", "))},
              {"devices", fmt::format("{}", fmt::join(devices, "; "))},
              {"disturbed by", fmt::format("{}", fmt::join(states, "; "))}}};
@@ -686,11 +693,30 @@ class Bench {
     const BenchPage page = answer();
     write(page.tables);
     if (!options_.output.empty()) write_page(options_.output, bench_page(page));
+    if (!options_.svg.empty()) write_plots(page.plots);
     if (!options_.bundle.empty()) bundle(page);
   }
 
+  void write_plots(const std::vector<BenchPlot>& plots) const {
+    const std::filesystem::path folder = options_.svg;
+    std::filesystem::create_directories(folder);
+    for (const BenchPlot& plot : plots) {
+      const std::string path = (folder / plot.file).string();
+      check_kind_kept("--svg", path, OutputKind::Picture);
+      AtomicFile file(path);
+      file.write(plot.svg);
+      file.commit();
+    }
+    warn(fmt::format("{}: {} plots", options_.svg, plots.size()));
+  }
+
   void bundle(const BenchPage& page) {
-    BenchBundle bundle{name_without(options_.file, {".toml"}), {options_.file}, results_path_, folder(), {}};
+    BenchBundle bundle{name_without(options_.file, {".toml"}), {options_.file}, results_path_, {{folder(), ""}}, {}};
+    if (!options_.collect.empty()) {  // a folder each: machines that are alike have runs of the same keys
+      for (const std::filesystem::path& file : collected_files()) {
+        bundle.runs.push_back({folder_next_to(file.string()), file.stem().string()});
+      }
+    }
     for (const BenchCell& cell : cells_.cells) {
       if (!cell.peer.empty()) continue;
       for (const std::string& file : identities_.files_of(cell)) {
@@ -704,11 +730,30 @@ class Bench {
     const MachineState state = look_at_machine(all_devices());
     environment["cpu"] = state.cpu;
     environment["machine"] = record_of(state);
+    for (const auto& [name, version] : software_of_machine()) environment["software"][name] = version;
     bundle.texts = {{"page.html", bench_page(page)},
                     {"tables.md", print_tables(page.tables, TableFormat::Markdown)},
                     {"tables.csv", print_tables(page.tables, TableFormat::Csv)},
                     {"environment.json", environment.dump(1) + "\n"}};
-    write_bundle(options_.bundle, bundle);
+    for (const BenchPlot& plot : page.plots) bundle.texts.emplace_back("plots/" + plot.file, plot.svg);
+    const std::set<std::string> logged = write_bundle(options_.bundle, bundle);
+    tell_without_logs(logged);
+  }
+
+  // Names the runs whose logs are not in the bundle: they were collected before, or without their folders.
+  void tell_without_logs(const std::set<std::string>& logged) const {
+    std::vector<std::string> names;
+    for (const Trial& trial : trials_) {
+      const TrialResult* result = result_of(trial);
+      if (!result || !result->error.empty() || trial.measure != Measure::Accuracy || !trial.cell->peer.empty())
+        continue;
+      if (!logged.contains(result->key)) names.push_back(trial.name());
+    }
+    if (names.empty()) return;
+    warn(
+        fmt::format("{}: {} run{} without a log: {}; expected a folder next to each file of results, called as that "
+                    "file without .jsonl",
+                    options_.bundle, names.size(), names.size() == 1 ? "" : "s", fmt::join(names, "; ")));
   }
 
   void write(const std::vector<ResultTable>& tables) const {
@@ -752,6 +797,12 @@ int command_bench_compare(const BenchCompareOptions& options) {
   }
   const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
   std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
+  if (found.judged == 0) {
+    throw GraphError(
+        fmt::format("{}, {}: no row has {} repetitions on both sides, so that none can ever be worse; expected "
+                    "[throughput] repetitions or [accuracy] seeds of {} or more",
+                    options.files[0], options.files[1], kFewest, kFewest));
+  }
   return found.worse + found.missing == 0 ? kDone : kFailed;
 }
 

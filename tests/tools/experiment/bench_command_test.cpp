@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <csignal>
@@ -154,7 +155,8 @@ TEST_CASE("a line of results that is damaged is told, and its trial runs again")
   CHECK_MESSAGE(errors.find("1 of 1: g: seed 1: ") != errors.npos, errors);
   CHECK(read_results(place.path("cut.jsonl")).trials.size() == 2);
   const Redirected output(place.path("out")), warnings(place.path("errors"), stderr);
-  CHECK(command_bench_compare({{place.path("r.jsonl"), place.path("cut.jsonl")}}) != kWrong);
+  // The other lines are read, of which there are too few to judge.
+  CHECK_THROWS_AS(command_bench_compare({{place.path("r.jsonl"), place.path("cut.jsonl")}}), GraphError);
   CHECK(warnings.lines().size() == 2);
 }
 
@@ -463,19 +465,98 @@ TEST_CASE("cells whose commands are the same have the results of the machines th
   check_collected("neither.jsonl");
 }
 
+TEST_CASE("bench scaling writes the file that it stands for, whose trials are its cells") {
+  const Place place;
+  const std::string graph = place.path("g.onnxtxt"), file = place.path("written.toml");
+  const auto scaling = [&](Words more) {
+    more.insert(more.begin(), {"bench", "scaling", graph, "--write", file});
+    return place.run(more);
+  };
+  REQUIRE(scaling({"--devices",
+                   "cpu:0-2",
+                   "--device-counts",
+                   "1,3",
+                   "--learners",
+                   "2,1",
+                   "--batch",
+                   "8",
+                   "--strategy",
+                   "local",
+                   "--threads",
+                   "1",
+                   "--deterministic",
+                   "--windows",
+                   "3",
+                   "--window-seconds",
+                   "500ms",
+                   "--set",
+                   "train.lr=0.5",
+                   "--set",
+                   "train.schedule=cosine"}) == kDone);
+  CHECK(place.text("out") == "arbalest bench " + file + "\n");
+  const std::string text = read_text(file);
+  CHECK(text.starts_with("[settings]\ngraph = \"" + graph + "\"\n"));
+  const BenchFile read = read_bench_file(file);
+  CHECK(read.throughput->windows == 3);
+  CHECK(read.throughput->window_seconds == 0.5);
+  CHECK(read.comparison->by == "devices");
+  CHECK(read.comparison->against == "cpu:0");
+  const BenchCells cells = expand(read);
+  REQUIRE(cells.cells.size() == 4);
+  const std::string words = fmt::format("{}", fmt::join(scaling_words(cells.cells[3].settings), " "));
+  for (const char* part :
+       {"--devices cpu:0,cpu:1,cpu:2", "--device-counts 3", "--learners 2", "--set prefetch.batch=8",
+        "--strategy local", "--threads 1", "--deterministic", "--set train.lr=0.5", "--set train.schedule=cosine"}) {
+    CHECK_MESSAGE((words + " ").find(std::string(part) + " ") != words.npos, words);
+  }
+  CHECK(scaling({}) == kWrong);
+  CHECK(place.text("errors").find("is there already; expected the name of a new file") != std::string::npos);
+  std::filesystem::remove(file);
+  CHECK(scaling({"--seed", "2"}) == kWrong);
+  CHECK(place.text("errors").find("a bench file has no setting for --seed") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(file));
+  std::filesystem::create_directories(place.path("inner"));
+  Words inner = {"bench", "scaling", graph, "--write", place.path("inner/w.toml"), "--devices", "cpu:0"};
+  inner[2] = std::filesystem::path(graph).lexically_relative(std::filesystem::current_path()).string();
+  REQUIRE(place.run(inner) == kDone);
+  CHECK(read_text(place.path("inner/w.toml")).find("graph = \"../g.onnxtxt\"\n") != std::string::npos);
+  CHECK(place.run({"bench", place.path("inner/w.toml"), "--dry-run", "--program", place.program}) == kDone);
+}
+
 TEST_CASE("bench compare ends with a status for scripts, and a page has the tables") {
   const Place place;
   place.folder.write(
       "b.toml",
       std::string("title = \"a </title><b> & c\"\n[settings]\ngraph = \"g.onnxtxt\"\ndevices = \"cpu:0\"\nthreads = 1\n"
-                  "[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"));
-  REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html")}) == kDone);
+                  "batch = [8, 16]\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"));
+  REQUIRE(place.run("r.jsonl", {"-o", place.path("page.html"), "--svg", place.path("plots"), "--bundle",
+                                place.path("b.tar")}) == kDone);
   const std::string page = read_text(place.path("page.html"));
+  const std::string svg = read_text(place.path("plots/throughput-images-s.svg"));
+  CHECK(svg.starts_with("<svg "));
+  CHECK(read_text(place.path("b.tar")).find(svg) != std::string::npos);
+  CHECK(page.find("\"file\":\"throughput-images-s.svg\"") != page.npos);
+  place.folder.write("plots/throughput-images-s.svg", std::string("a letter"));
+  CHECK(place.run("r.jsonl", {"--svg", place.path("plots")}) == kWrong);
   CHECK(page.find("\"title\":\"Throughput\"") != page.npos);
   CHECK(page.find("<title>a &lt;/title&gt;&lt;b&gt; &amp; c</title>") != page.npos);
   const std::string results = place.path("r.jsonl");
   const Redirected output(place.path("out")), errors(place.path("errors"), stderr);
-  CHECK(parse({"bench", "compare", results.c_str(), results.c_str()}).run() == kDone);
+  // A build that can never fail is no check; five repetitions can be judged.
+  CHECK_THROWS_WITH_AS(
+      parse({"bench", "compare", results.c_str(), results.c_str()}).run(),
+      (results + ", " + results +
+       ": no row has 5 repetitions on both sides, so that none can ever be worse; expected [throughput] repetitions or "
+       "[accuracy] seeds of 5 or more")
+          .c_str(),
+      GraphError);
+  std::string lines;
+  for (TrialResult trial = read_results(results).trials.at(0); trial.repetition < 5; ++trial.repetition) {
+    trial.key += "x";
+    lines += line_of(trial);
+  }
+  const std::string enough = place.folder.write("enough.jsonl", lines).string();
+  CHECK(parse({"bench", "compare", enough.c_str(), enough.c_str()}).run() == kDone);
   const std::string nothing = place.folder.write("n.jsonl", std::string()).string();
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
   const std::string file = place.path("b.toml"), nowhere = place.path("nowhere.jsonl");

@@ -74,6 +74,18 @@ TEST_CASE("lists that go together are one axis, and multiply with others") {
   CHECK(cells.cells[0].settings.at("graph").ends_with("/a.onnxtxt"));  // next to the file
 }
 
+TEST_CASE("a change of lists that go together is a list as long, or a value for all places") {
+  const std::string text =
+      kGraph + "[[together]]\nbatch = [8, 16]\ntrain.lr = [0.1, 0.2]\n[[together]]\nlearners = [1, 2, 3]\n";
+  const auto settings = [&](const Texts& changes) { return expand(read(text, changes)).cells.back().settings; };
+  CHECK(settings({"batch=[32, 64]"}).at("batch") == "64");
+  CHECK(settings({"train.lr=0.5"}).at("train.lr") == "0.5");
+  CHECK(expand(read(text, {"train.lr=0.5"})).cells.size() == 6);
+  CHECK(settings({"learners=[4, 5, 6]"}).at("learners") == "6");
+  CHECK(settings({"train.epochs=7"}).at("train.epochs") == "7");  // in [settings]
+  check_fault(text, "lists that go together are equally long", {"batch=[32, 64, 128]"});
+}
+
 TEST_CASE("cells of lists that go together are named by as few of them as tell them apart") {
   const BenchCells cells = expand(
       read("[[together]]\ngraph = [\"a.onnxtxt\", \"a.onnxtxt\", \"b.onnxtxt\"]\nbatch = [8, 16, 16]\n"

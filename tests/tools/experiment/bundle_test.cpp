@@ -4,9 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/files/file.h"
 #include "tests/tools/experiment/bench_place.h"
@@ -44,6 +46,7 @@ TEST_CASE("a bundle has all that a bench was made of, and answers without measur
                            "files/bench/b.toml", "files/g.onnxtxt"}) {
     CHECK_MESSAGE(fs::exists(fs::path(unpacked) / "b" / name), name);
   }
+  CHECK(read_text(unpacked + "/b/environment.json").find("\"kernel\": \"Linux ") != std::string::npos);
   size_t logs = 0;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(unpacked) / "b/results")) {
     logs += entry.path().filename() == "log.jsonl" ? 1 : 0;
@@ -54,6 +57,38 @@ TEST_CASE("a bundle has all that a bench was made of, and answers without measur
   CHECK(place.text("errors").empty());
   place.folder.write("letter.tar", std::string("a letter"));
   CHECK_THROWS_AS(bench(file, results, {"--bundle", place.path("letter.tar")}), GraphError);
+}
+
+TEST_CASE("a bundle of collected results has the logs of each machine, and names runs whose logs are not there") {
+  const BenchPlace place;
+  place.write(
+      "threads = 1\ntrain.epochs = 1\n[[together]]\nmachine = [\"one\", \"other\"]\ndevices = [\"cpu:0\", \"cpu:0\"]\n"
+      "[accuracy]\nseeds = [1]\n");
+  for (const char* machine : {"one", "other"}) {  // alike: their runs have the same key
+    const std::string results = std::string("all/results/") + machine + ".jsonl";
+    REQUIRE(place.run(results, {"--cell", std::string("machine ") + machine}) == kDone);
+  }
+  const std::string bundle = place.path("b.tar");
+  const auto logs = [&] {
+    REQUIRE(place.run("r.jsonl", {"--collect", place.path("all"), "--bundle", bundle}) == kDone);
+    std::vector<std::string> found;
+    const std::string unpacked = place.path("unpacked");
+    fs::remove_all(unpacked);
+    fs::create_directories(unpacked);
+    REQUIRE(std::system(("tar -xf " + bundle + " -C " + unpacked).c_str()) == 0);
+    for (const auto& entry : fs::recursive_directory_iterator(unpacked)) {
+      if (entry.path().filename() != "log.jsonl") continue;
+      found.push_back(entry.path().parent_path().parent_path().filename().string());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  CHECK(logs() == std::vector<std::string>{"one", "other"});
+  CHECK(place.text("errors").find("without a log") == std::string::npos);
+  fs::remove_all(place.path("all/results/other"));
+  fs::remove_all(place.path("all/results/one"));
+  CHECK(logs().empty());
+  CHECK(place.text("errors").find("2 runs without a log: machine o") != std::string::npos);
 }
 
 }  // namespace bundle_test

@@ -20,6 +20,7 @@
 #include "tools/experiment/quote/plan_costs.h"
 #include "tools/experiment/quote/quote.h"
 #include "tools/experiment/trials/cell_command.h"
+#include "tools/experiment/trials/machine_state.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -257,6 +258,34 @@ TEST_CASE("a profile whose process timed engines is taken once more, for its mem
   CHECK(taken == 2);  // it is kept
 }
 
+TEST_CASE("CPU devices are predicted no faster than the cores that they share allow") {
+  const BenchPlace place;
+  place.write("devices = \"cpu:0-1\"\nthreads = 2\nstrategy = \"ssgd\"\n[throughput]\n");
+  const BenchCells cells = expand(read_bench_file(place.path("b.toml")));
+  Profile profile = profile_of(planned(place, "cpu:0", 1), usual);
+  CHECK_FALSE(core_seconds_of_image(profile).has_value());
+  profile.trace.run.batch = 16;
+  const auto quoted = [&](double in_use) {
+    profile.trace.sampling = {100, "", {1, 2, 3}, {{"CPU in use", kNone, "cores", 8, {in_use, in_use, in_use}}}};
+    const auto take = [&](const std::string&, const Words& words) -> std::string {
+      write_trace(profile.trace, *std::next(std::find(words.begin(), words.end(), "--trace")));
+      return "";
+    };
+    Identities identities("");
+    return Quoter(identities, place.path(fmt::format("profiles{}", in_use)), {}, take)
+        .quote(cells.cells.front(), {}, false);
+  };
+  const auto cores = double(usable_cores().size());
+  const Quote idle = quoted(0.01), busy = quoted(10 * cores);
+  CHECK(idle.fault == "");
+  CHECK(busy.fault == "");
+  CHECK_FALSE(idle.limit.starts_with("Cores: "));
+  CHECK(busy.limit.starts_with("Cores: an image takes "));
+  CHECK(busy.images_per_second == doctest::Approx(cores / core_seconds_of_image(profile).value()));
+  CHECK(busy.images_per_second < idle.images_per_second);
+  CHECK(busy.efficiency < 0.5);
+}
+
 TEST_CASE("quotes of training runs alone are compared with rates that validations count in") {
   const BenchPlace place;
   const std::string head = "batch = 16\ndevices = \"cpu:0\"\n", accuracy = "[accuracy]\nseeds = [1]\n";
@@ -276,8 +305,8 @@ TEST_CASE("quotes of training runs alone are compared with rates that validation
                        shares ? "; " + table.notes.back() : "");
   };
   CHECK(row("batch = 16\ndevices = \"cpu:0-1\"\n" + accuracy) ==
-        "images/s of a run: 80.0, +0.0 %; min a run: 10.0; CPU devices of a machine share its cores and memory, which "
-        "the profile's one had alone: several are slower than predicted");
+        "images/s of a run: 80.0, +0.0 %; min a run: 10.0; CPU devices of a machine share its cores, which is "
+        "predicted, and its memory, which is not");
   CHECK(row(head + accuracy) == "images/s of a run: 80.0, +0.0 %; min a run: 10.0");
   CHECK(row(head + "[throughput]\n" + accuracy) == "images/s: 100.0, -; min a run: 10.0");
 }

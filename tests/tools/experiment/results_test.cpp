@@ -3,6 +3,7 @@
 // Results of benches: lines that are kept, what is made of a trial's output, summaries and comparisons.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -208,6 +209,13 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
   CHECK(time_to(trained, 0.8, false) == 5);
   CHECK(time_to(trained, 0.9, false) == 7);
   CHECK(std::isinf(time_to(trained, 0.95, false)));
+  CHECK(trained.seconds == 11);  // of the process, as it says nothing else
+  for (const char* told : {"", ",\"seconds\":9"}) {
+    TrialResult quick;  // the process ran elsewhere, and its own clock says more than that here
+    quick.measure = Measure::Accuracy;
+    read_peer(fmt::format("{{\"time_to\":{{\"0.8\":3.1}},\"final\":0.85{}}}\n", told), 0.02, rules, quick);
+    CHECK(quick.curve.back().seconds == (*told ? 9 : 3.1));
+  }
   CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"0.8\":5},\"final\":0.95}\n", 11, rules, trained),
                        "ends at 0.95 and does not say when it met 0.9; expected \"time_to\": {\"0.9\": SECONDS}",
                        RunError);
@@ -273,6 +281,24 @@ TEST_CASE("runs that fail count as those that never get there, and leave no clai
   CHECK(table.rows[1][column("s to 0.5")].text.ends_with(", 4 of 5"));
   CHECK(table.rows[0][column("p if the mean were 0.4")].text.ends_with(" holds"));
   CHECK(table.rows[1][column("p if the mean were 0.4")].text == "-");
+}
+
+TEST_CASE("memory stands in the table of training runs if no throughput is measured") {
+  for (const char* more : {"", "[throughput]\n"}) {
+    const BenchFile file = file_of(std::string("[settings]\ngraph = \"g\"\n[accuracy]\nseeds = [1]\n") + more);
+    const BenchCells cells = expand(file);
+    TrialResult run = training(cells.cells[0].id, 1, 20, 0.9);
+    run.peak_bytes = 3 << 20;
+    run.taken_bytes = 5 << 20;
+    const ResultTable table = tables_of(file, summarize(file, cells, {run})).back();
+    for (const auto& [name, text] :
+         {std::pair("planned memory", std::string("3 MiB")), std::pair("taken of the GPU", std::string("5 MiB"))}) {
+      const auto column = std::find_if(table.columns.begin(), table.columns.end(),
+                                       [&](const TableColumn& each) { return each.name == name; });
+      CHECK((column != table.columns.end()) == (*more == 0));
+      if (column != table.columns.end()) CHECK(table.rows.at(0).at(column - table.columns.begin()).text == text);
+    }
+  }
 }
 
 TEST_CASE("repetitions that had not settled are counted under the table") {
@@ -440,8 +466,14 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   CHECK(compare(before, after, 0).worse == 1);
   CHECK(compare(before, after, 0.3).worse == 0);
   CHECK(compare(after, before, 0).worse == 0);
-  CHECK(compare(before, {after[0], after[1]}, 0).worse == 0);  // two are too few to be sure
+  const ResultComparison few = compare(before, {after[0], after[1]}, 0);  // two are too few to be sure
+  CHECK(few.worse == 0);
+  CHECK(few.judged == 0);
+  CHECK(few.table.rows.at(0).back().text == "unclear: 2 of 5 repetitions");
+  CHECK(few.table.notes.at(0).starts_with("1 of 1 rows cannot be judged: an interval takes 5 repetitions"));
+  CHECK(compare(before, before, 0).judged == 1);
   CHECK(compare(before, five("b", 100), 0).missing == 1);
+  CHECK(compare(before, five("b", 100), 0).judged == 1);
   const std::vector<TrialResult> reached = {training("a", 1, 10, 0.9)}, lost = {training("a", 1, 10, 0.6)};
   CHECK(compare(reached, lost, 0).worse == 0);  // one run tells nothing of times
   CHECK(compare(reached, lost, 0, {0.8}).worse == 1);

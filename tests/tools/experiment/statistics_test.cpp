@@ -127,6 +127,10 @@ TEST_CASE("a GPU's energy and what holds its clocks back are read through NVML")
   CHECK(*nvml.state("0000:1b:00.0").joules - *state.joules == 500);
   CHECK(state.held_back == std::vector<std::string>{"temperature"});
   CHECK_THROWS_AS(nvml.state("0000:00:00.0"), RunError);
+  const auto software = software_of_machine((folder + "/libnvml_fake.so").c_str());
+  CHECK(software.front().first == "kernel");
+  CHECK(software.back() == std::pair<std::string, std::string>("nvidia driver", "580.65.06"));
+  CHECK(software_of_machine("libnot-there.so.1").size() + 1 == software.size());
 }
 
 TEST_CASE("what GPUs say under load is the sum of their energy, the mean of their use, and what holds them back") {

@@ -36,6 +36,10 @@ Json record_of(const ResultTable& table) {
 std::string bench_page(const BenchPage& page) {
   Json record = {{"title", page.title}, {"file", page.file}, {"text", page.text}, {"tables", Json::array()}};
   for (const ResultTable& table : page.tables) record["tables"].push_back(record_of(table));
+  record["plots"] = Json::array();
+  for (const BenchPlot& plot : page.plots) {
+    record["plots"].push_back({{"table", plot.table}, {"title", plot.title}, {"file", plot.file}, {"svg", plot.svg}});
+  }
   record["environment"] = Json::array();
   for (const auto& [name, text] : page.environment) record["environment"].push_back({name, text});
   HtmlPage html(page.title, kBenchParts);

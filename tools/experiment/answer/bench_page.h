@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/experiment/answer/bench_plots.h"
 #include "tools/experiment/answer/table.h"
 #include "tools/page/html_page.h"
 
@@ -16,6 +17,7 @@ extern const PageParts kBenchParts;  // made of page/ by tools/page/bundle.py wh
 struct BenchPage {
   std::string title, file, text;  // of the bench file, and what it holds
   std::vector<ResultTable> tables;
+  std::vector<BenchPlot> plots;                                  // of the tables
   std::vector<std::pair<std::string, std::string>> environment;  // "build", "devices", …
 };
 

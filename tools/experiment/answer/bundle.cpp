@@ -32,7 +32,7 @@ fs::path common_folder(const std::vector<fs::path>& files) {
 
 }  // namespace
 
-void write_bundle(const fs::path& path, const BenchBundle& bundle) {
+std::set<std::string> write_bundle(const fs::path& path, const BenchBundle& bundle) {
   std::map<std::string, fs::path> files;  // by their names in the archive
   const fs::path common = common_folder(bundle.inputs);
   for (const fs::path& input : bundle.inputs) {
@@ -40,11 +40,16 @@ void write_bundle(const fs::path& path, const BenchBundle& bundle) {
   }
   std::error_code none;
   if (fs::exists(bundle.results, none)) files["results.jsonl"] = bundle.results;
-  for (const fs::directory_entry& run : fs::directory_iterator(bundle.runs, none)) {
-    if (run.path().filename() == "quotes.json") files["results/quotes.json"] = run.path();
-    for (const char* log : {"log.jsonl", "mllog.txt"}) {
-      const fs::path file = run.path() / log;
-      if (fs::exists(file, none)) files[(fs::path("results") / run.path().filename() / log).string()] = file;
+  std::set<std::string> logged;
+  for (const RunFolder& runs : bundle.runs) {
+    const fs::path inner = fs::path("results") / runs.name;
+    for (const fs::directory_entry& run : fs::directory_iterator(runs.path, none)) {
+      const fs::path name = run.path().filename();
+      if (name == "quotes.json") files[(inner / name).string()] = run.path();
+      for (const char* log : {"log.jsonl", "mllog.txt"}) {
+        if (fs::exists(run.path() / log, none)) files[(inner / name / log).string()] = run.path() / log;
+      }
+      if (fs::exists(run.path() / "log.jsonl", none)) logged.insert(name.string());
     }
   }
   TarWriter archive(path);
@@ -57,6 +62,7 @@ void write_bundle(const fs::path& path, const BenchBundle& bundle) {
     add(name, std::as_bytes(std::span(content)));
   }
   archive.finish();
+  return logged;
 }
 
 }  // namespace arbalest

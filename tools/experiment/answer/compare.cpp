@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -75,6 +76,7 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
     const auto other = now.all.find(which);
     if (other == now.all.end()) {
       ++found.missing;
+      ++found.judged;
       row.insert(row.end(), {{"-"}, {"-"}, {"missing"}});
       found.table.rows.push_back(std::move(row));
       continue;
@@ -87,8 +89,12 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
     const Difference clear = change ? difference(*change) : Difference::Unclear;
     const bool lost = std::isfinite(was.median) && !std::isfinite(is.median);  // a target is no longer met
     const bool worse = lost || (clear == Difference::Below && change->median < 1 - threshold);
+    const size_t fewest = std::min(was.count, is.count);
+    const bool few = fewest < kFewest && !worse;
     found.worse += worse ? 1 : 0;
+    found.judged += few ? 0 : 1;
     row.push_back({worse                          ? "worse"
+                   : few                          ? fmt::format("unclear: {} of {} repetitions", fewest, kFewest)
                    : clear == Difference::Above   ? "better"
                    : clear == Difference::Unclear ? "unclear"
                                                   : "worse, within the threshold"});
@@ -97,6 +103,12 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
   size_t added = 0;
   for (const Quantities::Key& which : now.order) added += old.all.contains(which) ? 0 : 1;
   if (added > 0) found.table.notes.push_back(fmt::format("{} quantities have results after the change alone", added));
+  if (const size_t few = found.table.rows.size() - found.judged; few > 0) {
+    found.table.notes.push_back(
+        fmt::format("{} of {} rows cannot be judged: an interval takes {} repetitions or more of both files, by "
+                    "[throughput] repetitions or [accuracy] seeds",
+                    few, found.table.rows.size(), kFewest));
+  }
   found.table.notes.push_back(fmt::format("{} worse by more than {:g} %, {} missing; a ratio above 1 is better",
                                           found.worse, 100 * threshold, found.missing));
   return found;

@@ -188,6 +188,24 @@ std::string fastest(const std::vector<CellSummary>& all) {
                      lead ? fmt::format(": {} times", shown(*lead)) : "");
 }
 
+bool knows_taken(const std::vector<CellSummary>& all) {
+  return std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.taken_bytes >= 0; });
+}
+
+void add_memory_columns(const std::vector<CellSummary>& all, ResultTable& table) {
+  table.columns.push_back({"planned memory"});
+  if (knows_taken(all)) table.columns.push_back({"taken of the GPU"});
+}
+
+// Adds the memory of the cell's device, for these columns.
+void add_memory(const CellSummary& summary, const std::vector<CellSummary>& all, std::vector<TableValue>& row) {
+  const auto size = [](int64_t bytes) {
+    return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
+  };
+  row.push_back(size(summary.peak_bytes));
+  if (knows_taken(all)) row.push_back(size(summary.taken_bytes));
+}
+
 ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummary>& all) {
   ResultTable table{"Throughput", {{"cell", false}, {"images/s", true, true}}, {}, {}};
   const bool compared = is_compared(all), counted = counts_devices(file);
@@ -198,9 +216,7 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
   if (energy) table.columns.push_back({"J an image", true, true});
   if (late) table.columns.push_back({"late batches", true, true});
   if (busy) table.columns.push_back({"GPU busy", true, true});
-  table.columns.push_back({"planned memory"});
-  const bool taken = std::any_of(all.begin(), all.end(), [](const CellSummary& each) { return each.taken_bytes >= 0; });
-  if (taken) table.columns.push_back({"taken of the GPU"});
+  add_memory_columns(all, table);
   table.columns.insert(table.columns.end(), {{"repetitions"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.rates.empty()) {
@@ -219,11 +235,7 @@ ResultTable throughput_table(const BenchFile& file, const std::vector<CellSummar
     }
     if (late) row.push_back(share_value(summary.late));
     if (busy) row.push_back(share_value(summary.busy));
-    const auto size = [](int64_t bytes) {
-      return bytes > 0 ? TableValue{size_text(bytes), double(bytes)} : TableValue{"-"};
-    };
-    row.push_back(size(summary.peak_bytes));
-    if (taken) row.push_back(size(summary.taken_bytes));
+    add_memory(summary, all, row);
     row.push_back({std::to_string(rate.count), double(rate.count)});
     row.push_back({summary.fault.empty() ? outliers(rate) : summary.fault});
     table.rows.push_back(std::move(row));
@@ -280,6 +292,8 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
   const bool energy = has(all, &CellSummary::joules), late = has(all, &CellSummary::run_late);
   if (energy) table.columns.push_back({"Wh a run", true, true});
   if (late) table.columns.push_back({"late batches", true, true});
+  const bool memory = !file.throughput;  // otherwise it stands in that table
+  if (memory) add_memory_columns(all, table);
   table.columns.insert(table.columns.end(), {{"runs"}, {"note", false}});
   for (const CellSummary& summary : all) {
     if (summary.finals.empty()) {
@@ -312,6 +326,7 @@ ResultTable accuracy_table(const BenchFile& file, const std::vector<CellSummary>
     }
     if (energy) row.push_back(energy_value(summary.joules));
     if (late) row.push_back(share_value(summary.run_late));
+    if (memory) add_memory(summary, all, row);
     row.push_back({std::to_string(last.count), double(last.count)});
     row.push_back({summary.fault});
     table.rows.push_back(std::move(row));

@@ -439,6 +439,23 @@ void read_queue(const Reader& reader, const toml::node& node, BenchFile& file) {
   }
 }
 
+// Puts a change into the lists that go together, if one of them is meant; a single value is then that of each place.
+bool change_together(toml::table& root, const std::vector<std::string>& path, const toml::node& value) {
+  toml::array* groups = root["together"].as_array();
+  if (!groups) return false;
+  for (toml::node& group : *groups) {
+    toml::table* table = group.as_table();
+    for (size_t i = 0; table && i + 1 < path.size(); ++i) table = (*table)[path[i]].as_table();
+    const toml::array* before = table ? (*table)[path.back()].as_array() : nullptr;
+    if (!before) continue;
+    toml::array places;
+    for (size_t place = 0; !value.is_array() && place < before->size(); ++place) places.push_back(value);
+    table->insert_or_assign(path.back(), value.is_array() ? *value.as_array() : places);
+    return true;
+  }
+  return false;
+}
+
 // Puts a change of the command line in its place; a setting that the file derives is stated instead.
 void apply_change(toml::table& root, const std::string& change) {
   const size_t equals = change.find('=');
@@ -461,6 +478,7 @@ void apply_change(toml::table& root, const std::string& change) {
     parsed.insert("value", value);  // a text without quotes
   }
   const bool section = path.size() > 1 && std::find(kSections.begin(), kSections.end(), path[0]) != kSections.end();
+  if (!section && change_together(root, path, *parsed.get("value"))) return;
   if (!section) path.insert(path.begin(), "settings");
   toml::table* derived = root["derived"].as_table();
   toml::table* table = &root;

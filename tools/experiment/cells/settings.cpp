@@ -74,6 +74,14 @@ const std::vector<std::string>& setting_names() {
   return all;
 }
 
+std::string setting_of_option(const std::string& word) {
+  const auto states = [&](const Rule& rule) {
+    return rule.word == word && (rule.kind == Kind::Option || rule.kind == Kind::Flag);
+  };
+  const auto found = std::find_if(kRules.begin(), kRules.end(), states);
+  return found == kRules.end() ? "" : std::string(found->name);
+}
+
 std::string attribute_of(const std::string& setting) {
   if (setting.starts_with("peer.")) return "";
   const Rule* rule = rule_of(setting);

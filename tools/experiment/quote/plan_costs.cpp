@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "tools/experiment/answer/statistics.h"
 
 namespace arbalest {
 namespace {
@@ -284,6 +285,18 @@ class PlanCosts {
 
 Costs costs_of_plan(const Plan& plan, int64_t learners, const Profile& profile, const WorldLinks& links) {
   return PlanCosts(plan, learners, profile, links).run();
+}
+
+std::optional<double> core_seconds_of_image(const Profile& profile) {
+  const TraceFile& trace = profile.trace;
+  const auto cores = std::find_if(trace.sampling.series.begin(), trace.sampling.series.end(),
+                                  [](const SampleSeries& series) { return series.unit == "cores"; });
+  const SteadyState steady = find_steady_state(trace.plan, trace.tasks, kWarmUp);
+  const auto images = double(trace.run.batch * trace.run.learners);
+  if (cores == trace.sampling.series.end() || cores->values.empty() || steady.iteration_ns <= 0 || images <= 0) {
+    return std::nullopt;
+  }
+  return median_of(cores->values) * steady.iteration_ns / 1e9 / images;
 }
 
 double forward_share(const TraceFile& profile) {

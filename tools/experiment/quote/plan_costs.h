@@ -3,6 +3,7 @@
 // The costs of a plan that has not run, from a trace of the same training step on one device: a profile.
 
 #include <cstdint>
+#include <optional>
 
 #include "executor/plan/plan.h"
 #include "executor/trace/link_model.h"
@@ -30,6 +31,9 @@ struct Profile {
 // `plan`: of all hosts, or the part of the first. `learners`: on each device; the profile's are in its record. Throws
 // GraphError if the profile has no steady state, or no training step.
 Costs costs_of_plan(const Plan& plan, int64_t learners, const Profile& profile, const WorldLinks& links);
+
+// Seconds of a core that the profile's process took for an image, by its samples of cores in use; none: it has none.
+std::optional<double> core_seconds_of_image(const Profile& profile);
 
 // The share of a training step that its forward pass takes, from the nodes of the profile; 1/3 if it knows none.
 double forward_share(const TraceFile& profile);

@@ -101,6 +101,18 @@ int64_t iterations_for(const Costs& costs) {
   return std::clamp(recorded, kFewestSimulated, kMostSimulated);
 }
 
+// CPU devices of a host share its cores, of which an image takes as much as it took in the profile.
+void bound_by_cores(const PlannedCell& planned, const Profile& profile, Prediction& predicted) {
+  const std::optional<double> each = core_seconds_of_image(profile);
+  const std::set<int> cores = usable_cores();
+  if (!each || cores.empty()) return;
+  const double most = double(rank_count(planned.plan)) * double(cores.size()) / *each;
+  if (most >= predicted.images_per_second) return;
+  predicted.images_per_second = most;
+  predicted.limit =
+      fmt::format("Cores: an image takes {:.3g} ms of one, and CPU devices share {}.", *each * 1e3, cores.size());
+}
+
 Prediction predict(const PlannedCell& planned, const Profile& profile, const WorldLinks& links) {
   TraceFile trace;
   trace.plan = part_of(planned.plan, 0);
@@ -118,7 +130,9 @@ Prediction predict(const PlannedCell& planned, const Profile& profile, const Wor
   if (rank_count(planned.plan) > 1) limit = "Each host: " + limit;
   const double longer = slowed(trace.plan, costs, trace.tasks) - 1;
   if (longer >= 5e-4) limit += fmt::format(" Compute takes {:.1f} % longer next to collectives.", 100 * longer);
-  return {images * 1e9 / simulation.steady.iteration_ns, std::move(limit)};
+  Prediction predicted = {images * 1e9 / simulation.steady.iteration_ns, std::move(limit)};
+  if (own.size() > 1 && own.front().kind == PlanDevice::Kind::Cpu) bound_by_cores(planned, profile, predicted);
+  return predicted;
 }
 
 // Bytes that a device needs beyond its plan: workspaces of so many that use them, and what libraries, their code and
@@ -373,8 +387,7 @@ ResultTable quote_table(const BenchFile& file, const std::vector<CellSummary>& s
   for (const std::string& device : devices) table.notes.push_back("from profiles of one device: " + device);
   if (shares_cores) {
     table.notes.emplace_back(
-        "CPU devices of a machine share its cores and memory, which the profile's one had alone: several are slower "
-        "than predicted");
+        "CPU devices of a machine share its cores, which is predicted, and its memory, which is not");
   }
   for (const std::string& link : links) {
     table.notes.push_back(fmt::format("links {}: {}", link, kLinkAssumptions));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -121,6 +122,20 @@ MachineState look_at_machine(const std::vector<PlanDevice>& devices) {
     state.gpus.push_back(std::string("not looked at: ") + error.what());
   }
   return state;
+}
+
+std::vector<std::pair<std::string, std::string>> software_of_machine(const char* nvml) {
+  std::vector<std::pair<std::string, std::string>> versions;
+  if (utsname system = {}; uname(&system) == 0) {
+    versions.emplace_back("kernel", fmt::format("{} {} ({})", system.sysname, system.release, system.machine));
+  }
+  for (auto& version : library_versions()) versions.push_back(std::move(version));
+  try {
+    if (std::string driver = Nvml(nvml).driver(); !driver.empty()) versions.emplace_back("nvidia driver", driver);
+  } catch (const RunError&) {
+    // There is no driver.
+  }
+  return versions;
 }
 
 nlohmann::ordered_json record_of(const MachineState& state) {

@@ -38,6 +38,10 @@ MachineState look_at_machine(const std::vector<PlanDevice>& devices);
 // NVML knows no such GPU.
 void look_at_gpus(const Nvml& nvml, const std::vector<std::pair<std::string, std::string>>& gpus, MachineState& state);
 
+// Names and versions of software that measurements depend on, apart from the build: "kernel", the libraries of its
+// kernels, CUDA's and, as far as NVML is there, "nvidia driver".
+std::vector<std::pair<std::string, std::string>> software_of_machine(const char* nvml = "libnvidia-ml.so.1");
+
 // For results: without the model and what is too long for each line.
 nlohmann::ordered_json record_of(const MachineState& state);
 

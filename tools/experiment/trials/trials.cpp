@@ -218,9 +218,11 @@ void read_peer(const std::string& output, double seconds, const std::optional<Ac
     if (!last) continue;
     found = true;
     result.curve.clear();
-    result.seconds = event_number(object, "seconds").value_or(seconds);
     result.setup_seconds = event_number(object, "setup_seconds").value_or(0);
     result.curve = times_in(object);
+    // Without a time of its own it has trained as long as its process ran, and at least until it met the last target.
+    for (const CurvePoint& met : result.curve) seconds = std::max(seconds, met.seconds);
+    result.seconds = event_number(object, "seconds").value_or(seconds);
     for (const double target : rule ? rule->targets : std::vector<double>()) {
       const bool met = rule->lower ? *last <= target : *last >= target;
       const bool told = std::any_of(result.curve.begin(), result.curve.end(),

@@ -11,7 +11,6 @@
 #include "examples/efficientnet.h"
 #include "examples/mobilenet_v3.h"
 #include "examples/resnet.h"
-#include "examples/resnet_cifar.h"
 #include "examples/vgg.h"
 #include "examples/vit.h"
 

@@ -177,7 +177,12 @@ class CpuDevice final : public Device {
     orders_.given.notify_one();
   }
 
-  TaskId executing() const override { return executing_.load(std::memory_order_relaxed); }
+  Executing executing() const override {
+    Executing found{executing_.task.load(), nullptr, executing_.begun.load()};
+    const BoundLaunch* const launch = executing_.launch.load();
+    if (found.task != kNone && executing_.begun.load() == found.begun) found.launch = launch;
+    return found;
+  }
 
   int64_t worked() const override { return clock_ns(clock_); }
 
@@ -260,16 +265,17 @@ class CpuDevice final : public Device {
       if (progress_->ended[wait.from].load(std::memory_order_acquire) <= needed) return false;
     }
     const int64_t started = trace_ ? trace_->now() : -1;
-    executing_.store(item.task->id, std::memory_order_relaxed);
+    executing_.task.store(item.task->id, std::memory_order_relaxed);
     try {
       run(*item.task, item.instance);
     } catch (...) {
+      executing_.task.store(kNone, std::memory_order_relaxed);
       queue.head.store(head + 1, std::memory_order_release);
       broken_ = true;
       sink_->failed(item.task->id, item.instance, std::current_exception());
       return true;
     }
-    executing_.store(kNone, std::memory_order_relaxed);
+    executing_.task.store(kNone, std::memory_order_relaxed);
     const int64_t ended = trace_ ? trace_->now() : -1;
     progress_->ended[item.task->id].store(item.instance + 1, std::memory_order_release);
     queue.head.store(head + 1, std::memory_order_release);
@@ -282,6 +288,8 @@ class CpuDevice final : public Device {
     for (const BoundCopy& copy : variant.copies) std::memcpy(copy.to, copy.from, size_t(copy.bytes));
     for (const BoundLaunch& launch : variant.launches) {
       const int64_t started = trace_ ? trace_->now() : 0;
+      executing_.launch.store(&launch, std::memory_order_relaxed);
+      executing_.begun.store(executing_.begun.load(std::memory_order_relaxed) + 1, std::memory_order_release);
       launch.run();
       if (trace_) trace_->record(NodeSpan{launch.launch, task.id, instance, started, trace_->now()});
     }
@@ -306,7 +314,11 @@ class CpuDevice final : public Device {
     std::atomic<const std::function<void()>*> request{nullptr};  // set to nullptr under the mutex
     std::atomic<bool> stopping{false};
   } orders_;
-  std::atomic<TaskId> executing_{kNone};
+  struct {
+    std::atomic<TaskId> task{kNone};
+    std::atomic<const BoundLaunch*> launch{nullptr};  // the latest
+    std::atomic<int64_t> begun{0};
+  } executing_;
   bool broken_ = false;  // the device thread's own
   std::thread thread_;   // last but its clock: it uses all of the above
   clockid_t clock_{};

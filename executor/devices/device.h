@@ -150,8 +150,14 @@ class Queues {
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.
   virtual void wake() {}
-  // The task that a thread of the queues works at itself; kNone for GPUs, which work by themselves. Any thread asks.
-  virtual TaskId executing() const { return kNone; }
+  // Work of a thread of the queues itself.
+  struct Executing {
+    TaskId task = kNone;
+    const BoundLaunch* launch = nullptr;  // under way; nullptr: none is, or another one has begun meanwhile
+    int64_t begun = 0;                    // launches so far
+  };
+  // Task kNone for GPUs, which work by themselves, and for collectives. Any thread asks.
+  virtual Executing executing() const { return {}; }
   // Processor time of the threads that work at tasks themselves, in ns, without those that they start for their kernels
   // and those of libraries; 0 for GPUs. Any thread asks.
   virtual int64_t worked() const { return 0; }

@@ -161,6 +161,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   ValidationReader reader(*model_->binding, model_->loop(), planned, samples(), reader_->left_out());
   SchedulerOptions scheduling;
   scheduling.threads = thread_count(options_);
+  scheduling.stalled = warn_of_stall;
   scheduling.late_read = [this] { return model_->prepared.watch->late(); };
   scheduling.ranks = options_.ranks;
   scheduling.standstill_seconds = options_.execution.device_timeout;

@@ -14,12 +14,14 @@
 #include "base/number.h"
 #include "base/plain_message.h"
 #include "base/process.h"
+#include "base/setting.h"
 #include "base/time/clock.h"
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/world/agreement.h"
 #include "executor/world/standstill.h"
+#include "graph/op.h"
 
 namespace arbalest {
 namespace {
@@ -29,6 +31,10 @@ constexpr int kIssuingThreads = 2;
 constexpr std::chrono::microseconds kPatience{100};
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
 constexpr auto kGrace = std::chrono::seconds(2);         // for what is still read when a run has ended
+
+std::string named(const Node& node) {
+  return fmt::format("node '{}' ({})", node.name, node.op->qualified_name());
+}
 
 int64_t time_of_queues(const Binding& binding) {
   int64_t sum = 0;
@@ -56,6 +62,9 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
                                                                    options_.thread_starter)) {
   for (const TaskId task : plan_.tasks.ids()) on_host_.push_back(plan_.on_host(task));
   if (options_.trace) options_.trace->set_threads({threads_->threads(), threads_->issuing().count()});
+  if (!options_.ranks) return;
+  watched_.waits = std::make_unique<RankWaits>(plan_, dependencies_);
+  watched_.kernels.resize(binding_.all_queues().size(), KernelWatch(options_.standstill_seconds));
 }
 
 void Scheduler::run(const std::stop_token& stop) {
@@ -176,19 +185,26 @@ void Scheduler::come_to_rest() {
 }
 
 // A look that ends the process unless it is destroyed in time: the others may have lost this rank because one of its
-// threads hangs. While a device computes, time does not count, except with GPUs, for which threads look all the time.
+// threads hangs. While a device computes, time does not count until its kernel is late, except with GPUs, for which
+// threads look all the time. Collectives have been called off, so that their threads have nothing to compute.
 TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;
   if (!options_.ranks || !failed_.load()) return {};
   constexpr double kAtHost = 10;  // times as long for tasks of the host, whose threads' time is not known apart
-  return look_each(kLook, [this, still = Seconds(0), before = time_of_queues(binding_)]() mutable {
+  return look_each(kLook, [this, still = Seconds(0), late = Seconds(0), before = time_of_queues(binding_)]() mutable {
     const int64_t now = time_of_queues(binding_), worked = now - std::exchange(before, now);
-    still = worked > kLeastWork && !has_gpus() ? Seconds(0) : still + kLook;
+    const auto runs_kernel = [](const Queues* queues) { return queues->executing().task != kNone; };
+    const std::vector<Queues*>& all = binding_.all_queues();
+    const bool computes = worked > kLeastWork && std::any_of(all.begin(), all.end(), runs_kernel);
+    still = computes && !has_gpus() ? Seconds(0) : still + kLook;
     const double own = options_.standstill_seconds * (at_host_.load() > 0 ? kAtHost : 1);
     const Seconds limit(has_gpus() ? options_.host_standstill_seconds : own);
     if (still >= kGrace + limit) end_process("a thread has not ended");
+    const std::optional<std::string> why = late_kernel();
+    late = why ? late + kLook : Seconds(0);
+    if (late >= kGrace) end_process(*why);
   });
 }
 
@@ -313,6 +329,18 @@ std::string Scheduler::error_place(TaskId id, int64_t instance) const {
   return place + fmt::format(", {} {}", plan_.clocks[task.clock].name, instance);
 }
 
+// With the iteration of the run, if the task's clock is clock 0 or a coarser one.
+std::string Scheduler::place_of(TaskId task, int64_t instance) const {
+  const ClockId clock = plan_.tasks[task].clock;
+  std::optional<int64_t> iteration;
+  if (clock == 0) iteration = instance;
+  for (const ClockRelation& relation : plan_.relations) {
+    if (relation.fine == 0 && relation.coarse == clock && !iteration) iteration = relation.last_of(instance);
+  }
+  const std::string place = error_place(task, instance);
+  return iteration ? fmt::format("{}, iteration {}", place, options_.first_iteration + *iteration) : place;
+}
+
 std::string Scheduler::describe_waiting() const {
   std::string text;
   for (const Dependencies::Waiting& waiting : dependencies_.describe_waiting()) {
@@ -333,6 +361,16 @@ bool Scheduler::has_gpus() const {
                      [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
 }
 
+// ", node 'conv' (Conv)" if a thread of a CPU device runs a kernel of this task.
+std::string Scheduler::kernel_under_way(TaskId task) const {
+  for (const Queues* queues : binding_.all_queues()) {
+    const Queues::Executing executing = queues->executing();
+    if (executing.task != task || !executing.launch) continue;
+    return ", " + named(*executing.launch->node);
+  }
+  return "";
+}
+
 // The thread of a CPU device that works at a task needs nobody. Otherwise a collective under way is why others behind
 // it in their lanes wait. A deferred task has handed its part to the other ranks and waits for theirs. What hangs on a
 // GPU is found by the rank itself, which knows more of it, so that the limit is longer there. First uses of kernels and
@@ -351,7 +389,7 @@ RankProgress Scheduler::progress() const {
   });
   const double limit = options_.standstill_seconds * (!gpus ? 1 : begins ? kFirstPatience : kGpuPatience);
   std::set<TaskId> executing;
-  for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing());
+  for (const Queues* queues : binding_.all_queues()) executing.insert(queues->executing().task);
   enum Weight { Nothing, Queued, Hosts, Together, Executed } heaviest = Nothing;
   for (const auto& [task, instance] : running) {
     const Task& under_way = plan_.tasks[task];
@@ -361,7 +399,13 @@ RankProgress Scheduler::progress() const {
     heaviest = weight;
     found.under_way = together ? UnderWay::Others : UnderWay::Own;
     found.limit = host && !together ? std::max(limit, options_.host_standstill_seconds) : limit;
-    found.at = error_place(task, instance);
+    found.at = place_of(task, instance) + (weight == Executed ? kernel_under_way(task) : "");
+  }
+  if (running.empty()) found.at = "no task";
+  const auto now = std::chrono::steady_clock::now();
+  for (const RankWaits::Wait& wait : watched_.waits->look(now)) {
+    const auto since = std::chrono::duration<double>(now - wait.since).count();
+    found.waits.push_back({place_of(wait.task, wait.instance), since, wait.ranks});
   }
   // Threads that wait for a GPU look whether it is done, and so take time. A library's thread may look as well, for
   // ever: it counts only where it may be the one that works.
@@ -449,6 +493,56 @@ void Scheduler::look_for_late_read() {
   if (late) fail(std::make_exception_ptr(TaskError(*late, -1)));
 }
 
+// A message about a kernel on a CPU device that computes for longer than it may.
+std::optional<std::string> Scheduler::late_kernel() {
+  for (size_t i = 0; i < watched_.kernels.size(); ++i) {
+    const Queues& queues = *binding_.all_queues()[i];
+    const Queues::Executing executing = queues.executing();
+    KernelWatch::Look look{.launch = -1, .begun = executing.begun, .worked = queues.worked(), .first = false};
+    if (executing.launch) {
+      look.launch = executing.launch->launch;
+      look.first = dependencies_.ended(executing.task) == dependencies_.instances_before(options_.from)[executing.task];
+    }
+    const std::optional<KernelWatch::Late> late = watched_.kernels[i].look(look);
+    if (!late) continue;
+    return fmt::format(
+        "{}: {} has computed for {:.0f} s, and for {:.0f} s at most before; if it may take so long, raise {}",
+        error_place(executing.task, dependencies_.ended(executing.task)), named(*executing.launch->node), late->taken,
+        late->longest, name_of(SettingKey::DeviceTimeout));
+  }
+  return std::nullopt;
+}
+
+void Scheduler::look_for_late_kernel() {
+  if (const std::optional<std::string> late = late_kernel()) fail(std::make_exception_ptr(TaskError(*late, -1)));
+}
+
+void Scheduler::look_for_stall() {
+  // Between two looks no more counts: if the process itself stood still, nothing was watched.
+  constexpr double kLongestStep = 1, kOfLongest = 3;
+  const auto now = std::chrono::steady_clock::now();
+  const double step = std::chrono::duration<double>(now - std::exchange(watched_.last, now)).count();
+  const int64_t count = completions_.load();
+  if (std::exchange(watched_.completions, count) != count) {
+    watched_.longest = std::max(watched_.longest, watched_.still);
+    watched_.still = 0;
+    watched_.reported = false;
+    return;
+  }
+  watched_.still += std::min(step, kLongestStep);
+  const Ranks* ranks = options_.ranks.get();
+  const double limit = ranks ? std::min(options_.stall_seconds, options_.standstill_seconds) : options_.stall_seconds;
+  if (watched_.still <= std::max(limit, kOfLongest * watched_.longest)) return;
+  if (std::exchange(watched_.reported, true) || !options_.stalled) return;
+  const bool owes = ranks && progress().under_way == RankProgress::UnderWay::Own;
+  if (ranks && !ranks->first() && !owes) return;
+  options_.stalled(describe_waiting() + (ranks && ranks->first() ? ranks->places() : ""));
+}
+
+void warn_of_stall(const std::string& report) {
+  warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
+}
+
 void Scheduler::end_process(std::string message) {
   ending_.lock();  // by the first thread to get here, and for good
   try {
@@ -462,10 +556,8 @@ void Scheduler::end_process(std::string message) {
 }
 
 void Scheduler::wait(const std::stop_token& stop) {
+  watched_.completions = -1;  // a rest is no stall
   std::unique_lock lock(mutex_);
-  int64_t seen = -1;
-  auto since = std::chrono::steady_clock::now();
-  bool reported = false;
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
   // A held run goes on before it counts as held no more, so that is looked at first.
   const auto at_rest = [&] {
@@ -476,16 +568,9 @@ void Scheduler::wait(const std::stop_token& stop) {
     lock.unlock();
     look_up(stop.stop_requested());
     look_for_late_read();
-    const auto now = std::chrono::steady_clock::now();
-    if (const int64_t count = completions_.load(); count != seen) {
-      seen = count;
-      since = now;
-      reported = false;
-    } else if (!reported && std::chrono::duration<double>(now - since).count() > options_.stall_seconds) {
-      reported = true;
-      const bool knows_all = options_.ranks && options_.ranks->first();
-      if (options_.stalled) options_.stalled(describe_waiting() + (knows_all ? options_.ranks->places() : ""));
-    }
+    look_for_late_kernel();
+    if (watched_.waits) watched_.waits->look(std::chrono::steady_clock::now());
+    look_for_stall();
     lock.lock();
   }
 }

@@ -3,6 +3,7 @@
 // Runs a bound plan: counts dependencies, hands ready device tasks to their queues and ready host tasks to threads.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -18,6 +19,8 @@
 #include "executor/devices/threads.h"
 #include "executor/plan/dependencies.h"
 #include "executor/run/binding.h"
+#include "executor/run/kernel_watch.h"
+#include "executor/run/rank_waits.h"
 #include "executor/run/task_error.h"
 #include "executor/threads/executor_threads.h"
 
@@ -32,12 +35,15 @@ struct SchedulerOptions {
 
   int threads = 2;                          // for host tasks, unless `shared` has them
   std::shared_ptr<ExecutorThreads> shared;  // threads that serve other plans, too; nullptr: it starts its own
-  double stall_seconds = 60;                // without any completion, after which stalled() is called
-  int64_t first_iteration = 0;              // the run's iteration at which the base clock begins
+  // Without any completion for so long, and for three times as long as ever before, stalled() is called.
+  double stall_seconds = 60;
+  int64_t first_iteration = 0;  // the run's iteration at which the base clock begins
   TraceRecorder* trace = nullptr;
-  bool nvtx = false;                                // issuing and host tasks are NvtxRanges
-  std::function<void(const std::string&)> stalled;  // gets the report
-  PlanPosition from;                                // the position from which the run goes on
+  bool nvtx = false;  // issuing and host tasks are NvtxRanges
+  // Gets the report. Of several ranks, rank 0 calls it after standstill_seconds already, and so does one that works at
+  // what the others may wait for; the others do not.
+  std::function<void(const std::string&)> stalled;
+  PlanPosition from;  // the position from which the run goes on
   // Called on the thread of run() at each rest, while nothing of the plan is under way; ticks() and position() say how
   // far the run is. Returns the iteration of the base clock at which the run rests next, or kNoRest; std::nullopt ends
   // the run. With this function, an interrupt brings the run to rest rather than to its end. Empty: it never rests.
@@ -55,9 +61,13 @@ struct SchedulerOptions {
   // The plan is one process's part: it comes to rest, and to its end, after the same iteration as the others'. Needs
   // `rest`; stop() is for plans of one process. The run ends with an error if a rank is lost.
   std::shared_ptr<Ranks> ranks;
-  // After so long a rank that stands still is lost (Standstill): at a task of a CPU device, and at one of the host.
+  // After so long a rank that stands still is lost (Standstill): at a task of a CPU device, and at one of the host. A
+  // rank whose kernel on a CPU device computes for several times as long ends (KernelWatch).
   double standstill_seconds = 20, host_standstill_seconds = 200;
 };
+
+// Warns with the report: for SchedulerOptions::stalled.
+void warn_of_stall(const std::string& report);
 
 class Scheduler final : private CompletionSink, private Issuer {
  public:
@@ -144,11 +154,16 @@ class Scheduler final : private CompletionSink, private Issuer {
   bool goes_on();
   void check();
   void look_for_late_read();
+  std::optional<std::string> late_kernel();
+  void look_for_late_kernel();
+  void look_for_stall();
   [[noreturn]] void end_process(std::string message);
   std::string describe_waiting() const;
   RankProgress progress() const;
+  std::string kernel_under_way(TaskId task) const;
   bool has_gpus() const;
   std::string error_place(TaskId task, int64_t instance) const;
+  std::string place_of(TaskId task, int64_t instance) const;
 
   static constexpr size_t kTimes = 64;  // instances of a task under way at once, at most
 
@@ -177,6 +192,16 @@ class Scheduler final : private CompletionSink, private Issuer {
     std::atomic<bool> holding{false};  // nothing fires until all answers are there
   };
   Phase phase_;
+  struct Watched {
+    std::unique_ptr<RankWaits> waits;  // nullptr: no other ranks
+    std::vector<KernelWatch> kernels;  // parallel to Binding::all_queues()
+    // Completions at the latest look, seconds without another one, and the most of these so far.
+    int64_t completions = -1;
+    std::chrono::steady_clock::time_point last;
+    double still = 0, longest = 0;
+    bool reported = false;
+  };
+  Watched watched_;
   const std::shared_ptr<ExecutorThreads> threads_;  // the last: they use what is above
 };
 

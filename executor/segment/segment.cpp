@@ -132,9 +132,7 @@ void Segment::run(const std::stop_token& stop, TraceRecorder* trace, SegmentRest
   scheduling.first_rest = rests.first;
   scheduling.rest_due = std::move(rests.due);
   scheduling.nvtx = session_.execution.nvtx;
-  scheduling.stalled = [](const std::string& report) {
-    warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
-  };
+  scheduling.stalled = warn_of_stall;
   scheduling.late_read = [this] { return prepared_.watch->late(); };
   scheduling.process_ends = options_.on_process_ends;
   scheduling.ranks = session_.ranks;

@@ -3,6 +3,9 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -13,6 +16,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -52,6 +57,44 @@ Header header_of(Frame::Kind kind, uint16_t key_bytes, uint64_t bytes) {
   std::memcpy(header.data() + 4, &key_bytes, sizeof key_bytes);
   std::memcpy(header.data() + 8, &bytes, sizeof bytes);
   return header;
+}
+
+// A small frame as a whole.
+std::string frame_of(Frame::Kind kind, std::string_view key, std::string_view bytes) {
+  const std::string_view name = key.substr(0, kLongestKey);
+  const Header header = header_of(kind, uint16_t(name.size()), bytes.size());
+  std::string frame(header.data(), header.size());
+  return frame.append(name).append(bytes);
+}
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
+// "192.0.2.2"; "": it is of no kind that is known.
+std::string text_of(const sockaddr* address, socklen_t bytes) {
+  std::array<char, NI_MAXHOST> text{};
+  if (getnameinfo(address, bytes, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  const std::string found = text.data(), mapped = "::ffff:";  // of a socket that takes both kinds of addresses
+  return found.starts_with(mapped) ? found.substr(mapped.size()) : found;
+}
+
+// The addresses of this host that others may reach.
+std::vector<std::string> own_addresses() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return {};
+  std::vector<std::string> found;
+  for (const ifaddrs* each = all; each; each = each->ifa_next) {
+    const int family = each->ifa_addr ? each->ifa_addr->sa_family : AF_UNSPEC;
+    if ((family != AF_INET && family != AF_INET6) || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    const std::string text = text_of(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!text.empty() && text.find('%') == text.npos) found.push_back(text);  // without those of one link alone
+  }
+  freeifaddrs(all);
+  return found;
 }
 
 int open_socket(const addrinfo& address) {
@@ -117,22 +160,20 @@ void Connection::send(Frame::Kind kind, std::string_view key, std::string_view b
   write_all(bytes.data(), bytes.size());
 }
 
-void Connection::show_life() {
+void Connection::show_life(Frame::Kind kind, std::string_view key, std::string_view bytes) {
   const std::unique_lock lock(sending_, std::try_to_lock);
   if (!lock) return;
-  const Header header = header_of(Frame::Kind::Alive, 0, 0);
-  const ssize_t written = ::send(descriptor_, header.data(), header.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const std::string frame = frame_of(kind, key, bytes);
+  const ssize_t written = ::send(descriptor_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (written < 0) throw RunError(fmt::format("its connection has ended: {}", std::strerror(errno)));
-  write_all(header.data() + written, header.size() - size_t(written));
+  write_all(frame.data() + written, frame.size() - size_t(written));
 }
 
 void Connection::send_last_words(std::string_view message) {
   const std::unique_lock lock(sending_, std::try_to_lock);
   if (!lock) return;
-  const Header header = header_of(Frame::Kind::Failed, 0, message.size());
-  std::string frame(header.data(), header.size());
-  frame += message;
+  const std::string frame = frame_of(Frame::Kind::Failed, {}, message);
   ::send(descriptor_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -172,14 +213,26 @@ void Connection::shut_down() {
 std::string Connection::local_address() const {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
-  std::array<char, NI_MAXHOST> text{};
   if (getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
-  if (getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) !=
-      0) {
-    return {};
+  return text_of(reinterpret_cast<sockaddr*>(&address), bytes);
+}
+
+std::string not_this_host(const std::string& host) {
+  std::string reason = fmt::format("{} is no address of this host, which has ", host);
+  for (const std::string& word : words_of(host)) {
+    try {
+      const Addresses addresses(word, 0, false);
+      for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+        const int descriptor = open_socket(*address);
+        const bool here = descriptor >= 0 && bind(descriptor, address->ai_addr, address->ai_addrlen) == 0;
+        if (descriptor >= 0) close(descriptor);
+        if (here) return "";
+      }
+    } catch (const RunError& error) {
+      reason = fmt::format("{}; this host has ", error.what());  // which names it
+    }
   }
-  const std::string found = text.data(), mapped = "::ffff:";  // of a socket that takes both kinds of addresses
-  return found.starts_with(mapped) ? found.substr(mapped.size()) : found;
+  return fmt::format("{}{}", reason, fmt::join(own_addresses(), ", "));
 }
 
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until) {
@@ -187,14 +240,16 @@ std::unique_ptr<Connection> connect_to(const std::string& host, int port, Steady
   for (;;) {
     std::string reason = "no address";
     try {
-      const Addresses addresses(host, port, false);
-      for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
-        const int descriptor = open_socket(*address);
-        if (descriptor < 0) continue;
-        auto connection = std::make_unique<Connection>(descriptor);
-        connection->set_patience(kLongest);  // of connect() as well
-        if (connect(descriptor, address->ai_addr, address->ai_addrlen) == 0) return connection;
-        reason = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+      for (const std::string& word : words_of(host)) {
+        const Addresses addresses(word, port, false);
+        for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+          const int descriptor = open_socket(*address);
+          if (descriptor < 0) continue;
+          auto connection = std::make_unique<Connection>(descriptor);
+          connection->set_patience(kLongest);  // of connect() as well
+          if (connect(descriptor, address->ai_addr, address->ai_addrlen) == 0) return connection;
+          reason = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+        }
       }
     } catch (const RunError& error) {  // a name that is not known yet
       reason = error.what();

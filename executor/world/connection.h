@@ -50,8 +50,8 @@ class Connection {
   // more than `most` bytes is an error, and its memory grows only as the bytes come.
   void send(Frame::Kind kind, std::string_view key = {}, std::string_view bytes = {});
   Frame receive(uint64_t most);
-  // Sends a frame of the kind Alive if that takes no time: bytes that are under way are a sign of life as well.
-  void show_life();
+  // Sends a frame if that takes no time: bytes that are under way are a sign of life as well.
+  void show_life(Frame::Kind kind = Frame::Kind::Alive, std::string_view key = {}, std::string_view bytes = {});
   // Sends a frame of the kind Failed if that takes no time. Nothing is to follow it: it may be cut short.
   void send_last_words(std::string_view message);
   // A frame that has not come by then is an error, however its bytes come.
@@ -74,8 +74,13 @@ class Connection {
   std::atomic<int64_t> bytes_read_{0};
 };
 
-// Connects to a host's port, trying again until the deadline. Throws RunError with the reason of the last failure.
+// Connects to a host's port, trying again until the deadline. `host`: a name or an address, or several with commas
+// between them. Throws RunError with the reason of the last failure.
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until);
+
+// Why others may not find this host by `host`, as in connect_to(): "10.99.1.1 is no address of this host, which has
+// 192.0.2.2, fd00::2"; "": one of its addresses is one of this host's.
+std::string not_this_host(const std::string& host);
 
 // A port that waits for connections.
 class Listener {

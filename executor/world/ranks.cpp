@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/process.h"
 #include "base/time/deadlines.h"
 #include "executor/world/part.h"
@@ -21,7 +22,9 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 38;  // of a frame
 constexpr const char *kEnd = "end", *kClock = "clock";
-constexpr const char* kLeft = "left";  // key of a Failed frame: others may go on
+// Words before the number of a lost rank, in the key of a Failed frame: others may go on, or nobody may. Without a key
+// the rank that sends it has failed itself.
+constexpr const char *kLeft = "left ", *kOver = "over ";
 
 Ranks::Parts unpacked(const std::string& bytes, size_t count) {
   Ranks::Parts parts;
@@ -143,8 +146,8 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
     if (left) {
       send(*connection, Frame::Kind::Failed, {}, error.what());
     } else {
-      lose(fmt::format("{} is lost: {}{}", name_of(from), error.what(), last_places(from)), from,
-           first() ? Outcome::Left : Outcome::Over);
+      lose({fmt::format("{} is lost: {}{}", name_of(from), error.what(), last_place(from)), from, from,
+            first() ? Outcome::Left : Outcome::Over});
     }
     connection->shut_down();  // what is still sent there fails at once
   }
@@ -211,8 +214,13 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
       return watched_.standstill.forget(from);
     }
     case Frame::Kind::Begin: return begin_again(PartReader(frame.bytes).array<int>());
-    case Frame::Kind::Failed:
-      return lose(printable(frame.bytes, true), from, frame.key == kLeft ? Outcome::Left : Outcome::Over);
+    case Frame::Kind::Failed: {
+      const bool left = frame.key.starts_with(kLeft);
+      const std::optional<int> lost =
+          read_number<int>(frame.key.substr(std::min(std::strlen(kLeft), frame.key.size())));
+      return lose(
+          {printable(frame.bytes, true), from, lost.value_or(Loss::kUnknown), left ? Outcome::Left : Outcome::Over});
+    }
     default: return;
   }
 }
@@ -357,27 +365,31 @@ void Ranks::call(int64_t number) {
 }
 
 // Only the first loss is reported: others follow from it, as ranks end. Those that wait in go_on() also hear of the
-// first after which nobody may go on.
-void Ranks::lose(const std::string& message, int from, Outcome outcome) {
+// first after which nobody may go on. Each rank adds to its own message what it waits for.
+void Ranks::lose(const Loss& loss) {
+  const std::string here = loss.message + own_wait(loss.lost);
   const std::scoped_lock listening(listening_);
-  const bool over = outcome == Outcome::Over;
+  const bool over = loss.outcome == Outcome::Over;
+  const int from = loss.from;
   bool known = false;
   {
     const std::scoped_lock lock(mutex_);
     if (first() && !over) losses_.gone[size_t(from)] = true;
     changed_.notify_all();
     if (lost_ && (!over || losses_.over)) return;
-    if (over) losses_.over = message;
+    if (over) losses_.over = here;
     known = lost_.has_value();
-    if (!known) lost_ = message;
+    if (!known) lost_ = here;
   }
   const Connections all = first() ? connections() : Connections();
   for (size_t number = 1; number < all.size(); ++number) {
-    if (int(number) != from) send(*all[number], Frame::Kind::Failed, over ? "" : kLeft, message);
+    if (int(number) == from) continue;
+    const std::string key = loss.lost == Loss::kUnknown ? "" : fmt::format("{}{}", over ? kOver : kLeft, loss.lost);
+    send(*all[number], Frame::Kind::Failed, key, loss.message);
   }
   // The lost rank may only have been stopped, or stand still in part, and hears why it is alone.
-  if (size_t(from) < all.size() && from > 0) all[size_t(from)]->send_last_words(message);
-  if (listener_ && !known) listener_(message);
+  if (size_t(from) < all.size() && from > 0) all[size_t(from)]->send_last_words(loss.message);
+  if (listener_ && !known) listener_(here);
 }
 
 std::vector<int> Ranks::go_on(bool take_back) {

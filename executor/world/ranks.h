@@ -70,9 +70,10 @@ class Ranks {
   // more; waits for a call under way.
   void listen(std::function<void(const std::string& message)> lost);
   // Until {}: each sign of life tells how far this rank is. Rank 0 takes one for lost that stands still for too long.
-  // `progress` is called on a thread of its own.
+  // `progress` is called on any thread, and what it says of waits is part of the message if a rank is lost.
   void watch(std::function<RankProgress()> progress);
-  std::string places() const;  // at rank 0, a line for each rank: where it is, and since when
+  // At rank 0, a line for each rank: where it is, since when, and what it owes to whom.
+  std::string places() const;
   std::optional<std::string> lost() const;
   bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
@@ -108,6 +109,7 @@ class Ranks {
     Then then;
     int64_t forgotten = 0;  // how often forget() had been called before
     bool awaited = false;   // a thread waits for it, so it is not forgotten
+    SteadyTime since = std::chrono::steady_clock::now();
   };
 
   using Connections = std::vector<std::shared_ptr<Connection>>;
@@ -119,13 +121,21 @@ class Ranks {
   void take_part(int from, const std::string& key, std::string part, bool whole, Then then, bool awaited = false);
   void finish(const std::string& key, Waiting waiting);
   enum class Outcome : uint8_t { Left, Over };  // others may go on, or nobody may
-  void lose(const std::string& message, int from, Outcome outcome);
+  struct Loss {
+    std::string message;
+    int from = 0;         // this connection's rank told, or ended
+    int lost = kUnknown;  // the rank that is lost
+    Outcome outcome = Outcome::Over;
+    static constexpr int kUnknown = -1;
+  };
+  void lose(const Loss& loss);
   void begin_again(std::vector<int> numbers);
   void stay_alive();
   void show_life(Connection& connection, const std::optional<RankProgress>& progress);
   void look_for_standstill(std::optional<RankProgress> own);
   void look_for_dead_readers();
-  std::string last_places(int lost) const;
+  std::string last_place(int lost) const;
+  std::string own_wait(int lost) const;
   // Those that come back, at rank 0.
   void keep_door();
   void let_in(const Visitor& visitor, const std::shared_ptr<Connection>& connection);
@@ -180,9 +190,9 @@ class Ranks {
     int looks_same = 0;  // for how many looks it has read nothing
   };
   struct Watched {
-    std::mutex mutex;  // of the function, while it is called
+    std::timed_mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
-    Standstill standstill;          // at rank 0, by number; under mutex_
+    Standstill standstill;          // by number, at rank 0 of all, elsewhere of rank 0; under mutex_
     std::map<int, Reader> readers;  // by number; the looking thread's
   };
   mutable Watched watched_;

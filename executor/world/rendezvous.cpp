@@ -33,6 +33,8 @@ constexpr uint64_t kSmall = 1 << 20;  // bytes of a frame: the hosts of 65536 ra
 constexpr const char* kProtocol = "arbalest world 1";
 constexpr auto kAnswer = std::chrono::milliseconds(3000);  // time for an answer
 constexpr const char* kReturns = "returns";                // key of the hosts' frame: the others have begun
+constexpr const char* kExpectedAddress =
+    "expected one of these, or a name of one, unless something hands connections on";
 constexpr auto kTellAfter = std::chrono::milliseconds(2000);
 
 std::string challenge() {
@@ -85,7 +87,12 @@ class RankZero {
   explicit RankZero(const WorldSettings& settings)
       : settings_(settings),
         listener_(std::make_unique<Listener>(settings.host, settings.port)),
-        began_(std::chrono::steady_clock::now()) {
+        began_(std::chrono::steady_clock::now()),
+        elsewhere_(not_this_host(settings.host)) {
+    if (!elsewhere_.empty()) {  // which may be right: a gateway, or a container's host, hands on what comes there
+      warn(fmt::format("rank 0 is to wait at {}:{}, and {}; {}", settings.host, settings.port, elsewhere_,
+                       kExpectedAddress));
+    }
     met_.connections.resize(size_t(settings.size));
     met_.hosts.resize(size_t(settings.size));
     processes_.resize(size_t(settings.size));
@@ -167,11 +174,14 @@ class RankZero {
   }
 
   [[noreturn]] void give_up() {
-    fail_all(
-        fmt::format("{} did not come to rank 0, on {}, at {}:{} within {:g} s; the number is from {}{}; were all "
-                    "of them started? {} trains with one process alone",
-                    named(missing()), met_.hosts[0], settings_.host, settings_.port, settings_.patience,
-                    settings_.told_by, strangers_, set_to(SettingKey::WorldSize, "1")));
+    const std::string likely = elsewhere_.empty() ? "were all of them started?"
+                                                  : fmt::format("{}; {}, in {};", elsewhere_, kExpectedAddress,
+                                                                name_of(SettingKey::Rendezvous));
+    fail_all(fmt::format(
+        "{} did not come to rank 0, on {}, at {}:{} within {:g} s; the number is from {}{}; {} {} trains with "
+        "one process alone",
+        named(missing()), met_.hosts[0], settings_.host, settings_.port, settings_.patience, settings_.told_by,
+        strangers_, likely, set_to(SettingKey::WorldSize, "1")));
   }
 
   // One that says nothing keeps nobody waiting.
@@ -246,6 +256,7 @@ class RankZero {
   const WorldSettings& settings_;
   std::unique_ptr<Listener> listener_;
   const SteadyTime began_;
+  const std::string elsewhere_;  // why others may not find this host by that name; "": they may
   Met met_;
   std::vector<std::string> processes_;  // by rank: their numbers
   std::string strangers_;               // for the error

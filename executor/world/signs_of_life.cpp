@@ -16,12 +16,13 @@ namespace arbalest {
 
 void Ranks::show_life(Connection& connection, const std::optional<RankProgress>& progress) {
   try {
-    if (first() || !progress) return connection.show_life();
+    if (!progress) return connection.show_life();
     PartWriter told;
     told.number(int64_t(progress->under_way));
     told.number(progress->limit);
     told.number(progress->completed);
     told.number(progress->worked);
+    if (first()) return connection.show_life(Frame::Kind::Progress, progress->at, told.bytes);
     connection.send(Frame::Kind::Progress, progress->at, told.bytes);
   } catch (const RunError&) {
     connection.shut_down();
@@ -85,9 +86,9 @@ void Ranks::look_for_dead_readers() {
     }
   }
   for (const auto& [number, how] : found) {
-    lose(fmt::format("{} stands still in part: its own thread that reads from {} {}", name_of(number_), name_of(number),
-                     how),
-         number, first() ? Outcome::Left : Outcome::Over);
+    lose({fmt::format("{} stands still in part: its own thread that reads from {} {}", name_of(number_),
+                      name_of(number), how),
+          number, number, first() ? Outcome::Left : Outcome::Over});
     connection(number)->shut_down();
   }
 }
@@ -107,10 +108,10 @@ void Ranks::look_for_standstill(std::optional<RankProgress> own) {
     found = watched_.standstill.find(int(there_.numbers.size()));
   }
   if (!found) return;
-  if (!found->rank) return lose(found->why, 0, Outcome::Over);
+  if (!found->rank) return lose({found->why, 0, Loss::kUnknown, Outcome::Over});
   const int rank = *found->rank;
   const std::string message = fmt::format("{} is lost: {}", name_of(rank), found->why);
-  lose(message, rank, rank == 0 ? Outcome::Over : Outcome::Left);
+  lose({message, rank, rank, rank == 0 ? Outcome::Over : Outcome::Left});
   if (rank > 0) connection(rank)->shut_down();
 }
 
@@ -118,19 +119,49 @@ std::string Ranks::places() const {
   const std::scoped_lock lock(mutex_);
   std::string text;
   for (const int number : there_.numbers) {
-    const std::string place = watched_.standstill.place(number);
-    text += fmt::format("  {}: {}\n", name_of(number), place.empty() ? "at nothing that is known" : place);
+    const std::string place = watched_.standstill.place(number), owed = watched_.standstill.owed(number);
+    text += fmt::format("  {}: {}{}{}\n", name_of(number), place.empty() ? "at nothing that is known" : place,
+                        owed.empty() ? "" : "; it owes ", owed);
   }
   return text;
 }
 
-// Part of a loss' message: "; it was at forward 3, step 7, for 2 s; rank 0 is at all-reduce gradients 0, step 7, for
-// 0.2 s".
-std::string Ranks::last_places(int lost) const {
-  if (!first()) return "";
+// Parts of a loss' message. The first comes from the rank that finds it: "; 1.3 s before, it was at forward 3, step 7".
+std::string Ranks::last_place(int lost) const {
   const std::scoped_lock lock(mutex_);
-  const std::string there = watched_.standstill.place(lost), here = watched_.standstill.place(0);
-  return (there.empty() ? "" : "; it was at " + there) + (here.empty() ? "" : "; rank 0 is at " + here);
+  const std::string place = watched_.standstill.last_place(lost, std::chrono::steady_clock::now());
+  return place.empty() ? "" : "; " + place;
+}
+
+// The second is each rank's own: "; rank 0 has waited for it at all-reduce gradients 0, step 7, for 0.2 s".
+std::string Ranks::own_wait(int lost) const {
+  if (lost == Loss::kUnknown || lost == number_) return "";
+  constexpr auto kSoon = std::chrono::milliseconds(500);  // nobody else holds it for long, but a thread may hang
+  std::optional<RankProgress> own;
+  if (const std::unique_lock calling(watched_.mutex, kSoon); calling && watched_.progress) own = watched_.progress();
+  const auto says = [this](const std::string& at, double seconds) {
+    return fmt::format("; rank {} has waited for it at {}, for {:.1f} s", number_, at, seconds);
+  };
+  const std::scoped_lock lock(mutex_);
+  const auto place_of = [this](int number) {
+    return std::lower_bound(there_.numbers.begin(), there_.numbers.end(), number) - there_.numbers.begin();
+  };
+  const auto rank = size_t(place_of(lost)), here = size_t(place_of(number_));
+  for (const RankProgress::Wait& wait : own ? own->waits : std::vector<RankProgress::Wait>()) {
+    if (std::find(wait.ranks.begin(), wait.ranks.end(), int(rank)) != wait.ranks.end()) {
+      return says(wait.at, wait.seconds);
+    }
+  }
+  for (const auto& [key, all] : waiting_) {
+    for (const Waiting& waiting : all) {
+      const bool all_known = first() && rank < waiting.here.size();
+      if (!waiting.then || (all_known && (waiting.here[rank] || !waiting.here[here]))) continue;
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - waiting.since;
+      return says(fmt::format("the exchange '{}'", key), seconds.count());
+    }
+  }
+  const std::string at = own && !own->at.empty() ? " and is at " + own->at : "";
+  return fmt::format("; rank {} waits for nothing from it{}", number_, at);
 }
 
 }  // namespace arbalest

@@ -2,6 +2,7 @@
 #include "executor/world/standstill.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -46,6 +47,32 @@ std::optional<Standstill::Found> Standstill::find(int size) const {
   std::string why = "all ranks wait for each other";
   for (const auto& [rank, heard] : ranks_) why += fmt::format("; rank {} is at {}", rank, place(rank));
   return Found{std::nullopt, std::move(why)};
+}
+
+std::string Standstill::last_place(int rank, Time now) const {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.progress.at.empty()) return "";
+  const Heard& heard = found->second;
+  return fmt::format("{:.1f} s before, it was at {}", Seconds(now - heard.last).count(), heard.progress.at);
+}
+
+std::string Standstill::owed(int rank) const {
+  constexpr size_t kMost = 8;
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.progress.under_way != RankProgress::UnderWay::Own) return "";
+  std::vector<int> waiting;
+  const Heard* longest = nullptr;
+  for (const auto& [other, heard] : ranks_) {
+    if (heard.progress.under_way != RankProgress::UnderWay::Others) continue;
+    waiting.push_back(other);
+    if (!longest || heard.same > longest->same) longest = &heard;
+  }
+  if (!longest) return "";
+  const size_t named = std::min(kMost, waiting.size());
+  return fmt::format("{}, to rank{} {}{}, for {:.1f} s", longest->progress.at, waiting.size() == 1 ? "" : "s",
+                     fmt::join(waiting.begin(), waiting.begin() + int64_t(named), ", "),
+                     named < waiting.size() ? fmt::format(" and {} more", waiting.size() - named) : "",
+                     longest->same.count());
 }
 
 std::string Standstill::place(int rank) const {

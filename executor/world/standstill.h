@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace arbalest {
 
@@ -20,6 +21,13 @@ struct RankProgress {
   int64_t completed = 0;  // instances of all tasks so far
   int64_t worked = 0;     // processor time so far, in ns, of those threads that may work; constant where GPUs compute
   std::string at;         // one of those under way: "all-reduce gradients 0, step 1338"
+  // Instances that have all they need of this rank, the one that has waited longest first. They are not sent.
+  struct Wait {
+    std::string at;
+    double seconds = 0;
+    std::vector<int> ranks;  // that take part
+  };
+  std::vector<Wait> waits = {};
 };
 
 class Standstill {
@@ -40,8 +48,12 @@ class Standstill {
   // these for ten times its limit.
   std::optional<Found> find(int size) const;
 
-  // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": it is at nothing.
+  // The place and the time of a rank, "forward 3, step 1338, for 2.1 s"; "": nothing is known of it.
   std::string place(int rank) const;
+  // The place that a rank told last, and when: "1.3 s before, it was at forward 3, step 1338"; "": it told none.
+  std::string last_place(int rank, Time now) const;
+  // Instances that wait for a rank which works by itself: "sum 0, step 1338, to ranks 0, 2, for 2.1 s"; "": none do.
+  std::string owed(int rank) const;
 
  private:
   struct Heard {

@@ -101,6 +101,25 @@ int port_of(const std::string& job) {
   return kFirstPort + int(hash_name(job) % kPorts);
 }
 
+// The addresses of the host that Open MPI 4 runs mpirun on, with commas between them: "192.0.2.2,10.0.0.1" of
+// "1971388416.0;tcp://192.0.2.2,10.0.0.1:57045". Rank 0 is there if that host is one of the list's, and does not go on
+// otherwise. "": not known.
+std::string host_of_mpirun(int rank, const Variables& variables) {
+  const std::string kBegin = ";tcp://";
+  const std::string* mpirun = variables.find("OMPI_MCA_orte_hnp_uri");
+  if (!mpirun) return "";
+  const std::string* daemon = variables.find("OMPI_MCA_orte_local_daemon_uri");
+  if (rank == 0 && (!daemon || *daemon != *mpirun)) {
+    throw GraphError("mpirun runs on another host than rank 0, which it does not name; expected " +
+                     set_to(SettingKey::Rendezvous, "HOST:PORT") + ", with the host of rank 0");
+  }
+  const size_t begin = mpirun->find(kBegin);
+  if (begin == mpirun->npos) return "";
+  const std::string addresses =
+      mpirun->substr(begin + kBegin.size(), mpirun->find(';', begin + 1) - begin - kBegin.size());
+  return addresses.substr(0, addresses.rfind(':'));
+}
+
 // The place at which rank 0 waits, as the launcher's variables say.
 void find_place(WorldSettings& settings, const Launcher& launcher, const Variables& variables) {
   const std::string name = launcher.name;
@@ -122,7 +141,9 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
                              : std::string(launcher.rank) == "PMI_RANK"     ? "MPI_LOCALNRANKS"
                                                                             : "PMIX_LOCAL_SIZE";
     const std::string* here = variables.find(local_size);
-    if (!here || *here != std::to_string(settings.size)) {
+    const bool one = here && *here == std::to_string(settings.size);
+    settings.host = one ? "127.0.0.1" : host_of_mpirun(settings.rank, variables);
+    if (settings.host.empty()) {
       throw GraphError(fmt::format(
           "{} is {}, and {} is {}: the ranks are on several hosts, and {} does not say where rank 0 is; expected "
           "{}, with the host of rank 0",
@@ -132,7 +153,6 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
     const std::string* job = variables.find("PMIX_NAMESPACE");
     if (!job) job = variables.find("OMPI_MCA_ess_base_jobid");
     if (!job) job = variables.find("OMPI_MCA_orte_hnp_uri");
-    settings.host = "127.0.0.1";
     settings.port = port_of(job ? *job : std::to_string(getppid()));
   }
 }

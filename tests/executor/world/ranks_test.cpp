@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "executor/world/agreement.h"
 #include "executor/world/ranks.h"
 #include "tests/executor/world/free_port.h"
@@ -464,10 +466,72 @@ TEST_CASE("a rank that stands still while others wait for it is lost, and hears 
     has(message, "rank 1 on ");
     has(message, " is lost: it stands still at forward, step 7, for ");
     if (ranks.first()) has(ranks.places(), ": sum, for ");
+    if (ranks.first()) has(ranks.places(), "; it owes sum, to ranks 0, 2, for ");
     ranks.listen({});
     ranks.watch({});
   });
   CHECK(found == std::vector<std::string>(3));
+}
+
+TEST_CASE("each rank says what it waits for from a lost one, and where that was") {
+  for (const int gone : {2, 0}) {
+    CAPTURE(gone);
+    const auto found = world(4, [&](Ranks& ranks) {
+      const int rank = ranks.rank();
+      std::promise<std::string> lost;
+      ranks.listen([&](const std::string& message) { lost.set_value(message); });
+      ranks.watch([&, rank] {
+        RankProgress own = {rank == gone ? UnderWay::Own : UnderWay::Others, 100, 7, 0, fmt::format("node {}", rank)};
+        if (rank == 1) own.waits = {{"sum 3, step 7", 0.5, {0, 1, 3}}, {"sum 9, step 7", 0.2, {0, 1, 2, 3}}};
+        if (rank == 3) own.waits = {{"sum 4, step 7", 0.1, {1, 3}}};
+        return own;
+      });
+      const auto signs_of_life = std::chrono::milliseconds(4500);
+      std::this_thread::sleep_for(signs_of_life);
+      ranks.exchange("all are here", "");
+      if (rank == gone) return;
+      const std::string message = lost.get_future().get();
+      has(message, fmt::format("rank {} on {} is lost: it has ended; ", gone, host_name()));
+      has(message, fmt::format(" s before, it was at node {}; ", gone));
+      const std::string waits = gone == 0 ? "sum 3, step 7, for 0.5 s" : "sum 9, step 7, for 0.2 s";
+      if (rank == 1) has(message, "; rank 1 has waited for it at " + waits);
+      if (rank == 3) has(message, "; rank 3 waits for nothing from it and is at node 3");
+      ranks.listen({});
+      ranks.watch({});
+    });
+    for (const std::string& error : found) CHECK((error.empty() || error.find(" is lost: ") != error.npos));
+  }
+  // Without tasks under way, the exchange that a rank waits for.
+  const auto found = world(3, [](Ranks& ranks) {
+    ranks.exchange("all are here", "");
+    if (ranks.rank() == 2) return;
+    ranks.exchange("facts", "");
+  });
+  for (const size_t rank : {size_t{0}, size_t{1}}) {
+    has(found[rank], fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank));
+  }
+}
+
+TEST_CASE("rank 0 says at once that others may not find its host by the address that it was given") {
+  const std::string elsewhere = "198.51.100.7";  // of no host: kept for examples
+  CHECK(not_this_host("localhost") == "");
+  CHECK(not_this_host("0.0.0.0") == "");
+  CHECK(not_this_host(elsewhere + ",127.0.0.1") == "");
+  has(not_this_host(elsewhere), elsewhere + " is no address of this host, which has ");
+  has(not_this_host("no-such-name.invalid"), "no-such-name.invalid: ");
+  static std::vector<std::string> warnings;
+  const MessageHandler before = set_warning_handler([](const std::string& message) { warnings.push_back(message); });
+  const auto found = faults({[&] {
+    WorldSettings first = settings(0, 2, free_port());
+    first.host = elsewhere;
+    first.patience = 0.2;
+    Ranks ranks(first);
+  }});
+  set_warning_handler(before);
+  REQUIRE(warnings.size() == 1);
+  has(warnings[0], "and " + elsewhere + " is no address of this host, which has ");
+  has(found[0], "rank 1 of 2 did not come to rank 0");
+  has(found[0], "; " + elsewhere + " is no address of this host, which has ");
 }
 
 TEST_CASE("a rank whose own thread that reads from another stands still says so, and does not blame the other") {

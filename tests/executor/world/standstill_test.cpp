@@ -83,6 +83,24 @@ TEST_CASE("a rank that waits for others works only as much as sending and receiv
   CHECK_FALSE(after(60, UnderWay::Own, 0, 900'000'000).has_value());
 }
 
+TEST_CASE("what a rank owes is what the others wait for, and a rank's last place says when it was told") {
+  Standstill standstill;
+  Standstill::Time now{};
+  for (int s = 0; s <= 4; s += 2, now += std::chrono::seconds(2)) {
+    for (const int rank : {0, 3}) {
+      if (rank == 0 || s > 0) standstill.hear(rank, at(UnderWay::Others), now);
+    }
+    standstill.hear(1, at(UnderWay::Own), now);
+    standstill.hear(2, at(UnderWay::Nothing), now);
+  }
+  CHECK(standstill.owed(1) == "sum, step 5, to ranks 0, 3, for 4.0 s");
+  for (const int rank : {0, 2, 3, 7}) CHECK(standstill.owed(rank) == "");
+  CHECK(standstill.last_place(1, now) == "2.0 s before, it was at forward, step 5");
+  CHECK(standstill.last_place(7, now) == "");
+  for (int rank = 4; rank < 20; ++rank) standstill.hear(rank, at(UnderWay::Others), now);
+  CHECK(standstill.owed(1) == "sum, step 5, to ranks 0, 3, 4, 5, 6, 7, 8, 9 and 10 more, for 4.0 s");
+}
+
 TEST_CASE("time before a rest, during it, and at another kind of work does not count") {
   for (const UnderWay before : {UnderWay::Nothing, UnderWay::Others}) {
     Standstill standstill;

@@ -94,6 +94,18 @@ TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variable
   CHECK(world.host == "127.0.0.1");
   mpi["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
+  // Open MPI 4 says where mpirun is, which is where rank 0 is if it shares mpirun's daemon.
+  const std::string mpirun = "77.0;tcp://192.0.2.2,10.0.0.1:57045;tcp6://[fd00::2]:43949";
+  mpi["OMPI_MCA_orte_hnp_uri"] = mpirun;
+  CHECK(detect_world(mpi, {}).host == "192.0.2.2,10.0.0.1");
+  CHECK(detect_world(mpi, {.rendezvous = "node01:7"}).host == "node01");
+  mpi["OMPI_COMM_WORLD_RANK"] = "0";
+  mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.1;tcp://192.0.2.3:4711";
+  CHECK(has(fault(mpi), "mpirun runs on another host than rank 0"));
+  mpi["OMPI_MCA_orte_local_daemon_uri"] = mpirun;
+  CHECK(detect_world(mpi, {}).host == "192.0.2.2,10.0.0.1");
+  mpi["OMPI_MCA_orte_hnp_uri"] = mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.0;tcp6://[fd00::2]:43949";
+  CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
   CHECK(detect_world({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}, {}).size == 3);
   Environment step = slurm();  // of a site whose steps get variables for PMI
   step.insert({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});

@@ -5,9 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +21,7 @@
 #include "base/error.h"
 #include "base/plain_message.h"
 #include "base/process.h"
+#include "base/time/clock.h"
 #include "executor/devices/device.h"
 #include "executor/world/connection.h"
 #include "tests/tools/world/ranks.h"
@@ -51,7 +55,8 @@ pid_t find_thread(pid_t process, const std::string& name) {
     std::string called;
     std::getline(file, called);
     const int64_t ticks = ticks_of(process, id);
-    if (name.empty() ? ticks <= most || id == std::to_string(process) : called != name) continue;
+    if (name.empty() ? id == std::to_string(process) : called != name) continue;
+    if (ticks <= most) continue;
     most = ticks;
     found = pid_t(std::stol(id));
   }
@@ -62,6 +67,13 @@ pid_t find_thread(pid_t process, const std::string& name) {
 // It stays so until its process ends.
 bool freeze(pid_t thread) {
   return ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 && ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0;
+}
+
+// Takes the thread that gets the signal into a computation that lasts longer than the test.
+void compute_for_long(int /*signal*/) {
+  constexpr int64_t kLong = 100'000'000'000;  // ns of processor time
+  for (const int64_t began = clock_ns(CLOCK_THREAD_CPUTIME_ID); clock_ns(CLOCK_THREAD_CPUTIME_ID) < began + kLong;) {
+  }
 }
 
 Words frozen_words(const Place& place, const char* strategy, const char* every, const Words& more) {
@@ -122,6 +134,7 @@ TEST_CASE("one rank of a world") {
       for (std::atomic<int64_t> looks = 0;;) looks.fetch_add(1);
     }).detach();
   }
+  std::signal(SIGRTMIN, compute_for_long);
   std::vector<const char*> pointers;
   for (const std::string& word : words) pointers.push_back(word.c_str());
   int status = kFailed;
@@ -179,6 +192,11 @@ TEST_CASE("a killed rank ends all, and the same command goes on to the same bits
       for (size_t rank = 0; rank < 4; ++rank) {
         if (rank != killed) has(ranks[rank]->errors(), fmt::format("rank {} on {} is lost", killed, host_name()));
         if (rank != killed && rank > 0) has(ranks[rank]->errors(), fmt::format("arbalest: rank {} on", rank));
+        // Between two stretches of the run it may wait for nothing.
+        const bool waits =
+            ranks[rank]->errors().find(fmt::format("; rank {} has waited for it at ", rank)) != std::string::npos;
+        if (rank != killed && !waits)
+          has(ranks[rank]->errors(), fmt::format("; rank {} waits for nothing from it", rank));
       }
     }
     auto ranks = place.start(4, words);
@@ -223,6 +241,38 @@ TEST_CASE("a rank of which one thread stands still is lost, and ends as well") {
     await_checkpoints(place.path("c"), 1);
     if (!end_by_frozen_thread(ranks, thread)) return;
   }
+}
+
+TEST_CASE("a rank whose kernel computes for ever ends with its name, and the others say what they waited for") {
+  const Place place;
+  std::string graph = kGraph;
+  for (const auto& [from, to] :
+       {std::pair{"filters = 4", "filters = 64"}, {"size=16", "size=64"}, {"batch = 8", "batch = 64"}}) {
+    graph.replace(graph.find(from), std::string(from).size(), to);  // kernels that take long
+  }
+  place.folder.write("g.onnxtxt", graph);
+  auto ranks = place.start(2, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0",
+                               "--device-timeout", "1", "--checkpoint", place.path("c"), "--checkpoint-every", "4it"});
+  await_checkpoints(place.path("c"), 1);
+  const pid_t process = ranks[1]->process(), computes = find_thread(process, "the device cpu:");
+  REQUIRE(computes != 0);
+  const auto is_busy = [&] {
+    const int64_t before = ticks_of(process, std::to_string(computes));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return ticks_of(process, std::to_string(computes)) >= before + 4;
+  };
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (!is_busy() && WallTime::now() < until) {
+  }
+  const auto computed = WallTime::now();
+  REQUIRE(syscall(SYS_tgkill, process, computes, SIGRTMIN) == 0);
+  for (const size_t rank : {size_t{1}, size_t{0}}) CHECK(ranks[rank]->wait() == kFailed);
+  CHECK(WallTime::now() - computed >= std::chrono::seconds(10));  // ten times --device-timeout
+  has(ranks[1]->errors(), ": node '") && has(ranks[1]->errors(), " has computed for ");
+  has(ranks[0]->errors(), fmt::format("rank 1 on {} is lost: ", host_name()));
+  has(ranks[0]->errors(), " s before, it was at ") && has(ranks[0]->errors(), ", node '");
+  has(ranks[0]->errors(), "; rank 0 has waited for it at ");
+  has(ranks[0]->errors(), "nothing has completed for a while; waiting:\n") && has(ranks[0]->errors(), "; it owes ");
 }
 
 TEST_CASE("a run that was started by hand is resumed rank by rank") {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Decides when a kernel on a CPU device computes for ever. It knows no clock and no device: who looks tells what was
+// seen.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace arbalest {
+
+// Counts the processor time of the device's thread, so that neither a busy machine nor a process that was stopped makes
+// a kernel late. One that takes no processor time stands still: see Standstill.
+class KernelWatch {
+ public:
+  struct Look {
+    int32_t launch = -1;  // under way, by its index in the plan; -1: none
+    int64_t begun = 0;    // launches of the device so far: the same launch runs again and again
+    int64_t worked = 0;   // ns of processor time of the device's thread so far
+    bool first = false;   // its first time in this run
+  };
+  struct Late {
+    double taken = 0, longest = 0;  // seconds: now, and at most before
+  };
+
+  // `patience`: seconds. A kernel may take ten times as long, and ten times its own longest so far. The first time it
+  // may take ninety times as long, since nothing is known of it.
+  explicit KernelWatch(double patience) : patience_(patience) {}
+
+  std::optional<Late> look(const Look& look) {
+    constexpr double kKnown = 10, kFirst = 90, kOfLongest = 10;
+    if (look.launch != seen_.launch || look.begun != seen_.begun) {
+      double& before = longest_[seen_.launch];
+      before = std::max(before, taken_);
+      seen_ = look;
+    }
+    taken_ = double(look.worked - seen_.worked) * 1e-9;
+    if (look.launch < 0) return std::nullopt;
+    const double longest = longest_[look.launch];
+    if (taken_ <= std::max((look.first ? kFirst : kKnown) * patience_, kOfLongest * longest)) return std::nullopt;
+    return Late{taken_, longest};
+  }
+
+ private:
+  double patience_;
+  Look seen_;         // the first look at what is under way
+  double taken_ = 0;  // by the latest look
+  std::map<int32_t, double> longest_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Kernels on CPU devices that compute for ever are found, and those that only take long are not.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <future>
+
+#include "executor/run/kernel_watch.h"
+#include "executor/world/agreement.h"
+#include "executor/world/ranks.h"
+#include "tests/executor/run/passing_device.h"
+#include "tests/executor/run/scheduler_harness.h"
+#include "tests/executor/world/free_port.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace kernel_watch_test {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Whether a launch that has taken so many seconds is late, after one that took `before`.
+bool late(double seconds, double before = 0, bool first = false) {
+  KernelWatch watch(20);
+  const auto at = [&](int64_t begun, double worked) {
+    return watch.look({.launch = 3, .begun = begun, .worked = int64_t(worked * double(kSecond)), .first = first});
+  };
+  CHECK_FALSE(at(1, 5).has_value());
+  CHECK_FALSE(at(1, 5 + before).has_value());
+  CHECK_FALSE(at(2, 5 + before).has_value());
+  const auto found = at(2, 5 + before + seconds);
+  if (found) CHECK(found->taken == doctest::Approx(seconds));
+  if (found) CHECK(found->longest == doctest::Approx(before));
+  return found.has_value();
+}
+
+// Says that its first kernel goes on for ever.
+struct Computing final : PassingDevice {
+  Computing(std::unique_ptr<Device> inner, std::atomic<int64_t>& looks)
+      : PassingDevice(std::move(inner)), looks(looks) {}
+
+  void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    for (const BoundTask& task : tasks) {
+      if (!launch && !task.variants.empty() && !task.variants[0].launches.empty()) {
+        launch = &task.variants[0].launches[0];
+        at = task.id;
+      }
+    }
+    PassingDevice::start(plan, tasks, sink, trace);
+  }
+  Executing executing() const override { return {at, ended ? nullptr : launch, 1}; }
+  void abort() override { ended = true; }
+  int64_t worked() const override { return ++looks * kSecond; }
+
+  std::atomic<int64_t>& looks;
+  const BoundLaunch* launch = nullptr;
+  TaskId at = kNone;
+  std::atomic<bool> ended{false};
+};
+
+}  // namespace
+
+TEST_CASE("a kernel computes for ever if it takes ten times as long as it may, and as it ever took") {
+  CHECK_FALSE(late(199));
+  CHECK(late(201));
+  CHECK_FALSE(late(499, 50));
+  CHECK(late(501, 50));
+  CHECK_FALSE(late(1799, 0, true));  // nothing is known of it
+  CHECK(late(1801, 0, true));
+  KernelWatch idle(20);
+  CHECK_FALSE(idle.look({.launch = -1, .worked = 0}).has_value());
+  CHECK_FALSE(idle.look({.launch = -1, .worked = 9000 * kSecond}).has_value());
+}
+
+TEST_CASE("a rank whose kernel computes for ever ends with an error that names it") {
+  std::atomic<int64_t> looks{0};
+  Harness harness(epochs(on_cpus(), 100000), true, [&](std::unique_ptr<Device> device, CallWatch&) {
+    return std::make_unique<Computing>(std::move(device), looks);
+  });
+  WorldSettings world;
+  world.size = 2;
+  world.host = "127.0.0.1";
+  world.port = free_port();
+  std::promise<void> over;
+  auto other = std::async(std::launch::async, [&, world]() mutable {
+    world.rank = 1;
+    Ranks ranks(world);
+    largest_of(&ranks, 0);  // as at the beginning of a run
+    over.get_future().wait();
+  });
+  SchedulerOptions options;
+  options.ranks = std::make_shared<Ranks>(world);
+  options.rest = [] { return std::optional<int64_t>(); };
+  options.standstill_seconds = 0.5;
+  const std::string message = harness.run(options);
+  over.set_value();
+  other.get();
+  CHECK_MESSAGE(message.find("node '") != message.npos, message);
+  CHECK_MESSAGE(message.find(" s at most before; if it may take so long, raise --device-timeout") != message.npos,
+                message);
+}
+
+}  // namespace kernel_watch_test

@@ -33,19 +33,18 @@ void check_size(const Node& node, std::string_view what, const TensorType& type)
   fail(node, fmt::format("{} would be {}: more than any memory holds (2^47 bytes)", what, to_string(type)));
 }
 
-// Appends a node with inferred types and returns its outputs. Of forward nodes, place_layouts brings the inputs into
-// the layout that the operator wants; backward is built when that has been done.
+// Appends a node with inferred types, of the stage and place of `origin`, and returns its outputs. Of forward nodes,
+// place_layouts brings the inputs into the layout that the operator wants; backward is built when that has been done.
 std::vector<ValueId> append(Graph& graph, std::string_view op, std::string name, std::vector<ValueId> inputs,
-                            int output_count, Attributes attributes, Node origin, Stage stage) {
+                            int output_count, Attributes attributes, const Node& origin) {
   const Op& kind = graph.op(op);
-  origin.stage = stage;
   for (ValueId& input : inputs) {
-    if (input != kNone && kind.layout && stage == Stage::Backward)
+    if (input != kNone && kind.layout && origin.stage == Stage::Backward)
       input = in_layout(graph, input, *kind.layout, origin);
   }
   const NodeId id = graph.add_node(kind, std::move(name), std::move(inputs), output_count, std::move(attributes));
   graph.nodes[id].where = origin.where;
-  graph.nodes[id].stage = stage;
+  graph.nodes[id].stage = origin.stage;
   // An output without a gradient may be all that an operator's gradient is made of.
   for (size_t i = 0; i < kind.inputs.size(); ++i) {
     const std::vector<ValueId>& given = graph.nodes[id].inputs;
@@ -116,9 +115,10 @@ void InferContext::set_output(size_t i, TensorType type) {
 
 std::vector<ValueId> GradContext::add(std::string_view op, std::string_view label, std::vector<ValueId> inputs,
                                       int output_count, Attributes attributes) {
-  const Node origin = node();
+  Node origin = node();
+  origin.stage = Stage::Backward;
   return append(graph_, op, fmt::format("{}.{}", origin.name, label), std::move(inputs), output_count,
-                std::move(attributes), origin, Stage::Backward);
+                std::move(attributes), origin);
 }
 
 ValueId ExpandContext::parameter(std::string_view label, Shape shape, Initializer initializer) {
@@ -157,8 +157,7 @@ ValueId ExpandContext::constant(std::string_view label, DataType dtype, const st
 std::vector<ValueId> ExpandContext::add(std::string_view op, std::string_view label, std::vector<ValueId> inputs,
                                         int output_count, Attributes attributes) {
   std::string name = label.empty() ? node_.name : fmt::format("{}.{}", node_.name, label);
-  return append(graph_, op, std::move(name), std::move(inputs), output_count, std::move(attributes), node_,
-                node_.stage);
+  return append(graph_, op, std::move(name), std::move(inputs), output_count, std::move(attributes), node_);
 }
 
 void ExpandContext::replace_output(size_t i, ValueId value) {

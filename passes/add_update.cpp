@@ -277,9 +277,14 @@ class ParameterGroups {
   std::vector<bool> matrices_;  // by parameter: false for what an optimiser by matrix takes for a vector
 };
 
-}  // namespace
+struct Backward {
+  ArenaValues arenas;
+  std::vector<ValueId> parameters;  // in the arenas' order
+  bool weighted = false;            // the batch's weight is behind the gradients
+};
 
-ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
+// Adds the nodes of the gradients, and lays the parameters and them out in the order in which backward finishes.
+Backward add_backward(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
   const std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
   const std::vector<ValueId> statistics = running_statistics(graph);
   const std::vector<ValueId> frozen = values_of(graph, Role::Frozen);
@@ -295,7 +300,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
     fail_unused(graph, parameters[i], loss, train);
   }
 
-  // The order in which backward finishes: by the node that makes the gradient.
+  // By the node that makes the gradient.
   std::vector<size_t> order(parameters.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto finished = [&](size_t i) { return graph.values[gradients[i]].producer; };
@@ -319,6 +324,13 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   for (size_t i = 0; i < parameter_order.size(); ++i) {
     graph.rename(gradient_order[i], graph.values[parameter_order[i]].name + ".gradient");
   }
+  return {std::move(arenas), std::move(parameter_order), weight != kNone};
+}
+
+}  // namespace
+
+ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
+  auto [arenas, parameters, weighted] = add_backward(graph, loss, train, options);
   const int64_t elements = graph.values[arenas.weights].type.elements();
 
   ValueId mean = arenas.gradients;
@@ -342,11 +354,11 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   for (const AttributeSpec& spec : rule.attributes) {
     if (const Attribute* value = train.attributes.find(spec.name)) attributes.set(spec.name, *value);
   }
-  if (const double norm = float_attribute(train, "clip_norm"); norm > 0 || options.skips || weight != kNone) {
-    inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, weight == kNone ? -1 : elements, train.where);
+  if (const double norm = float_attribute(train, "clip_norm"); norm > 0 || options.skips || weighted) {
+    inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, weighted ? elements : -1, train.where);
     if (options.skips) arenas.factor = inputs[place.clip()];
   }
-  const ParameterGroups groups(graph, parameter_order, train, *rule.optimizer);
+  const ParameterGroups groups(graph, parameters, train, *rule.optimizer);
   inputs[place.groups()] = groups.apply(graph, elements, attributes);
   if (rule.optimizer->per_tensor) inputs[place.tensors()] = groups.tensors(graph);
   if (rule.optimizer->matrices) attributes.set("matrices", groups.matrices());

@@ -138,11 +138,11 @@ class CudaDevice final : public Device {
       if (stream->branch != nullptr) cudaStreamDestroy(stream->branch);
       cudaStreamDestroy(stream->stream);
     }
-    for (void* memory : memory_) {
+    for (void* memory : taken_.memory) {
       const CallWatch::Call call(caller_);
       cudaFree(memory);
     }
-    for (void* memory : pinned_) {
+    for (void* memory : taken_.pinned) {
       const CallWatch::Call call(caller_);
       cudaFreeHost(memory);
     }
@@ -152,7 +152,7 @@ class CudaDevice final : public Device {
     if (bytes == 0) return nullptr;
     const CallWatch::Call call(caller_);
     void* memory = take_memory(bytes);
-    memory_.push_back(memory);
+    taken_.memory.push_back(memory);
     set_zero(memory, bytes);
     return memory;
   }
@@ -178,7 +178,7 @@ class CudaDevice final : public Device {
           fmt::format("cuda:{}: cannot allocate {:.1f} MiB of the host's memory, which the GPU reads from", index_,
                       double(bytes) / (1 << 20)));
     }
-    pinned_.push_back(memory);
+    taken_.pinned.push_back(memory);
     std::memset(memory, 0, size_t(bytes));
     return memory;
   }
@@ -231,13 +231,13 @@ class CudaDevice final : public Device {
   void start(const Plan& plan, const Table<TaskId, BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     enter();
-    plan_ = &plan;
-    tasks_ = &tasks;
+    started_.plan = &plan;
+    started_.tasks = &tasks;
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       const PlanDevice& device = plan.devices[d];
-      if (device.kind == PlanDevice::Kind::Cuda && device.index == index_) device_ = int32_t(d);
+      if (device.kind == PlanDevice::Kind::Cuda && device.index == index_) started_.place = int32_t(d);
     }
-    trace_ = trace;
+    started_.trace = trace;
     recordings_.resize(plan.tasks.size());
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || !own(task.id)) continue;
@@ -251,39 +251,39 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (stream) lanes.push_back(&stream->pending);
     }
-    watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(calls_.limit())));
+    hang_.watches.assign(lanes.size(), HangWatch(HangWatch::Seconds(calls_.limit())));
     if (looking_ == nullptr) looking_ = &calls_.add({name()});
     poller_ = std::make_unique<CudaPoller>(
         std::vector{name()}, index_, std::move(lanes),
         CudaPoller::Watched{
             sink, trace, *looking_,
-            [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); }},
+            [this](size_t lane, const Instance& oldest, bool progress) { check(lane, oldest, progress); }},
         shared_.cache->polling_thread(index_));
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
-    Stream& lane = *streams_[plan_->tasks[task.id].lane];
+    Stream& lane = *streams_[started_.plan->tasks[task.id].lane];
     const std::scoped_lock lock(lane.mutex);
     CudaEvents::Ring& ring = events_->ring[task.id];
     events_->issue_one_more(ring);
     const CallWatch::Call call(lane.caller, task.id, instance);
     enter();
     for (const BoundWait& wait : task.waits) {
-      const int64_t needed = needed_instance(*plan_, wait.edge, instance);
+      const int64_t needed = needed_instance(*started_.plan, wait.edge, instance);
       // The instance before has waited for the same one already, in this stream.
-      const bool waited = instance > 0 && needed_instance(*plan_, wait.edge, instance - 1) == needed;
+      const bool waited = instance > 0 && needed_instance(*started_.plan, wait.edge, instance - 1) == needed;
       if (needed < 0 || waited) continue;
-      CUDA_CHECK(cudaStreamWaitEvent(lane.stream, events_->of(wait.from, needed, device_), 0));
+      CUDA_CHECK(cudaStreamWaitEvent(lane.stream, events_->of(wait.from, needed, started_.place), 0));
     }
     run(task, instance, lane);
     CUDA_CHECK(cudaEventRecord(*ring.of(instance), lane.stream));
-    poller_->push(lane.pending, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
+    poller_->push(lane.pending, {task.id, instance, started_.trace ? started_.trace->now() : -1, &ring});
   }
 
   void abort() override { events_->failed = true; }
 
   void stop(Deadline until) override {
-    if (poller_) poller_->stop(hangs_ ? Deadline() : until);
+    if (poller_) poller_->stop(hang_.found ? Deadline() : until);
   }
   bool under_way() const override { return poller_ && poller_->under_way(); }
 
@@ -294,7 +294,7 @@ class CudaDevice final : public Device {
     const auto variant =
         std::find_if(variants.begin(), variants.end(), [](const RecordedGraph& v) { return v.graph(); });
     if (variant == variants.end()) return -1;
-    const cudaStream_t stream = streams_[plan_->tasks[task.id].lane]->stream;
+    const cudaStream_t stream = streams_[started_.plan->tasks[task.id].lane]->stream;
     CudaEventList list;
     const cudaEvent_t from = list.add(true), to = list.add(true);
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -395,11 +395,11 @@ class CudaDevice final : public Device {
   }
 
   // The polling thread's.
-  void check(HangWatch& watch, const Instance& oldest, bool progress) {
+  void check(size_t lane, const Instance& oldest, bool progress) {
     const HangWatch::Look look{
         .task = oldest.task, .instance = oldest.instance, .ready = inputs_ready(oldest), .progress = progress};
-    if (!watch.hangs(look, std::chrono::steady_clock::now())) return;
-    hangs_ = true;
+    if (!hang_.watches[lane].hangs(look, std::chrono::steady_clock::now())) return;
+    hang_.found = true;
     throw RunError(
         fmt::format("cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise {}",
                     index_, calls_.limit(), name_of(SettingKey::DeviceTimeout)));
@@ -408,18 +408,18 @@ class CudaDevice final : public Device {
   // True if everything that the instance waits for has ended. The events that it waits for are not reused before it
   // ends, because the plan keeps the tasks that record them from running ahead.
   bool inputs_ready(const Instance& instance) const {
-    const std::vector<BoundWait>& waits = (*tasks_)[instance.task].waits;
+    const std::vector<BoundWait>& waits = (*started_.tasks)[instance.task].waits;
     return std::all_of(waits.begin(), waits.end(), [&](const BoundWait& wait) {
-      const int64_t needed = needed_instance(*plan_, wait.edge, instance.instance);
-      return needed < 0 || cudaEventQuery(events_->of(wait.from, needed, device_)) != cudaErrorNotReady;
+      const int64_t needed = needed_instance(*started_.plan, wait.edge, instance.instance);
+      return needed < 0 || cudaEventQuery(events_->of(wait.from, needed, started_.place)) != cudaErrorNotReady;
     });
   }
 
-  bool own(TaskId task) const { return plan_->tasks[task].device == device_; }
+  bool own(TaskId task) const { return started_.plan->tasks[task].device == started_.place; }
 
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);
-    for (cudaEvent_t& event : events) event = event_list_.add(trace_ != nullptr);
+    for (cudaEvent_t& event : events) event = event_list_.add(started_.trace != nullptr);
     return events;
   }
 
@@ -499,7 +499,6 @@ class CudaDevice final : public Device {
   CallWatch& calls_;
   CallWatch::Caller& caller_;             // of what is called before and after a run, and while it rests
   CallWatch::Caller* looking_ = nullptr;  // the poller's
-  int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   struct Shared {  // with other plans
     std::shared_ptr<DeviceCache> cache;
@@ -510,12 +509,22 @@ class CudaDevice final : public Device {
   Table<LaneId, std::unique_ptr<Stream>> streams_;
   Table<TaskId, Recording> recordings_;
   CudaEventList event_list_;
-  std::vector<void*> memory_, pinned_;
-  const Plan* plan_ = nullptr;
-  const Table<TaskId, BoundTask>* tasks_ = nullptr;
-  TraceRecorder* trace_ = nullptr;
-  std::vector<HangWatch> watches_;  // by the poller's lanes
-  std::atomic<bool> hangs_{false};  // a task that will not end
+  struct Taken {  // to be given back
+    std::vector<void*> memory, pinned;
+  };
+  Taken taken_;
+  struct Started {  // what start() was given
+    const Plan* plan = nullptr;
+    const Table<TaskId, BoundTask>* tasks = nullptr;
+    TraceRecorder* trace = nullptr;
+    int32_t place = 0;  // this device's in the plan
+  };
+  Started started_;
+  struct Hang {
+    std::vector<HangWatch> watches;  // by the poller's lanes
+    std::atomic<bool> found{false};  // a task that will not end
+  };
+  Hang hang_;
   std::unique_ptr<CudaPoller> poller_;
 };
 

@@ -126,16 +126,12 @@ CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<P
       device_(device),
       lanes_(std::move(lanes)),
       sink_(watched.sink),
-      trace_(watched.trace),
       caller_(watched.caller),
       check_(std::move(watched.check)),
       thread_(std::move(thread)) {
-  if (trace_) {
+  if (watched.trace) {
     CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&clock_stream_, cudaStreamNonBlocking));
-    for (cudaEvent_t& origin : origin_) origin = events_.add(true);
-    record_origin();
-    origin_ns_ = origin_age_;
+    clock_.emplace(*watched.trace);
   }
   thread_->add(*this);
 }
@@ -147,8 +143,7 @@ void CudaPoller::stop(Deadline until) {
     thread_->wake();
   }
   thread_->wait_for(*this);
-  if (clock_stream_) cudaStreamDestroy(clock_stream_);
-  clock_stream_ = nullptr;
+  clock_.reset();
 }
 
 void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
@@ -180,7 +175,7 @@ bool CudaPoller::look(bool enters) {
   const CallWatch::Call call(caller_);
   if (enters) cudaSetDevice(device_);  // an error of the device is met below
   bool busy = false;
-  advance_origin();
+  if (clock_) clock_->advance();
   for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
   if (busy && ++seen_.looks % kLooksBetweenChecks == 0 && !seen_.failing &&
       !stopping_.load(std::memory_order_relaxed)) {
@@ -204,13 +199,7 @@ bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& sta
                              int64_t& ended) const {
   const cudaEvent_t* events = instance.ring->of(instance.instance);
   for (where = 0; where < instance.ring->per_instance; ++where) {
-    if (trace_ && where == 0) {  // one call that asks and tells the time: each takes the driver's lock
-      float milliseconds = 0;
-      state = cudaEventElapsedTime(&milliseconds, origin_[0], events[0]);
-      ended = origin_ns_ + int64_t(double(milliseconds) * 1e6);
-    } else {
-      state = cudaEventQuery(events[where]);
-    }
+    state = clock_ && where == 0 ? clock_->query(events[0], ended) : cudaEventQuery(events[where]);
     if (state == cudaErrorNotReady) return false;
     if (state != cudaSuccess) return true;
   }
@@ -284,14 +273,29 @@ void CudaPoller::check_oldest() {
   }
 }
 
+CudaPoller::Clock::Clock(TraceRecorder& trace) : trace_(trace) {
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  for (cudaEvent_t& origin : origin_) origin = events_.add(true);
+  record_origin();
+  origin_ns_ = origin_age_;
+}
+
+// One call that asks and tells the time: each takes the driver's lock.
+cudaError_t CudaPoller::Clock::query(cudaEvent_t event, int64_t& ended) const {
+  float milliseconds = 0;
+  const cudaError_t state = cudaEventElapsedTime(&milliseconds, origin_[0], event);
+  ended = origin_ns_ + int64_t(double(milliseconds) * 1e6);
+  return state;
+}
+
 // Leaves in origin_age_ when it was, as far as the host can tell, and returns how well it can. A device that hangs
 // records nothing.
-std::optional<int64_t> CudaPoller::record_origin() {
+std::optional<int64_t> CudaPoller::Clock::record_origin() {
   constexpr int64_t kLongest = 100'000'000;  // ns; nothing else is looked at meanwhile
-  const int64_t before = trace_->now();
-  CUDA_CHECK(cudaEventRecord(origin_[0], clock_stream_));
+  const int64_t before = trace_.now();
+  CUDA_CHECK(cudaEventRecord(origin_[0], stream_));
   int64_t after = before;
-  for (cudaError_t state = cudaErrorNotReady; state == cudaErrorNotReady; after = trace_->now()) {
+  for (cudaError_t state = cudaErrorNotReady; state == cudaErrorNotReady; after = trace_.now()) {
     if (after - before > kLongest) return std::nullopt;
     state = cudaEventQuery(origin_[0]);
     if (state != cudaErrorNotReady) CUDA_CHECK(state);
@@ -302,13 +306,13 @@ std::optional<int64_t> CudaPoller::record_origin() {
 
 // Elapsed times are floats of milliseconds: near enough to the origin, they are good to some ten nanoseconds. Every
 // GPU's clock drifts by itself, so that the origin follows the host's gently.
-void CudaPoller::advance_origin() {
+void CudaPoller::Clock::advance() {
   constexpr int64_t kNearEnough = 200'000'000, kCertain = 50'000;  // ns
-  if (!trace_ || trace_->now() - origin_age_ < kNearEnough) return;
+  if (trace_.now() - origin_age_ < kNearEnough) return;
   std::swap(origin_[0], origin_[1]);
   const std::optional<int64_t> uncertainty = record_origin();
   if (!uncertainty) {
-    origin_age_ = trace_->now();  // the next attempt comes later: hanging tasks have to be noticed meanwhile
+    origin_age_ = trace_.now();  // the next attempt comes later: hanging tasks have to be noticed meanwhile
     return std::swap(origin_[0], origin_[1]);
   }
   float milliseconds = 0;

@@ -160,21 +160,35 @@ class CudaPoller {
   std::vector<std::optional<Pending::Instance>> oldest() const;  // by lane
   DeviceError error_of(cudaError_t state, size_t where, const Pending::Instance& asked) const;
   void check_oldest();
-  std::optional<int64_t> record_origin();
-  void advance_origin();
+
+  // The trace's times of events: by how long they come after an origin, which follows now and then.
+  class Clock {
+   public:
+    explicit Clock(TraceRecorder& trace);  // of the current device
+    ~Clock() { cudaStreamDestroy(stream_); }
+    Clock(const Clock&) = delete;
+    Clock& operator=(const Clock&) = delete;
+    cudaError_t query(cudaEvent_t event, int64_t& ended) const;  // cudaEventQuery(), with the time
+    void advance();
+
+   private:
+    std::optional<int64_t> record_origin();
+
+    TraceRecorder& trace_;
+    CudaEventList events_;
+    cudaStream_t stream_ = nullptr;
+    std::array<cudaEvent_t, 2> origin_ = {};  // the one in use, the one before
+    int64_t origin_ns_ = 0;                   // the trace's time at origin_[0]
+    int64_t origin_age_ = 0;
+  };
 
   const std::vector<std::string> names_;
   const int device_;
   const std::vector<Pending*> lanes_;
   CompletionSink& sink_;
-  TraceRecorder* trace_;
   CallWatch::Caller& caller_;
-  Check check_;  // none once it has thrown
-  CudaEventList events_;
-  cudaStream_t clock_stream_ = nullptr;
-  std::array<cudaEvent_t, 2> origin_ = {};  // the one in use, the one before
-  int64_t origin_ns_ = 0;                   // the trace's time at origin_[0]
-  int64_t origin_age_ = 0;
+  Check check_;                 // none once it has thrown
+  std::optional<Clock> clock_;  // with a trace, until stop()
   std::atomic<bool> stopping_{false};
   bool is_left_ = false;                    // under the thread's mutex: it is done with this
   Deadline drain_until_;                    // once stopping_; then the thread's own

@@ -36,14 +36,14 @@ class Keeper {
                                   [&](const SamplesOnDevice& place) { return place.fields[field] != kNone; }));
       if (kept_.back()) bytes += reader.stride(field);
     }
-    part_ = std::clamp<int64_t>(kPartBytes / std::max<int64_t>(1, bytes), 1, kPartSamples);
+    pace_.part = std::clamp<int64_t>(kPartBytes / std::max<int64_t>(1, bytes), 1, kPartSamples);
     samples_.bad.assign(size_t(size), false);
   }
 
   std::optional<KeptSamples> run(const std::stop_token& stop) {
-    const auto threads = int64_t(std::min<int64_t>(options_.threads, (size_ + part_ - 1) / part_));
-    ahead_ = threads * part_;
-    will_read(0, ahead_);
+    const auto threads = int64_t(std::min<int64_t>(options_.threads, (size_ + pace_.part - 1) / pace_.part));
+    pace_.ahead = threads * pace_.part;
+    will_read(0, pace_.ahead);
     working_ = int(threads);
     std::vector<std::thread> workers;
     try {
@@ -60,7 +60,7 @@ class Keeper {
     }
     for (std::thread& worker : workers) worker.join();
     if (error_) std::rethrow_exception(error_);
-    if (done_ < size_) return std::nullopt;
+    if (progress_.done < size_) return std::nullopt;
     tell();
     return std::move(samples_);
   }
@@ -79,7 +79,7 @@ class Keeper {
       changed_.wait_for(lock, kInterruptLook);
       if (stop.stop_requested()) stop_ = true;
       lock.unlock();
-      if (done_ < size_) tell();
+      if (progress_.done < size_) tell();
       const std::optional<std::string> late = options_.late_read && !stop_ ? options_.late_read() : std::nullopt;
       if (late) failed(std::make_exception_ptr(TaskError(*late, -1)));
       lock.lock();
@@ -93,7 +93,7 @@ class Keeper {
   }
 
   void tell() const {
-    if (options_.progress) options_.progress(done_);
+    if (options_.progress) options_.progress(progress_.done);
   }
 
   // Tells of the blocks that begin at `count` samples from `first` on.
@@ -110,11 +110,12 @@ class Keeper {
       std::vector<std::byte*> fields(kept_.size(), nullptr);
       for (size_t field = 0; field < kept_.size(); ++field) {
         if (!kept_[field]) continue;
-        content[field].resize(size_t(part_ * reader_.stride(field)));
+        content[field].resize(size_t(pace_.part * reader_.stride(field)));
         fields[field] = content[field].data();
       }
-      for (int64_t first = next_.fetch_add(part_); first < size_ && !stop_; first = next_.fetch_add(part_)) {
-        keep(first, std::min(part_, size_ - first), fields);
+      for (int64_t first = progress_.next.fetch_add(pace_.part); first < size_ && !stop_;
+           first = progress_.next.fetch_add(pace_.part)) {
+        keep(first, std::min(pace_.part, size_ - first), fields);
       }
     } catch (...) {
       failed(std::current_exception());
@@ -125,7 +126,7 @@ class Keeper {
   }
 
   void keep(int64_t first, int64_t count, const std::vector<std::byte*>& fields) {
-    will_read(first + ahead_, count);
+    will_read(first + pace_.ahead, count);
     const std::vector<int64_t> bad = read(first, count, fields);
     for (size_t p = 0; p < places_.size(); ++p) {
       const std::scoped_lock one_at_a_time(uploading_[p]);
@@ -139,7 +140,7 @@ class Keeper {
     }
     const std::scoped_lock lock(mutex_);
     for (const int64_t index : bad) samples_.bad[size_t(index)] = true;
-    done_ += count;
+    progress_.done += count;
   }
 
   std::vector<int64_t> read(int64_t first, int64_t count, const std::vector<std::byte*>& fields) const {
@@ -158,9 +159,15 @@ class Keeper {
   const int64_t size_;
   const KeepingOptions& options_;
   std::vector<bool> kept_;  // by field
-  int64_t part_ = 1;        // samples that a thread reads at a time
-  int64_t ahead_ = 0;       // samples by which will_read() is ahead of reading
-  std::atomic<int64_t> next_{0}, done_{0};
+  struct Pace {
+    int64_t part = 1;   // samples that a thread reads at a time
+    int64_t ahead = 0;  // samples by which will_read() is ahead of reading
+  };
+  Pace pace_;
+  struct Progress {
+    std::atomic<int64_t> next{0}, done{0};
+  };
+  Progress progress_;  // in samples
   std::atomic<bool> stop_{false};
   std::vector<std::mutex> uploading_;  // by place: a device is called by one thread at a time
   std::mutex mutex_;                   // of what follows

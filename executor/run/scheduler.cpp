@@ -162,7 +162,7 @@ void Scheduler::come_to_rest() {
   // Under the mutex, as the last one to leave may still hold it: see leave().
   const auto busy = [this] {
     const std::scoped_lock lock(mutex_);
-    return active_.load(std::memory_order_acquire) > 0;
+    return counts_.active.load(std::memory_order_acquire) > 0;
   };
   bool aborted = false;
   const auto abort_once = [&] {
@@ -199,7 +199,7 @@ TimedLook Scheduler::end_process_in_time() {
     const std::vector<Queues*>& all = binding_.all_queues();
     const bool computes = worked > kLeastWork && std::any_of(all.begin(), all.end(), runs_kernel);
     still = computes && !has_gpus() ? Seconds(0) : still + kLook;
-    const double own = options_.standstill_seconds * (at_host_.load() > 0 ? kAtHost : 1);
+    const double own = options_.standstill_seconds * (counts_.at_host.load() > 0 ? kAtHost : 1);
     const Seconds limit(has_gpus() ? options_.host_standstill_seconds : own);
     if (still >= kGrace + limit) end_process("a thread has not ended");
     const std::optional<std::string> why = late_kernel();
@@ -208,7 +208,7 @@ TimedLook Scheduler::end_process_in_time() {
   });
 }
 
-// Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
+// Called with counts_.active already counted. The first device task that becomes ready is issued by the same thread.
 void Scheduler::issue(TaskId task, int64_t instance) {
   while (task != kNone && !failed_.load(std::memory_order_relaxed)) {
     TaskId next = kNone;
@@ -243,7 +243,7 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   if (options_.trace) times(task, instance).issued = started;
-  at_host_.fetch_add(1);
+  counts_.at_host.fetch_add(1);
   try {
     {
       const NvtxRange range(options_.nvtx, plan_.tasks[task].name, instance);
@@ -255,7 +255,7 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   } catch (...) {
     failed(task, instance, std::current_exception());
   }
-  at_host_.fetch_sub(1);
+  counts_.at_host.fetch_sub(1);
   leave();
 }
 
@@ -276,10 +276,10 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
     }
     const Task& ended = plan_.tasks[task];
     const bool fills = ended.kind == Task::Kind::Fill && ended.clock == 0;
-    completions_.fetch_add(1, std::memory_order_relaxed);  // before progress() sees what follows
+    counts_.completions.fetch_add(1, std::memory_order_relaxed);  // before progress() sees what follows
     dependencies_.done(task, instance, [&](TaskId ready, int64_t i) {
       if (fills && plan_.tasks[ready].kind == Task::Kind::CopyIn) {
-        late_batches_.fetch_add(1, std::memory_order_relaxed);
+        counts_.late_batches.fetch_add(1, std::memory_order_relaxed);
       }
       dispatch(ready, i);
     });
@@ -380,7 +380,7 @@ RankProgress Scheduler::progress() const {
   constexpr double kGpuPatience = 1.5, kFirstPatience = 30;
   constexpr int64_t kFirstInstances = 16;  // with all variants of a task, which are recorded when they first run
   RankProgress found;
-  found.completed = completions_.load(std::memory_order_relaxed);
+  found.completed = counts_.completions.load(std::memory_order_relaxed);
   const bool gpus = has_gpus();
   const std::vector<Dependencies::Running> running = dependencies_.running();
   const Table<TaskId, int64_t> before = dependencies_.instances_before(options_.from);
@@ -419,11 +419,11 @@ RankProgress Scheduler::progress() const {
 // its next look.
 void Scheduler::leave() {
   if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
-    active_.fetch_sub(1, std::memory_order_acq_rel);
+    counts_.active.fetch_sub(1, std::memory_order_acq_rel);
     return;
   }
   const std::scoped_lock lock(mutex_);
-  active_.fetch_sub(1, std::memory_order_acq_rel);
+  counts_.active.fetch_sub(1, std::memory_order_acq_rel);
   changed_.notify_all();
 }
 
@@ -522,7 +522,7 @@ void Scheduler::look_for_stall() {
   constexpr double kLongestStep = 1, kOfLongest = 3;
   const auto now = std::chrono::steady_clock::now();
   const double step = std::chrono::duration<double>(now - std::exchange(watched_.last, now)).count();
-  const int64_t count = completions_.load();
+  const int64_t count = counts_.completions.load();
   if (std::exchange(watched_.completions, count) != count) {
     watched_.longest = std::max(watched_.longest, watched_.still);
     watched_.still = 0;
@@ -544,7 +544,8 @@ void warn_of_stall(const std::string& report) {
 }
 
 void Scheduler::end_process(std::string message) {
-  ending_.lock();  // by the first thread to get here, and for good
+  static std::mutex ending;
+  ending.lock();  // by the first thread to get here, and for good
   try {
     check();
   } catch (const std::exception& error) {  // the run's first error is what it ends by
@@ -561,7 +562,8 @@ void Scheduler::wait(const std::stop_token& stop) {
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
   // A held run goes on before it counts as held no more, so that is looked at first.
   const auto at_rest = [&] {
-    return error_ || (!phase_.holding.load() && active_.load(std::memory_order_acquire) == 0 && dependencies_.idle());
+    return error_ ||
+           (!phase_.holding.load() && counts_.active.load(std::memory_order_acquire) == 0 && dependencies_.idle());
   };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);

@@ -103,7 +103,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   }
 
   // Training's batches that were filled after all else that their copies to devices wait for.
-  int64_t late_batches() const { return late_batches_.load(std::memory_order_relaxed); }
+  int64_t late_batches() const { return counts_.late_batches.load(std::memory_order_relaxed); }
 
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
@@ -125,8 +125,8 @@ class Scheduler final : private CompletionSink, private Issuer {
   TimedLook end_process_in_time();
   // Hand-over from thread to thread does not rest on what TBB's queues happen to order. The caller's writes are
   // released by enter(), and a function that was enqueued after it begins with taken_over().
-  void enter() { active_.fetch_add(1, std::memory_order_release); }
-  void taken_over() const { (void)active_.load(std::memory_order_acquire); }
+  void enter() { counts_.active.fetch_add(1, std::memory_order_release); }
+  void taken_over() const { (void)counts_.active.load(std::memory_order_acquire); }
   void leave();
   struct Active {  // entered and left, whatever is thrown in between
     explicit Active(Scheduler& scheduler) : scheduler(scheduler) { scheduler.enter(); }
@@ -174,12 +174,15 @@ class Scheduler final : private CompletionSink, private Issuer {
   Dependencies dependencies_;
   std::vector<Times> times_;
   Table<TaskId, uint8_t> on_host_;
-  std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
-  std::atomic<int64_t> at_host_{0};      // tasks of the host that are running
-  std::atomic<int64_t> completions_{0};  // for the stall report
-  std::atomic<int64_t> late_batches_{0};
+  struct Counts {
+    std::atomic<int64_t> active{0};       // functions of ours that are running or enqueued
+    std::atomic<int64_t> at_host{0};      // tasks of the host that are running
+    std::atomic<int64_t> completions{0};  // for the stall report
+    std::atomic<int64_t> late_batches{0};
+  };
+  Counts counts_;
   std::atomic<bool> stop_requested_{false}, failed_{false};
-  std::mutex mutex_, ending_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::exception_ptr error_;
   struct Phase {

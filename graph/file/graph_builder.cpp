@@ -78,7 +78,6 @@ void GraphBuilder::index_functions() {
     if (!functions_.emplace(name, &function).second) {
       fail(function.name.place, fmt::format("function '{}' is defined twice", name));
     }
-    function_names_.push_back(name);
     check_attributes(function.attributes, name);
     check_unique(function.inputs, fmt::format("input of function '{}'", name));
     check_unique(function.outputs, fmt::format("output of function '{}'", name));
@@ -94,15 +93,15 @@ void GraphBuilder::find_batch_symbol() {
 }
 
 void GraphBuilder::find_own_names() {
-  for (const SourceValue& input : source_.inputs) own_names_.insert(input.name.text);
-  for (const SourceValue& value : source_.values) own_names_.insert(value.name.text);
+  for (const SourceValue& input : source_.inputs) names_.own.insert(input.name.text);
+  for (const SourceValue& value : source_.values) names_.own.insert(value.name.text);
   for (const SourceNode& node : source_.nodes) {
     const std::string name = qualified_name(node);
     const Op* op = registry_.find(name);
     const bool owns = functions_.count(name) || (op && op->expand);
     for (const SourceName& output : node.outputs) {
-      own_names_.insert(output.text);
-      if (owns) owners_.insert(output.text);
+      names_.own.insert(output.text);
+      if (owns) names_.owners.insert(output.text);
     }
   }
 }
@@ -134,7 +133,7 @@ ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role,
   value.role = role;
   value.where = position(name.place);
   if (value.name.size() > kLongestPath) fail(name.place, fmt::format("a name is longer than {} bytes", kLongestPath));
-  if (!value_names_.insert(value.name).second) {
+  if (!names_.values.insert(value.name).second) {
     fail(name.place, at(name.place, node) + fmt::format("value '{}' is defined twice", value.name));
   }
   const ValueId id = graph_.add_value(std::move(value));
@@ -240,8 +239,10 @@ void GraphBuilder::add(const SourceNode& node, Scope& scope) {
 }
 
 void GraphBuilder::unknown_op(const SourceNode& node, const std::string& name, bool internal) const {
-  std::vector<std::string> known = function_names_;
-  known.resize(std::min(known.size(), kMostCandidates));
+  std::vector<std::string> known;
+  for (const SourceFunction& function : source_.functions) {
+    if (known.size() < kMostCandidates) known.push_back(function.qualified_name());
+  }
   for (const Op& op : registry_.all()) {
     if (!op.internal) known.push_back(op.qualified_name());
   }
@@ -289,7 +290,7 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
   const bool labelled = !written.label.text.empty();
   const SourceName& name = called(written);
   node.name = labelled ? scope.prefix + name.text : full_name(name.text, scope);
-  if (!node_names_.insert(node.name).second) {
+  if (!names_.nodes.insert(node.name).second) {
     fail(name.place, fmt::format("another node is named '{}'", node.name));
   }
   graph_.nodes.push_back(std::move(node));

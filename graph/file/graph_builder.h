@@ -125,13 +125,14 @@ class GraphBuilder {
   Graph graph_;
   size_t calls_ = 0, attribute_bytes_ = 0;
   std::unordered_map<std::string, const SourceFunction*> functions_;
-  std::vector<std::string> function_names_;
   std::set<std::string> called_;                // models
   std::map<std::string, GraphSource> sources_;  // of models, by path
-  std::unordered_set<std::string> own_names_;   // of values that the graph's own nodes and lists define
-  std::unordered_set<std::string> owners_;      // results of the graph's own layers: "logits" will own "logits.weight"
-  std::unordered_set<std::string> value_names_;
-  std::unordered_set<std::string> node_names_;
+  struct Names {
+    std::unordered_set<std::string> values, nodes;  // taken
+    std::unordered_set<std::string> own;            // of values that the graph's own nodes and lists define
+    std::unordered_set<std::string> owners;  // results of the graph's own layers: "logits" will own "logits.weight"
+  };
+  Names names_;
   std::unordered_set<std::string> unsound_;  // results, of the graph itself, of nodes that have an error
 };
 

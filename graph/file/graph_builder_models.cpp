@@ -114,7 +114,7 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
       output = place_value(graph, output, prefix, placed);
       if (output != kNone) graph_.values[output].producer = graph_.nodes.end_id();
     }
-    copy.name = free_name(node_names_, prefix, node.name);
+    copy.name = free_name(names_.nodes, prefix, node.name);
     graph_.nodes.push_back(std::move(copy));
   }
 }
@@ -125,12 +125,12 @@ ValueId GraphBuilder::state_operand(const SourceNode& call, ValueId operand, con
                                     const std::string& prefix) {
   Node stated;
   stated.op = &registry_.get("arbalest.AsStated");
-  stated.name = free_name(node_names_, prefix, declared.name);
+  stated.name = free_name(names_.nodes, prefix, declared.name);
   stated.where = position(call.op.place);
   stated.attributes.set("to", onnx_number(declared.type.dtype), stated.where);
   stated.inputs = {operand};
   Value result;
-  result.name = free_name(value_names_, prefix, declared.name);
+  result.name = free_name(names_.values, prefix, declared.name);
   result.producer = graph_.nodes.end_id();
   const ValueId value = graph_.add_value(std::move(result));
   stated.outputs = {value};
@@ -149,7 +149,7 @@ std::string GraphBuilder::free_name(std::unordered_set<std::string>& taken, cons
 // Whether one of the graph's own layers may have a parameter of this name.
 bool GraphBuilder::is_of_layer(const std::string& name) const {
   for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
-    if (owners_.count(name.substr(0, dot))) return true;
+    if (names_.owners.count(name.substr(0, dot))) return true;
   }
   return false;
 }
@@ -161,9 +161,9 @@ ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::str
   if (placed[id] != kNone) return placed[id];
   Value value = model.values[id];
   const bool stored = value.role == Role::Parameter || value.role == Role::Frozen;
-  const bool keeps = stored && !own_names_.count(value.name) && !is_of_layer(value.name);
-  if (!keeps || !value_names_.insert(value.name).second) {
-    value.name = free_name(value_names_, prefix, value.name);
+  const bool keeps = stored && !names_.own.count(value.name) && !is_of_layer(value.name);
+  if (!keeps || !names_.values.insert(value.name).second) {
+    value.name = free_name(names_.values, prefix, value.name);
   }
   value.producer = kNone;
   return placed[id] = graph_.add_value(std::move(value));

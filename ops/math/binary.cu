@@ -23,8 +23,7 @@ KernelFactory kernel_of(std::index_sequence<I...>) {
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
-        launch_strided("elementwise", stream_of(c), multiprocessors, count, walk, functor, output<T>(c, 0),
-                       input<T>(c, I)...);
+        launch_strided(stream_of(c), multiprocessors, count, walk, functor, output<T>(c, 0), input<T>(c, I)...);
       });
     });
   };

@@ -73,13 +73,13 @@ inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
 
 // Tensor 0 of the walk is `out`; the inputs follow. If all lie in one order, the elementwise kernel runs instead.
 template <typename T, typename Function, typename... In>
-void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk,
-                    Function function, T* out, const In*... in) {
+void launch_strided(cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk, Function function,
+                    T* out, const In*... in) {
   constexpr size_t tensors = sizeof...(In) + 1;
   constexpr int W = int(16 / sizeof(T));
   if (count == 0) return;
   if (walk.contiguous(tensors)) {
-    launch_elementwise(name, stream, multiprocessors, count, function, out, in...);
+    launch_elementwise("elementwise", stream, multiprocessors, count, function, out, in...);
     return;
   }
   const bool small = count < (int64_t{1} << 31);
@@ -90,7 +90,7 @@ void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, 
     launch_dependent(strided_kernel<1, T, Function, In...>, blocks_for(count, multiprocessors), kThreads, 0, stream,
                      count, walk, small, function, out, in...);
   }
-  check_launch(name);
+  check_launch("elementwise");
 }
 
 }  // namespace arbalest::cuda

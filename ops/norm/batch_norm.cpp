@@ -442,6 +442,37 @@ void add_statistics(OpRegistry& registry) {
        .cpu = decomposed_cpu});
 }
 
+void add_inference(OpRegistry& registry) {
+  using enum OperandSpec::Arity;
+  registry.add({.domain = "arbalest",
+                .name = "BatchNormInference",
+                .doc = "[relu](normalised X * scale + bias [+ residual]) by given statistics",
+                .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("mean"), plain("var"),
+                           lowered("residual", Optional)},
+                .outputs = {lowered("Y")},
+                .attributes = {epsilon_spec(), relu_after_sum_spec()},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_norm_inference,
+                .grad = grad_norm_inference,
+                .cost = elementwise_cost(3),
+                .samples = norm_inference_samples,
+                .cpu = batch_norm_inference_cpu});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormInferenceGrad",
+       .doc = "the gradients of BatchNormInference, without relu and residual; of X alone where no other is asked for",
+       .inputs = {lowered("dY"), lowered("X"), plain("scale"), plain("mean"), plain("var")},
+       .outputs = {lowered("dX"), plain("dscale", Optional), plain("dbias", Optional)},
+       .attributes = {epsilon_spec()},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_inference_grad,
+       .cost = elementwise_cost(6),
+       .samples = inference_grad_samples,
+       .cpu = batch_norm_inference_grad_cpu});
+}
+
 }  // namespace
 
 void register_norm_batch_norm(OpRegistry& registry) {
@@ -514,33 +545,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
                 .samples = training_grad_samples,
                 .overwrites = {{0, 1}, {3, 0}},
                 .cpu = batch_norm_grad_cpu});
-  registry.add({.domain = "arbalest",
-                .name = "BatchNormInference",
-                .doc = "[relu](normalised X * scale + bias [+ residual]) by given statistics",
-                .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("mean"), plain("var"),
-                           lowered("residual", Optional)},
-                .outputs = {lowered("Y")},
-                .attributes = {epsilon_spec(), relu_after_sum_spec()},
-                .internal = true,
-                .layout = Layout::ChannelsLast,
-                .infer = infer_norm_inference,
-                .grad = grad_norm_inference,
-                .cost = elementwise_cost(3),
-                .samples = norm_inference_samples,
-                .cpu = batch_norm_inference_cpu});
-  registry.add(
-      {.domain = "arbalest",
-       .name = "BatchNormInferenceGrad",
-       .doc = "the gradients of BatchNormInference, without relu and residual; of X alone where no other is asked for",
-       .inputs = {lowered("dY"), lowered("X"), plain("scale"), plain("mean"), plain("var")},
-       .outputs = {lowered("dX"), plain("dscale", Optional), plain("dbias", Optional)},
-       .attributes = {epsilon_spec()},
-       .internal = true,
-       .layout = Layout::ChannelsLast,
-       .infer = infer_inference_grad,
-       .cost = elementwise_cost(6),
-       .samples = inference_grad_samples,
-       .cpu = batch_norm_inference_grad_cpu});
+  add_inference(registry);
 }
 
 }  // namespace arbalest

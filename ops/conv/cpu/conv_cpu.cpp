@@ -57,20 +57,24 @@ std::unique_ptr<Kernel> plain_conv(const Convolution& conv, bool bias) {
   });
 }
 
-// dX at one pixel for `count` channels of group g, from `channel` on (counted within the group).
+struct ChannelBlock {
+  int64_t group, first, count;  // channels of a group, counted within it
+};
+
+// dX at one pixel.
 template <typename T>
-void input_gradient_block(const Convolution& conv, const T* dy, const T* filters, int64_t g, const Pixels& at,
-                          int64_t channel, int64_t count, T* dx) {
+void input_gradient_block(const Convolution& conv, const T* dy, const T* filters, const ChannelBlock& block,
+                          const Pixels& at, T* dx) {
   const int64_t depth = conv.group_channels(), filter_size = conv.taps() * depth;
   Wide<T> sums[kConvBlock] = {};
   conv.for_each_output(at, [&](int64_t tap, int64_t pixel) {
-    for (int64_t k = g * conv.group_filters(); k < (g + 1) * conv.group_filters(); ++k) {
+    for (int64_t k = block.group * conv.group_filters(); k < (block.group + 1) * conv.group_filters(); ++k) {
       const Wide<T> gradient = widen(dy[pixel * conv.filters + k]);
-      const T* filter = filters + k * filter_size + tap * depth + channel;
-      for (int64_t c = 0; c < count; ++c) sums[c] += gradient * widen(filter[c]);
+      const T* filter = filters + k * filter_size + tap * depth + block.first;
+      for (int64_t c = 0; c < block.count; ++c) sums[c] += gradient * widen(filter[c]);
     }
   });
-  for (int64_t c = 0; c < count; ++c) dx[c] = narrow<T>(sums[c]);
+  for (int64_t c = 0; c < block.count; ++c) dx[c] = narrow<T>(sums[c]);
 }
 
 template <typename T>
@@ -85,7 +89,7 @@ std::unique_ptr<Kernel> plain_conv_grad_input(const Convolution& conv) {
         T* to = dx + (first + at[2]) * conv.channels;
         for (int64_t g = 0; g < conv.group; ++g) {
           for (int64_t c = 0; c < depth; c += kConvBlock) {
-            input_gradient_block(conv, gradients, filters, g, at, c, std::min(kConvBlock, depth - c),
+            input_gradient_block(conv, gradients, filters, {g, c, std::min(kConvBlock, depth - c)}, at,
                                  to + g * depth + c);
           }
         }

@@ -136,56 +136,55 @@ int gradient_chunks(const Depthwise& d, int multiprocessors) {
 }
 
 template <int W, typename T>
-void run_gradient(const ConvolutionProblem& problem, const Depthwise& d, int multiprocessors, cudaStream_t stream,
-                  const T* x, const T* dy, void* dw, float* partial) {
-  const int chunks = gradient_chunks(d, multiprocessors);
+void run_gradient(DataType output_type, const Depthwise& d, const ConvolutionCall& call) {
+  const T *x = static_cast<const T*>(call.a), *dy = static_cast<const T*>(call.b);
+  auto* partial = static_cast<float*>(call.workspace);
+  const int chunks = gradient_chunks(d, call.multiprocessors);
   const int64_t all = d.images * d.out_pixels, chunk_pixels = (all + chunks - 1) / chunks;
   const dim3 grid(unsigned((d.channels + kGradientSlice - 1) / kGradientSlice), unsigned(d.taps), unsigned(chunks));
-  depthwise_gradient_kernel<W><<<grid, kThreads, 0, stream>>>(d, chunk_pixels, x, dy, partial);
+  depthwise_gradient_kernel<W><<<grid, kThreads, 0, call.stream>>>(d, chunk_pixels, x, dy, partial);
   check_launch("depthwise gradient");
   const int64_t count = int64_t(d.channels) * d.taps;
-  const unsigned blocks = blocks_for(count, multiprocessors);
-  if (problem.output_type == DataType::Float32) {
-    depthwise_totals_kernel<<<blocks, kThreads, 0, stream>>>(count, chunks, partial, static_cast<float*>(dw));
+  const unsigned blocks = blocks_for(count, call.multiprocessors);
+  const auto sum_into = [&](auto* dw) {
+    depthwise_totals_kernel<<<blocks, kThreads, 0, call.stream>>>(count, chunks, partial, dw);
+  };
+  if (output_type == DataType::Float32) {
+    sum_into(static_cast<float*>(call.result));
   } else {
-    depthwise_totals_kernel<<<blocks, kThreads, 0, stream>>>(count, chunks, partial, static_cast<__nv_bfloat16*>(dw));
+    sum_into(static_cast<__nv_bfloat16*>(call.result));
   }
   check_launch("depthwise gradient: totals");
 }
 
 template <int W, typename T>
-void run_images(Kind kind, const Depthwise& d, int multiprocessors, cudaStream_t stream, const T* from, const T* w,
-                const float* bias, T* to) {
+void run_images(Kind kind, const Depthwise& d, const ConvolutionCall& call) {
+  const T *from = static_cast<const T*>(call.a), *w = static_cast<const T*>(call.b);
   const int slice = d.slice_channels(W), lanes = slice / W, rows = kThreads / lanes;
   const bool forward = kind != Kind::GradInput;
   const int64_t slices = (d.channels + slice - 1) / slice;
   const int64_t groups = (d.images * (forward ? d.out_pixels : d.pixels) + rows - 1) / rows;
-  const int64_t most = std::max<int64_t>(1, int64_t(multiprocessors) * 16 / slices);
+  const int64_t most = std::max<int64_t>(1, int64_t(call.multiprocessors) * 16 / slices);
   const dim3 grid(unsigned(slices), unsigned(std::clamp<int64_t>(groups, 1, std::min<int64_t>(most, 65535))));
   const size_t shared = size_t(d.taps) * size_t(slice) * sizeof(float);
-  if (forward) {
-    depthwise_kernel<true, W><<<grid, kThreads, shared, stream>>>(d, lanes, from, w, bias, to);
-  } else {
-    depthwise_kernel<false, W><<<grid, kThreads, shared, stream>>>(d, lanes, from, w, bias, to);
-  }
+  const auto kernel = forward ? depthwise_kernel<true, W, T> : depthwise_kernel<false, W, T>;
+  kernel<<<grid, kThreads, shared, call.stream>>>(d, lanes, from, w, call.bias, static_cast<T*>(call.result));
   check_launch("depthwise convolution");
 }
 
 template <typename T>
 void run_depthwise(const ConvolutionProblem& problem, const ConvolutionCall& call) {
   constexpr int kWide = 16 / sizeof(T);
-  const T *a = static_cast<const T*>(call.a), *b = static_cast<const T*>(call.b);
   const Depthwise d(problem);
   const auto with_width = [&](auto width) {
     constexpr int W = decltype(width)::value;
     if (problem.kind == Kind::GradWeight) {
-      run_gradient<W>(problem, d, call.multiprocessors, call.stream, a, b, call.result,
-                      static_cast<float*>(call.workspace));
+      run_gradient<W, T>(problem.output_type, d, call);
     } else {
-      run_images<W>(problem.kind, d, call.multiprocessors, call.stream, a, b, call.bias, static_cast<T*>(call.result));
+      run_images<W, T>(problem.kind, d, call);
     }
   };
-  if (d.channels % kWide == 0 && aligned(a) && aligned(b) && aligned(call.result)) {
+  if (d.channels % kWide == 0 && aligned(call.a) && aligned(call.b) && aligned(call.result)) {
     with_width(std::integral_constant<int, kWide>{});
   } else {
     with_width(std::integral_constant<int, 1>{});

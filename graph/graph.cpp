@@ -149,8 +149,9 @@ Table<ValueId, bool> made_of_weights(const Graph& graph) {
     found[v] = role != Role::Activation && role != Role::Input;
   }
   for (const Node& node : graph.nodes) {
-    const bool all = !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(),
-                                                         [&](ValueId input) { return input == kNone || found[input]; });
+    const bool all = !node.inputs.empty() && !node.op->random &&
+                     std::all_of(node.inputs.begin(), node.inputs.end(),
+                                 [&](ValueId input) { return input == kNone || found[input]; });
     for (const ValueId output : node.outputs) {
       if (output != kNone) found[output] = all;
     }

@@ -13,12 +13,17 @@ bool stops_gradients(const Node& node) {
   return node.op->qualified_name() == "arbalest.StopGradient";
 }
 
+// RandomUniformLike and RandomNormalLike: of their input only the shape counts.
+bool draws_anew(const Node& node) {
+  return node.op->domain.empty() && node.op->random && node.op->name.starts_with("Random");
+}
+
 class Walk {
  public:
   Walk(Graph& graph, std::span<const ValueId> wrt) : graph_(graph), depends_(graph.values.size(), false) {
     for (const ValueId value : wrt) depends_[value] = true;
     for (const Node& node : graph.nodes) {
-      if (stops_gradients(node)) continue;
+      if (stops_gradients(node) || draws_anew(node)) continue;
       bool any = false;
       for (const ValueId input : node.inputs) any = any || (input != kNone && depends_[input]);
       for (const ValueId output : node.outputs) {

@@ -22,6 +22,12 @@ bool is_batch_norm(const Node& node);
 // Whether the node makes no data but a token: Train, Synchronize, Validate.
 bool is_rule(const Graph& graph, const Node& node);
 
+// Dropouts that exporters spell out with RandomUniformLike, RandomUniform or Bernoulli become operators. These are
+// Dropout if each element is drawn for itself, and arbalest.StochasticDepth if each sample is. Others, of channels or
+// of the whole batch, become Dropout of ones, by which the tensor is multiplied. Draws of `training_mode` 0 drop
+// nothing.
+void find_dropouts(Graph& graph);
+
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 

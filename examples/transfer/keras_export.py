@@ -26,9 +26,10 @@ from onnx import helper, numpy_helper
 from tf2onnx import handler, utils
 
 
-def export_for_training(model, path, opset=17):
+def export_for_training(model, path, opset=17, training=False):
+    """`training`: with dropouts and noise, which the model has in training."""
     copy = with_exported_batch_norms(model)
-    proto, variables = convert(copy, opset)
+    proto, variables = convert(copy, opset, training)
     paths = {id(variable): variable.path for variable in copy.variables}
     paths |= {id(of_copy): own.path for of_copy, own in zip(copy.weights, model.weights, strict=True)}
     names = {f"weight_{i}": paths[id(variable)] for i, variable in enumerate(variables)}
@@ -84,6 +85,20 @@ class Erfc:
         graph.make_node("Sub", [one, erf], name=node.name, outputs=[result], shapes=shapes, dtypes=types)
 
 
+@handler.tf_op(["StatelessRandomUniformV2", "StatelessRandomNormalV2"])
+class StatelessRandom:
+    """Numbers that are drawn: ONNX's operators draw as well, but not by TensorFlow's keys and counters."""
+
+    @classmethod
+    def version_9(cls, graph, node, **kwargs):
+        shape, result, shapes, types = node.input[0], node.output[0], node.output_shapes, node.output_dtypes
+        onnx_type = "RandomUniformLike" if "Uniform" in node.type else "RandomNormalLike"
+        graph.remove_node(node.name)
+        extents = graph.make_node("Cast", [shape], attr={"to": onnx.TensorProto.INT64}).output[0]
+        like = graph.make_node("ConstantOfShape", [extents]).output[0]
+        graph.make_node(onnx_type, [like], name=node.name, outputs=[result], shapes=shapes, dtypes=types)
+
+
 def with_exported_batch_norms(model):
     def clone(layer):
         kind = type(layer)
@@ -101,7 +116,7 @@ def batch_norms(model):
     return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
 
 
-def convert(model, opset):
+def convert(model, opset, training):
     """The model with its variables as the inputs `weight_0`, `weight_1`, …, and these variables."""
     trained, others = model.trainable_variables, model.non_trainable_variables
     inputs = len(model.inputs)
@@ -112,7 +127,7 @@ def convert(model, opset):
     def forward(*operands):
         x = operands[0] if inputs == 1 else list(operands[:inputs])
         weights = operands[inputs:]
-        outputs, _ = model.stateless_call(weights[:len(trained)], weights[len(trained):], x, training=False)
+        outputs, _ = model.stateless_call(weights[:len(trained)], weights[len(trained):], x, training=training)
         return {f"y_{i}" if i else "y": y for i, y in enumerate(keras.tree.flatten(outputs))}
 
     return tf2onnx.convert.from_function(forward, signature, opset=opset)[0], trained + others

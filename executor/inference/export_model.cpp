@@ -91,6 +91,7 @@ class Exporter {
       if (node.op->qualified_name() == "arbalest.AsStated") as_stated_.insert(node.name);
     }
     expand_layers(graph_, false);
+    find_dropouts(graph_);
     output = graph_.find_value(output_name_);
     for (const Value& value : graph_.values) {
       const bool kept = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;

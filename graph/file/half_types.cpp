@@ -63,7 +63,8 @@ void widen_bfloat16(GraphSource& source) {
 
 void cast_to_float_instead(SourceNode& node, int64_t number) {
   const bool standard = node.domain.empty() || node.domain == "ai.onnx";
-  if (!standard || (node.op.text != "Cast" && node.op.text != "EyeLike")) return;
+  const bool draws = node.op.text.starts_with("Random") || node.op.text == "Bernoulli";
+  if (!standard || (node.op.text != "Cast" && node.op.text != "EyeLike" && !draws)) return;
   for (SourceAttribute& attribute : node.attributes) {
     if ((attribute.name.text == "to" || attribute.name.text == "dtype") && attribute.value == Attribute(number)) {
       attribute.value = onnx_number(DataType::Float32);

@@ -220,8 +220,6 @@ class Cut {
       message += fmt::format("\n  {}: node{} {}{}", name, nodes.size() + more == 1 ? "" : "s", fmt::join(nodes, ", "),
                              more ? fmt::format(" and {} more", more) : "");
       if (name.starts_with(std::string(kModelDomain) + ".")) message += " (a model that is called may not call models)";
-      if (name.starts_with("Random") || name == "Bernoulli")
-        message += " (of stochastic depth? export the model in eval mode)";
     }
     fail(message);
   }
@@ -233,6 +231,29 @@ class Cut {
   std::unordered_set<std::string> needed_;
   std::unordered_set<size_t> nodes_;
 };
+
+// TensorFlow's operators that draw, which tf2onnx leaves as they are, become ONNX's; their keys and counters are not
+// needed.
+void spell_out_draws(GraphSource& source) {
+  std::vector<SourceNode> nodes;
+  for (SourceNode& node : source.nodes) {
+    const std::string name = qualified_name(node);
+    const bool uniform = name == "StatelessRandomUniformV2", normal = name == "StatelessRandomNormalV2";
+    if ((uniform || normal) && !node.inputs.empty() && node.outputs.size() == 1) {
+      const SourcePlace place = node.op.place;
+      const SourceName shape{node.outputs[0].text + "/shape", place}, like{node.outputs[0].text + "/like", place};
+      SourceNode& cast = nodes.emplace_back(SourceNode{{}, "", {"Cast", place}, {}, {node.inputs[0]}, {shape}});
+      SourceAttribute& to = cast.attributes.emplace_back();
+      to.name = {"to", place};
+      to.value = onnx_number(DataType::Int64);
+      nodes.push_back({{}, "", {"ConstantOfShape", place}, {}, {shape}, {like}});
+      node.op.text = uniform ? "RandomUniformLike" : "RandomNormalLike";
+      node.inputs = {like};
+    }
+    nodes.push_back(std::move(node));
+  }
+  source.nodes = std::move(nodes);
+}
 
 // Errors that types bring to light may come from a batch that is part of the file: they say so.
 void note_fixed_batch(const GraphSource& source, Graph& graph) {
@@ -249,6 +270,7 @@ CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, co
                        size_t results) {
   GraphSource source = stated;  // tensors are shared
   take_sequences_apart(source);
+  spell_out_draws(source);
   Cut cut(source, registry, call);
   const std::vector<std::string> names = cut.operands(operands);
   GraphSource part = cut.run(names, results);

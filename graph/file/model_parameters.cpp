@@ -396,6 +396,8 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
     if (name == "Dropout") {
       if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
       node.attributes.set("training_mode", int64_t{training}, node.where);
+    } else if (!training && (name.starts_with("RandomUniform") || name == "Bernoulli")) {
+      node.attributes.set("training_mode", int64_t{0}, node.where);
     } else if (name == "BatchNormalization" && node.inputs.size() > kVarianceInput) {
       const auto stored = [&](size_t i) {
         return node.inputs[i] != kNone && graph.values[node.inputs[i]].role == Role::Parameter;

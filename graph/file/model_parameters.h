@@ -26,7 +26,7 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 // up by the exporter ("const_fold_opt__4859"), it is made of the node's weight, or else of the node that reads it.
 void own_parameters(Graph& graph, const GraphSource& source);
 
-// Batch norms and Dropout in training: as in training, or, if `training` is false, as in validation. A batch norm
+// Batch norms and dropouts in training: as in training, or, if `training` is false, as in validation. A batch norm
 // that trains has statistics of its own; those of PyTorch's files keep the unbiased variance, as PyTorch does.
 void follow_training(Graph& graph, const GraphSource& source, bool training);
 

@@ -173,12 +173,17 @@ class Importer {
                       source_.file, printable(lost)));
     }
     const std::unordered_map<std::string, SourceValue::Kept> kept = kept_initialisers(graph);
+    std::unordered_set<std::string_view> read;
+    for (const SourceNode& node : source_.nodes) {
+      for (const SourceName& input : node.inputs) read.insert(input.text);
+    }
     std::vector<SourceNode> scalars;
     ErrorList errors;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
+      if (!read.contains(initializer.name()) && !is_known(initializer.data_type())) continue;
       SourceTensor content;
-      const auto read = [&] { content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name())); };
-      if (!errors.attempt(read)) continue;
+      const auto take = [&] { content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name())); };
+      if (!errors.attempt(take)) continue;
       const bool number = is_floating(content.type.dtype) && content.type.shape.empty();
       if (!ours && number && !is_of_module(source_, initializer.name())) {
         scalars.push_back(constant(initializer.name(), std::move(content)));
@@ -212,6 +217,8 @@ class Importer {
     value.tensor = std::move(content);
     return node;
   }
+
+  static bool is_known(int32_t type) { return type == onnx::TensorProto::FLOAT16 || type_of_onnx(type); }
 
   // float16 is float here: see half_types.h.
   DataType type(int32_t theirs, const std::string& what) const {
@@ -331,6 +338,8 @@ class Importer {
       node.op.text = proto.op_type();
       for (const std::string& input : proto.input()) node.inputs.push_back({input, {}});
       for (const std::string& output : proto.output()) node.outputs.push_back({output, {}});
+      if (node.op.text.starts_with("StatelessRandom") && node.inputs.size() > 1)
+        node.inputs.resize(1);  // without TensorFlow's keys and counters
       const std::string what =
           fmt::format("node '{}' ({})", proto.output_size() ? proto.output(0) : proto.name(), proto.op_type());
       for (const Attr& each : proto.attribute()) {

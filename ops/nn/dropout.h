@@ -11,26 +11,30 @@
 
 namespace arbalest {
 
-// Elements are numbered as they lie in memory; four neighbours share a draw. Draws of a batch follow those of all
-// batches before it in the epoch, whose positions are less.
-struct Dropping {
-  int64_t count;       // of elements
-  float ratio, scale;  // of those that are dropped; what the others are multiplied by
-  uint64_t stream;     // tells the graph's Dropout nodes apart
-
-  // `name`: the name of the node that drops.
-  Dropping(const Node& node, std::string_view name, int64_t elements)
-      : count(elements),
-        ratio(float(float_attribute(node, "ratio"))),
-        scale(float(1 / (1 - float_attribute(node, "ratio")))),
-        stream(hash_name(name) + uint64_t(int_attribute(node, "seed"))) {}
+// A node draws for each element. Elements are numbered as they lie in memory; four neighbours share a draw. Draws of a
+// batch follow those of all batches before it in the epoch, whose positions are less.
+struct Drawing {
+  int64_t count;    // of elements
+  uint64_t stream;  // tells the graph's nodes apart
 
   ARBALEST_HOST_DEVICE int64_t draws() const { return (count + 3) / 4; }
-  // Whether element 4 · draw + i is kept is keeps(draw_of(…), i).
+  // For elements 4 · draw to 4 · draw + 3.
   ARBALEST_HOST_DEVICE Random4 draw_of(const StepScalars& scalars, int64_t draw) const {
     return philox(random_key(scalars.seed, stream), scalars.epoch,
                   scalars.position * uint64_t(draws()) + uint64_t(draw));
   }
+};
+
+struct Dropping : Drawing {
+  float ratio, scale;  // of those that are dropped; what the others are multiplied by
+
+  // `name`: the name of the node that drops.
+  Dropping(const Node& node, std::string_view name, int64_t elements)
+      : Drawing{elements, hash_name(name) + uint64_t(int_attribute(node, "seed"))},
+        ratio(float(float_attribute(node, "ratio"))),
+        scale(float(1 / (1 - float_attribute(node, "ratio")))) {}
+
+  // Whether element 4 · draw + i is kept is keeps(draw_of(…), i).
   ARBALEST_HOST_DEVICE bool keeps(const Random4& draw, int i) const { return uniform(draw.word[i]) >= ratio; }
 };
 

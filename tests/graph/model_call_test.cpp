@@ -585,7 +585,7 @@ TEST_CASE("model: all operators that are not supported are reported at once, wit
   ["second"] b = GridSample (a)
   c = com.example.Fused (b)
   d = inner (c)
-  r = RandomUniformLike (d)
+  r = Multinomial (d)
   unused = Det (x)
   y = arbalest.ReluGrad (d, r)
 }
@@ -594,11 +594,55 @@ inner (p) => (q) { q = Unique (p) })");
   CHECK(has(message, "odd.onnxtxt: 5 operators of model 'odd' are not supported"));
   CHECK(has(message, "\n  GridSample: nodes 'a', 'second'"));
   CHECK(has(message, "\n  com.example.Fused: node 'c'"));
-  CHECK(has(message, "\n  RandomUniformLike: node 'r' (of stochastic depth? export the model in eval mode)"));
+  CHECK(has(message, "\n  Multinomial: node 'r'"));
   CHECK(has(message, "\n  Unique: node 'q' of function 'inner'"));
   CHECK(has(message, "\n  arbalest.ReluGrad: node 'y'"));
   CHECK_FALSE(has(message, "Det"));
   CHECK(files.fault("y = model.odd <outputs = [\"x\"]> (x)", {{"", path}}) == "");
+}
+
+TEST_CASE("model: dropouts that are spelt out drop, and with training_mode = 0 they drop nothing") {
+  const Files files;
+  const std::string path = files.file("drops.onnxtxt");
+  Files::write(path, R"(drops (float[1, 6] x) => (float[1, 6] y)
+{
+  p = Constant <value = float {0.75}> ()
+  like = Constant <value = float[1, 1] {0}> ()
+  r = RandomUniformLike <dtype = 1> (like)
+  l = Less (r, p)
+  m = Cast <to = 1> (l)
+  s = Div (m, p)
+  a = Mul (x, s)
+  shape = Shape (a)
+  narrow = Cast <to = 6> (shape)
+  key = Constant <value = int64[1] {5}> ()
+  counter = Constant <value = int64[2] {0, 7}> ()
+  kind = Constant <value_int = 1> ()
+  t = StatelessRandomUniformV2 <dtype = 1> (narrow, key, counter, kind)
+  g = GreaterOrEqual (t, p)
+  k = Cast <to = 1> (g)
+  four = Constant <value = float {4}> ()
+  b = Mul (a, four)
+  c = Mul (b, k)
+  n = StatelessRandomNormalV2 <dtype = 1> (narrow, key, counter, kind)
+  y = Add (c, n)
+})");
+  // A file for one sample draws one number for each of a batch.
+  Graph graph = files.read("y = model.drops (x)", {{"", path}}, "float[5,6] x");
+  verify(graph);
+  expand_layers(graph);
+  find_dropouts(graph);
+  CHECK(float_attribute(only(graph, "arbalest.StochasticDepth"), "ratio") == 0.25);
+  CHECK(float_attribute(only(graph, "Dropout"), "ratio") == 0.75);
+  CHECK(only(graph, "RandomNormalLike").name == "y/n");
+
+  graph = files.read("y = model.drops <training_mode = 0> (x)", {{"", path}}, "float[5,6] x");
+  verify(graph);
+  expand_layers(graph);
+  find_dropouts(graph);
+  CHECK(graph.find_op("arbalest.StochasticDepth") == nullptr);
+  CHECK(graph.find_op("Dropout") == nullptr);
+  CHECK(graph.values[only(graph, "Add").inputs[0]].producer != kNone);
 }
 
 TEST_CASE("model: a value that two nodes define is refused, with both, whether it is needed or not") {

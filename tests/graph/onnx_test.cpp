@@ -151,6 +151,21 @@ TEST_CASE("onnx: initialisers without axes are numbers of formulas, not weights"
   CHECK(graph.values[graph.find_value("weight")].role == Role::Parameter);
 }
 
+TEST_CASE("onnx: initialisers of other types are an error if they are read, keys of TensorFlow's draws are not") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = small_model();
+  onnx::TensorProto& key = *model.mutable_graph()->add_initializer();
+  key.set_name("key");
+  key.set_data_type(onnx::TensorProto::UINT64);
+  key.add_dims(1);
+  key.add_uint64_data(7);
+  CHECK(read_onnx(save(folder, model), file_test_ops()).find_value("key") == kNone);
+  add_node(model, "StatelessRandomUniformV2", "x", "r").add_input("key");
+  CHECK_FALSE(has(failure(folder, model), "UINT64"));
+  add_node(model, "Relu", "key", "z");
+  CHECK(has(failure(folder, model), "initialiser 'key' has the unsupported type UINT64"));
+}
+
 TEST_CASE("onnx: models as exporters write them") {
   const FileTestFolder folder;
   onnx::ModelProto model = small_model();

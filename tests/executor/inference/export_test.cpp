@@ -270,6 +270,30 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   check_same_logits(graph, model);
 }
 
+TEST_CASE("dropouts that are spelt out are not exported, and other random numbers are, as ONNX has them") {
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nown () => (float loss)\n{\n"
+      "image, label = arbalest.Prefetch <source = \"glyphs:?train=32&test=32&size=16\", batch = 8> ()\n"
+      "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+      "p = Constant <value_float = 0.75> ()\n"
+      "shape = Shape (x)\nfilled = Expand (p, shape)\n"
+      "kept = Bernoulli (filled)\nmask = Div (kept, p)\nd = Mul (x, mask)\n"
+      "noise = RandomNormalLike <scale = 0.5> (d)\nnone = Constant <value_float = 0.0> ()\n"
+      "nothing = Mul (noise, none)\nrest = RandomUniformLike <training_mode = 0> (d)\nno = Mul (rest, none)\n"
+      "h = Add (d, nothing)\nk = Add (h, no)\n"
+      "logits = arbalest.Linear <units = 10> (k)\n"
+      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, loss)\n}\n",
+      "own.onnxtxt", builtin_ops());
+  const Graph model = export_model(graph, on_cpus(), {});
+  CHECK(count_ops(model, "Bernoulli") + count_ops(model, "Dropout") == 0);
+  CHECK(count_ops(model, "RandomNormalLike") == 1);
+  REQUIRE(count_ops(model, "RandomUniformLike") == 1);
+  CHECK(model.find_op("RandomUniformLike")->attributes.find("training_mode") == nullptr);
+  check_same_logits(graph, model);
+}
+
 TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
   std::string w = "0.1", r = "0.3";
   for (int i = 1; i < 8 * 16; ++i) w += fmt::format(", {}", 0.1 * (i % 7 - 3));

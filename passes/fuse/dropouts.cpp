@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Dropouts that exporters spell out. A comparison of uniform numbers with a constant, Bernoulli, and Floor of numbers
+// that are moved up are events: each element comes out one way or the other. What is computed of a tensor and an event
+// elementwise is followed for both ways as slope · x + offset. If it is 0 one way, and the other way x over the
+// probability of that way, it is a dropout, in whatever order exporters compare, cast, scale and multiply.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "graph/constants.h"
+#include "graph/exported_batch.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+// Two numbers: one if the event is false, one if it is true.
+struct Ways {
+  double number[2] = {0, 0};
+  double operator[](int way) const { return number[way]; }
+  double& operator[](int way) { return number[way]; }
+};
+
+// Each element is slope · base + offset.
+struct Form {
+  ValueId base = kNone;    // kNone: no tensor, the slopes are 0
+  NodeId event = kNone;    // kNone: none, the two ways are the same
+  double probability = 0;  // of the event's second way
+  NodeId draw = kNone;     // what the event, or the base, is drawn by
+  Shape drawn = {};        // elements of this shape, broadcast to the value's, come out independently
+  Ways slope = {}, offset = {};
+
+  bool is_number() const { return base == kNone; }
+  bool is_constant() const { return is_number() && event == kNone; }
+};
+
+Form of_value(ValueId value) {
+  return {.base = value, .slope = {{1, 1}}};
+}
+Form of_number(double number) {
+  return {.offset = {{number, number}}};
+}
+
+// The result of `combine(slope, offset, way)` for both ways, of two forms that have no two bases or events.
+template <typename F>
+std::optional<Form> combined(const Form& a, const Form& b, const F& combine) {
+  if (!a.is_number() && !b.is_number() && a.base != b.base) return std::nullopt;
+  if (a.event != kNone && b.event != kNone && (a.event != b.event || a.drawn != b.drawn)) return std::nullopt;
+  Form form = a.is_constant() || (!b.is_constant() && a.event == kNone) ? b : a;
+  form.base = a.is_number() ? b.base : a.base;
+  for (const int way : {0, 1}) combine(form.slope[way], form.offset[way], way);
+  return form;
+}
+
+std::optional<Form> sum(const Form& a, const Form& b, double sign) {
+  return combined(a, b, [&](double& slope, double& offset, int way) {
+    slope = a.slope[way] + sign * b.slope[way];
+    offset = a.offset[way] + sign * b.offset[way];
+  });
+}
+
+std::optional<Form> product(const Form& a, const Form& b, bool divides) {
+  if (!b.is_number()) return a.is_number() && !divides ? product(b, a, false) : std::nullopt;
+  if (divides && (b.offset[0] == 0 || b.offset[1] == 0)) return std::nullopt;
+  return combined(a, b, [&](double& slope, double& offset, int way) {
+    const double factor = divides ? 1 / b.offset[way] : b.offset[way];
+    slope = a.slope[way] * factor;
+    offset = a.offset[way] * factor;
+  });
+}
+
+// `a` where the condition is true, else `b`.
+std::optional<Form> choice(const Form& condition, const Form& a, const Form& b) {
+  const std::optional<Form> any = combined(a, b, [](double&, double&, int) {});
+  if (!any || !condition.is_number()) return std::nullopt;
+  return combined(condition, *any, [&](double& slope, double& offset, int way) {
+    const Form& taken = condition.offset[way] != 0 ? a : b;
+    slope = taken.slope[way];
+    offset = taken.offset[way];
+  });
+}
+
+double clamped(double probability) {
+  return std::clamp(probability, 0.0, 1.0);
+}
+
+class Dropouts {
+ public:
+  explicit Dropouts(Graph& graph) : graph_(graph), rewriter_(graph), forms_(graph.values.size()) {}
+
+  void run() {
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), draws)) return;
+    for (const NodeId n : rewriter_.ids()) {
+      const Node& node = rewriter_.node(n);
+      if (node.outputs.size() != 1 || node.outputs[0] == kNone) continue;
+      const ValueId y = node.outputs[0];
+      if (draws(node) && node.op->name != "Bernoulli") {
+        forms_[y] = of_value(y);
+        forms_[y]->draw = n;
+        forms_[y]->drawn = rewriter_.shape(y);
+      } else if (draws(node) || follows(node)) {
+        forms_[y] = form_of(n, false);
+        if (!forms_[y]) forms_[y] = form_of(n, true);
+        if (forms_[y]) take_out(n, *forms_[y]);
+      }
+    }
+    rewriter_.finish();
+    for (NodeId n = 0; !found_.empty() && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
+  }
+
+ private:
+  static bool draws(const Node& node) {
+    constexpr std::string_view kDraw[] = {"RandomUniformLike", "RandomUniform", "Bernoulli"};
+    return node.op->domain.empty() && std::find(std::begin(kDraw), std::end(kDraw), node.op->name) != std::end(kDraw);
+  }
+
+  const Form* form(ValueId value) const {
+    return value != kNone && forms_.contains(value) && forms_[value] ? &*forms_[value] : nullptr;
+  }
+  bool follows(const Node& node) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId value) { return form(value) != nullptr; });
+  }
+
+  // The number that all elements of a value are.
+  std::optional<double> number(ValueId value) const {
+    if (const auto content = content_of(graph_, value)) return number_of(rewriter_.value(value).type, *content);
+    const NodeId producer = rewriter_.value(value).producer;
+    constexpr std::string_view kSame[] = {"Expand", "Cast", "CastLike", "Identity"};
+    if (std::none_of(std::begin(kSame), std::end(kSame),
+                     [&](std::string_view op) { return rewriter_.is(producer, op); }))
+      return std::nullopt;
+    return number(rewriter_.input(producer, 0));
+  }
+
+  static std::optional<double> number_of(const TensorType& type, const std::vector<std::byte>& content) {
+    const size_t size = size_of(type.dtype);
+    if (content.size() < size || !std::equal(content.begin() + int64_t(size), content.end(), content.begin()))
+      return std::nullopt;
+    const auto as = [&](auto element) {
+      std::memcpy(&element, content.data(), sizeof element);
+      return double(element);
+    };
+    switch (type.dtype) {
+      case DataType::Float32: return as(float{});
+      case DataType::Float64: return as(double{});
+      case DataType::Int32: return as(int32_t{});
+      case DataType::Int64: return as(int64_t{});
+      case DataType::Bool: return as(uint8_t{});
+      default: return std::nullopt;
+    }
+  }
+
+  // `anew`: a tensor that has been dropped from is one like any other.
+  Form operand(NodeId id, size_t i, bool anew) const {
+    const ValueId value = rewriter_.input(id, i);
+    const Form* known = form(value);
+    if (known && !(anew && !known->is_number() && known->event != kNone)) return *known;
+    const std::optional<double> same = known ? std::nullopt : number(value);
+    return same ? of_number(*same) : of_value(value);
+  }
+
+  // The form of the node's result; none if it is a tensor like any other.
+  std::optional<Form> form_of(NodeId id, bool anew) const {
+    const Node& node = rewriter_.node(id);
+    if (!node.op->domain.empty() || std::count(node.inputs.begin(), node.inputs.end(), kNone) > 0) return std::nullopt;
+    const std::string& op = node.op->name;
+    const Form a = operand(id, 0, anew);
+    if (op == "Cast" || op == "CastLike") return cast(id, a);
+    if (rewriter_.reshapes(id)) return reshaped(id, a);
+    if (node.inputs.size() == 1) return of_one(id, a);
+    const Form b = operand(id, 1, anew);
+    if (node.inputs.size() == 3 && op == "Where") return choice(a, b, operand(id, 2, anew));
+    if (node.inputs.size() != 2) return std::nullopt;
+    if (op == "Add" || op == "Sum") return sum(a, b, 1);
+    if (op == "Sub") return sum(a, b, -1);
+    if (op == "Mul" || op == "Div") return product(a, b, op == "Div");
+    if (op.starts_with("Less")) return below_zero(id, sum(a, b, -1));
+    if (op.starts_with("Greater")) return below_zero(id, sum(b, a, -1));
+    return std::nullopt;
+  }
+
+  std::optional<Form> of_one(NodeId id, const Form& x) const {
+    const std::string& op = rewriter_.node(id).op->name;
+    if (op == "Identity") return x;
+    if (op == "Not") return sum(of_number(1), x, -1);
+    if (op == "Neg") return sum(of_number(0), x, -1);
+    if (op == "Floor") return floor(id, x);
+    if (op != "Bernoulli" || !x.is_constant()) return std::nullopt;
+    return event(id, id, rewriter_.shape(rewriter_.input(id, 0)), x.offset[0]);
+  }
+
+  // 0 or 1, with this probability of 1.
+  static Form event(NodeId id, NodeId draw, const Shape& drawn, double probability) {
+    return {.event = id, .probability = clamped(probability), .draw = draw, .drawn = drawn, .offset = {{0, 1}}};
+  }
+
+  // Whether each element is a number that is drawn, scaled and moved.
+  bool is_drawn(const Form& form) const {
+    return !form.is_number() && form.event == kNone && form.draw != kNone && form.slope[0] != 0;
+  }
+  // How likely slope · u + offset is below `bound`.
+  double probability_below(const Form& form, double bound) const {
+    const Node& draw = rewriter_.node(form.draw);
+    const double low = float_attribute(draw, "low"), high = float_attribute(draw, "high");
+    const double below = clamped(((bound - form.offset[0]) / form.slope[0] - low) / (high - low));
+    return form.slope[0] > 0 ? below : 1 - below;
+  }
+
+  std::optional<Form> below_zero(NodeId id, const std::optional<Form>& difference) const {
+    if (!difference || !is_drawn(*difference)) return std::nullopt;
+    return event(id, difference->draw, difference->drawn, probability_below(*difference, 0));
+  }
+
+  // Takes numbers from 0 to below 2 alone: others have more than two results.
+  std::optional<Form> floor(NodeId id, const Form& x) const {
+    if (!is_drawn(x) || probability_below(x, 0) > 0 || probability_below(x, 2) < 1) return std::nullopt;
+    return event(id, x.draw, x.drawn, 1 - probability_below(x, 1));
+  }
+
+  // Zeros and ones are the same in every type; other numbers are in floating ones.
+  std::optional<Form> cast(NodeId id, const Form& x) const {
+    const DataType from = rewriter_.value(rewriter_.input(id, 0)).type.dtype;
+    const DataType to = rewriter_.value(rewriter_.output(id, 0)).type.dtype;
+    const auto is_whole = [&](int way) { return x.offset[way] == 0 || x.offset[way] == 1; };
+    const bool same = from == to || (is_floating(from) && is_floating(to));
+    if (same || (x.is_number() && (is_floating(to) || (is_whole(0) && is_whole(1))))) return x;
+    return std::nullopt;
+  }
+
+  // Numbers that are drawn stay as independent in another shape.
+  std::optional<Form> reshaped(NodeId id, Form x) const {
+    if (!x.is_number() && !is_drawn(x)) return std::nullopt;
+    if (x.drawn != rewriter_.shape(rewriter_.input(id, 0))) return std::nullopt;
+    x.drawn = rewriter_.shape(rewriter_.output(id, 0));
+    return x;
+  }
+
+  // Replaces the node if it makes a dropout.
+  void take_out(NodeId id, const Form& form) {
+    if (form.is_number() || form.event == kNone || form.offset[0] != 0 || form.offset[1] != 0) return;
+    const int kept = form.slope[0] == 0 ? 1 : 0;
+    const double share = kept == 1 ? form.probability : 1 - form.probability;
+    if (form.slope[1 - kept] != 0 || !(share > 0)) return;
+    const ValueId y = rewriter_.output(id, 0);
+    for (const ValueId dropped : found_) {  // the same once more
+      const Form& of = *forms_[dropped];
+      if (of.event != form.event || of.base != form.base || !is_close(of.slope[kept], form.slope[kept])) continue;
+      if (is_alike(dropped, y)) return drop_nothing(id, dropped);
+    }
+    const std::optional<Shape> shares = shares_of(id, form.drawn);
+    if (!shares || !is_alike(form.base, y)) return;
+    const ValueId x = unscaled(id, form.base, form.slope[kept] * share);
+    if (x == kNone) return;
+    drop(id, x, *shares, 1 - share, form.draw);
+    found_.push_back(y);
+  }
+
+  // The extents of what is dropped as one: 1 along an axis whose elements share their fate.
+  std::optional<Shape> shares_of(NodeId id, const Shape& drawn) const {
+    const Shape& y = rewriter_.shape(rewriter_.output(id, 0));
+    if (drawn.size() > y.size()) return std::nullopt;
+    Shape shares(y.size() - drawn.size(), 1);
+    shares.insert(shares.end(), drawn.begin(), drawn.end());
+    // A file for batches of 1 has numbers for the one sample.
+    if (!y.empty() && shares[0] == 1 && exported_batch(rewriter_.node(id).where.file) == 1) shares[0] = y[0];
+    for (size_t axis = 0; axis < y.size(); ++axis) {
+      if (shares[axis] != 1 && shares[axis] != y[axis]) return std::nullopt;
+    }
+    return shares;
+  }
+
+  void drop(NodeId id, ValueId x, const Shape& shares, double ratio, NodeId draw) {
+    const Node& by = rewriter_.node(draw);
+    if (ratio == 0 || int_attribute(by, "training_mode") == 0) return drop_nothing(id, x);
+    const float seed = float(float_attribute(by, "seed"));
+    Attributes attributes = {{"ratio", ratio}, {"seed", int64_t(seed == 0 ? 0 : std::bit_cast<uint32_t>(seed))}};
+    const ValueId y = rewriter_.output(id, 0);
+    const Shape& shape = rewriter_.shape(x);
+    const bool samples = std::all_of(shares.begin() + !shares.empty(), shares.end(), [](int64_t n) { return n == 1; });
+    if (shares != shape && samples && shares[0] == shape[0])
+      return rewriter_.become(id, "arbalest.StochasticDepth", {x}, {y}, std::move(attributes));
+    attributes.set("training_mode", int64_t{1});
+    if (shares == shape) return rewriter_.become(id, "Dropout", {x}, {y}, std::move(attributes));
+    const ValueId noise = rewriter_.add_before(id, "Dropout", name_of(id, "noise"), {ones(id, x, shares)}, attributes);
+    rewriter_.become(id, "Mul", {x, noise}, {y}, {});
+  }
+
+  void drop_nothing(NodeId id, ValueId x) { rewriter_.become(id, "Identity", {x}, {rewriter_.output(id, 0)}, {}); }
+
+  std::string name_of(NodeId id, const char* label) const { return rewriter_.node(id).name + "." + label; }
+
+  // Ones of the extents `shares`, those that are not 1 being the extents that x has in the loop.
+  ValueId ones(NodeId id, ValueId x, const Shape& shares) {
+    std::vector<uint8_t> is_own;
+    for (const int64_t extent : shares) is_own.push_back(extent != 1);
+    const int64_t rank = int64_t(shares.size());
+    const ValueId own = constant(name_of(id, "own"), {DataType::Bool, {rank}}, data_of(is_own));
+    const ValueId one = constant(name_of(id, "one"), {DataType::Int64, {}}, data_of(std::vector<int64_t>{1}));
+    const ValueId shape = rewriter_.add_before(id, "Shape", name_of(id, "shape"), {x});
+    const ValueId extents = rewriter_.add_before(id, "Where", name_of(id, "extents"), {own, shape, one});
+    const DataType type = rewriter_.value(x).type.dtype;
+    const bool wide = type == DataType::Float64;
+    const Initializer number = wide ? data_of(std::vector<double>{1}) : data_of(std::vector<float>{1});
+    return rewriter_.add_before(id, "Expand", name_of(id, "ones"),
+                                {constant(name_of(id, "kept"), {type, {}}, number), extents});
+  }
+
+  ValueId constant(std::string name, const TensorType& type, Initializer content) {
+    const ValueId id = graph_.add_value(std::move(name), type, Role::Constant);
+    graph_.values[id].initializer = std::move(content);
+    return id;
+  }
+
+  bool is_alike(ValueId a, ValueId b) const {
+    return rewriter_.shape(a) == rewriter_.shape(b) && rewriter_.value(a).type.dtype == rewriter_.value(b).type.dtype;
+  }
+  static bool is_close(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
+
+  // The tensor that is `factor` times `x`, which `reader` reads: x itself, or what x is scaled from. If x was moved
+  // since it was scaled, it is moved without.
+  ValueId unscaled(NodeId reader, ValueId x, double factor) {
+    if (is_close(factor, 1)) return x;
+    const NodeId producer = rewriter_.value(x).producer;
+    if (rewriter_.is(producer, "Transpose") || rewriter_.reshapes(producer)) {
+      const ValueId moved = rewriter_.input(producer, 0);
+      const bool alone = rewriter_.only_reader(x) == reader && rewriter_.only_reader(moved) == producer;
+      const ValueId from = alone ? unscaled(producer, moved, factor) : kNone;
+      if (from == kNone) return kNone;
+      rewriter_.set_input(producer, 0, from);
+      return x;
+    }
+    const bool divides = rewriter_.is(producer, "Div");
+    if (!divides && !rewriter_.is(producer, "Mul")) return kNone;
+    for (size_t i = 0; i < (divides ? 1 : 2); ++i) {
+      const ValueId from = rewriter_.input(producer, i);
+      const std::optional<double> by = number(rewriter_.input(producer, 1 - i));
+      if (!by || !is_alike(from, x)) continue;
+      if (is_close(divides ? factor / *by : factor * *by, 1)) return from;
+    }
+    return kNone;
+  }
+
+  Graph& graph_;
+  Rewriter rewriter_;
+  Table<ValueId, std::optional<Form>> forms_;  // of values that follow from draws
+  std::vector<ValueId> found_;                 // what nodes make that have been replaced
+};
+
+}  // namespace
+
+void find_dropouts(Graph& graph) {
+  Dropouts(graph).run();
+}
+
+}  // namespace arbalest

@@ -115,8 +115,8 @@ Scheduler::Listening::Listening(Scheduler& scheduler)
 
 // Once nothing is under way: whether the run was only at rest.
 bool Scheduler::goes_on() {
-  if (options_.ranks && !failed_.load()) end_stretch();
-  if (!options_.rest || phase_.stopping || failed_.load() || !dependencies_.complete() || dependencies_.at_end())
+  if (options_.ranks && !end_.failed.load()) end_stretch();
+  if (!options_.rest || phase_.stopping || end_.failed.load() || !dependencies_.complete() || dependencies_.at_end())
     return false;
   phase_.resting = false;
   const std::optional<int64_t> next = options_.rest();
@@ -129,7 +129,7 @@ bool Scheduler::goes_on() {
 void Scheduler::check() {
   const std::exception_ptr error = [this] {
     const std::scoped_lock lock(mutex_);  // fail() may come from a thread that is not of the run
-    return error_;
+    return end_.error;
   }();
   if (error) std::rethrow_exception(error);
   if (!dependencies_.complete()) throw RunError("the plan came to a halt:\n" + describe_waiting());
@@ -166,7 +166,7 @@ void Scheduler::come_to_rest() {
   };
   bool aborted = false;
   const auto abort_once = [&] {
-    if (!failed_.load() || std::exchange(aborted, true)) return;
+    if (!end_.failed.load() || std::exchange(aborted, true)) return;
     for (Queues* queues : binding_.all_queues()) queues->abort();
   };
   auto next_look = std::chrono::steady_clock::now() + kGrace;
@@ -191,7 +191,7 @@ TimedLook Scheduler::end_process_in_time() {
   static constexpr auto kLook = std::chrono::seconds(1);
   constexpr int64_t kLeastWork = 10'000'000;  // ns of processor time between two looks
   using Seconds = std::chrono::duration<double>;
-  if (!options_.ranks || !failed_.load()) return {};
+  if (!options_.ranks || !end_.failed.load()) return {};
   constexpr double kAtHost = 10;  // times as long for tasks of the host, whose threads' time is not known apart
   return look_each(kLook, [this, still = Seconds(0), late = Seconds(0), before = time_of_queues(binding_)]() mutable {
     const int64_t now = time_of_queues(binding_), worked = now - std::exchange(before, now);
@@ -210,7 +210,7 @@ TimedLook Scheduler::end_process_in_time() {
 
 // Called with counts_.active already counted. The first device task that becomes ready is issued by the same thread.
 void Scheduler::issue(TaskId task, int64_t instance) {
-  while (task != kNone && !failed_.load(std::memory_order_relaxed)) {
+  while (task != kNone && !end_.failed.load(std::memory_order_relaxed)) {
     TaskId next = kNone;
     int64_t next_instance = 0;
     try {
@@ -240,7 +240,7 @@ void Scheduler::issue(TaskId task, int64_t instance) {
 }
 
 void Scheduler::run_host(TaskId task, int64_t instance) {
-  if (failed_.load(std::memory_order_relaxed)) return leave();
+  if (end_.failed.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   if (options_.trace) times(task, instance).issued = started;
   counts_.at_host.fetch_add(1);
@@ -315,8 +315,8 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
   } catch (...) {  // no memory for the message: the error is reported without its place
   }
   const std::scoped_lock lock(mutex_);
-  failed_.store(true);
-  if (!error_) error_ = error;
+  end_.failed.store(true);
+  if (!end_.error) end_.error = error;
   changed_.notify_all();
 }
 
@@ -418,7 +418,7 @@ RankProgress Scheduler::progress() const {
 // which the waiting thread holds when it looks. If the last one to leave took the short way, that thread finds out at
 // its next look.
 void Scheduler::leave() {
-  if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
+  if (!dependencies_.idle() && !end_.failed.load(std::memory_order_relaxed)) {
     counts_.active.fetch_sub(1, std::memory_order_acq_rel);
     return;
   }
@@ -468,7 +468,7 @@ void Scheduler::look_up(bool interrupted) {
   if (options_.ranks) return look_up_with_others(interrupted);
   const auto ready = [this](TaskId task, int64_t instance) { dispatch(task, instance); };
   const bool rests = bool(options_.rest);
-  if (!phase_.stopping && (stop_requested_.load() || (interrupted && !rests))) {
+  if (!phase_.stopping && (end_.requested.load() || (interrupted && !rests))) {
     const Active active(*this);
     dependencies_.stop(ready);
     phase_.stopping = true;
@@ -562,7 +562,7 @@ void Scheduler::wait(const std::stop_token& stop) {
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
   // A held run goes on before it counts as held no more, so that is looked at first.
   const auto at_rest = [&] {
-    return error_ ||
+    return end_.error ||
            (!phase_.holding.load() && counts_.active.load(std::memory_order_acquire) == 0 && dependencies_.idle());
   };
   while (!at_rest()) {

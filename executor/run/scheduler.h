@@ -83,7 +83,7 @@ class Scheduler final : private CompletionSink, private Issuer {
   void run(const std::stop_token& stop = {});
 
   // Ends the run after the batches already read. Host tasks may call it.
-  void stop() { stop_requested_.store(true); }
+  void stop() { end_.requested.store(true); }
   // Brings the run to rest at once: no validation ends after the one whose end calls this. Only host tasks call it.
   void rest();
 
@@ -181,10 +181,13 @@ class Scheduler final : private CompletionSink, private Issuer {
     std::atomic<int64_t> late_batches{0};
   };
   Counts counts_;
-  std::atomic<bool> stop_requested_{false}, failed_{false};
+  struct End {
+    std::atomic<bool> requested{false}, failed{false};
+    std::exception_ptr error;  // the first one; under the mutex
+  };
+  End end_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::exception_ptr error_;
   struct Phase {
     bool at_rest = false;   // come_to_rest() has been
     bool stopping = false;  // the run ends; what follows is of the thread of run() alone

@@ -20,7 +20,7 @@
 namespace arbalest {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 38;  // of a frame
+constexpr uint64_t kMostOfFrame = uint64_t{1} << 38;  // of a frame
 constexpr const char *kEnd = "end", *kClock = "clock";
 // Words before the number of a lost rank, in the key of a Failed frame: others may go on, or nobody may. Without a key
 // the rank that sends it has failed itself.
@@ -131,7 +131,7 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   name_thread(fmt::format("hears rank {}", from));
   try {
     for (;;) {
-      Frame frame = connection->receive(kMostBytes);
+      Frame frame = connection->receive(kMostOfFrame);
       if (is_past(from, connection)) return;
       if (frame.kind == Frame::Kind::Bye) throw RunError("it has ended");
       if (visits(from)) {

@@ -64,7 +64,7 @@ std::string head(double width, double height, double left, const std::string& ti
 }
 
 // About as wide as a text is drawn.
-double width_of(const std::string& text) {
+double pixels_of(const std::string& text) {
   constexpr double kLetter = 7.2;
   const auto letters = std::count_if(text.begin(), text.end(),
                                      [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
@@ -182,8 +182,8 @@ std::string svg_of(const RowPlot& plot) {
   if (plot.rows.empty()) throw std::logic_error("a plot without rows");
   double names = 0, texts = 0, least = 0, most = plot.marks_one ? 1 : 0;
   for (const PlotRow& row : plot.rows) {
-    names = std::max(names, width_of(row.name));
-    texts = std::max(texts, width_of(row.text));
+    names = std::max(names, pixels_of(row.name));
+    texts = std::max(texts, pixels_of(row.text));
     least = std::min({least, row.low, row.value});
     most = std::max({most, row.high, row.value});
   }

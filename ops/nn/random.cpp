@@ -204,9 +204,11 @@ void register_random(OpRegistry& registry, const std::string& name, const std::s
 RandomNumbers::RandomNumbers(const Node& node, std::string_view name, int64_t elements)
     : Drawing{elements, hash_name(name)}, normal(is_normal(node)) {
   const double seed = float_attribute(node, "seed"), low = normal ? 0 : float_attribute(node, "low");
+  const double high = normal ? HUGE_VAL : float_attribute(node, "high");
   if (seed != 0) stream += std::bit_cast<uint64_t>(seed);
   offset = float(normal ? float_attribute(node, "mean") : low);
-  scale = float(normal ? float_attribute(node, "scale") : float_attribute(node, "high") - low);
+  scale = float(normal ? float_attribute(node, "scale") : high - low);
+  most = normal ? HUGE_VALF : std::nextafter(float(high), offset);
 }
 
 void register_nn_random(OpRegistry& registry) {

@@ -11,6 +11,7 @@ namespace arbalest {
 
 struct RandomNumbers : Drawing {
   float offset, scale;  // of what is drawn: uniform in [0, 1), or normal around 0 with variance 1
+  float most;           // what no number is above: uniform ones would be rounded to `high`
   bool normal;
 
   // `name`: the name of the node that draws first.
@@ -18,7 +19,8 @@ struct RandomNumbers : Drawing {
 
   // Element 4 · draw + i is number(draw_of(…), i).
   ARBALEST_HOST_DEVICE float number(const Random4& draw, int i) const {
-    return offset + scale * (normal ? normal_of(draw, i) : uniform(draw.word[i]));
+    const float drawn = offset + scale * (normal ? normal_of(draw, i) : uniform(draw.word[i]));
+    return drawn < most ? drawn : most;
   }
 
  private:

@@ -2,14 +2,19 @@
 
 // Dropouts that exporters spell out. A comparison of uniform numbers with a constant, Bernoulli, and Floor of numbers
 // that are moved up are events: each element comes out one way or the other. What is computed of a tensor and an event
-// elementwise is followed for both ways as slope · x + offset. If it is 0 one way, and the other way x over the
-// probability of that way, it is a dropout, in whatever order exporters compare, cast, scale and multiply.
+// elementwise is followed for both ways as slope · x + offset. It is a dropout if it is 0 one way, and the other way x
+// over the probability of that way. The order in which exporters compare, cast, scale and multiply does not matter.
+//
+// Numbers that are drawn are taken out only if all that reads them ends in dropouts by one event. Dropouts of several
+// tensors multiply them by the same noise. Otherwise the arithmetic stays, which has the same elements dropped.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "graph/constants.h"
 #include "graph/exported_batch.h"
@@ -95,10 +100,13 @@ class Dropouts {
 
   void run() {
     if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), draws)) return;
+    find_batch_axes();
+    std::vector<NodeId> all;
     for (const NodeId n : rewriter_.ids()) {
       const Node& node = rewriter_.node(n);
       if (node.outputs.size() != 1 || node.outputs[0] == kNone) continue;
       const ValueId y = node.outputs[0];
+      if (draws(node)) all.push_back(n);
       if (draws(node) && node.op->name != "Bernoulli") {
         forms_[y] = of_value(y);
         forms_[y]->draw = n;
@@ -106,11 +114,11 @@ class Dropouts {
       } else if (draws(node) || follows(node)) {
         forms_[y] = form_of(n, false);
         if (!forms_[y]) forms_[y] = form_of(n, true);
-        if (forms_[y]) take_out(n, *forms_[y]);
       }
     }
+    for (const NodeId draw : all) take_out(draw);
     rewriter_.finish();
-    for (NodeId n = 0; !found_.empty() && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
+    for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
   }
 
  private:
@@ -176,19 +184,23 @@ class Dropouts {
     const Form b = operand(id, 1, anew);
     if (node.inputs.size() == 3 && op == "Where") return choice(a, b, operand(id, 2, anew));
     if (node.inputs.size() != 2) return std::nullopt;
+    if (op.starts_with("Less")) return below_zero(id, sum(a, b, -1));
+    if (op.starts_with("Greater")) return below_zero(id, sum(b, a, -1));
+    if (!makes_floats(id)) return std::nullopt;
     if (op == "Add" || op == "Sum") return sum(a, b, 1);
     if (op == "Sub") return sum(a, b, -1);
     if (op == "Mul" || op == "Div") return product(a, b, op == "Div");
-    if (op.starts_with("Less")) return below_zero(id, sum(a, b, -1));
-    if (op.starts_with("Greater")) return below_zero(id, sum(b, a, -1));
     return std::nullopt;
   }
+
+  // Integers are divided, and overflow, in ways that no form tells.
+  bool makes_floats(NodeId id) const { return is_floating(rewriter_.value(rewriter_.output(id, 0)).type.dtype); }
 
   std::optional<Form> of_one(NodeId id, const Form& x) const {
     const std::string& op = rewriter_.node(id).op->name;
     if (op == "Identity") return x;
     if (op == "Not") return sum(of_number(1), x, -1);
-    if (op == "Neg") return sum(of_number(0), x, -1);
+    if (op == "Neg" && makes_floats(id)) return sum(of_number(0), x, -1);
     if (op == "Floor") return floor(id, x);
     if (op != "Bernoulli" || !x.is_constant()) return std::nullopt;
     return event(id, id, rewriter_.shape(rewriter_.input(id, 0)), x.offset[0]);
@@ -237,57 +249,203 @@ class Dropouts {
     if (!x.is_number() && !is_drawn(x)) return std::nullopt;
     if (x.drawn != rewriter_.shape(rewriter_.input(id, 0))) return std::nullopt;
     x.drawn = rewriter_.shape(rewriter_.output(id, 0));
+    if (!x.is_number()) x.base = rewriter_.output(id, 0);  // its elements are not paired with those of the former
     return x;
   }
 
-  // Replaces the node if it makes a dropout.
-  void take_out(NodeId id, const Form& form) {
-    if (form.is_number() || form.event == kNone || form.offset[0] != 0 || form.offset[1] != 0) return;
-    const int kept = form.slope[0] == 0 ? 1 : 0;
-    const double share = kept == 1 ? form.probability : 1 - form.probability;
-    if (form.slope[1 - kept] != 0 || !(share > 0)) return;
+  // The way that keeps the elements of a dropout, and how likely it is.
+  static int kept_way(const Form& form) { return form.slope[0] == 0 ? 1 : 0; }
+  static double kept_share(const Form& form) { return kept_way(form) == 1 ? form.probability : 1 - form.probability; }
+
+  // Whether the node makes a dropout, by an event of these numbers.
+  bool is_dropout(NodeId id, NodeId draw) {
     const ValueId y = rewriter_.output(id, 0);
-    for (const ValueId dropped : found_) {  // the same once more
-      const Form& of = *forms_[dropped];
-      if (of.event != form.event || of.base != form.base || !is_close(of.slope[kept], form.slope[kept])) continue;
-      if (is_alike(dropped, y)) return drop_nothing(id, dropped);
+    const Form* of = form(y);
+    if (!of || of->draw != draw || of->is_number() || of->event == kNone || !makes_floats(id)) return false;
+    const Form* base = form(of->base);
+    if (base && (base->draw == draw || is_drawn(*base))) return false;
+    const double share = kept_share(*of);
+    const bool drops = of->offset[0] == 0 && of->offset[1] == 0 && of->slope[1 - kept_way(*of)] == 0;
+    if (!drops || !(share > 0) || !(float(1 - share) < 1)) return false;
+    return is_alike(of->base, y) && shares_of(id) && dropped_from(id, false) != kNone;
+  }
+
+  // The nodes that make dropouts by these numbers, in order, if nothing else depends on them; otherwise none.
+  std::set<NodeId> dropouts_of(NodeId draw) {
+    std::set<NodeId> found;
+    std::vector<ValueId> follow = {rewriter_.output(draw, 0)};
+    for (size_t i = 0; i < follow.size(); ++i) {
+      if (rewriter_.readers(follow[i]).empty()) return {};  // it may be asked for by its name
+      for (const NodeId reader : rewriter_.readers(follow[i])) {
+        if (reader == kNone) return {};
+        if (rewriter_.is(reader, "CastLike") && rewriter_.input(reader, 0) != follow[i]) continue;  // reads the type
+        const ValueId made = rewriter_.output(reader, 0);
+        if (made != kNone && rewriter_.value(made).content) continue;  // such as the shape
+        if (is_dropout(reader, draw)) {
+          found.insert(reader);
+          continue;
+        }
+        const Form* of = form(made);
+        if (!of || of->draw != draw) return {};
+        if (std::find(follow.begin(), follow.end(), made) == follow.end()) follow.push_back(made);
+      }
     }
-    const std::optional<Shape> shares = shares_of(id, form.drawn);
-    if (!shares || !is_alike(form.base, y)) return;
-    const ValueId x = unscaled(id, form.base, form.slope[kept] * share);
-    if (x == kNone) return;
-    drop(id, x, *shares, 1 - share, form.draw);
-    found_.push_back(y);
+    return found;
+  }
+
+  // Replaces what is computed by these numbers if they are drawn for dropouts alone.
+  void take_out(NodeId draw) {
+    const std::set<NodeId> found = dropouts_of(draw);
+    if (found.empty()) return;
+    const NodeId first = *found.begin();
+    const Form& of = *forms_[rewriter_.output(first, 0)];
+    bool same = true, moved = false;
+    for (const NodeId id : found) {
+      const ValueId y = rewriter_.output(id, 0);
+      const Form& other = *forms_[y];
+      const bool agrees =
+          other.event == of.event && kept_way(other) == kept_way(of) && shares_of(id) == shares_of(first);
+      if (!agrees || rewriter_.value(y).type.dtype != rewriter_.value(rewriter_.output(first, 0)).type.dtype) return;
+      same &= other.base == of.base && is_close(other.slope[kept_way(of)], of.slope[kept_way(of)]);
+      moved |= dropped_from(id, false) == other.base && !is_close(factor_of(other), 1);
+    }
+    if (same) {
+      const Shape shares = *shares_of(first);
+      drop(first, dropped_from(first, true), shares, 1 - kept_share(of), draw);
+      for (const NodeId id : found) {
+        if (id != first) drop_nothing(id, rewriter_.output(first, 0));
+      }
+    } else if (!moved) {
+      drop_alike(found, draw);
+    } else {
+      return;
+    }
+    changed_ = true;
+  }
+
+  // A dropout is the tensor times this, dropped and scaled as Dropout does.
+  static double factor_of(const Form& form) { return form.slope[kept_way(form)] * kept_share(form); }
+
+  // Dropout takes this tensor for the dropout that the node makes; kNone if there is none. `moves`: as in unscaled().
+  ValueId dropped_from(NodeId id, bool moves) {
+    const Form& of = *forms_[rewriter_.output(id, 0)];
+    return unscaled(id, of.base, factor_of(of), moves);
+  }
+
+  // The axes along which the values of a model have the samples that it is called with, if it was exported for one.
+  // They are those that have as many elements as the model's operand, in batches of another size as well.
+  void find_batch_axes() {
+    const auto of_one = [](const Node& node) { return exported_batch(node.where.file) == 1; };
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), of_one)) return;
+    Graph other = graph_;
+    const auto enlarge = [&](ValueId value) {
+      if (value != kNone && !other.values[value].type.shape.empty()) other.values[value].type.shape[0] *= 2;
+    };
+    for (const ValueId input : graph_.inputs) enlarge(input);
+    for (const NodeId n : graph_.nodes.ids()) {
+      if (rewriter_.is(n, "arbalest.Prefetch")) {
+        for (const ValueId output : rewriter_.node(n).outputs) enlarge(output);
+        continue;
+      }
+      try {
+        infer(other, n);
+      } catch (const GraphError&) {  // it takes no other batch
+        break;
+      }
+    }
+    batch_axis_.resize(graph_.values.size());
+    for (const NodeId n : graph_.nodes.ids()) {
+      const Node& node = rewriter_.node(n);
+      if (!of_one(node)) continue;
+      for (const ValueId y : node.outputs) {
+        if (y != kNone) batch_axis_[y] = batch_axis(y, samples_of(node.where.file, other), other);
+      }
+    }
+  }
+
+  // As many as an operand of the file's models has, here and in `other`; none if no operand has other ones there.
+  std::optional<std::pair<int64_t, int64_t>> samples_of(const std::string& file, const Graph& other) const {
+    for (const NodeId n : graph_.nodes.ids()) {
+      if (rewriter_.node(n).where.file != file) continue;
+      for (const ValueId operand : rewriter_.node(n).inputs) {
+        if (operand == kNone || rewriter_.shape(operand).empty()) continue;
+        const NodeId producer = rewriter_.value(operand).producer;
+        if (producer != kNone && rewriter_.node(producer).where.file == file) continue;
+        const int64_t here = rewriter_.shape(operand)[0], there = other.values[operand].type.shape[0];
+        if (here != there) return std::pair(here, there);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<size_t> batch_axis(ValueId y, std::optional<std::pair<int64_t, int64_t>> samples,
+                                   const Graph& other) const {
+    const Shape &here = rewriter_.shape(y), &there = other.values[y].type.shape;
+    if (!samples || here.size() != there.size()) return std::nullopt;
+    for (size_t axis = 0; axis < here.size(); ++axis) {
+      if (here[axis] == samples->first && there[axis] == samples->second) return axis;
+    }
+    return std::nullopt;
   }
 
   // The extents of what is dropped as one: 1 along an axis whose elements share their fate.
-  std::optional<Shape> shares_of(NodeId id, const Shape& drawn) const {
-    const Shape& y = rewriter_.shape(rewriter_.output(id, 0));
+  std::optional<Shape> shares_of(NodeId id) const {
+    const ValueId made = rewriter_.output(id, 0);
+    const Shape &y = rewriter_.shape(made), &drawn = forms_[made]->drawn;
     if (drawn.size() > y.size()) return std::nullopt;
     Shape shares(y.size() - drawn.size(), 1);
     shares.insert(shares.end(), drawn.begin(), drawn.end());
     // A file for batches of 1 has numbers for the one sample.
-    if (!y.empty() && shares[0] == 1 && exported_batch(rewriter_.node(id).where.file) == 1) shares[0] = y[0];
+    if (batch_axis_.contains(made) && batch_axis_[made]) {
+      int64_t& samples = shares[*batch_axis_[made]];
+      if (samples == 1) samples = y[*batch_axis_[made]];
+    }
     for (size_t axis = 0; axis < y.size(); ++axis) {
       if (shares[axis] != 1 && shares[axis] != y[axis]) return std::nullopt;
     }
     return shares;
   }
 
-  void drop(NodeId id, ValueId x, const Shape& shares, double ratio, NodeId draw) {
+  // The attributes of a Dropout by these numbers; none if it drops nothing.
+  std::optional<Attributes> dropping(double ratio, NodeId draw) const {
     const Node& by = rewriter_.node(draw);
-    if (ratio == 0 || int_attribute(by, "training_mode") == 0) return drop_nothing(id, x);
+    if (ratio == 0 || int_attribute(by, "training_mode") == 0) return std::nullopt;
     const float seed = float(float_attribute(by, "seed"));
-    Attributes attributes = {{"ratio", ratio}, {"seed", int64_t(seed == 0 ? 0 : std::bit_cast<uint32_t>(seed))}};
+    return Attributes{{"ratio", ratio}, {"seed", int64_t(seed == 0 ? 0 : std::bit_cast<uint32_t>(seed))}};
+  }
+
+  void drop(NodeId id, ValueId x, const Shape& shares, double ratio, NodeId draw) {
+    std::optional<Attributes> attributes = dropping(ratio, draw);
+    if (!attributes) return drop_nothing(id, x);
     const ValueId y = rewriter_.output(id, 0);
     const Shape& shape = rewriter_.shape(x);
     const bool samples = std::all_of(shares.begin() + !shares.empty(), shares.end(), [](int64_t n) { return n == 1; });
     if (shares != shape && samples && shares[0] == shape[0])
-      return rewriter_.become(id, "arbalest.StochasticDepth", {x}, {y}, std::move(attributes));
-    attributes.set("training_mode", int64_t{1});
-    if (shares == shape) return rewriter_.become(id, "Dropout", {x}, {y}, std::move(attributes));
-    const ValueId noise = rewriter_.add_before(id, "Dropout", name_of(id, "noise"), {ones(id, x, shares)}, attributes);
+      return rewriter_.become(id, "arbalest.StochasticDepth", {x}, {y}, std::move(*attributes));
+    attributes->set("training_mode", int64_t{1});
+    if (shares == shape) return rewriter_.become(id, "Dropout", {x}, {y}, std::move(*attributes));
+    const ValueId noise = rewriter_.add_before(id, "Dropout", name_of(id, "noise"), {ones(id, x, shares)}, *attributes);
     rewriter_.become(id, "Mul", {x, noise}, {y}, {});
+  }
+
+  // Several tensors that are dropped from alike are multiplied by one noise.
+  void drop_alike(const std::set<NodeId>& found, NodeId draw) {
+    const NodeId first = *found.begin();
+    std::optional<Attributes> attributes = dropping(1 - kept_share(*forms_[rewriter_.output(first, 0)]), draw);
+    ValueId noise = kNone;
+    if (attributes) {
+      attributes->set("training_mode", int64_t{1});
+      const ValueId like = ones(first, dropped_from(first, false), *shares_of(first));
+      noise = rewriter_.add_before(first, "Dropout", name_of(first, "noise"), {like}, *attributes);
+    }
+    for (const NodeId id : found) {
+      const ValueId x = dropped_from(id, false);
+      if (noise == kNone) {
+        drop_nothing(id, x);
+      } else {
+        rewriter_.become(id, "Mul", {x, noise}, {rewriter_.output(id, 0)}, {});
+      }
+    }
   }
 
   void drop_nothing(NodeId id, ValueId x) { rewriter_.become(id, "Identity", {x}, {rewriter_.output(id, 0)}, {}); }
@@ -322,16 +480,16 @@ class Dropouts {
   static bool is_close(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
 
   // The tensor that is `factor` times `x`, which `reader` reads: x itself, or what x is scaled from. If x was moved
-  // since it was scaled, it is moved without.
-  ValueId unscaled(NodeId reader, ValueId x, double factor) {
+  // since it was scaled, it is x again, which is moved without the scale from then on if `moves`.
+  ValueId unscaled(NodeId reader, ValueId x, double factor, bool moves) {
     if (is_close(factor, 1)) return x;
     const NodeId producer = rewriter_.value(x).producer;
     if (rewriter_.is(producer, "Transpose") || rewriter_.reshapes(producer)) {
       const ValueId moved = rewriter_.input(producer, 0);
       const bool alone = rewriter_.only_reader(x) == reader && rewriter_.only_reader(moved) == producer;
-      const ValueId from = alone ? unscaled(producer, moved, factor) : kNone;
+      const ValueId from = alone ? unscaled(producer, moved, factor, moves) : kNone;
       if (from == kNone) return kNone;
-      rewriter_.set_input(producer, 0, from);
+      if (moves) rewriter_.set_input(producer, 0, from);
       return x;
     }
     const bool divides = rewriter_.is(producer, "Div");
@@ -347,8 +505,9 @@ class Dropouts {
 
   Graph& graph_;
   Rewriter rewriter_;
-  Table<ValueId, std::optional<Form>> forms_;  // of values that follow from draws
-  std::vector<ValueId> found_;                 // what nodes make that have been replaced
+  Table<ValueId, std::optional<Form>> forms_;         // of values that follow from draws
+  Table<ValueId, std::optional<size_t>> batch_axis_;  // of models that were exported for one sample
+  bool changed_ = false;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Dropouts that exporters spell out are found, and validation leaves them out.
+// Dropouts that exporters spell out are found, and validation leaves them out. What is no dropout computes what the
+// file says.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,7 +9,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "graph/exported_batch.h"
 #include "graph/op.h"
+#include "ops/nn/random.h"
 #include "passes/recompute.h"
 #include "tests/passes/loop_run.h"
 #include "tests/passes/passes_fixture.h"
@@ -66,7 +69,159 @@ void check_found(const std::string& body, const std::string& op) {
   CHECK(count_all(validation, {op, "Mul", "Div", "Expand"}) == 0);
 }
 
+// A graph of x, of this type, and of numbers, whose nodes are `body`. `batch`: that its model was exported for; 0:
+// open.
+Graph graph_of(const std::string& body, const std::string& type, int64_t batch) {
+  Graph graph = read_graph_text(fmt::format("g ({} x) => () {{\n"
+                                            "half = Constant <value_float = 0.5> ()\n"
+                                            "two = Constant <value_float = 2.0> ()\n"
+                                            "one = Constant <value_float = 1.0> ()\n{}}}",
+                                            type, body),
+                                "g.onnxtxt", builtin_ops());
+  verify(graph);
+  for (Node& node : graph.nodes) {
+    if (batch > 0) node.where.file = exported_file("m.onnx", batch);
+  }
+  expand_layers(graph);
+  return graph;
+}
+
+using Numbers = std::vector<double>;
+
+// The values of these names, given that x is 0.1, 0.2, ….
+std::vector<Numbers> results(Graph graph, const std::vector<std::string>& names) {
+  fold_constants(graph);
+  check_sound(graph);
+  Loop loop;
+  loop.graph = std::move(graph);
+  const auto cpu = make_cpu_device();
+  LoopRun run(loop, *cpu, DataType::Float32);
+  const ValueId x = run.graph().find_value("x");
+  Numbers elements;
+  for (int64_t i = 0; i < run.type(x).elements(); ++i) elements.push_back(0.1 * double(i + 1));
+  run.set(x, elements);
+  run.run({.seed = 3, .epoch = 1, .position = 8});
+  std::vector<Numbers> all;
+  for (const std::string& name : names) all.push_back(run.get(run.graph().find_value(name)));
+  return all;
+}
+
+const std::vector<std::string> kDropping = {"Dropout", "arbalest.StochasticDepth"};
+
+// The pass leaves the numbers of the values as they are without it, with no dropout.
+void check_left(const std::string& body, const std::vector<std::string>& names) {
+  INFO(body);
+  Graph graph = graph_of(body, "float[4, 6]", 0);
+  const std::vector<Numbers> stated = results(graph, names);
+  find_dropouts(graph);
+  CHECK(count_all(graph, kDropping) == 0);
+  CHECK(results(graph, names) == stated);
+}
+
+// Half of x's elements, in the shape of `like`: m is 0 or 1, and s is 0 or 2.
+std::string mask(const std::string& like) {
+  return fmt::format("r = RandomUniformLike ({})\nl = Less (r, half)\nm = Cast <to = 1> (l)\ns = Div (m, half)\n",
+                     like);
+}
+
 }  // namespace
+
+TEST_CASE("tensors that are dropped from by one mask lose the same elements") {
+  Graph graph = graph_of(mask("x") + "a = Mul (x, s)\ng = Sigmoid (x)\nb = Mul (g, s)\n", "float[4, 6]", 0);
+  find_dropouts(graph);
+  CHECK(count_ops(graph, "Dropout") == 1);
+  const std::vector<Numbers> numbers = results(graph, {"x", "a", "g", "b"});
+  int64_t dropped = 0;
+  for (size_t i = 0; i < numbers[0].size(); ++i) {
+    const bool drops = numbers[1][i] == 0;
+    dropped += drops;
+    CHECK(numbers[1][i] == doctest::Approx(drops ? 0 : 2 * numbers[0][i]));
+    CHECK(numbers[3][i] == doctest::Approx(drops ? 0 : 2 * numbers[2][i]));
+  }
+  CHECK(dropped > 0);
+  CHECK(dropped < 24);
+}
+
+TEST_CASE("a mask that more than dropouts read is drawn as the file says") {
+  check_left(mask("x") + "a = Mul (x, s)\ne = Sub (a, x)\nq = Mul (e, e)\nn = Sub (one, m)\nk = Mul (q, n)\n",
+             {"a", "k"});
+  check_left(mask("x") + "a = Mul (x, s)\nb = Sin (m)\n", {"a", "b"});
+  check_left(mask("x") +
+                 "a = Mul (x, s)\nh = GreaterOrEqual (r, half)\nn = Cast <to = 1> (h)\nt = Div (n, half)\n"
+                 "b = Mul (x, t)\n",
+             {"a", "b"});
+}
+
+TEST_CASE("what is computed of the numbers that are drawn is not dropped from") {
+  check_left(mask("x") + "y = Mul (r, s)\n", {"y"});
+  check_left(mask("x") + "w = Sin (r)\ny = Mul (w, s)\n", {"y"});
+}
+
+TEST_CASE("a scale before a transposition counts once for all that is computed of the dropout") {
+  Graph graph = graph_of(
+      "h = Mul (x, two)\nt = Transpose (h)\nc = Transpose (x)\nr = RandomUniformLike (c)\nl = Less (r, half)\nm = Cast "
+      "<to = 1> (l)\n"
+      "y = Mul (t, m)\nz = Mul (two, y)\n",
+      "float[4, 6]", 0);
+  find_dropouts(graph);
+  CHECK(count_ops(graph, "Dropout") == 1);
+  const std::vector<Numbers> numbers = results(graph, {"c", "y", "z"});
+  for (size_t i = 0; i < numbers[0].size(); ++i) {
+    CHECK(numbers[1][i] == doctest::Approx(numbers[1][i] == 0 ? 0 : 2 * numbers[0][i]));
+    CHECK(numbers[2][i] == doctest::Approx(2 * numbers[1][i]));
+  }
+}
+
+TEST_CASE("a mask for the one sample of a file is one for each sample, wherever those lie") {
+  const std::string steps =
+      "zeros = ConstantOfShape (extents)\n" + mask("zeros") + "t = Transpose <perm = [1, 0, 2]> (x)\ny = Mul (t, s)\n";
+  Graph graph = graph_of("extents = Constant <value_ints = [1, 1, 6]> ()\n" + steps, "float[8, 3, 6]", 1);
+  find_dropouts(graph);
+  CHECK(value(graph, only(graph, "Dropout").name).type.shape == Shape{1, 8, 6});
+  const Numbers y = results(graph, {"y"})[0];
+  Numbers samples;
+  for (size_t i = 0; i < 48; ++i) {
+    for (const size_t step : {1, 2}) CHECK((y[i] == 0) == (y[48 * step + i] == 0));
+    samples.push_back(y[i] == 0);
+  }
+  CHECK(Numbers(samples.begin(), samples.begin() + 6) != Numbers(samples.begin() + 6, samples.begin() + 12));
+
+  // weights of as many rows as there are samples
+  graph = graph_of(
+      "w = Constant <value_floats = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]> ()\n"
+      "rows = Constant <value_ints = [2, 6]> ()\nv = Reshape (w, rows)\n"
+      "extents = Constant <value_ints = [1, 6]> ()\nzeros = ConstantOfShape (extents)\n" +
+          mask("zeros") + "y = Mul (v, s)\nz = Add (x, y)\n",
+      "float[2, 6]", 1);
+  find_dropouts(graph);
+  CHECK(value(graph, only(graph, "Dropout").name).type.shape == Shape{1, 6});
+}
+
+TEST_CASE("integers are computed as the file says, and so are probabilities that Dropout does not have") {
+  check_left(
+      "three = Constant <value_int = 3> ()\nfour = Constant <value_int = 4> ()\n"
+      "f = Constant <value_float = 1.5> ()\n" +
+          mask("x") +
+          "i = Cast <to = 7> (l)\nj = Mul (i, four)\nk = Div (j, three)\nc = Cast <to = 1> (k)\ne = Mul (c, f)\n"
+          "y = Mul (e, x)\n",
+      {"y"});
+  check_left("double = Constant <value_int = 2> ()\n" + mask("x") +
+                 "i = Cast <to = 7> (x)\nj = Mul (i, double)\nk = Cast <to = 7> (l)\ny = Mul (j, k)\n",
+             {"y"});
+  check_left(
+      "few = Constant <value_float = 1e-20> ()\nr = RandomUniformLike (x)\nl = Less (r, few)\n"
+      "m = Cast <to = 1> (l)\ns = Div (m, few)\ny = Mul (x, s)\n",
+      {"y"});
+}
+
+TEST_CASE("uniform numbers are below high where the largest would be rounded to it") {
+  const Graph graph = graph_of("r = RandomUniformLike <low = 1, high = 2> (x)\n", "float[4, 6]", 0);
+  const RandomNumbers numbers(only(graph, "RandomUniformLike"), "r", 24);
+  Random4 largest;
+  for (uint32_t& word : largest.word) word = ~uint32_t{0};
+  CHECK(numbers.number(largest, 0) < 2);
+  CHECK(numbers.number(largest, 0) == doctest::Approx(2));
+}
 
 TEST_CASE("dropouts of elements are found, however an exporter writes them") {
   for (const char* body :
@@ -170,7 +325,7 @@ TEST_CASE("random numbers are those of ONNX, other ones in each batch, and the s
   CHECK(count_ops(loop.graph, "arbalest.RandomNormalLikeAgain") == 1);
   const auto cpu = make_cpu_device();
   LoopRun run(loop, *cpu, DataType::Float32);
-  std::vector<double> numbers[2], last;
+  std::vector<double> numbers[2], last[2];
   int64_t ones = 0;
   for (uint64_t batch = 0; batch < 100; ++batch) {
     run.run({.seed = 3, .epoch = 1, .position = 4 * batch});
@@ -181,8 +336,8 @@ TEST_CASE("random numbers are those of ONNX, other ones in each batch, and the s
       const std::string name = normal ? "t" : "r";
       const std::vector<double> drawn = run.get(loop.graph.find_value(name));
       CHECK(drawn == run.get(loop.graph.find_value(name + " again")));
-      CHECK(drawn != last);
-      last = drawn;
+      CHECK(drawn != last[normal]);
+      last[normal] = drawn;
       numbers[normal].insert(numbers[normal].end(), drawn.begin(), drawn.end());
     }
   }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -510,6 +511,27 @@ TEST_CASE("each rank says what it waits for from a lost one, and where that was"
   for (const size_t rank : {size_t{0}, size_t{1}}) {
     has(found[rank], fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank));
   }
+}
+
+TEST_CASE("rank 0 waits from its own part on, also where another rank's came before") {
+  std::promise<void> second, first;
+  const auto found = world(3, [&](Ranks& ranks) {
+    ranks.exchange("all are here", "");
+    if (ranks.rank() == 2) return first.get_future().wait();
+    if (ranks.rank() == 1) second.set_value();
+    if (ranks.first()) {
+      second.get_future().wait();
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      first.set_value();
+    }
+    ranks.exchange("facts", "");
+  });
+  const auto waited = [&](size_t rank) {
+    const std::string before = fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank);
+    REQUIRE(has(found[rank], before));
+    return std::stod(found[rank].substr(found[rank].find(before) + before.size()));
+  };
+  CHECK(waited(0) + 1 < waited(1));
 }
 
 TEST_CASE("rank 0 says at once that others may not find its host by the address that it was given") {

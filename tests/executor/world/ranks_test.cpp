@@ -374,6 +374,17 @@ TEST_CASE("rank 0 that other hosts reach is found at addresses of either kind") 
   CHECK_NOTHROW(connect_to("::1", port, soon));
 }
 
+TEST_CASE("rank 0 waits at lists of addresses, with loopback ones among them") {
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  for (const char* list : {"127.0.0.1,10.0.0.1", "127.0.0.1,localhost", "localhost,127.0.0.1"}) {
+    CAPTURE(list);
+    const int port = free_port();
+    std::optional<Listener> listener;
+    REQUIRE_NOTHROW(listener.emplace(list, port));
+    CHECK_NOTHROW(connect_to(list, port, soon));
+  }
+}
+
 TEST_CASE("a lost rank that comes back hears what all had told, and is taken in once the others are ready") {
   const int port = free_port();
   std::promise<void> others_left;

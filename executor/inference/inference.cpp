@@ -76,7 +76,7 @@ std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task
     scalars.seed = seed;
     scalars.iteration = uint64_t(tick);
     const int64_t batch = tick * devices + device;
-    if (filler->has_scalars()) filler->put_scalars(tick, order, 0, batch, scalars);
+    if (filler->has_scalars()) filler->put_scalars(tick, order, kDrawsApart, batch, scalars);
     filler->fill(tick, order, 0, batch);
   };
 }

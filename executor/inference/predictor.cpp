@@ -11,6 +11,7 @@
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/loaded_model.h"
 #include "executor/inference/request_queue.h"
+#include "executor/run/host_tasks.h"
 #include "executor/run/sample_reader.h"
 #include "executor/run/scheduler.h"
 
@@ -82,12 +83,16 @@ void Predictor::serve() {
 void Predictor::fill_open_batches() {
   const Plan& plan = model_->plan;
   for (auto batch = requests_->take(); !batch.pieces.empty(); batch = requests_->take()) {
-    const TaskId task = model_->planned().replicas[size_t(batch.device)].fills.front();
+    const std::vector<Replica>& replicas = model_->planned().replicas;
+    const TaskId task = replicas[size_t(batch.device)].fills.front();
     const BufferId slots = plan.operands[size_t(plan.tasks[task].first_operand)].buffer;
     std::byte* slot = model_->binding->address(slots, batch.tick);
     StepScalars scalars;
     scalars.seed = options_.numerics.seed;
     scalars.iteration = uint64_t(batch.tick);
+    scalars.epoch = uint64_t(kDrawsApart);
+    const int64_t number = batch.tick * int64_t(replicas.size()) + batch.device;  // no other batch has it
+    scalars.position = uint64_t(number * model_->loop().batch);
     scalars.valid = int32_t(batch.pieces.back().at + batch.pieces.back().count);
     std::memcpy(slot, &scalars, sizeof scalars);
     for (size_t f = 0; f < fields_.size(); ++f) {

@@ -533,9 +533,10 @@ void Scheduler::look_for_stall() {
   const Ranks* ranks = options_.ranks.get();
   const double limit = ranks ? std::min(options_.stall_seconds, options_.standstill_seconds) : options_.stall_seconds;
   if (watched_.still <= std::max(limit, kOfLongest * watched_.longest)) return;
-  if (std::exchange(watched_.reported, true) || !options_.stalled) return;
+  if (watched_.reported || !options_.stalled) return;
   const bool owes = ranks && progress().under_way == RankProgress::UnderWay::Own;
-  if (ranks && !ranks->first() && !owes) return;
+  if (ranks && !ranks->first() && !owes) return;  // it may owe something at a later look
+  watched_.reported = true;
   options_.stalled(describe_waiting() + (ranks && ranks->first() ? ranks->places() : ""));
 }
 

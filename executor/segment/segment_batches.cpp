@@ -111,7 +111,9 @@ std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& fille
   const int64_t ahead = recalibrates ? 2 * depth : 0;
   return [this, filler, order, batches, validators, ahead, place](int64_t tick) {
     const int64_t batch = tick % batches * validators + place;
-    if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars_of(tick));
+    if (filler->has_scalars()) {
+      filler->put_scalars(tick, order, kDrawsApart | tick / batches, batch, scalars_of(tick));
+    }
     filler->fill(tick, order, tick / batches, batch);
     if (place != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
     if (tick % batches < ahead) return;

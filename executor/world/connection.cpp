@@ -16,7 +16,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,13 +64,6 @@ std::string frame_of(Frame::Kind kind, std::string_view key, std::string_view by
   const Header header = header_of(kind, uint16_t(name.size()), bytes.size());
   std::string frame(header.data(), header.size());
   return frame.append(name).append(bytes);
-}
-
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  std::istringstream in(list);
-  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
-  return words;
 }
 
 // "192.0.2.2"; "": it is of no kind that is known.
@@ -219,7 +211,7 @@ std::string Connection::local_address() const {
 
 std::string not_this_host(const std::string& host) {
   std::string reason = fmt::format("{} is no address of this host, which has ", host);
-  for (const std::string& word : words_of(host)) {
+  for (const std::string& word : words_of_list(host)) {
     try {
       const Addresses addresses(word, 0, false);
       for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
@@ -240,7 +232,7 @@ std::unique_ptr<Connection> connect_to(const std::string& host, int port, Steady
   for (;;) {
     std::string reason = "no address";
     try {
-      for (const std::string& word : words_of(host)) {
+      for (const std::string& word : words_of_list(host)) {
         const Addresses addresses(word, port, false);
         for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
           const int descriptor = open_socket(*address);
@@ -263,21 +255,23 @@ Listener::Listener(const std::string& host, int port) {
   constexpr int kWaiting = 1024;
   const bool here = is_loopback(host);
   std::string reason;
-  const Addresses addresses(here ? host : "", port, !here);
-  std::vector<const addrinfo*> all;
-  for (const addrinfo* address = addresses.first; address; address = address->ai_next) all.push_back(address);
-  // A socket of IPv6 takes addresses of both kinds.
-  std::stable_partition(all.begin(), all.end(), [](const addrinfo* each) { return each->ai_family == AF_INET6; });
-  for (const addrinfo* address : all) {
-    descriptor_ = open_socket(*address);
-    if (descriptor_ < 0) continue;
-    const int on = 1, off = 0;
-    setsockopt(descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (address->ai_family == AF_INET6) setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (bind(descriptor_, address->ai_addr, address->ai_addrlen) == 0 && listen(descriptor_, kWaiting) == 0) return;
-    reason = std::strerror(errno);
-    close(descriptor_);
-    descriptor_ = -1;
+  for (const std::string& word : here ? words_of_list(host) : std::vector<std::string>{""}) {
+    const Addresses addresses(word, port, !here);
+    std::vector<const addrinfo*> all;
+    for (const addrinfo* address = addresses.first; address; address = address->ai_next) all.push_back(address);
+    // A socket of IPv6 takes addresses of both kinds.
+    std::stable_partition(all.begin(), all.end(), [](const addrinfo* each) { return each->ai_family == AF_INET6; });
+    for (const addrinfo* address : all) {
+      descriptor_ = open_socket(*address);
+      if (descriptor_ < 0) continue;
+      const int on = 1, off = 0;
+      setsockopt(descriptor_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      if (address->ai_family == AF_INET6) setsockopt(descriptor_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+      if (bind(descriptor_, address->ai_addr, address->ai_addrlen) == 0 && listen(descriptor_, kWaiting) == 0) return;
+      reason = std::strerror(errno);
+      close(descriptor_);
+      descriptor_ = -1;
+    }
   }
   throw RunError(fmt::format("rank 0 cannot wait for the others at {}:{}: {}", host, port, reason));
 }

@@ -78,15 +78,15 @@ class Connection {
 // between them. Throws RunError with the reason of the last failure.
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until);
 
-// Why others may not find this host by `host`, as in connect_to(): "10.99.1.1 is no address of this host, which has
-// 192.0.2.2, fd00::2"; "": one of its addresses is one of this host's.
+// Why others may not find this host by `host`, as in connect_to(); "": one of its addresses is one of this host's.
+// "10.99.1.1 is no address of this host, which has 192.0.2.2, fd00::2".
 std::string not_this_host(const std::string& host);
 
 // A port that waits for connections.
 class Listener {
  public:
-  // Only of this host if `host` is a loopback address; of all interfaces otherwise. Throws RunError if the port is in
-  // use.
+  // Only of this host if is_loopback(host), at the first of its addresses that can be had; of all interfaces otherwise.
+  // Throws RunError if the port is in use.
   Listener(const std::string& host, int port);
   ~Listener();
   Listener(const Listener&) = delete;

@@ -244,6 +244,7 @@ void Ranks::take_part(int from, const std::string& key, std::string part, bool w
       waiting->then = std::move(then);
       waiting->forgotten = calls_.forgotten;
       waiting->awaited = awaited;
+      waiting->since = std::chrono::steady_clock::now();
     }
     if (--waiting->missing > 0) return;
     done = std::move(*waiting);

@@ -107,9 +107,9 @@ class Ranks {
     size_t missing = 0;
     bool whole = true;  // all ranks get the parts
     Then then;
-    int64_t forgotten = 0;  // how often forget() had been called before
-    bool awaited = false;   // a thread waits for it, so it is not forgotten
-    SteadyTime since = std::chrono::steady_clock::now();
+    int64_t forgotten = 0;                                // how often forget() had been called before
+    bool awaited = false;                                 // a thread waits for it, so it is not forgotten
+    SteadyTime since = std::chrono::steady_clock::now();  // once this rank's part is there, since when it is
   };
 
   using Connections = std::vector<std::shared_ptr<Connection>>;

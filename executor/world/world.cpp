@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <vector>
 
 #include "base/error.h"
@@ -251,8 +253,18 @@ std::string secret_of(const Variables& variables, const std::string& file) {
 
 }  // namespace
 
+std::vector<std::string> words_of_list(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  const std::vector<std::string> words = words_of_list(host);
+  return !words.empty() && std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return word == "localhost" || word == "::1" || word.starts_with("127.");
+  });
 }
 
 Collectives parse_collectives(std::string_view text) {

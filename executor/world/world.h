@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace arbalest {
 
@@ -55,6 +56,7 @@ WorldSettings detect_world(const Environment& environment, const WorldOptions& o
 
 // The first host of a list as SLURM writes it: "node07" of "node[07-09,12],other1". Throws GraphError.
 std::string first_of_hosts(const std::string& list);
-bool is_loopback(const std::string& host);
+std::vector<std::string> words_of_list(const std::string& list);  // with commas between them
+bool is_loopback(const std::string& host);                        // all words of the list are of this host alone
 
 }  // namespace arbalest

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Nets that no list names: random ones of convolutions, norms, activations, moves, pools, products and reductions
-// compute the same with all passes and without the optional ones, on both kinds of device.
+// Nets that no list names: random ones compute the same with all passes and without the optional ones, on both kinds of
+// device. They are of convolutions, norms, activations, moves, pools, products and reductions.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

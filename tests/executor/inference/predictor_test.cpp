@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "executor/inference/inference.h"
@@ -107,6 +108,24 @@ TEST_CASE("predictors answer one after the other, and take no thread while nobod
   }
   options.length.iterations = 3;
   CHECK(run(graph, options).ends.size() == 1);  // training next to two predictors
+}
+
+TEST_CASE("each batch of a predictor draws anew, on every device") {
+  TinyNet net;
+  net.layers = "hidden = arbalest.Linear <units = 16> (x)\nh = RandomNormalLike (hidden)\n";
+  Predictor predictor(tiny(net), on_cpus(2), {.value = "h", .batch = 2});
+  const std::vector<uint8_t> pixels = random_images(2, 4);
+  const FieldArray given[] = {images(pixels)};
+  std::set<float> drawn;
+  constexpr size_t kBatches = 8;
+  size_t numbers = 0;
+  for (size_t i = 0; i < kBatches; ++i) {
+    const std::vector<float> rows = predictor.predict(given);
+    drawn.insert(rows.begin(), rows.end());
+    numbers += rows.size();
+  }
+  REQUIRE(numbers == kBatches * 2 * 16);
+  CHECK(drawn.size() > numbers - 4);  // two floats may be alike
 }
 
 TEST_CASE("a predictor that nobody asks ends") {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -373,6 +374,17 @@ TEST_CASE("rank 0 that other hosts reach is found at addresses of either kind") 
   CHECK_NOTHROW(connect_to("::1", port, soon));
 }
 
+TEST_CASE("rank 0 waits at lists of addresses, with loopback ones among them") {
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  for (const char* list : {"127.0.0.1,10.0.0.1", "127.0.0.1,localhost", "localhost,127.0.0.1"}) {
+    CAPTURE(list);
+    const int port = free_port();
+    std::optional<Listener> listener;
+    REQUIRE_NOTHROW(listener.emplace(list, port));
+    CHECK_NOTHROW(connect_to(list, port, soon));
+  }
+}
+
 TEST_CASE("a lost rank that comes back hears what all had told, and is taken in once the others are ready") {
   const int port = free_port();
   std::promise<void> others_left;
@@ -510,6 +522,27 @@ TEST_CASE("each rank says what it waits for from a lost one, and where that was"
   for (const size_t rank : {size_t{0}, size_t{1}}) {
     has(found[rank], fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank));
   }
+}
+
+TEST_CASE("rank 0 waits from its own part on, also where another rank's came before") {
+  std::promise<void> second, first;
+  const auto found = world(3, [&](Ranks& ranks) {
+    ranks.exchange("all are here", "");
+    if (ranks.rank() == 2) return first.get_future().wait();
+    if (ranks.rank() == 1) second.set_value();
+    if (ranks.first()) {
+      second.get_future().wait();
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      first.set_value();
+    }
+    ranks.exchange("facts", "");
+  });
+  const auto waited = [&](size_t rank) {
+    const std::string before = fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank);
+    REQUIRE(has(found[rank], before));
+    return std::stod(found[rank].substr(found[rank].find(before) + before.size()));
+  };
+  CHECK(waited(0) + 1 < waited(1));
 }
 
 TEST_CASE("rank 0 says at once that others may not find its host by the address that it was given") {

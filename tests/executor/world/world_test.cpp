@@ -104,6 +104,13 @@ TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variable
   CHECK(has(fault(mpi), "mpirun runs on another host than rank 0"));
   mpi["OMPI_MCA_orte_local_daemon_uri"] = mpirun;
   CHECK(detect_world(mpi, {}).host == "192.0.2.2,10.0.0.1");
+  mpi["OMPI_MCA_orte_hnp_uri"] = mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.0;tcp://127.0.0.1,10.0.0.1:57045";
+  CHECK(detect_world(mpi, {}).host == "127.0.0.1,10.0.0.1");
+  mpi.erase("ARBALEST_SECRET");
+  CHECK(has(fault(mpi), "at 127.0.0.1,10.0.0.1:"));
+  CHECK(has(fault(mpi), "which other hosts can reach, and ARBALEST_SECRET is not set"));
+  mpi["OMPI_MCA_orte_hnp_uri"] = mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.0;tcp://127.0.0.1,127.0.0.2:57045";
+  CHECK(fault(mpi).empty());
   mpi["OMPI_MCA_orte_hnp_uri"] = mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.0;tcp6://[fd00::2]:43949";
   CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
   CHECK(detect_world({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}, {}).size == 3);
@@ -174,6 +181,11 @@ TEST_CASE("a file of a secret has one") {
   CHECK(has(refusal(file), "secret: found blanks alone; expected a secret"));
   folder.write("secret", std::string("a secret\n"));
   CHECK(refusal(file).empty());
+}
+
+TEST_CASE("a list is of this host alone if each of its words is") {
+  for (const char* host : {"localhost", "::1", "127.0.0.1", "127.0.0.1,::1,localhost"}) CHECK(is_loopback(host));
+  for (const char* host : {"", "10.0.0.1", "127.0.0.1,10.0.0.1", "10.0.0.1,127.0.0.1"}) CHECK_FALSE(is_loopback(host));
 }
 
 TEST_CASE("the first host of a list") {

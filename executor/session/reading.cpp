@@ -222,6 +222,25 @@ void note_batches(Prepared& prepared) {
   }
 }
 
+void note_draws(Prepared& prepared) {
+  const Loop* loop = prepared.program.find(LoopRole::Validate);
+  std::vector<std::string> names;
+  for (const Node& node : loop ? loop->graph.nodes : Table<NodeId, Node>()) {
+    if (node.op->random && node.op->domain.empty())
+      names.push_back(node.name);  // those of Arbalest draw in training alone
+  }
+  constexpr size_t kMost = 8;
+  const size_t count = names.size();
+  if (count > kMost) names.resize(kMost);
+  if (count == 0) return;
+  prepared.notes.push_back(fmt::format(
+      "'{}'{} {} random numbers without training, too, as ONNX says: predictions and exported models differ "
+      "from call to call. A dropout that is spelt out is found where kept elements are scaled by 1 / their "
+      "share",
+      fmt::join(names, "', '"), count > kMost ? fmt::format(" and {} others", count - kMost) : "",
+      count == 1 ? "draws" : "draw"));
+}
+
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
   const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
   const bool validates = loop.role == LoopRole::Validate;

@@ -45,6 +45,9 @@ void note_padding(Prepared& prepared, int64_t skip_bad);
 // (LoopMetric::of_batches), so that its mean depends on the batch.
 void note_batches(Prepared& prepared);
 
+// Adds a note to a prepared run whose validation, evaluation or prediction draws random numbers.
+void note_draws(Prepared& prepared);
+
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 
 }  // namespace arbalest

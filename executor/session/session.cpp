@@ -339,6 +339,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   set_learners(prepared, std::max(1, options.learners.per_device), options, 0, after);
   note_padding(prepared, options.execution.skip_bad);
   note_batches(prepared);
+  note_draws(prepared);
   add_caches(prepared, options.shared.get());
   return prepared;
 }
@@ -375,6 +376,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
     note_padding(prepared, options.execution.skip_bad);
     note_batches(prepared);
   }
+  note_draws(prepared);
   request.endless = asked.endless;
   if (asked.endless) {
     request.validation_fill_time = 0;  // a batch is not divided

@@ -57,6 +57,7 @@ int write_bench(const ScalingOptions& options) {
   if (std::filesystem::exists(options.write)) {
     throw GraphError(fmt::format("--write {}: is there already; expected the name of a new file", options.write));
   }
+  load_with_overrides(options);
   AtomicFile file(options.write);
   file.write(options.bench_text);
   file.commit();

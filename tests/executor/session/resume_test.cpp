@@ -190,6 +190,21 @@ TEST_CASE("a run that rests and goes on elsewhere trains the same bits") {
   }
 }
 
+TEST_CASE("what draws in validation is told, and Arbalest's own operators do not draw there") {
+  const auto draws = [](const std::string& note) { return note.find("random numbers") != note.npos; };
+  const std::vector<std::string> notes = prepare(graph_of({}), on_cpus()).notes;
+  const auto told = std::find_if(notes.begin(), notes.end(), draws);
+  REQUIRE(told != notes.end());
+  CHECK(told->starts_with("'noise' draws random numbers"));
+  CHECK(std::count_if(notes.begin(), notes.end(), draws) == 1);
+  Graph quiet = graph_of({});
+  for (Node& node : quiet.nodes) {
+    if (node.op->name == "RandomNormalLike") node.op = &quiet.op("Identity"), node.attributes = {};
+  }
+  const std::vector<std::string> without = prepare(std::move(quiet), on_cpus()).notes;
+  CHECK(std::none_of(without.begin(), without.end(), draws));
+}
+
 TEST_CASE("a validation that is under way where a run rests is made again") {
   std::vector<Case> cases;
   cases.push_back({.slow = 40});

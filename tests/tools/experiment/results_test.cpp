@@ -221,7 +221,7 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
                        RunError);
   CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"90 %\":5},\"final\":0.5}\n", 11, rules, trained),
                        "\"time_to\": found '90 %', expected a number, as in \"0.99\"", RunError);
-  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, rules, trained), "no line of its output is a JSON object with \"final\"",
+  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, rules, trained), "no line of its output is a JSON object with a number \"final\"; the last one is '{}'",
                        RunError);
 }
 

@@ -109,7 +109,8 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
       result.error = last_line(end.errors);
     }
   } catch (const std::exception& error) {
-    result.error = fmt::format("{} (status {}): {}", error.what(), end.status, last_line(end.errors));
+    result.error = fmt::format("{} (status {})", error.what(), end.status);
+    if (!end.errors.empty()) result.error += ": " + last_line(end.errors);
   }
   return result;
 }

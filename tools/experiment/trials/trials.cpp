@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "tools/experiment/cells/expression.h"
+#include "tools/experiment/trials/run_trial.h"
 
 namespace arbalest {
 namespace {
@@ -236,7 +237,10 @@ void read_peer(const std::string& output, double seconds, const std::optional<Ac
     }
     result.curve.push_back({0, result.seconds, *last});
   }
-  if (!found) throw RunError(fmt::format("no line of its output is a JSON object with \"{}\"", needed));
+  if (found) return;
+  const bool silent = output.find_first_not_of(" \n\r") == output.npos;
+  throw RunError(fmt::format("no line of its output is a JSON object with a number \"{}\"{}", needed,
+                             silent ? "" : fmt::format("; the last one is '{}'", printable(last_line(output)))));
 }
 
 }  // namespace arbalest

@@ -158,8 +158,9 @@ bool state_constants(onnx::ModelProto& model, const fs::path& data) {
 
 // Vectors whose numbers NumPy drew at random.
 bool is_random(const std::string& name) {
-  return name == "test_training_dropout" || name == "test_training_dropout_default" ||
-         name == "test_training_dropout_mask" || name == "test_training_dropout_default_mask";
+  return name.starts_with("test_bernoulli") || name == "test_training_dropout" ||
+         name == "test_training_dropout_default" || name == "test_training_dropout_mask" ||
+         name == "test_training_dropout_default_mask";
 }
 
 // The reason without the place, which differs from vector to vector.

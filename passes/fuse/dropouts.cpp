@@ -270,8 +270,23 @@ class Dropouts {
     return is_alike(of->base, y) && shares_of(id) && dropped_from(id, false) != kNone;
   }
 
-  // The nodes that make dropouts by these numbers, in order, if nothing else depends on them; otherwise none.
+  // Whether two nodes compute the same of one tensor and one event.
+  bool is_same(NodeId one, NodeId other) {
+    const Form &a = *forms_[rewriter_.output(one, 0)], &b = *forms_[rewriter_.output(other, 0)];
+    const auto close = [](const Ways& x, const Ways& y) { return is_close(x[0], y[0]) && is_close(x[1], y[1]); };
+    return a.event == b.event && a.base == b.base && close(a.slope, b.slope) && close(a.offset, b.offset);
+  }
+
+  // The nodes that make dropouts by these numbers, in order, if nothing else depends on them; otherwise none. What is a
+  // dropout already is one after zeros have been added, as tf2onnx does where it spells out a choice.
   std::set<NodeId> dropouts_of(NodeId draw) {
+    std::vector<NodeId> whole;
+    for (const NodeId n : rewriter_.ids()) {
+      if (rewriter_.node(n).outputs.size() == 1 && is_dropout(n, draw)) whole.push_back(n);
+    }
+    const auto drops = [&](NodeId n) {
+      return std::any_of(whole.begin(), whole.end(), [&](NodeId each) { return each == n || is_same(each, n); });
+    };
     std::set<NodeId> found;
     std::vector<ValueId> follow = {rewriter_.output(draw, 0)};
     for (size_t i = 0; i < follow.size(); ++i) {
@@ -281,12 +296,12 @@ class Dropouts {
         if (rewriter_.is(reader, "CastLike") && rewriter_.input(reader, 0) != follow[i]) continue;  // reads the type
         const ValueId made = rewriter_.output(reader, 0);
         if (made != kNone && rewriter_.value(made).content) continue;  // such as the shape
-        if (is_dropout(reader, draw)) {
+        const Form* of = form(made);
+        if (!of || of->draw != draw) return {};
+        if (drops(reader)) {
           found.insert(reader);
           continue;
         }
-        const Form* of = form(made);
-        if (!of || of->draw != draw) return {};
         if (std::find(follow.begin(), follow.end(), made) == follow.end()) follow.push_back(made);
       }
     }
@@ -299,6 +314,7 @@ class Dropouts {
     if (found.empty()) return;
     const NodeId first = *found.begin();
     const Form& of = *forms_[rewriter_.output(first, 0)];
+    if (dropped_from(first, false) == kNone) return;
     bool same = true, moved = false;
     for (const NodeId id : found) {
       const ValueId y = rewriter_.output(id, 0);
@@ -306,8 +322,9 @@ class Dropouts {
       const bool agrees =
           other.event == of.event && kept_way(other) == kept_way(of) && shares_of(id) == shares_of(first);
       if (!agrees || rewriter_.value(y).type.dtype != rewriter_.value(rewriter_.output(first, 0)).type.dtype) return;
-      same &= other.base == of.base && is_close(other.slope[kept_way(of)], of.slope[kept_way(of)]);
-      moved |= dropped_from(id, false) == other.base && !is_close(factor_of(other), 1);
+      const ValueId from = dropped_from(id, false);
+      same &= is_same(first, id);
+      moved |= from == kNone || (from == other.base && !is_close(factor_of(other), 1));
     }
     if (same) {
       const Shape shares = *shares_of(first);

@@ -287,6 +287,15 @@ TEST_CASE("dropouts behind each other are found, and one whose scale comes befor
                             "m = Cast <to = 1> (g)\nd = Mul (t, m)\n"));
   CHECK(only(program.training().graph, "Dropout").name == "d");
   CHECK(count_ops(program.training().graph, "Div") == 0);
+
+  // tf2onnx writes a choice between x and zeros as a sum of both.
+  program =
+      program_of_net(net_of("f = Div (x, p)\nt = Transpose <perm = [0, 2, 3, 1]> (f)\nr = RandomUniformLike (samples)\n"
+                            "g = GreaterOrEqual (r, q)\nno = Not (g)\nn0 = Cast <to = 1> (no)\nz = Mul (zero, n0)\n"
+                            "m = Cast <to = 1> (g)\na = Mul (m, t)\nd = Add (a, z)\n"));
+  CHECK(only(program.training().graph, "arbalest.StochasticDepth").name == "a");
+  CHECK(count_all(program.training().graph, kSpellings) == 0);
+  CHECK(count_ops(program.training().graph, "Div") == 0);
 }
 
 TEST_CASE("other random numbers stay what they are, in validation as well") {

@@ -103,7 +103,7 @@ std::vector<std::string> literals(std::string_view line) {
   return found;
 }
 
-// What a program says.
+// Messages of a program, or of its pages, that begin wrongly or have unclear words.
 Findings look_at_messages(const std::string& source) {
   Findings found;
   std::istringstream lines(source);

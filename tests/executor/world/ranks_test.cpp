@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <latch>
 #include <optional>
 #include <string>
 #include <thread>
@@ -513,29 +514,37 @@ TEST_CASE("each rank says what it waits for from a lost one, and where that was"
     });
     for (const std::string& error : found) CHECK((error.empty() || error.find(" is lost: ") != error.npos));
   }
-  // Without tasks under way, the exchange that a rank waits for.
-  const auto found = world(3, [](Ranks& ranks) {
+}
+
+// Three ranks wait for the exchange 'facts', which rank 2 never takes part in: it ends once the others wait. The
+// messages of ranks 0 and 1; `before` is called at each of them before it waits.
+std::vector<std::string> lost_at_exchange(const std::function<void(int rank)>& before = [](int) {}) {
+  std::latch waiting(2);
+  std::vector<std::string> messages(2);
+  world(3, [&](Ranks& ranks) {
     ranks.exchange("all are here", "");
-    if (ranks.rank() == 2) return;
-    ranks.exchange("facts", "");
+    if (ranks.rank() == 2) return waiting.wait();
+    std::promise<std::string> lost;
+    ranks.listen([&](const std::string& message) { lost.set_value(message); });
+    before(ranks.rank());
+    ranks.exchange("facts", "", [](const Ranks::Parts&) {});
+    waiting.count_down();
+    messages[size_t(ranks.rank())] = lost.get_future().get();
+    ranks.listen({});
   });
+  return messages;
+}
+
+TEST_CASE("without tasks under way, a rank says which exchange it waits for") {
+  const std::vector<std::string> found = lost_at_exchange();
   for (const size_t rank : {size_t{0}, size_t{1}}) {
     has(found[rank], fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank));
   }
 }
 
 TEST_CASE("rank 0 waits from its own part on, also where another rank's came before") {
-  std::promise<void> second, first;
-  const auto found = world(3, [&](Ranks& ranks) {
-    ranks.exchange("all are here", "");
-    if (ranks.rank() == 2) return first.get_future().wait();
-    if (ranks.rank() == 1) second.set_value();
-    if (ranks.first()) {
-      second.get_future().wait();
-      std::this_thread::sleep_for(std::chrono::seconds(2));
-      first.set_value();
-    }
-    ranks.exchange("facts", "");
+  const std::vector<std::string> found = lost_at_exchange([](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   });
   const auto waited = [&](size_t rank) {
     const std::string before = fmt::format("; rank {} has waited for it at the exchange 'facts', for ", rank);

@@ -308,8 +308,8 @@ std::string to_string(Collectives collectives) {
 
 namespace {
 
-// What Open MPI 5 tells a daemon on another host of mpirun, in its command line; the daemon is the parent of this
-// process, or of one that has started it. "": no daemon has.
+// The contact of mpirun, which Open MPI 5 gives a daemon on another host in its command line. The daemon is the parent
+// of this process, or of one that has started it. "": no daemon has any.
 std::string told_by_daemon() {
   constexpr int kMost = 16;  // processes between
   const auto content = [](pid_t process, const char* file) {

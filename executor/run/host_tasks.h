@@ -14,8 +14,9 @@
 
 namespace arbalest {
 
-// The bit of StepScalars::epoch by which draws in validation and inference are others than those of training.
-constexpr int64_t kDrawsApart = int64_t{1} << 62;
+// Bits of StepScalars::epoch by which draws in validation and inference, and those in recalibration, are others than
+// those of training and of each other.
+constexpr int64_t kDrawsApart = int64_t{1} << 62, kDrawsOfRecalibration = int64_t{1} << 61;
 
 // Does the work of one Fill task: batches of a learner or of validation, or one part of each of them, into its slots.
 class BatchFiller {
@@ -26,7 +27,7 @@ class BatchFiller {
   // Whether this part writes the batch's scalars too: the first part does.
   bool has_scalars() const { return first_ == 0; }
   // For batch `number` of `epoch` in `order`, into the slot of `tick`; adds what follows from the batch. Outside of
-  // training the epoch has kDrawsApart.
+  // training the epoch has one of the bits above.
   void put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number, StepScalars scalars) const;
   // The part's samples of that batch. Slots of different ticks may be filled at once. The last part of a batch takes
   // out of it what the reader leaves out: the other samples stand together, in their order, and so many are valid.

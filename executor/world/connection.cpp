@@ -74,21 +74,6 @@ std::string text_of(const sockaddr* address, socklen_t bytes) {
   return found.starts_with(mapped) ? found.substr(mapped.size()) : found;
 }
 
-// The addresses of this host that others may reach.
-std::vector<std::string> own_addresses() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {};
-  std::vector<std::string> found;
-  for (const ifaddrs* each = all; each; each = each->ifa_next) {
-    const int family = each->ifa_addr ? each->ifa_addr->sa_family : AF_UNSPEC;
-    if ((family != AF_INET && family != AF_INET6) || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    const std::string text = text_of(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (!text.empty() && text.find('%') == text.npos) found.push_back(text);  // without those of one link alone
-  }
-  freeifaddrs(all);
-  return found;
-}
-
 int open_socket(const addrinfo& address) {
   return socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
 }
@@ -209,6 +194,20 @@ std::string Connection::local_address() const {
   return text_of(reinterpret_cast<sockaddr*>(&address), bytes);
 }
 
+std::string own_addresses() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::vector<std::string> found;
+  for (const ifaddrs* each = all; each; each = each->ifa_next) {
+    const int family = each->ifa_addr ? each->ifa_addr->sa_family : AF_UNSPEC;
+    if ((family != AF_INET && family != AF_INET6) || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    const std::string text = text_of(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!text.empty() && text.find('%') == text.npos) found.push_back(text);  // without those of one link alone
+  }
+  freeifaddrs(all);
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
 std::string not_this_host(const std::string& host) {
   std::string reason = fmt::format("{} is no address of this host, which has ", host);
   for (const std::string& word : words_of_list(host)) {
@@ -224,15 +223,15 @@ std::string not_this_host(const std::string& host) {
       reason = fmt::format("{}; this host has ", error.what());  // which names it
     }
   }
-  return fmt::format("{}{}", reason, fmt::join(own_addresses(), ", "));
+  return fmt::format("{}{}", reason, own_addresses());
 }
 
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until) {
   constexpr auto kPause = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(3000);
   for (;;) {
-    std::string reason = "no address";
-    try {
-      for (const std::string& word : words_of_list(host)) {
+    std::vector<std::string> reasons;
+    for (const std::string& word : words_of_list(host)) {
+      try {
         const Addresses addresses(word, port, false);
         for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
           const int descriptor = open_socket(*address);
@@ -240,13 +239,17 @@ std::unique_ptr<Connection> connect_to(const std::string& host, int port, Steady
           auto connection = std::make_unique<Connection>(descriptor);
           connection->set_patience(kLongest);  // of connect() as well
           if (connect(descriptor, address->ai_addr, address->ai_addrlen) == 0) return connection;
-          reason = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+          const std::string why = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+          const std::string text = text_of(address->ai_addr, address->ai_addrlen);
+          reasons.push_back(text == host ? why : fmt::format("{}: {}", text, why));
         }
+      } catch (const RunError& error) {  // a name that is not known yet
+        reasons.emplace_back(error.what());
       }
-    } catch (const RunError& error) {  // a name that is not known yet
-      reason = error.what();
     }
-    if (std::chrono::steady_clock::now() >= until) throw RunError(reason);
+    if (std::chrono::steady_clock::now() >= until) {
+      throw RunError(reasons.empty() ? "no address" : fmt::format("{}", fmt::join(reasons, ", ")));
+    }
     std::this_thread::sleep_for(kPause);
   }
 }

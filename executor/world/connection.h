@@ -75,8 +75,11 @@ class Connection {
 };
 
 // Connects to a host's port, trying again until the deadline. `host`: a name or an address, or several with commas
-// between them. Throws RunError with the reason of the last failure.
+// between them. Throws RunError with the reasons of the last failures.
 std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until);
+
+// The addresses of this host that others may reach: "192.0.2.2, fd00::2".
+std::string own_addresses();
 
 // Why others may not find this host by `host`, as in connect_to(); "": one of its addresses is one of this host's.
 // "10.99.1.1 is no address of this host, which has 192.0.2.2, fd00::2".

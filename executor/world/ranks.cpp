@@ -143,8 +143,13 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
   } catch (const std::exception& error) {
     if (closing_.load() || ended_.load() || is_past(from, connection)) return;
     const bool left = leaves(from, error.what());
+    const std::string silent = own_silence();
     if (left) {
       send(*connection, Frame::Kind::Failed, {}, error.what());
+    } else if (!silent.empty()) {
+      const std::string told =
+          fmt::format("{}; {} has taken it for lost since: {}", silent, name_of(from), error.what());
+      lose({told, from, Loss::kUnknown, Outcome::Over});
     } else {
       lose({fmt::format("{} is lost: {}{}", name_of(from), error.what(), last_place(from)), from, from,
             first() ? Outcome::Left : Outcome::Over});
@@ -218,8 +223,10 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
       const bool left = frame.key.starts_with(kLeft);
       const std::optional<int> lost =
           read_number<int>(frame.key.substr(std::min(std::strlen(kLeft), frame.key.size())));
-      return lose(
-          {printable(frame.bytes, true), from, lost.value_or(Loss::kUnknown), left ? Outcome::Left : Outcome::Over});
+      std::string told = printable(frame.bytes, true);
+      const bool of_own_silence = !lost && told.starts_with(name_of(number_));
+      if (const std::string silent = own_silence(); of_own_silence && !silent.empty()) told += "; " + silent;
+      return lose({told, from, lost.value_or(Loss::kUnknown), left ? Outcome::Left : Outcome::Over});
     }
     default: return;
   }
@@ -469,9 +476,9 @@ bool Ranks::over() const {
   return losses_.over.has_value();
 }
 
-std::optional<std::string> Ranks::find_out() const {
+std::optional<std::string> Ranks::find_out(std::optional<std::chrono::milliseconds> longest) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, silence() + alive(), [&] { return lost_ || closing_.load(); });
+  changed_.wait_for(lock, longest.value_or(silence() + alive()), [&] { return lost_ || closing_.load(); });
   return lost_;
 }
 

@@ -77,7 +77,8 @@ class Ranks {
   std::optional<std::string> lost() const;
   bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
-  std::optional<std::string> find_out() const;
+  // `longest`: by default as long as it takes until a rank is lost that is no longer heard of.
+  std::optional<std::string> find_out(std::optional<std::chrono::milliseconds> longest = {}) const;
 
   // After a loss, or to take ranks back: goes on with the ranks that are left, which all call this, while nothing of
   // theirs is under way here. Parts that were on their way are forgotten, and ranks count anew. Returns once rank 0 has
@@ -131,6 +132,7 @@ class Ranks {
   void lose(const Loss& loss);
   void begin_again(std::vector<int> numbers);
   void stay_alive();
+  std::string own_silence() const;
   void show_life(Connection& connection, const std::optional<RankProgress>& progress);
   void look_for_standstill(std::optional<RankProgress> own);
   void look_for_dead_readers();
@@ -189,11 +191,17 @@ class Ranks {
     int looks_down = 0;  // for how many looks the connection has been down
     int looks_same = 0;  // for how many looks it has read nothing
   };
+  struct Looks {  // of the thread that shows the others that this rank lives
+    SteadyTime last = std::chrono::steady_clock::now();
+    SteadyTime::duration pause{0};  // the longest between two looks
+    SteadyTime pause_end;
+  };
   struct Watched {
     std::timed_mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
     Standstill standstill;          // by number, at rank 0 of all, elsewhere of rank 0; under mutex_
     std::map<int, Reader> readers;  // by number; the looking thread's
+    Looks looks;                    // under mutex_
   };
   mutable Watched watched_;
   std::atomic<int64_t> called_{0};

@@ -57,6 +57,11 @@ std::string proof(const std::string& secret, const std::string& role, const std:
   return made;
 }
 
+// Whether each host finds itself there.
+bool stays_here(const std::string& host) {
+  return is_loopback(host) || host == "0.0.0.0" || host == "::";
+}
+
 std::string as_lines(const std::vector<std::string>& lines) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
@@ -138,13 +143,14 @@ class RankZero {
   }
 
  private:
-  // The address of this host by which a rank of another host has come, if there is one: names of hosts may be loopback
+  // The address of this host by which a rank of another host has come, if there is one. Names of hosts may be loopback
   // addresses on the hosts themselves.
   std::string address() const {
-    const auto elsewhere = std::find_if(met_.hosts.begin(), met_.hosts.end(),
-                                        [&](const std::string& host) { return host != met_.hosts[0]; });
-    const size_t rank = elsewhere == met_.hosts.end() ? 1 : size_t(elsewhere - met_.hosts.begin());
-    return met_.connections[rank]->local_address();
+    std::string found;
+    for (size_t rank = 1; rank < met_.connections.size() && (found.empty() || is_loopback(found)); ++rank) {
+      found = met_.connections[rank]->local_address();
+    }
+    return found;
   }
 
   std::vector<int> missing() const {
@@ -174,9 +180,12 @@ class RankZero {
   }
 
   [[noreturn]] void give_up() {
-    const std::string likely = elsewhere_.empty() ? "were all of them started?"
-                                                  : fmt::format("{}; {}, in {};", elsewhere_, kExpectedAddress,
-                                                                name_of(SettingKey::Rendezvous));
+    std::string likely = "were all of them started?";
+    if (stays_here(settings_.host))
+      likely = "were all of them started, on this host? Others need another address of it;";
+    if (!elsewhere_.empty()) {
+      likely = fmt::format("{}; {}, in {};", elsewhere_, kExpectedAddress, name_of(SettingKey::Rendezvous));
+    }
     fail_all(fmt::format(
         "{} did not come to rank 0, on {}, at {}:{} within {:g} s; the number is from {}{}; {} {} trains with "
         "one process alone",
@@ -278,8 +287,12 @@ Met visit(const WorldSettings& settings) {
   try {
     connection = connect_to(settings.host, settings.port, until);
   } catch (const RunError& error) {
-    throw RunError(fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}", settings.rank, settings.size,
-                               settings.host, settings.port, settings.patience, error.what()));
+    const std::string here = fmt::format("; {} is this host itself, {}", settings.host, settings.own_host);
+    throw RunError(
+        fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}{}; was it started, and has not "
+                    "begun with others yet?",
+                    settings.rank, settings.size, settings.host, settings.port, settings.patience, error.what(),
+                    stays_here(settings.host) ? here : ""));
   }
   try {
     connection->set_patience(patience + kAnswer);  // rank 0 may have others to hear before
@@ -309,8 +322,8 @@ Met visit(const WorldSettings& settings) {
   if (int(met.hosts.size()) != settings.size + 1) throw RunError("rank 0 names other hosts than there are ranks");
   const std::string of_rank_zero = met.hosts.back();
   met.hosts.pop_back();
-  const bool same_host = met.hosts[size_t(settings.rank)] == met.hosts[0];
-  met.own_address = same_host ? of_rank_zero : connection->local_address();
+  met.own_address = connection->local_address();
+  if (is_loopback(met.own_address)) met.own_address = of_rank_zero;  // this is its host
   met.connections.push_back(std::move(connection));
   return met;
 }

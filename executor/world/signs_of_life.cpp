@@ -42,6 +42,13 @@ void Ranks::stay_alive() {
   name_thread("signs of life");
   std::unique_lock lock(mutex_);
   while (!closing_.load()) {
+    Looks& looks = watched_.looks;
+    const SteadyTime now = std::chrono::steady_clock::now();
+    const SteadyTime::duration pause = now - std::exchange(looks.last, now);
+    if (pause >= looks.pause || now - looks.pause_end >= 2 * silence()) {
+      looks.pause = pause;
+      looks.pause_end = now;
+    }
     Connections all = connections_;
     for (const auto& [number, visit] : back_.visits) all.push_back(visit.connection);
     lock.unlock();
@@ -58,6 +65,19 @@ void Ranks::stay_alive() {
     lock.lock();
     changed_.wait_for(lock, alive(), [this] { return closing_.load(); });
   }
+}
+
+// A rank that was stopped, or had no processor, finds its connections ended once it runs again, because the others have
+// taken it for lost. "": this rank has shown that it lives, all the time.
+std::string Ranks::own_silence() const {
+  const std::scoped_lock lock(mutex_);
+  const Looks& looks = watched_.looks;
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const bool recent = now - looks.pause_end < 2 * silence();
+  const SteadyTime::duration pause = std::max(now - looks.last, recent ? looks.pause : SteadyTime::duration(0));
+  if (pause < silence()) return "";
+  return fmt::format("{} was itself silent for {:.1f} s, because it was stopped or had no processor", name_of(number_),
+                     std::chrono::duration<double>(pause).count());
 }
 
 // A thread that waits for bytes in vain gives its connection up after silence(), and one whose connection is down tells

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/setting.h"
+#include "executor/world/connection.h"
 
 namespace arbalest {
 namespace {
@@ -23,6 +25,8 @@ namespace {
 constexpr int kFirstPort = 20000, kPorts = 20000;  // ports that a job's number chooses among
 constexpr int kMostPort = 65535;
 constexpr size_t kLongestSecret = 256;
+// The word before it in the command line of a daemon of Open MPI 5, by which process_environment() has it, too.
+constexpr const char* kMpirunVariable = "prte_hnp_uri";
 
 // The variables of one launcher.
 struct Launcher {
@@ -103,23 +107,46 @@ int port_of(const std::string& job) {
   return kFirstPort + int(hash_name(job) % kPorts);
 }
 
-// The addresses of the host that Open MPI 4 runs mpirun on, with commas between them: "192.0.2.2,10.0.0.1" of
-// "1971388416.0;tcp://192.0.2.2,10.0.0.1:57045". Rank 0 is there if that host is one of the list's, and does not go on
-// otherwise. "": not known.
-std::string host_of_mpirun(int rank, const Variables& variables) {
+// The addresses in what a daemon of Open MPI says of itself or of mpirun: "192.0.2.2,10.0.0.1" of
+// "1971388416.0;tcp://192.0.2.2,10.0.0.1:57045". "": it has none.
+std::string addresses_in(const std::string& contact) {
   const std::string kBegin = ";tcp://";
+  const size_t begin = contact.find(kBegin);
+  if (begin == contact.npos) return "";
+  return contact.substr(begin + kBegin.size(), contact.find(':', begin + kBegin.size()) - begin - kBegin.size());
+}
+
+void check_beside_mpirun(int rank, bool beside) {
+  if (rank > 0 || beside) return;
+  throw GraphError(
+      fmt::format("mpirun runs on another host than rank 0, which it does not name; expected {} in the "
+                  "command line, with an address of rank 0's host, which has {}",
+                  set_to(SettingKey::Rendezvous, "HOST:PORT"), own_addresses()));
+}
+
+// The host that Open MPI 4 runs mpirun on. Rank 0 is there if it shares mpirun's daemon, and does not go on otherwise.
+std::string host_of_mpirun_4(int rank, const Variables& variables) {
   const std::string* mpirun = variables.find("OMPI_MCA_orte_hnp_uri");
   if (!mpirun) return "";
   const std::string* daemon = variables.find("OMPI_MCA_orte_local_daemon_uri");
-  if (rank == 0 && (!daemon || *daemon != *mpirun)) {
-    throw GraphError("mpirun runs on another host than rank 0, which it does not name; expected " +
-                     set_to(SettingKey::Rendezvous, "HOST:PORT") + ", with the host of rank 0");
-  }
-  const size_t begin = mpirun->find(kBegin);
-  if (begin == mpirun->npos) return "";
-  const std::string addresses =
-      mpirun->substr(begin + kBegin.size(), mpirun->find(';', begin + 1) - begin - kBegin.size());
-  return addresses.substr(0, addresses.rfind(':'));
+  check_beside_mpirun(rank, daemon && *daemon == *mpirun);
+  return addresses_in(*mpirun);
+}
+
+// The same of Open MPI 5, which calls a job after mpirun's host and process, "prterun-server0-4711@1". Its daemons are
+// the ranks of another one, "prterun-server0-4711@0.2;tcp4://127.0.0.1:53249", with mpirun as rank 0.
+std::string host_of_mpirun_5(int rank, const Variables& variables) {
+  const std::string *job = variables.find("PMIX_NAMESPACE"), *daemon = variables.find("PMIX_SERVER_URI2");
+  if (!job || !daemon) return "";
+  const size_t begin = job->find('-'), end = job->rfind('-');
+  if (begin == end) return "";
+  const bool beside = daemon->substr(0, daemon->find(';')).ends_with("@0.0");
+  check_beside_mpirun(rank, beside);
+  const std::string name = job->substr(begin + 1, end - begin - 1);
+  if (beside) return "127.0.0.1," + name;
+  const std::string* mpirun = variables.find(kMpirunVariable);
+  const std::string addresses = mpirun ? addresses_in(*mpirun) : "";
+  return addresses + (addresses.empty() ? "" : ",") + name;
 }
 
 // The place at which rank 0 waits, as the launcher's variables say.
@@ -144,13 +171,14 @@ void find_place(WorldSettings& settings, const Launcher& launcher, const Variabl
                                                                             : "PMIX_LOCAL_SIZE";
     const std::string* here = variables.find(local_size);
     const bool one = here && *here == std::to_string(settings.size);
-    settings.host = one ? "127.0.0.1" : host_of_mpirun(settings.rank, variables);
+    settings.host = one ? "127.0.0.1" : host_of_mpirun_4(settings.rank, variables);
+    if (settings.host.empty()) settings.host = host_of_mpirun_5(settings.rank, variables);
     if (settings.host.empty()) {
       throw GraphError(fmt::format(
           "{} is {}, and {} is {}: the ranks are on several hosts, and {} does not say where rank 0 is; expected "
-          "{}, with the host of rank 0",
+          "{} in the command line, with an address of rank 0's host{}",
           launcher.size, settings.size, local_size, here ? *here : "not set", name,
-          set_to(SettingKey::Rendezvous, "HOST:PORT")));
+          set_to(SettingKey::Rendezvous, "HOST:PORT"), settings.rank == 0 ? ", which has " + own_addresses() : ""));
     }
     const std::string* job = variables.find("PMIX_NAMESPACE");
     if (!job) job = variables.find("OMPI_MCA_ess_base_jobid");
@@ -278,6 +306,32 @@ std::string to_string(Collectives collectives) {
   return collectives == Collectives::Mpi ? "mpi" : "gloo";
 }
 
+namespace {
+
+// The contact of mpirun, which Open MPI 5 gives a daemon on another host in its command line. The daemon is the parent
+// of this process, or of one that has started it. "": no daemon has any.
+std::string told_by_daemon() {
+  constexpr int kMost = 16;  // processes between
+  const auto content = [](pid_t process, const char* file) {
+    std::ifstream in(fmt::format("/proc/{}/{}", process, file), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  pid_t process = getppid();
+  for (int i = 0; i < kMost && process > 1; ++i) {
+    std::istringstream words(content(process, "cmdline"));
+    for (std::string word; std::getline(words, word, '\0');) {
+      if (word == kMpirunVariable) return std::getline(words, word, '\0') ? word : "";
+    }
+    const std::string status = content(process, "stat");  // "4711 (name) S 4710 …"
+    const size_t name_end = status.rfind(") ");
+    if (name_end == status.npos || status.size() < name_end + 4) return "";
+    process = pid_t(std::atoi(status.c_str() + name_end + 4));
+  }
+  return "";
+}
+
+}  // namespace
+
 Environment process_environment() {
   Environment environment;
   for (char** entry = environ; entry && *entry; ++entry) {
@@ -285,6 +339,7 @@ Environment process_environment() {
     const size_t equals = text.find('=');
     if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);
   }
+  if (environment.contains("PRTE_LAUNCHED")) environment[kMpirunVariable] = told_by_daemon();
   return environment;
 }
 

@@ -13,7 +13,7 @@
 namespace arbalest {
 
 using Environment = std::map<std::string, std::string>;
-Environment process_environment();
+Environment process_environment();  // and what Open MPI 5's daemon knows of mpirun, as "prte_hnp_uri"
 
 // The library by which arrays of CPU devices travel between ranks.
 enum class Collectives : uint8_t { Gloo, Mpi };

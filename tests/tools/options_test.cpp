@@ -332,6 +332,7 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"\x1b[2J"}, "unknown command '\\x1b[2J'");
   if (!has_nvtx()) says({"run", "g", "--nvtx"}, "--nvtx: this build has no NVTX");
   says({"report", "l.jsonl", "--plot", "loss"}, "--plot 'loss': expected scaling or accuracy");
+  says({"--epochs", "3", "run", "g"}, "option '--epochs' stands before the command; expected arbalest run … --epochs");
   says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "g", "--epoch=3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "--hlep"}, "did you mean '--help'?");

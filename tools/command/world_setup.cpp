@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -75,6 +76,27 @@ void check_each_gpu_once(const Ranks& ranks, const Ranks::Parts& bus_ids) {
   }
 }
 
+// A number of this machine's kernel since it started; "": unknown.
+std::string machine() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+void check_machines_apart(const Ranks& ranks, const Ranks::Parts& machines) {
+  std::map<std::string, int> first;  // rank, by host
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const int other = first.try_emplace(ranks.host(rank), rank).first->second;
+    const std::string &one = machines[size_t(rank)], &another = machines[size_t(other)];
+    if (one.empty() || another.empty() || one == another) continue;
+    throw GraphError(fmt::format(
+        "{} and {} are on machines of the same name; expected another name for each, by hostname or by the "
+        "variable {}, such as {}={}-{} for rank {}",
+        ranks.name(other), ranks.name(rank), kHostVariable, kHostVariable, printable(ranks.host(rank)), rank, rank));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) {
@@ -112,6 +134,7 @@ void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devic
   session.ranks = ranks;
   check_options_alike(*ranks, {{"--collectives", to_string(ranks->settings().collectives)},
                                {"--lost-after", fmt::format("{} s", ranks->settings().silence)}});
+  check_machines_apart(*ranks, ranks->exchange("machines", machine()));
   const int asked = session.execution.threads;
   const int threads = asked > 0 ? asked : std::max(1, thread_count(0) / ranks->on_this_host());
   const std::vector<PlanDevice> own = own_devices(*ranks, devices);
@@ -182,7 +205,8 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
   const auto tell = [&](const std::exception& error) {
     const std::string message = plain_message(error);
     ranks->fail(message);
-    return ranks->first() ? message : fmt::format("{}: {}", ranks->name(ranks->rank()), message);
+    const std::string name = ranks->name(ranks->rank());
+    return ranks->first() || message.starts_with(name) ? message : fmt::format("{}: {}", name, message);
   };
   // Those that are left come to their ends together, so that none of them takes another's end for a loss.
   const auto end = [&] {

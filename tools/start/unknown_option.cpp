@@ -42,6 +42,9 @@ std::string unknown_option(const std::string& word, const std::string& next, con
                            const std::vector<CommandOptions>& others) {
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
+  if (has(asked, name)) {
+    return fmt::format("option '{0}' stands before the command; expected arbalest {1} … {0}", name, asked.command);
+  }
   const std::string value = equals != word.npos ? word.substr(equals + 1) : next.starts_with("-") ? "" : next;
   std::string hint;
   const bool second = asked.command == "init" || asked.command == "export";

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "executor/run/host_tasks.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
@@ -127,13 +128,15 @@ void append_image(const Source& source, int64_t sample, int64_t top, int64_t lef
   }
 }
 
-Numbers training_batch(const Source& source, int64_t epoch, int64_t number) {
+// A batch of training's, with recalibration's draws.
+Numbers recalibration_batch(const Source& source, int64_t epoch, int64_t number) {
   const DataOrder order(kSeed, source.size(), true);
   std::vector<int64_t> samples(kBatch);
   order.batch(uint64_t(epoch), number, samples);
   Numbers x;
   for (int64_t i = 0; i < kBatch; ++i) {
-    const Random4 draw = philox(random_key(kSeed, hash_name("y")), uint64_t(epoch), uint64_t(number * kBatch + i));
+    const Random4 draw = philox(random_key(kSeed, hash_name("y")), uint64_t(kDrawsOfRecalibration | epoch),
+                                uint64_t(number * kBatch + i));
     int32_t label = 0;
     append_image(source, samples[size_t(i)], int64_t(below(draw.word[0], 2 * kPad + 1)) - kPad,
                  int64_t(below(draw.word[1], 2 * kPad + 1)) - kPad, (draw.word[2] & 1) != 0, x, label);
@@ -154,7 +157,7 @@ Norms averages(const TensorFile& file, int64_t batches, const std::string& spec 
     }
   };
   for (int64_t i = 0; i < batches; ++i) {
-    const Norms one = network.moments(training_batch(*source, epoch + i / in_epoch, i % in_epoch));
+    const Norms one = network.moments(recalibration_batch(*source, epoch + i / in_epoch, i % in_epoch));
     add(sum.a, one.a, double(kBatch * kPixels));
     add(sum.b, one.b, double(kBatch));
   }

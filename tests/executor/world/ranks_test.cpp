@@ -250,6 +250,7 @@ TEST_CASE("without rank 0 the others say where they looked") {
     Ranks ranks(other);
   }});
   has(found[0], "rank 1 of 2 finds no rank 0 at 127.0.0.1:" + std::to_string(port));
+  has(found[0], "; 127.0.0.1 is this host itself, " + host_name());
 }
 
 TEST_CASE("a rank that was started twice, or is of another world, ends all") {
@@ -613,6 +614,35 @@ TEST_CASE("a rank whose own thread that reads from another stands still says so,
          }});
     CHECK(found == std::vector<std::string>(2));
   }
+}
+
+TEST_CASE("a rank that was stopped says so, and does not blame the rank that has ended since") {
+  const int port = free_port();
+  const auto join = [port](int rank) {
+    WorldSettings own = settings(rank, 2, port);
+    own.silence = 1;
+    return own;
+  };
+  const auto stop = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); };
+  const auto found =
+      faults({[&] {
+                Ranks ranks(join(0));
+                ranks.exchange("part", "");
+              },
+              [&] {
+                Ranks ranks(join(1));
+                std::promise<std::string> lost;
+                ranks.listen([&](const std::string& message) { lost.set_value(message); });
+                ranks.watch([&] {  // on the thread that shows that this rank lives
+                  stop();
+                  return RankProgress{UnderWay::Others, 100, 7, 0, "sum"};
+                });
+                ranks.exchange("part", "", [&](const Ranks::Parts&) { stop(); });  // on the one that reads
+                has(lost.get_future().get(), ranks.name(1) + " was itself silent for ");
+                ranks.listen({});
+                ranks.watch({});
+              }});
+  CHECK(found == std::vector<std::string>(2));
 }
 
 TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {

@@ -113,10 +113,33 @@ TEST_CASE("the innermost launcher counts: mpirun's daemons carry srun's variable
   CHECK(fault(mpi).empty());
   mpi["OMPI_MCA_orte_hnp_uri"] = mpi["OMPI_MCA_orte_local_daemon_uri"] = "77.0;tcp6://[fd00::2]:43949";
   CHECK(has(fault(mpi), "expected --rendezvous HOST:PORT"));
+  CHECK(has(fault(mpi), "with an address of rank 0's host, which has "));
   CHECK(detect_world({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}, {}).size == 3);
   Environment step = slurm();  // of a site whose steps get variables for PMI
   step.insert({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
   CHECK(has(detect_world(step, {}).told_by, "srun (SLURM_PROCID=3"));
+}
+
+TEST_CASE("Open MPI 5 calls its job after mpirun's host, and a daemon elsewhere knows its addresses") {
+  Environment mpi = {{"OMPI_COMM_WORLD_RANK", "0"},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                     {"PMIX_NAMESPACE", "prterun-node-07-4711@1"},
+                     {"PMIX_SERVER_URI2", "prterun-node-07-4711@0.0;tcp4://127.0.0.1:53249"},
+                     {"ARBALEST_SECRET", "x"}};
+  const WorldSettings first = detect_world(mpi, {});
+  CHECK(first.host == "127.0.0.1,node-07");
+  mpi["PMIX_SERVER_URI2"] = "prterun-node-07-4711@0.1;tcp4://127.0.0.1:44811";
+  CHECK(has(fault(mpi), "mpirun runs on another host than rank 0"));
+  CHECK(
+      has(fault(mpi), "expected --rendezvous HOST:PORT in the command line, with an address of rank 0's host, which"));
+  mpi["OMPI_COMM_WORLD_RANK"] = "1";
+  CHECK(detect_world(mpi, {}).host == "node-07");
+  CHECK(detect_world(mpi, {}).port == first.port);
+  mpi["prte_hnp_uri"] = "prterun-node-07-4711@0.0;tcp://192.0.2.2,10.0.0.1:36951:24,30";
+  CHECK(detect_world(mpi, {}).host == "192.0.2.2,10.0.0.1,node-07");
+  mpi["PMIX_NAMESPACE"] = "4711";
+  CHECK(has(fault(mpi), "does not say where rank 0 is; expected --rendezvous HOST:PORT"));
 }
 
 TEST_CASE("by hand all three are needed, and go before what a launcher says") {

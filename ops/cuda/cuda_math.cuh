@@ -117,6 +117,14 @@ template <typename T>
 const T* input(const KernelContext& context, size_t i) {
   return static_cast<const T*>(context.inputs[i]);
 }
+// Calls the function with the first `kCount` inputs, all of one type.
+template <typename T, size_t kCount, typename Function>
+void with_inputs(const KernelContext& context, const Function& function) {
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    function(input<T>(context, i)...);
+  }
+  (std::make_index_sequence<kCount>{});
+}
 template <typename T>
 T* output(const KernelContext& context, size_t i) {
   return static_cast<T*>(context.outputs[i]);

@@ -137,6 +137,9 @@ inline cudaStream_t stream_of(const KernelContext& context) {
   throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() + "): CUDA kernels take " +
                  std::string(expected) + "; found " + std::string(name_of(found)));
 }
+inline void require_float(const KernelRequest& request, size_t input, std::string_view expected) {
+  if (request.inputs[input].dtype != DataType::Float32) fail_type(request, request.inputs[input].dtype, expected);
+}
 
 // function(T{}) with T the element type of `type`.
 template <typename Function>

@@ -23,8 +23,7 @@ __global__ void batch_weight_kernel(float nominal, const float* weight, const fl
 void register_loss_batch_weight_cuda(OpRegistry& registry) {
   using In = BatchWeightInput;
   registry.find("arbalest.BatchWeight")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[In::Weight].dtype != DataType::Float32)
-      fail_type(request, request.inputs[In::Weight].dtype, "a float weight");
+    require_float(request, In::Weight, "a float weight");
     const auto nominal = float(float_attribute(request.node, "nominal"));
     const bool guarded = request.has_input(In::Loss);
     return make_kernel([=](const KernelContext& c) {

@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 void register_math_accumulate_cuda(OpRegistry& registry) {
   using In = AccumulateInput;
   registry.find("arbalest.Accumulate")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[In::Gradients].dtype != DataType::Float32)
-      fail_type(request, request.inputs[In::Gradients].dtype, "float gradients");
+    require_float(request, In::Gradients, "float gradients");
     const int64_t count = request.inputs[In::Gradients].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
     const auto scale = float(float_attribute(request.node, "scale"));

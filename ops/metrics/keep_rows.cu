@@ -28,8 +28,7 @@ __global__ void __launch_bounds__(kThreads)
 void register_metrics_keep_rows_cuda(OpRegistry& registry) {
   using In = KeepRowsInput;
   registry.find("arbalest.KeepRows")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[In::Rows].dtype != DataType::Float32)
-      fail_type(request, request.inputs[In::Rows].dtype, "float rows");
+    require_float(request, In::Rows, "float rows");
     const int64_t batch = request.inputs[In::Rows].shape[0], columns = request.inputs[In::Rows].shape[1];
     const int64_t capacity = request.inputs[In::State].shape[0], devices = int_attribute(request.node, "devices");
     const int multiprocessors = cuda_context(request).multiprocessors;

@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(int64_t count, const Ste
 void register_optim_moving_average_cuda(OpRegistry& registry) {
   using In = MovingAverageInput;
   registry.find("arbalest.MovingAverage")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[In::Weights].dtype != DataType::Float32)
-      fail_type(request, request.inputs[In::Weights].dtype, "float weights");
+    require_float(request, In::Weights, "float weights");
     const int64_t count = request.inputs[In::Weights].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
     const MovingAverageSteps steps = MovingAverageSteps::of(request.node);

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) restore_kernel(int64_t count, const 
 }
 
 void check_type(const KernelRequest& request) {
-  if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float statistics");
+  require_float(request, 0, "float statistics");
 }
 
 }  // namespace

@@ -318,7 +318,7 @@ Problem problem_of(const KernelRequest& request) {
                      .beta = float(float_attribute(request.node, "beta"))};
   problem.k = problem.trans_a ? a[0] : a[1];
   if (request.has_input(In::C) && problem.beta != 0) {
-    if (request.inputs[In::C].dtype != DataType::Float32) fail_type(request, request.inputs[In::C].dtype, "a float C");
+    require_float(request, In::C, "a float C");
     problem.addend = addend_of(request.inputs[In::C].shape, problem.m, problem.n);
     if (problem.addend != Addend::None) problem.inputs.c = int(GemmInput::C);
   }

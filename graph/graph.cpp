@@ -115,8 +115,7 @@ NodeId Graph::find_node(std::string_view wanted) const {
 }
 
 const Node* Graph::find_op(std::string_view wanted) const {
-  const auto found =
-      std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.op->qualified_name() == wanted; });
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.is(wanted); });
   return found == nodes.end() ? nullptr : &*found;
 }
 
@@ -185,6 +184,10 @@ std::vector<double> floats_attribute(const Node& node, std::string_view name) {
 }
 std::vector<std::string> strings_attribute(const Node& node, std::string_view name) {
   return attribute<std::vector<std::string>>(node, name, AttributeKind::Strings);
+}
+
+bool Node::is(std::string_view qualified_name) const {
+  return op->qualified_name() == qualified_name;
 }
 
 void fail(const Node& node, const std::string& message) {

@@ -73,6 +73,12 @@ struct Node {
   Attributes attributes;         // as written; defaults come from the op (see attribute() below)
   Position where;
   Stage stage = Stage::Forward;
+
+  // The operand at a place that the operator's header names; kNone if it is left out. Without a place: the first, of
+  // which facts in an operator's record speak (Op::element, Op::sum, Op::reshapes).
+  ValueId input(size_t i = 0) const { return i < inputs.size() ? inputs[i] : kNone; }
+  ValueId output(size_t i = 0) const { return i < outputs.size() ? outputs[i] : kNone; }
+  bool is(std::string_view qualified_name) const;  // of this operator: "Relu", "arbalest.Linear"
 };
 
 // A value that the next iteration reads: `next` of iteration i is `current` of iteration i + 1. Both live in the same

@@ -121,6 +121,12 @@ std::vector<ValueId> GradContext::add(std::string_view op, std::string_view labe
                 std::move(attributes), origin);
 }
 
+void GradContext::add_input_gradient(std::string_view op, std::vector<ValueId> more, Attributes attributes) {
+  if (!needs_gradient(0)) return;
+  more.insert(more.begin(), output_gradient(0));
+  set_input_gradient(0, add(op, "grad_input", std::move(more), 1, std::move(attributes))[0]);
+}
+
 ValueId ExpandContext::parameter(std::string_view label, Shape shape, Initializer initializer) {
   const ValueId id = state(label, std::move(shape), std::move(initializer));
   graph_.values[id].role = Role::Parameter;

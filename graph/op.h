@@ -47,12 +47,12 @@ class InferContext {
  public:
   // The node whose types are inferred.
   InferContext(Graph& graph, NodeId node) : graph_(graph), node_(node) {}
-  const Graph& graph() const { return graph_; }                  // that the node is in
-  const Node& node() const { return graph_.nodes[node_]; }       // whose types are inferred
-  size_t input_count() const { return node().inputs.size(); }    // with those left out between others
-  size_t output_count() const { return node().outputs.size(); }  // that were asked for
-  bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }  // false: left out
-  const TensorType& input(size_t i) const { return graph_.values[node().inputs[i]].type; }   // of one that is there
+  const Graph& graph() const { return graph_; }                        // that the node is in
+  const Node& node() const { return graph_.nodes[node_]; }             // whose types are inferred
+  size_t input_count() const { return node().inputs.size(); }          // with those left out between others
+  size_t output_count() const { return node().outputs.size(); }        // that were asked for
+  bool has_input(size_t i) const { return node().input(i) != kNone; }  // false: left out
+  const TensorType& input(size_t i) const { return graph_.values[node().inputs[i]].type; }  // of one that is there
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
   // The content of the constant operand `name` (OperandSpec), or the attribute of that name if the operand is left out.
   // Throws GraphError if the content is not known, is no list or number, or has another kind.
@@ -84,9 +84,9 @@ class GradContext {
         output_gradients_(output_gradients),
         needs_(needs_gradient),
         grads_(input_gradients) {}
-  const Node node() const { return graph_.nodes[node_]; }  // by value: add() may move nodes
-  ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNone; }     // kNone: left out
-  ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNone; }  // kNone: not made
+  const Node node() const { return graph_.nodes[node_]; }                           // by value: add() may move nodes
+  ValueId input(size_t i) const { return graph_.nodes[node_].input(i); }            // kNone: left out
+  ValueId output(size_t i) const { return graph_.nodes[node_].output(i); }          // kNone: not made
   const TensorType type(ValueId value) const { return graph_.values[value].type; }  // by value, as node()
   ValueId output_gradient(size_t i) const { return output_gradients_[i]; }          // kNone: nothing flows back into it
   bool needs_gradient(size_t input) const { return needs_[input]; }  // whether anything asks for its gradient
@@ -95,6 +95,9 @@ class GradContext {
   // and returns its outputs. Names are made from the forward node's name and `label`: "h1/c1.grad_input".
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
                            Attributes attributes = {});
+  // Makes the gradient of the first input, if anything asks for it, by a node of `op` that reads the gradient of the
+  // first output and then `more`.
+  void add_input_gradient(std::string_view op, std::vector<ValueId> more = {}, Attributes attributes = {});
 
  private:
   Graph& graph_;
@@ -112,9 +115,9 @@ class ExpandContext {
   // readers.
   ExpandContext(Graph& graph, const Node& node, Table<ValueId, ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
-  const Node& node() const { return node_; }                                                   // the layer
-  ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }  // kNone: left out
-  const TensorType type(ValueId value) const { return graph_.values[value].type; }             // of any value
+  const Node& node() const { return node_; }                                        // the layer
+  ValueId input(size_t i) const { return node_.input(i); }                          // kNone: left out
+  const TensorType type(ValueId value) const { return graph_.values[value].type; }  // of any value
   // A trained parameter named "<first output>.<label>": "h1/c1.weight".
   ValueId parameter(std::string_view label, Shape shape, Initializer initializer);
   ValueId state(std::string_view label, Shape shape, Initializer initializer);  // as parameter(), not trained

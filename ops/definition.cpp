@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace arbalest {
@@ -63,6 +64,14 @@ int64_t int_attribute_from(const Node& node, std::string_view name, int64_t leas
   const int64_t value = int_attribute(node, name);
   if (value < least) fail(node, fmt::format("attribute '{}' is {}; expected at least {}", name, value, least));
   return value;
+}
+
+double positive_float(const Node& node, std::string_view name) {
+  constexpr double kLeast = std::numeric_limits<float>::min();
+  const double value = float_attribute(node, name);
+  if (value >= kLeast && std::isfinite(float(value))) return value;
+  fail(node, fmt::format("attribute '{}' is {}; expected more than 0, within what a float holds ({:.3g} to {:.3g})",
+                         name, value, kLeast, double(std::numeric_limits<float>::max())));
 }
 
 bool is_given(const Node& node, const AttributeSpec& spec) {

@@ -33,6 +33,9 @@ bool flag_attribute(const Node& node, std::string_view name);
 // An int attribute of at least `least`.
 int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
 
+// A float attribute above 0 and within what a normal float holds: less becomes 0 in kernels.
+double positive_float(const Node& node, std::string_view name);
+
 // True if the node gives the attribute another value than the default.
 bool is_given(const Node& node, const AttributeSpec& spec);
 // Fails if the node gives the attribute and only other choices read it, as it would have no effect: the attribute

@@ -8,6 +8,10 @@
 
 namespace arbalest {
 
+struct ReluGradSumsOutput {
+  enum : size_t { dX, Sums };
+};
+
 // Adds and returns the gradient of the sum that Relu takes, from the gradient of the node's first output. If the bias,
 // input `bias` of one number a channel, needs a gradient, the node that masks also sums its channels. The gradient of
 // the bias is set then.

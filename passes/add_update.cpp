@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "ops/loss/operands.h"
 #include "ops/norm/batch_norms.h"
 #include "passes/autodiff.h"
 #include "passes/name_patterns.h"
@@ -74,11 +75,11 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
     const bool shared = taken[gradient];
     taken[gradient] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(graph.op("Cast"), graph.values[gradient].name + ".own", {gradient}, 1,
+    const NodeId copy = graph.add_node(graph.op(op::Cast), graph.values[gradient].name + ".own", {gradient}, 1,
                                        {{"to", onnx_number(DataType::Float32)}});
     graph.nodes[copy].stage = Stage::Backward;
     infer(graph, copy);
-    gradient = graph.nodes[copy].outputs[0];
+    gradient = graph.nodes[copy].output();
   }
 }
 
@@ -106,9 +107,9 @@ NodeId add_update_node(Graph& graph, const Op& op, std::string name, std::vector
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
   const ValueId sum = flat_state(graph, "accumulated", graph.values[gradients].type.elements());
-  const NodeId node = add_update_node(graph, graph.op("arbalest.Accumulate"), "accumulate", {gradients, sum}, 1,
+  const NodeId node = add_update_node(graph, graph.op(op::Accumulate), "accumulate", {gradients, sum}, 1,
                                       {{"scale", 1.0 / double(batches)}}, where);
-  const ValueId next = graph.nodes[node].outputs[0];
+  const ValueId next = graph.nodes[node].output();
   graph.carries.push_back({sum, next});
   return next;
 }
@@ -119,21 +120,21 @@ ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, in
   Attributes attributes = {{"norm", norm}};
   if (skips) attributes.set("skip", int64_t{1});
   if (weight >= 0) attributes.set("weight", weight);
-  const NodeId node = add_update_node(graph, graph.op("arbalest.ClipFactor"), "clip_factor", {gradients}, 1,
-                                      std::move(attributes), where);
-  return graph.nodes[node].outputs[0];
+  const NodeId node =
+      add_update_node(graph, graph.op(op::ClipFactor), "clip_factor", {gradients}, 1, std::move(attributes), where);
+  return graph.nodes[node].output();
 }
 
 // exp(loss − loss): 1, or not a number if the loss is not finite, and then all gradients are too.
 ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
-  const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs) {
+  const auto add = [&](std::string_view op, const char* name, std::vector<ValueId> inputs) {
     const NodeId node = graph.add_node(graph.op(op), name, std::move(inputs), 1);
     graph.nodes[node].stage = Stage::Backward;
     graph.nodes[node].where = where;
     infer(graph, node);
-    return graph.nodes[node].outputs[0];
+    return graph.nodes[node].output();
   };
-  return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
+  return add(op::Exp, "loss_seed", {add(op::Sub, "loss_difference", {loss, loss})});
 }
 
 // The weight of a batch relative to a batch of nominal size whose samples weigh 1 each, and the seed of its gradients.
@@ -146,16 +147,15 @@ BatchWeight batch_weight(Graph& graph, ValueId loss, const UpdateOptions& option
   if (options.accumulate == 1 && !options.sums) return {};
   const ValueId weight = weight_of(graph, loss);
   if (weight == kNone) return {};
-  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const Node& prefetch = *graph.find_op(op::Prefetch);
   std::vector<ValueId> inputs = {weight};
   if (options.skips) inputs.push_back(loss);
-  const NodeId node = graph.add_node(graph.op("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 2,
+  const NodeId node = graph.add_node(graph.op(op::BatchWeight), "batch_weight", std::move(inputs), 2,
                                      {{"nominal", double(int_attribute(prefetch, "batch"))}});
   graph.nodes[node].stage = Stage::Backward;
   graph.nodes[node].where = where;
   infer(graph, node);
-  const std::vector<ValueId>& made = graph.nodes[node].outputs;
-  return {made[0], made[1]};
+  return {graph.nodes[node].output(BatchWeightOutput::Share), graph.nodes[node].output(BatchWeightOutput::Seed)};
 }
 
 // Whether the layer has an output for each of the parameter's columns, not for each row: it is a matrix, the right
@@ -164,9 +164,9 @@ bool puts_out_columns(const Graph& graph, ValueId parameter) {
   if (graph.values[parameter].type.shape.size() != 2) return false;
   for (const Node& node : graph.nodes) {
     const bool flags = node.op->attribute_spec("transB") != nullptr;
-    if (node.stage != Stage::Forward || !(flags || node.op == &graph.op("MatMul"))) continue;
-    if (node.inputs[0] == parameter) return flags && int_attribute(node, "transA") != 0;
-    if (node.inputs[1] == parameter) return !flags || int_attribute(node, "transB") == 0;
+    if (node.stage != Stage::Forward || !(flags || node.op == &graph.op(op::MatMul))) continue;
+    if (node.input(BinaryInput::A) == parameter) return flags && int_attribute(node, "transA") != 0;
+    if (node.input(BinaryInput::B) == parameter) return !flags || int_attribute(node, "transB") == 0;
   }
   return false;
 }
@@ -394,17 +394,17 @@ ArenaValues add_weight_arenas(Graph& graph) {
 void keep_statistics(Graph& step, const ArenaValues& arenas) {
   if (arenas.statistics == kNone) return;
   const ValueId kept = flat_state(step, "kept_statistics", step.values[arenas.statistics].type.elements());
-  const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs, Stage stage, ValueId current) {
+  const auto add = [&](std::string_view op, const char* name, std::vector<ValueId> inputs, Stage stage,
+                       ValueId current) {
     const NodeId node = step.add_node(step.op(op), name, std::move(inputs), 1);
     step.nodes[node].stage = stage;
     infer(step, node);
-    step.carries.push_back({current, step.nodes[node].outputs[0]});
-    return step.nodes[node].outputs[0];
+    step.carries.push_back({current, step.nodes[node].output()});
+    return step.nodes[node].output();
   };
   const NodeId before = step.nodes.end_id();
-  const ValueId saved =
-      add("arbalest.KeepStatistics", "keep_statistics", {arenas.statistics, kept}, Stage::Forward, kept);
-  add("arbalest.RestoreStatistics", "restore_statistics", {arenas.statistics, saved, arenas.factor}, Stage::Update,
+  const ValueId saved = add(op::KeepStatistics, "keep_statistics", {arenas.statistics, kept}, Stage::Forward, kept);
+  add(op::RestoreStatistics, "restore_statistics", {arenas.statistics, saved, arenas.factor}, Stage::Update,
       arenas.statistics);
   // Before batch norms write theirs.
   Table<NodeId, int64_t> key(step.nodes.size());

@@ -5,17 +5,18 @@
 
 #include "graph/layouts.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 bool stops_gradients(const Node& node) {
-  return node.op->qualified_name() == "arbalest.StopGradient";
+  return node.is(op::StopGradient);
 }
 
 // RandomUniformLike and RandomNormalLike: of their input only the shape counts.
 bool draws_anew(const Node& node) {
-  return node.op->domain.empty() && node.op->random && node.op->name.starts_with("Random");
+  return node.is(op::RandomUniformLike) || node.is(op::RandomNormalLike);
 }
 
 class Walk {
@@ -93,11 +94,11 @@ class Walk {
       return;
     }
     const NodeId add =
-        graph_.add_node(graph_.op("Add"), fmt::format("{}.sum", graph_.values[value].name), {sum, gradient}, 1);
+        graph_.add_node(graph_.op(op::Add), fmt::format("{}.sum", graph_.values[value].name), {sum, gradient}, 1);
     graph_.nodes[add].stage = Stage::Backward;
     graph_.nodes[add].where = node.where;
     infer(graph_, add);
-    sum = graph_.nodes[add].outputs[0];
+    sum = graph_.nodes[add].output();
     gradient_.resize(graph_.values.size(), kNone);
   }
 

@@ -26,11 +26,11 @@ void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
       step.values[node.outputs[kNew + i]].view = {batch, place.offset_bytes};
     }
   }
-  const NodeId sum = step.add_node(step.op("arbalest.Accumulate"), "average_statistics", {batch, average}, 1,
+  const NodeId sum = step.add_node(step.op(op::Accumulate), "average_statistics", {batch, average}, 1,
                                    {{"scale", 1.0 / double(batches)}});
   step.nodes[sum].stage = Stage::Update;
   infer(step, sum);
-  step.carries.push_back({average, step.nodes[sum].outputs[0]});
+  step.carries.push_back({average, step.nodes[sum].output()});
 }
 
 }  // namespace arbalest

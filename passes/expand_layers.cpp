@@ -72,8 +72,7 @@ void drop_computed_states(Graph& graph) {
 }  // namespace
 
 bool is_rule(const Graph& graph, const Node& node) {
-  return !node.outputs.empty() && node.outputs[0] != kNone &&
-         graph.values[node.outputs[0]].type.dtype == DataType::Token;
+  return node.output() != kNone && graph.values[node.output()].type.dtype == DataType::Token;
 }
 
 void expand_layers(Graph& graph, bool standard) {
@@ -95,7 +94,7 @@ void expand_layers(Graph& graph, bool standard) {
       context.node().op->expand(context);
       if (!keep_name(graph, context.node(), replaced, named)) {
         graph.nodes[n].name = context.node().name;
-        replaced.by_value()[graph.nodes[n].outputs[0]] = kNone;
+        replaced.by_value()[graph.nodes[n].output()] = kNone;
         continue;
       }
       key[n] = -1;

@@ -45,8 +45,7 @@ bool is_frozen(const Graph& graph, const Node& node, const Node& train) {
 }  // namespace
 
 bool is_batch_norm(const Node& node) {
-  const std::string name = node.op->qualified_name();
-  return name == "arbalest.BatchNormTraining" || name == "arbalest.BatchNormInference";
+  return node.is(op::BatchNormTraining) || node.is(op::BatchNormInference);
 }
 
 void freeze(Graph& graph, const Node& train) {
@@ -60,7 +59,7 @@ void freeze(Graph& graph, const Node& train) {
   }
   for (const NodeId n : graph.nodes.ids()) {
     if (!is_batch_norm(graph.nodes[n])) continue;
-    const bool training = graph.nodes[n].op->qualified_name() == "arbalest.BatchNormTraining";
+    const bool training = graph.nodes[n].is(op::BatchNormTraining);
     if (training && !is_frozen(graph, graph.nodes[n], train)) continue;
     const std::vector<ValueId> inputs = graph.nodes[n].inputs;
     for (const size_t i : {BatchNormInput::Mean, BatchNormInput::Variance}) {

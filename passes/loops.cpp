@@ -11,6 +11,7 @@
 #include "graph/field.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -38,7 +39,7 @@ void erase_nodes_if(Graph& graph, Predicate erased) {
 }
 
 void read_prefetch(Loop& loop) {
-  const Node& prefetch = require_only(loop.graph, "arbalest.Prefetch");
+  const Node& prefetch = require_only(loop.graph, op::Prefetch);
   loop.batch = int_attribute(prefetch, "batch");
   loop.depth = int_attribute(prefetch, "depth");
   constexpr int64_t kDeepest = 1024;
@@ -49,13 +50,13 @@ void read_prefetch(Loop& loop) {
 // Losses and metrics count the rows of the samples that are valid (StepScalars::valid): one row a sample. Samples of
 // several rows, flattened, would be counted in part, without a word.
 void check_rows(const Graph& graph) {
-  const int64_t batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  const int64_t batch = int_attribute(require_only(graph, op::Prefetch), "batch");
   for (const Node& node : graph.nodes) {
     if (!node.op->compares) continue;
-    const TensorType& type = graph.values[node.inputs[0]].type;
+    const TensorType& type = graph.values[node.input()].type;
     if (!type.shape.empty() && type.shape[0] == batch) continue;
     fail(node, fmt::format("input '{}' is {}; expected one row for each of the {} samples of a batch",
-                           node.op->inputs[0].name, to_string(type), batch));
+                           node.op->inputs.front().name, to_string(type), batch));
   }
 }
 
@@ -63,7 +64,7 @@ void check_rows(const Graph& graph) {
 std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   const bool of_batch = node.op->keeps_statistics;
   if (!of_batch && !node.op->normalises) return std::nullopt;
-  const Shape& x = graph.values[node.inputs[0]].type.shape;
+  const Shape& x = graph.values[node.input()].type.shape;
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;
   for (size_t i = size_t(axis < 0 ? axis + int64_t(x.size()) : axis); i < x.size(); ++i) {
@@ -81,7 +82,7 @@ void check_norms(const Graph& graph) {
     fail(node,
          fmt::format("input '{}' is {}: {} is normalised by itself, which makes 0 of every value; expected 2 values "
                      "or more{}",
-                     node.op->inputs[0].name, to_string(graph.values[node.inputs[0]].type),
+                     node.op->inputs.front().name, to_string(graph.values[node.input()].type),
                      of_batch ? "the one value of a channel" : "one value",
                      of_batch ? ", as of a batch of 2, or a batch norm that is frozen" : ""));
   }
@@ -158,7 +159,7 @@ int64_t even_batch(int64_t samples, int64_t most) {
 // batch keeps that, and so does one with a model that was exported for a batch.
 void slice_for_split(Loop& loop, const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
                      const ProgramOptions& options) {
-  const int64_t prefetched = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  const int64_t prefetched = int_attribute(require_only(graph, op::Prefetch), "batch");
   const int64_t stated = int_attribute(validate, "batch"), samples = options.validation_samples;
   loop.asked_batch = stated == 0 ? prefetched : stated;
   const std::string split = string_attribute(validate, "split");
@@ -199,13 +200,13 @@ Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOpti
 }  // namespace
 
 Program read_rules(Graph graph, ProgramNotes& notes) {
-  require_only(graph, "arbalest.Prefetch");
+  require_only(graph, op::Prefetch);
   check_rows(graph);
   Program program;
-  program.train = require_only(graph, "arbalest.Train");
+  program.train = require_only(graph, op::Train);
   program.accumulate = int_attribute(program.train, "accumulate");
   program.ema = float_attribute(program.train, "ema");
-  if (const Node* validate = find_only(graph, "arbalest.Validate")) {
+  if (const Node* validate = find_only(graph, op::Validate)) {
     notes.validate = *validate;
     program.validate_every = int_attribute(*validate, "every_epochs");
     notes.recalibrate = int_attribute(*validate, "recalibrate");
@@ -218,9 +219,9 @@ void cut_validation(Program& program, const ProgramOptions& options, ProgramNote
   Graph& graph = program.training().graph;
   if (options.trains) check_norms(graph);
   // Expansion has renamed the values that layers computed.
-  notes.loss = require_only(graph, "arbalest.Train").inputs[0];
+  notes.loss = require_only(graph, op::Train).input();
   read_prefetch(program.training());
-  if (const Node* validate = find_only(graph, "arbalest.Validate")) {
+  if (const Node* validate = find_only(graph, op::Validate)) {
     if (notes.recalibrate > 0 && std::none_of(graph.nodes.begin(), graph.nodes.end(),
                                               [](const Node& node) { return node.op->keeps_statistics; })) {
       fail(*validate, fmt::format("attribute 'recalibrate' is {}, and the graph has no batch norm", notes.recalibrate));
@@ -250,7 +251,7 @@ void add_tallies(Loop& loop, const ProgramOptions& options, const ProgramNotes& 
 }
 
 void take_inputs(Loop& loop) {
-  const Node prefetch = require_only(loop.graph, "arbalest.Prefetch");
+  const Node prefetch = require_only(loop.graph, op::Prefetch);
   const std::vector<Field> fields = fields_of(prefetch);
   const std::vector<int> chosen = fields_of_outputs(loop.graph, prefetch, fields);
   const auto take = [&](ValueId& field, ValueId input) {
@@ -266,11 +267,11 @@ void take_inputs(Loop& loop) {
   }
   for (const Node& node : loop.graph.nodes) {
     if (!node.op->prepare) continue;
-    const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), node.inputs[0]);
+    const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), node.input());
     const int field = chosen[size_t(output - prefetch.outputs.begin())];
-    const Value& made = loop.graph.values[node.outputs[0]];
+    const Value& made = loop.graph.values[node.output()];
     loop.preparations.push_back({node, field, made.name, made.type});
-    take(loop.fields.emplace_back(kNone), node.outputs[0]);
+    take(loop.fields.emplace_back(kNone), node.output());
   }
   erase_nodes_if(loop.graph, [&](const Node& node) { return node.op->prepare || node.op == prefetch.op; });
 }

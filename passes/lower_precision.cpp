@@ -83,7 +83,7 @@ class LoweredConstants {
 
 // Whether the node reads elements of any type and gives what it is asked for: a cast before it would be one too many.
 bool casts(const Node& node) {
-  return node.op->qualified_name() == "Cast";
+  return node.is(op::Cast);
 }
 
 // Sums of gradients are float, and so is what becomes of them: between both are no casts to bfloat16 and back, though
@@ -101,22 +101,22 @@ class CastsThereAndBack {
 
  private:
   bool is_cast(NodeId id, DataType to) const {
-    return rewriter_.is(id, "Cast") && !rewriter_.node(id).outputs.empty() &&
-           rewriter_.value(rewriter_.node(id).outputs[0]).type.dtype == to;
+    return rewriter_.is(id, op::Cast) && !rewriter_.node(id).outputs.empty() &&
+           rewriter_.value(rewriter_.output(id)).type.dtype == to;
   }
-  bool reshapes(NodeId id) const { return rewriter_.reshapes(id) || rewriter_.is(id, "arbalest.TransposeInPlace"); }
+  bool reshapes(NodeId id) const { return rewriter_.reshapes(id) || rewriter_.is(id, op::TransposeInPlace); }
 
   void leave_out(NodeId down) {
-    const ValueId sum = rewriter_.input(down, 0);
+    const ValueId sum = rewriter_.input(down);
     if (rewriter_.value(sum).type.dtype != DataType::Float32) return;
     std::vector<NodeId> between;
-    NodeId next = rewriter_.only_reader(rewriter_.node(down).outputs[0]);
-    for (; next != kNone && reshapes(next); next = rewriter_.only_reader(rewriter_.node(next).outputs[0])) {
+    NodeId next = rewriter_.only_reader(rewriter_.output(down));
+    for (; next != kNone && reshapes(next); next = rewriter_.only_reader(rewriter_.output(next))) {
       between.push_back(next);
     }
     if (next == kNone || between.empty() || !is_cast(next, DataType::Float32)) return;
-    const ValueId wanted = rewriter_.node(next).outputs[0];
-    rewriter_.set_input(between.front(), 0, sum);
+    const ValueId wanted = rewriter_.output(next);
+    rewriter_.set_input(between.front(), sum);
     rewriter_.remove(next);
     rewriter_.set_outputs(between.back(), {wanted});
     for (const NodeId id : between) rewriter_.infer(id);
@@ -157,7 +157,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
       }
       const DataType to = lowered ? DataType::Bfloat16 : DataType::Float32;
       const std::string name = fmt::format("{}.{}", value.name, name_of(to));
-      rewriter.set_input(n, i, rewriter.add_before(n, "Cast", name, {input}, {{"to", onnx_number(to)}}));
+      rewriter.set_input(n, i, rewriter.add_before(n, op::Cast, name, {input}, {{"to", onnx_number(to)}}));
     }
   }
   rewriter.finish();

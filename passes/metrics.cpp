@@ -22,7 +22,7 @@ ValueId add_state(Graph& graph, std::string name, TensorType type, std::string_v
   inputs.insert(inputs.begin(), state);
   const NodeId node = graph.add_node(graph.op(op), name + ".sum", std::move(inputs), 1, std::move(attributes));
   infer(graph, node);
-  graph.carries.push_back({state, graph.nodes[node].outputs[0]});
+  graph.carries.push_back({state, graph.nodes[node].output()});
   return state;
 }
 
@@ -65,7 +65,7 @@ Table<ValueId, bool> of_samples(const Graph& graph, bool metrics = true) {
   Table<ValueId, bool> depends(graph.values.size(), false);
   for (const ValueId v : depends.ids()) depends[v] = graph.values[v].role == Role::Input;
   for (const Node& node : graph.nodes) {
-    bool any = node.op->qualified_name() == "arbalest.Prefetch";
+    bool any = node.is(op::Prefetch);
     for (const ValueId input : node.inputs) any = any || (input != kNone && depends[input]);
     if (node.op->metric && !metrics) any = false;
     for (const ValueId output : node.outputs) {
@@ -96,11 +96,10 @@ bool are_same(const Graph& graph, ValueId a, ValueId b) {
     return node.op->attribute_spec("ignore_index") ? ints_attribute(node, "ignore_index") : std::vector<int64_t>();
   };
   if (ignored(first) != ignored(second)) return false;
-  const auto scores = [&](const Node& node) { return graph.values[node.inputs[0]].type.shape; };
+  const auto scores = [&](const Node& node) { return graph.values[node.input()].type.shape; };
   if (scores(first) != scores(second)) return false;
-  const auto input = [](const Node& node, size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNone; };
   for (size_t i = 1; i < std::max(first.inputs.size(), second.inputs.size()); ++i) {
-    if (!are_equal(graph, input(first, i), input(second, i))) return false;
+    if (!are_equal(graph, first.input(i), second.input(i))) return false;
   }
   return true;
 }
@@ -181,7 +180,7 @@ class Means {
       case Arithmetic::Adds:
       case Arithmetic::Averages: return true;
       case Arithmetic::Scales: return terms.size() == 1;
-      case Arithmetic::Divides: return terms.size() == 1 && terms[0] == node.inputs[0];
+      case Arithmetic::Divides: return terms.size() == 1 && terms[0] == node.input();
       case Arithmetic::Other: return false;
     }
     return false;
@@ -262,7 +261,7 @@ bool counts_samples(const Graph& graph, ValueId value) {
   const NodeId producer = graph.values[value].producer;
   if (producer == kNone) return false;
   const Node& node = graph.nodes[producer];
-  if (node.op->metric && node.outputs[0] == value) return node.op->metric->counts;
+  if (node.op->metric && node.output() == value) return node.op->metric->counts;
   const auto place = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
   const OperandSpec* spec = node.op->output_spec(size_t(place));
   if (spec && spec->name == "accuracy") return true;  // counted by the kernel of a loss
@@ -309,19 +308,19 @@ ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId
     inputs.push_back(factor);
     attributes.set("skips", int64_t{1});
   }
-  return add_state(graph, "tally", type, "arbalest.Tally", inputs, std::move(attributes));
+  return add_state(graph, "tally", type, op::Tally, inputs, std::move(attributes));
 }
 
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices) {
   const Value of = graph.values[rows];
   const TensorType type{of.type.dtype, {batches * of.type.shape[0], of.type.shape[1]}};
-  return add_state(graph, of.name + ".rows", type, "arbalest.KeepRows", {rows}, {{"devices", devices}});
+  return add_state(graph, of.name + ".rows", type, op::KeepRows, {rows}, {{"devices", devices}});
 }
 
 MetricSpec metric_of(const Graph& graph, ValueId value) {
   const NodeId producer = graph.values[value].producer;
   const Node* node = producer == kNone ? nullptr : &graph.nodes[producer];
-  if (node && node->op->metric && node->outputs[0] == value) return *node->op->metric;
+  if (node && node->op->metric && node->output() == value) return *node->op->metric;
   return {};
 }
 
@@ -331,10 +330,9 @@ std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, V
   const NodeId producer = graph.values[value].producer;
   if (producer == kNone) return std::nullopt;
   const Node& node = graph.nodes[producer];
-  if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
-  const std::string op = node.op->qualified_name();
-  if (passes_number_on(node)) return better_of(graph, node.inputs[0], loss);
-  if (op != "Add") return std::nullopt;
+  if (node.op->metric && node.output() == value) return node.op->metric->better;
+  if (passes_number_on(node)) return better_of(graph, node.input(), loss);
+  if (!node.is(op::Add)) return std::nullopt;
   std::optional<MetricSpec::Better> all;
   for (const ValueId input : node.inputs) {
     const std::optional<MetricSpec::Better> one = better_of(graph, input, loss);

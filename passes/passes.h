@@ -9,6 +9,7 @@
 #include "base/device_model.h"
 #include "graph/graph.h"
 #include "graph/metric.h"
+#include "ops/names.h"
 
 namespace arbalest {
 

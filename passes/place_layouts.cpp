@@ -33,14 +33,14 @@ void lay_out_stored_values(Graph& graph) {
 
 // A transposition, or Flatten, that moves no element becomes one that shares its input's memory.
 void share_unmoved(Rewriter& rewriter, NodeId id) {
-  if (rewriter.is(id, "Flatten") && rewriter.value(rewriter.input(id, 0)).type.lies_as(Layout::RowMajor)) {
-    rewriter.set_op(id, "arbalest.FlattenInPlace");
+  if (rewriter.is(id, op::Flatten) && rewriter.value(rewriter.input(id)).type.lies_as(Layout::RowMajor)) {
+    rewriter.set_op(id, op::FlattenInPlace);
   }
-  if (!rewriter.is(id, "Transpose")) return;
+  if (!rewriter.is(id, op::Transpose)) return;
   const Node& node = rewriter.node(id);
   const auto layout_of = [&](ValueId value) { return rewriter.value(value).type.layout; };
-  if (keeps_memory(ints_attribute(node, "perm"), layout_of(node.inputs[0]), layout_of(node.outputs[0]))) {
-    rewriter.set_op(id, "arbalest.TransposeInPlace");
+  if (keeps_memory(ints_attribute(node, "perm"), layout_of(node.input()), layout_of(node.output()))) {
+    rewriter.set_op(id, op::TransposeInPlace);
   }
 }
 
@@ -71,7 +71,7 @@ class Wishes {
   // otherwise.
   bool moves_ahead_of(const Graph& graph, const Node& node) const {
     if (!hands_on(graph, node) || !all_wanted(node)) return false;
-    const TensorType& from = graph.values[node.inputs[0]].type;
+    const TensorType& from = graph.values[node.input()].type;
     int64_t bytes = 0;  // that would be turned
     for (const ValueId output : node.outputs) {
       const TensorType& type = graph.values[output].type;
@@ -82,8 +82,8 @@ class Wishes {
 
  private:
   static bool hands_on(const Graph& graph, const Node& node) {
-    if (node.inputs.empty() || node.inputs[0] == kNone) return false;
-    if (node.op->domain.empty() && (node.op->name == "Split" || node.op->name == "Slice")) return true;
+    if (node.input() == kNone) return false;
+    if (node.is(op::Split) || node.is(op::Slice)) return true;
     return node.op->element && !node.op->layout &&
            std::all_of(node.inputs.begin() + 1, node.inputs.end(),
                        [&](ValueId v) { return v == kNone || graph.values[v].type.elements() == 1; });
@@ -100,7 +100,7 @@ class Wishes {
 std::vector<size_t> operands_to_turn(const Graph& graph, const Node& node, const Wishes& wishes) {
   std::vector<size_t> found;
   if (!node.op->element || node.op->layout) return found;
-  const Shape& shape = graph.values[node.outputs[0]].type.shape;
+  const Shape& shape = graph.values[node.output()].type.shape;
   bool turns = false;
   for (size_t i = 0; i < node.inputs.size() && shape.size() > 2; ++i) {
     if (node.inputs[i] == kNone) continue;
@@ -129,7 +129,7 @@ void place_layouts(Graph& graph) {
       ValueId& fitting = converted.try_emplace({input, wanted}, kNone).first->second;
       if (fitting == kNone) {
         const std::string to(name_of(wanted));
-        fitting = rewriter.add_before(n, "arbalest.ChangeLayout", fmt::format("{}.{}", rewriter.value(input).name, to),
+        fitting = rewriter.add_before(n, op::ChangeLayout, fmt::format("{}.{}", rewriter.value(input).name, to),
                                       {input}, {{"to", to}});
       }
       rewriter.set_input(n, i, fitting);

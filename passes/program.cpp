@@ -40,7 +40,7 @@ double value_at(const LoopMetric& metric, const std::vector<double>& means) {
     input.initializer = wide ? data_of(std::vector<double>{means[m]}) : data_of(std::vector<float>{float(means[m])});
   }
   for (const NodeId n : function.nodes.ids()) infer_content(function, n);
-  const ValueId output = function.outputs[0];
+  const ValueId output = function.outputs.front();
   const auto content = content_of(function, output);
   if (!content) throw std::logic_error(fmt::format("the function of means '{}' is not computed", metric.name));
   const auto read = [&](auto value) {

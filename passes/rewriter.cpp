@@ -46,7 +46,7 @@ NodeId Rewriter::producer(ValueId value, std::string_view op) const {
 }
 
 bool Rewriter::is_elementwise(NodeId id, const Shape& result) const {
-  return id != kNone && node(id).op->element.has_value() && output(id, 0) != kNone && shape(output(id, 0)) == result;
+  return id != kNone && node(id).op->element.has_value() && output(id) != kNone && shape(output(id)) == result;
 }
 
 bool Rewriter::reshapes(NodeId id) const {
@@ -151,7 +151,7 @@ ValueId Rewriter::add(NodeId at, int64_t behind, std::string_view op, std::strin
   key_.push_back(key_[at] + behind);
   set_inputs(id, std::move(inputs));
   infer(id);
-  return node(id).outputs[0];
+  return node(id).output();
 }
 
 void Rewriter::remove(NodeId id) {

@@ -3,14 +3,22 @@
 // Changes a graph node by node, and knows at any time what reads each value. Nodes are removed and put in order at the
 // end, so that ids of nodes hold until then.
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
+
+// The two inputs of a node in both orders, as those of sums and products may come.
+inline std::array<std::pair<ValueId, ValueId>, 2> both_orders(const Node& node) {
+  const ValueId a = node.input(BinaryInput::A), b = node.input(BinaryInput::B);
+  return {{{a, b}, {b, a}}};
+}
 
 class Rewriter {
  public:
@@ -23,10 +31,9 @@ class Rewriter {
   const Node& node(NodeId id) const { return graph_.nodes[id]; }
   const Value& value(ValueId id) const { return graph_.values[id]; }
   const Shape& shape(ValueId id) const { return value(id).type.shape; }
-  bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).op->qualified_name() == op; }
-  // kNone: it is left out.
-  ValueId input(NodeId id, size_t i) const { return i < node(id).inputs.size() ? node(id).inputs[i] : kNone; }
-  ValueId output(NodeId id, size_t i) const { return i < node(id).outputs.size() ? node(id).outputs[i] : kNone; }
+  bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).is(op); }
+  ValueId input(NodeId id, size_t i = 0) const { return node(id).input(i); }  // as Node has them
+  ValueId output(NodeId id, size_t i = 0) const { return node(id).output(i); }
   // Whether the node computes each element of a result of this shape for itself (Op::element).
   bool is_elementwise(NodeId id, const Shape& result) const;
   // The node of this operator that makes the value; kNone if there is none.
@@ -44,7 +51,8 @@ class Rewriter {
   // Types are not inferred again unless infer() is called.
   void set_op(NodeId id, std::string_view op) { graph_.nodes[id].op = &graph_.op(op); }
   void set_inputs(NodeId id, std::vector<ValueId> inputs);
-  void set_input(NodeId id, size_t i, ValueId value);  // earlier ones that are not there yet are left out
+  void set_input(NodeId id, ValueId value) { set_input(id, {}, value); }  // the first
+  void set_input(NodeId id, size_t i, ValueId value);                     // earlier ones not there yet are left out
   // All that read `from` read `to` instead, the graph too.
   void replace_uses(ValueId from, ValueId to);
   // All nodes that read `from` read `to` instead, but not the graph.

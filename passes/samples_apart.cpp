@@ -28,9 +28,9 @@ Table<ValueId, bool> data_values(const Graph& graph) {
   Table<ValueId, bool> data(graph.values.size(), false);
   for (const ValueId input : graph.inputs) data[input] = true;
   for (const Node& node : graph.nodes) {
-    const bool depends = node.op->qualified_name() == "arbalest.Prefetch" ||
-                         std::any_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](ValueId input) { return input != kNone && data[input]; });
+    const bool depends =
+        node.is(op::Prefetch) || std::any_of(node.inputs.begin(), node.inputs.end(),
+                                             [&](ValueId input) { return input != kNone && data[input]; });
     for (const ValueId output : node.outputs) {
       if (output != kNone) data[output] = depends && !graph.values[output].content;
     }
@@ -42,7 +42,7 @@ Table<ValueId, bool> data_values(const Graph& graph) {
 std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch which) {
   std::map<std::string, Exported> models;
   const Table<ValueId, bool> data = data_values(graph);
-  const Node* train = graph.find_op("arbalest.Train");
+  const Node* train = graph.find_op(op::Train);
   for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
     const int64_t batch = exported_batch(node.where.file);
@@ -149,7 +149,7 @@ std::optional<MixingNode> find_mixing(const Graph& verified, ModelBatch which) {
 }
 
 void check_samples_apart(const Graph& graph, const std::vector<int64_t>& batches) {
-  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  const Node* prefetch = graph.find_op(op::Prefetch);
   if (!prefetch) return;
   const int64_t all = int_attribute(*prefetch, "batch");
   std::optional<int64_t> samples;

@@ -33,7 +33,7 @@ Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, 
   slice.outputs = metrics;
   for (const NodeId n : slice.nodes.ids()) {
     Node& node = slice.nodes[n];
-    if (node.op->qualified_name() == "arbalest.Prefetch") {
+    if (node.is(op::Prefetch)) {
       node.attributes.set("split", split);
       node.attributes.set("batch", batch);
     }

@@ -15,6 +15,7 @@
 #include "graph/constants.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -55,7 +56,7 @@ int64_t constant(const Graph& graph, const Node& node, std::string_view name) {
 Notes idle_dropouts(const Graph& graph) {
   Notes notes;
   for (const Node* node : own_nodes(graph)) {
-    if (node->op->qualified_name() != "Dropout" || constant(graph, *node, "training_mode") != 0) continue;
+    if (!node->is("Dropout") || constant(graph, *node, "training_mode") != 0) continue;
     notes.push_back(note(*node, "drops nothing, as its training_mode is 0; arbalest.Dropout drops in training"));
   }
   return notes;
@@ -64,7 +65,7 @@ Notes idle_dropouts(const Graph& graph) {
 Notes idle_norms(const Graph& graph) {
   Notes notes;
   for (const Node* node : own_nodes(graph)) {
-    if (node->op->qualified_name() != "BatchNormalization" || int_attribute(*node, "training_mode") != 0) continue;
+    if (!node->is("BatchNormalization") || int_attribute(*node, "training_mode") != 0) continue;
     notes.push_back(note(*node,
                          "trains by the running statistics, which stay as they are, as its training_mode is 0; "
                          "arbalest.BatchNorm trains by each batch's"));
@@ -107,7 +108,7 @@ Notes unread_nodes(const Graph& graph) {
   for (const Node* node : own_nodes(graph)) {
     const bool used = std::any_of(node->outputs.begin(), node->outputs.end(),
                                   [&](ValueId output) { return output != kNone && read[output]; });
-    if (used || node->op->side_effect || node->op->qualified_name() == "arbalest.Prefetch") continue;
+    if (used || node->op->side_effect || node->is("arbalest.Prefetch")) continue;
     notes.push_back(note(*node, node->op->metric
                                     ? "nothing reads it, so that it is not measured; Validate lists metrics"
                                     : "nothing reads it: training and validation leave it out"));
@@ -119,7 +120,7 @@ Notes unread_fields(const Graph& graph) {
   const Table<ValueId, bool> read = read_values(graph);
   Notes notes;
   for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() != "arbalest.Prefetch") continue;
+    if (!node.is("arbalest.Prefetch")) continue;
     for (const ValueId output : node.outputs) {
       if (output == kNone || read[output]) continue;
       notes.push_back(note(node, fmt::format("nothing reads '{}', so that no loss and no metric depends on it",
@@ -172,9 +173,9 @@ Notes mistaken_scores(const Graph& graph) {
   Notes notes;
   for (const Node& node : graph.nodes) {
     if (!node.op->metric || node.inputs.size() < 2) continue;
-    const bool labels_are_classes =
-        value(graph, node.inputs[1]).type.shape.size() < value(graph, node.inputs[0]).type.shape.size();
-    const Node* from = numbers_from(graph, node.inputs[0]);
+    const bool labels_are_classes = value(graph, node.input(MetricInput::Labels)).type.shape.size() <
+                                    value(graph, node.input(MetricInput::Scores)).type.shape.size();
+    const Node* from = numbers_from(graph, node.input(MetricInput::Scores));
     const std::string made = from ? from->op->qualified_name() : "";
     if (node.op->attribute_spec("logits") && !labels_are_classes) {
       const bool logits = int_attribute(node, "logits") != 0;
@@ -182,7 +183,7 @@ Notes mistaken_scores(const Graph& graph) {
         notes.push_back(note(node, fmt::format("takes logits, and node '{0}' has made probabilities; expected what "
                                                "'{0}' reads, or logits = 0",
                                                from->name)));
-      } else if (!logits && are_logits(graph, node.inputs[0])) {
+      } else if (!logits && are_logits(graph, node.input(MetricInput::Scores))) {
         notes.push_back(note(node, "takes probabilities as logits is 0, and a loss takes its scores for logits"));
       }
     }
@@ -217,7 +218,7 @@ Notes parted_statistics(const Graph& graph) {
   std::map<ValueId, const Node*> first;  // by scale
   Notes notes;
   for (const Node& node : graph.nodes) {
-    const bool trains = node.op->qualified_name() == "BatchNormalization" && int_attribute(node, "training_mode") != 0;
+    const bool trains = node.is("BatchNormalization") && int_attribute(node, "training_mode") != 0;
     if (!trains || node.inputs.size() <= kMean) continue;
     const auto [known, added] = first.emplace(node.inputs[kScale], &node);
     if (added || known->second->inputs[kMean] == node.inputs[kMean]) continue;
@@ -256,7 +257,7 @@ bool normalises(const Graph& graph, const Node& node, bool normalised) {
   const std::string op = node.op->qualified_name();
   if (op != "Sub" && op != "Div" && op != "Mul") return false;
   constexpr double kPixels = 100;  // factors and divisors beyond this are for pixels of 0 to 255
-  const std::vector<double> numbers = known_numbers(graph, node.inputs[1]);
+  const std::vector<double> numbers = known_numbers(graph, node.input(BinaryInput::B));
   return std::any_of(numbers.begin(), numbers.end(), [&](double number) {
     if (op == "Mul") return number != 0 && std::abs(number) <= 1 / kPixels;
     return normalised || (op == "Div" && number >= kPixels);
@@ -267,7 +268,7 @@ Notes normalised_twice(const Graph& graph) {
   Notes notes;
   Table<ValueId, const Node*> source(graph.values.size(), nullptr);  // by value: the Augment whose images it holds
   for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() == "arbalest.Augment") {
+    if (node.is("arbalest.Augment")) {
       source[node.outputs[0]] = &node;
       continue;
     }
@@ -302,7 +303,7 @@ Notes validated_on_training(const Graph& graph) {
 Notes empty_crops(const Graph& graph) {
   Notes notes;
   for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() != "arbalest.Augment") continue;
+    if (!node.is("arbalest.Augment")) continue;
     const Shape& image = value(graph, node.inputs[0]).type.shape;
     if (image.size() != 4) continue;
     const bool scales = !floats_attribute(node, "area").empty();

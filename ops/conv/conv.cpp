@@ -7,6 +7,7 @@
 #include "ops/conv/conv_type.h"
 #include "ops/conv/cpu/conv_cpu.h"
 #include "ops/fused/decomposed.h"
+#include "ops/names.h"
 #include "ops/relu.h"
 
 namespace arbalest {
@@ -63,49 +64,53 @@ std::function<Cost(const Graph&, const Node&)> conv_cost(size_t x, size_t w, std
 namespace {
 
 void infer_conv(InferContext& context) {
-  const TensorType y = convolved_type(context, 0, 1);
-  if (context.has_input(2)) expect_input(context, 2, {master_type(y.dtype), {y.shape[1]}}, "one bias a filter");
+  const TensorType y = convolved_type(context, ConvInput::X, ConvInput::W);
+  if (context.has_input(ConvInput::B))
+    expect_input(context, ConvInput::B, {master_type(y.dtype), {y.shape[1]}}, "one bias a filter");
   context.set_output(0, y);
 }
 
 // Adds the gradients of X and W, and that of B if `bias`. `dy` is the gradient of the convolution's result before Relu.
 void add_gradients(GradContext& c, ValueId dy, bool bias) {
-  const ValueId x = c.input(0), w = c.input(1);
+  using In = ConvInput;
+  const ValueId x = c.input(In::X), w = c.input(In::W);
   const Attributes attributes = window_attributes(c.node(), {"group"});
-  if (c.needs_gradient(1)) {
-    c.set_input_gradient(1, c.add("arbalest.ConvGradWeight", "grad_weight", {x, dy, w}, 1, attributes)[0]);
+  if (c.needs_gradient(In::W)) {
+    c.set_input_gradient(In::W, c.add("arbalest.ConvGradWeight", "grad_weight", {x, dy, w}, 1, attributes)[0]);
   }
-  if (bias && c.needs_gradient(2)) {
-    c.set_input_gradient(2, c.add("arbalest.ChannelSum", "grad_bias", {dy}, 1)[0]);
+  if (bias && c.needs_gradient(In::B)) {
+    c.set_input_gradient(In::B, c.add("arbalest.ChannelSum", "grad_bias", {dy}, 1)[0]);
   }
-  if (c.needs_gradient(0)) {
-    c.set_input_gradient(0, c.add("arbalest.ConvGradInput", "grad_input", {dy, w, x}, 1, attributes)[0]);
+  if (c.needs_gradient(In::X)) {
+    c.set_input_gradient(In::X, c.add("arbalest.ConvGradInput", "grad_input", {dy, w, x}, 1, attributes)[0]);
   }
 }
 
 void grad_conv(GradContext& c) {
-  add_gradients(c, c.output_gradient(0), c.input(2) != kNone);
+  add_gradients(c, c.output_gradient(0), c.input(ConvInput::B) != kNone);
 }
 
 void grad_conv_relu(GradContext& c) {
-  add_gradients(c, add_relu_gradient(c, 2), false);
+  add_gradients(c, add_relu_gradient(c, ConvInput::B), false);
 }
 
 void infer_grad_input(InferContext& context) {
-  expect_input(context, 0, convolved_type(context, 2, 1), "the type of Conv's output");
-  context.set_output(0, context.input(2));
+  expect_input(context, ConvGradInputInput::dY, convolved_type(context, ConvGradInputInput::X, ConvGradInputInput::W),
+               "the type of Conv's output");
+  context.set_output(0, context.input(ConvGradInputInput::X));
 }
 
 void infer_grad_weight(InferContext& context) {
-  expect_input(context, 1, convolved_type(context, 0, 2), "the type of Conv's output");
-  context.set_output(0, {master_type(context.input(0).dtype), context.input(2).shape});
+  using In = ConvGradWeightInput;
+  expect_input(context, In::dY, convolved_type(context, In::X, In::W), "the type of Conv's output");
+  context.set_output(0, {master_type(context.input(In::X).dtype), context.input(In::W).shape});
 }
 
-// The same as conv_cost(), for a gradient whose third input tells a shape only.
-std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t dy) {
-  return [cost = conv_cost(x, w, dy)](const Graph& graph, const Node& node) {
+// The same as conv_cost(), for a gradient: the input that `spare` numbers tells a shape only.
+std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t dy, size_t spare) {
+  return [cost = conv_cost(x, w, dy), spare](const Graph& graph, const Node& node) {
     Cost whole = cost(graph, node);
-    whole.bytes -= double(input_type(graph, node, 2).bytes());
+    whole.bytes -= double(input_type(graph, node, spare).bytes());
     return whole;
   };
 }
@@ -228,7 +233,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .layout = Layout::ChannelsLast,
                 .infer = infer_conv,
                 .grad = grad_conv,
-                .cost = conv_cost(0, 1),
+                .cost = conv_cost(ConvInput::X, ConvInput::W),
                 .samples =
                     [] {
                       return conv_samples({X, W, B});
@@ -249,7 +254,7 @@ void register_conv_conv(OpRegistry& registry) {
                       const ValueId y = add_one(c, "Conv", c.node().inputs, c.node().attributes);
                       c.replace_output(0, add_one(c, "Relu", {y}));
                     },
-                .cost = conv_cost(0, 1),
+                .cost = conv_cost(ConvInput::X, ConvInput::W),
                 .samples = relu_samples,
                 .cpu = [](const KernelRequest& r) { return with_relu(conv_cpu(r), r.outputs[0]); }});
   registry.add({.domain = "arbalest",
@@ -261,7 +266,8 @@ void register_conv_conv(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_grad_input,
-                .cost = gradient_cost(2, 1, 0),
+                .cost = gradient_cost(ConvGradInputInput::X, ConvGradInputInput::W, ConvGradInputInput::dY,
+                                      ConvGradInputInput::X),
                 .samples =
                     [] {
                       return conv_samples({Y, W, X});
@@ -276,7 +282,8 @@ void register_conv_conv(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_grad_weight,
-                .cost = gradient_cost(0, 2, 1),
+                .cost = gradient_cost(ConvGradWeightInput::X, ConvGradWeightInput::W, ConvGradWeightInput::dY,
+                                      ConvGradWeightInput::W),
                 .samples =
                     [] {
                       return conv_samples({X, Y, W});

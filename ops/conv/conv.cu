@@ -10,6 +10,7 @@
 #include "ops/conv/conv_solution.h"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/names.h"
 #include "ops/nn/window.cuh"
 
 namespace arbalest {
@@ -73,11 +74,11 @@ class ConvolutionKernel final : public Kernel {
   void run(const KernelContext& c) const override {
     if (empty()) return;
     const ConvolutionProblem& problem = way_.problem;
-    const auto* bias = problem.kind == Kind::ForwardBias ? input<float>(c, 2) : nullptr;
+    const auto* bias = problem.kind == Kind::ForwardBias ? input<float>(c, ConvInput::B) : nullptr;
     ConvolutionCall call{.stream = stream_of(c),
                          .multiprocessors = context_.multiprocessors,
-                         .a = c.inputs[0],
-                         .b = c.inputs[1],
+                         .a = c.inputs[BinaryInput::A],
+                         .b = c.inputs[BinaryInput::B],
                          .bias = solution_.bias_apart ? nullptr : bias,
                          .result = c.outputs[0],
                          .workspace = c.workspace};
@@ -210,8 +211,9 @@ ConvolutionProblem convolution_problem(const KernelRequest& request, Kind kind, 
 namespace {
 
 ConvolutionProblem forward_problem(const KernelRequest& r) {
-  return convolution_problem(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape,
-                             r.inputs[1].shape, r.outputs[0].shape);
+  using In = ConvInput;
+  return convolution_problem(r, r.has_input(In::B) ? Kind::ForwardBias : Kind::Forward, r.inputs[In::X].shape,
+                             r.inputs[In::W].shape, r.outputs[0].shape);
 }
 
 std::unique_ptr<Kernel> conv_relu_cuda(const KernelRequest& r) {
@@ -227,7 +229,8 @@ std::unique_ptr<Kernel> conv_cuda(const KernelRequest& r) {
 }
 
 std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
-  return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[1].shape, r.inputs[0].shape);
+  return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[ConvGradInputInput::W].shape,
+                     r.inputs[ConvGradInputInput::dY].shape);
 }
 
 void register_conv_conv_cuda(OpRegistry& registry) {
@@ -235,7 +238,8 @@ void register_conv_conv_cuda(OpRegistry& registry) {
   registry.find("arbalest.ConvRelu")->cuda = conv_relu_cuda;
   registry.find("arbalest.ConvGradInput")->cuda = conv_grad_input_cuda;
   registry.find("arbalest.ConvGradWeight")->cuda = [](const KernelRequest& r) {
-    return convolution(r, Kind::GradWeight, r.inputs[0].shape, r.outputs[0].shape, r.inputs[1].shape);
+    return convolution(r, Kind::GradWeight, r.inputs[ConvGradWeightInput::X].shape, r.outputs[0].shape,
+                       r.inputs[ConvGradWeightInput::dY].shape);
   };
 }
 

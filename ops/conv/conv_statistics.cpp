@@ -8,6 +8,7 @@
 #include "base/device_model.h"
 #include "ops/conv/conv_type.h"
 #include "ops/fused/decomposed.h"
+#include "ops/names.h"
 #include "ops/nn/window.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
@@ -26,13 +27,14 @@ TensorType partials_type(InferContext& context, const TensorType& image) {
 }
 
 void infer_conv_statistics(InferContext& context) {
-  const TensorType y = convolved_type(context, 0, 1);
-  context.set_output(0, y);
-  context.set_output(1, partials_type(context, y));
+  const TensorType y = convolved_type(context, ConvInput::X, ConvInput::W);
+  context.set_output(ConvStatisticsOutput::Y, y);
+  context.set_output(ConvStatisticsOutput::Partials, partials_type(context, y));
 }
 
 void infer_gradient_sums(InferContext& context) {
   using In = ConvSumsInput;
+  using Out = ConvSumsOutput;
   expect_input(context, In::dY, convolved_type(context, In::X, In::W), "the type of Conv's output");
   const TensorType x = context.input(In::X);
   const TensorType channels{master_type(x.dtype), {x.shape[1]}};
@@ -46,9 +48,9 @@ void infer_gradient_sums(InferContext& context) {
   if (pair && !(by_y && context.has_input(In::Second))) context.fail("'X2' is there without 'Y' or 'dY2'");
   if (pair != context.has_input(In::SavedMean2)) context.fail("expected both or none of 'X2' and 'saved_mean2'");
   if (by_y && context.has_input(In::Bias)) context.fail("inputs 'Y' and 'bias' are both there; expected one");
-  context.set_output(0, x);
-  context.set_output(1, partials_type(context, x));
-  if (pair) context.set_output(2, partials_type(context, x));
+  context.set_output(Out::dX, x);
+  context.set_output(Out::Partials, partials_type(context, x));
+  if (pair) context.set_output(Out::Partials2, partials_type(context, x));
 }
 
 // The pixels of an image as the rows of a matrix.
@@ -74,10 +76,12 @@ ValueId reduce_chunks(ExpandContext& c, ValueId rows, int64_t channels, const Re
 }
 
 void decompose_conv_statistics(ExpandContext& c) {
-  const ValueId y = add_one(c, "Conv", {c.input(0), c.input(1)}, window_attributes(c.node(), {"group"}));
-  c.replace_output(0, y);
-  c.replace_output(1, reduce_chunks(c, rows_of_pixels(c, y), c.type(y).shape[1],
-                                    [&](ValueId rows) { return add_one(c, "arbalest.ChannelStatistics", {rows}); }));
+  const ValueId y =
+      add_one(c, "Conv", {c.input(ConvInput::X), c.input(ConvInput::W)}, window_attributes(c.node(), {"group"}));
+  c.replace_output(ConvStatisticsOutput::Y, y);
+  c.replace_output(ConvStatisticsOutput::Partials,
+                   reduce_chunks(c, rows_of_pixels(c, y), c.type(y).shape[1],
+                                 [&](ValueId rows) { return add_one(c, "arbalest.ChannelStatistics", {rows}); }));
 }
 
 // Sums of g and of g · (x − mean).
@@ -96,6 +100,7 @@ ValueId sums_of_gradient(ExpandContext& c, ValueId gradient, ValueId x, ValueId 
 
 void decompose_gradient_sums(ExpandContext& c) {
   using In = ConvSumsInput;
+  using Out = ConvSumsOutput;
   const ValueId convolved = add_one(c, "arbalest.ConvGradInput", {c.input(In::dY), c.input(In::W), c.input(In::X)},
                                     window_attributes(c.node(), {"group"}));
   const ValueId second = c.input(In::Second), bias = c.input(In::Bias);
@@ -105,10 +110,10 @@ void decompose_gradient_sums(ExpandContext& c) {
   const ValueId y =
       bias == kNone ? c.input(In::Y) : add_one(c, "arbalest.BatchNormAgain", norm, {{"relu", int64_t{1}}});
   const ValueId g = y == kNone ? sum : add_one(c, "arbalest.ReluGrad", {sum, y});
-  c.replace_output(0, bias != kNone && second == kNone ? convolved : g);
-  c.replace_output(1, sums_of_gradient(c, g, c.input(In::X), c.input(In::SavedMean)));
+  c.replace_output(Out::dX, bias != kNone && second == kNone ? convolved : g);
+  c.replace_output(Out::Partials, sums_of_gradient(c, g, c.input(In::X), c.input(In::SavedMean)));
   if (c.input(In::X2) != kNone) {
-    c.replace_output(2, sums_of_gradient(c, g, c.input(In::X2), c.input(In::SavedMean2)));
+    c.replace_output(Out::Partials2, sums_of_gradient(c, g, c.input(In::X2), c.input(In::SavedMean2)));
   }
 }
 

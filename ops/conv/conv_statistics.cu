@@ -10,6 +10,7 @@
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/convolution_engine.h"
 #include "ops/cuda/convolution_timer.h"
+#include "ops/names.h"
 #include "ops/norm/batch_norm_pair.cuh"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
@@ -102,39 +103,41 @@ const StatisticsEngine* best_engine(CudaContext& context, Form StatisticsEngine:
 }
 
 ConvolutionCall call_of(const KernelContext& c, int multiprocessors) {
-  require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0]});
+  using In = BinaryInput;
+  require_alignment("convolution", {c.inputs[In::A], c.inputs[In::B], c.outputs[0]});
   return {.stream = stream_of(c),
           .multiprocessors = multiprocessors,
-          .a = c.inputs[0],
-          .b = c.inputs[1],
+          .a = c.inputs[In::A],
+          .b = c.inputs[In::B],
           .result = c.outputs[0],
           .workspace = c.workspace};
 }
 
 std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
-  const Shape image = request.outputs[0].shape;
+  using Out = ConvStatisticsOutput;
+  const Shape image = request.outputs[Out::Y].shape;
   const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels");
-  const ConvolutionProblem problem =
-      convolution_problem(request, Kind::Forward, request.inputs[0].shape, request.inputs[1].shape, image);
+  const ConvolutionProblem problem = convolution_problem(request, Kind::Forward, request.inputs[ConvInput::X].shape,
+                                                         request.inputs[ConvInput::W].shape, image);
   CudaContext& context = cuda_context(request);
   const int processors = context.multiprocessors;
-  if (const StatisticsEngine* own =
-          best_engine(context, &StatisticsEngine::statistics, problem, chunk_pixels, 0, request.outputs[0].bytes())) {
+  if (const StatisticsEngine* own = best_engine(context, &StatisticsEngine::statistics, problem, chunk_pixels, 0,
+                                                request.outputs[Out::Y].bytes())) {
     const auto run = [=](const KernelContext& c) {
-      own->statistics(problem, chunk_pixels, call_of(c, processors), c.outputs[1]);
+      own->statistics(problem, chunk_pixels, call_of(c, processors), c.outputs[Out::Partials]);
     };
     return make_fused_kernel(std::string(own->name) + ", statistics", run,
                              own->workspace == nullptr ? 0 : own->workspace(problem));
   }
   const std::shared_ptr<Kernel> conv = conv_cuda(request);
-  return with_type(request, request.outputs[0].dtype, [&](auto element) {
+  return with_type(request, request.outputs[Out::Y].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       conv->run(c);
-      const T* y = output<T>(c, 0);
+      const T* y = output<T>(c, Out::Y);
       with_columns<T>(image, chunk_pixels, aligned(y), [&](auto width, const Columns& columns) {
         launch_dependent(statistics_kernel<decltype(width)::value, T>, columns.grid(), kThreads, 0, stream_of(c),
-                         columns, y, output<Partial>(c, 1));
+                         columns, y, output<Partial>(c, Out::Partials));
         check_launch("statistics of a convolution");
       });
     };
@@ -145,20 +148,26 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
 // The operands of a gradient's sums; those of an operator whose node has them.
 template <typename T>
 GradientOf<T> gradient_of(const KernelContext& c, Mask mask, bool two) {
-  return {output<T>(c, 0),    two ? input<T>(c, 8) : nullptr,
-          input<T>(c, 2),     mask == Mask::Y ? input<T>(c, 3) : nullptr,
-          input<float>(c, 5), input<float>(c, 6),
-          input<float>(c, 4), mask == Mask::X ? input<float>(c, 7) : nullptr};
+  using In = ConvSumsInput;
+  return {output<T>(c, ConvSumsOutput::dX),
+          two ? input<T>(c, In::Second) : nullptr,
+          input<T>(c, In::X),
+          mask == Mask::Y ? input<T>(c, In::Y) : nullptr,
+          input<float>(c, In::SavedMean),
+          input<float>(c, In::SavedInvStd),
+          input<float>(c, In::Scale),
+          mask == Mask::X ? input<float>(c, In::Bias) : nullptr};
 }
 
 template <typename T>
 PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
-  return {output<T>(c, 0),
-          input<T>(c, 8),
-          input<T>(c, 3),
-          input<T>(c, 2),
+  using In = ConvSumsInput;
+  return {output<T>(c, ConvSumsOutput::dX),
+          input<T>(c, In::Second),
+          input<T>(c, In::Y),
+          input<T>(c, In::X),
           input<T>(c, ConvSumsInput::X2),
-          input<float>(c, 5),
+          input<float>(c, In::SavedMean),
           input<float>(c, ConvSumsInput::SavedMean2)};
 }
 
@@ -166,7 +175,8 @@ PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
 // else the convolution and a pass over its result.
 std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const ConvolutionProblem& problem,
                                            int64_t chunk_pixels) {
-  const int64_t bytes = request.outputs[0].bytes();
+  using Out = ConvSumsOutput;
+  const int64_t bytes = request.outputs[Out::dX].bytes();
   CudaContext& context = cuda_context(request);
   if (const StatisticsEngine* own =
           best_engine(context, &StatisticsEngine::pair_gradient_sums, problem, chunk_pixels, 4 * bytes, 6 * bytes)) {
@@ -174,20 +184,22 @@ std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const C
     return make_fused_kernel(std::string(own->name) + ", gradient sums of a pair", [=](const KernelContext& c) {
       const auto of = pair_gradient_of<__nv_bfloat16>(c);
       require_alignment("convolution", {of.x, of.x2, of.dy2, of.y});
-      own->pair_gradient_sums(problem, chunk_pixels, call_of(c, processors), of, c.outputs[1], c.outputs[2]);
+      own->pair_gradient_sums(problem, chunk_pixels, call_of(c, processors), of, c.outputs[Out::Partials],
+                              c.outputs[Out::Partials2]);
     });
   }
   const std::shared_ptr<Kernel> conv = conv_grad_input_cuda(request);
-  return with_type(request, request.outputs[0].dtype, [&](auto element) {
+  return with_type(request, request.outputs[Out::dX].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto run = [=, image = request.outputs[0].shape](const KernelContext& c) {
+    const auto run = [=, image = request.outputs[Out::dX].shape](const KernelContext& c) {
       conv->run(c);
-      T* g = output<T>(c, 0);
+      T* g = output<T>(c, Out::dX);
       const PairGradientOf<T> of = pair_gradient_of<T>(c);
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.x2) && aligned(of.dy2) && aligned(of.y);
       with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
         launch_dependent(pair_gradient_sums_kernel<decltype(width)::value, true, T>, columns.grid(), kThreads, 0,
-                         stream_of(c), columns, of, g, output<Partial>(c, 1), output<Partial>(c, 2));
+                         stream_of(c), columns, of, g, output<Partial>(c, Out::Partials),
+                         output<Partial>(c, Out::Partials2));
         check_launch("gradient sums of a convolution, of a pair");
       });
     };
@@ -196,13 +208,15 @@ std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const C
 }
 
 std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
-  const Shape image = request.outputs[0].shape;
-  const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels"), bytes = request.outputs[0].bytes();
+  using In = ConvSumsInput;
+  using Out = ConvSumsOutput;
+  const Shape image = request.outputs[Out::dX].shape;
+  const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels"), bytes = request.outputs[Out::dX].bytes();
   const ConvolutionProblem problem =
-      convolution_problem(request, Kind::GradInput, image, request.inputs[1].shape, request.inputs[0].shape);
+      convolution_problem(request, Kind::GradInput, image, request.inputs[In::W].shape, request.inputs[In::dY].shape);
   if (request.has_input(ConvSumsInput::X2)) return pair_gradient_sums(request, problem, chunk_pixels);
-  const bool two = request.has_input(8);
-  const Mask mask = request.has_input(3) ? Mask::Y : request.has_input(7) ? Mask::X : Mask::None;
+  const bool two = request.has_input(In::Second);
+  const Mask mask = request.has_input(In::Y) ? Mask::Y : request.has_input(In::Bias) ? Mask::X : Mask::None;
   const int64_t more = bytes * (1 + (mask == Mask::Y) + two);
   const bool stays = mask != Mask::Y && !two;  // the pass does not write g again
   CudaContext& context = cuda_context(request);
@@ -212,22 +226,23 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
     return make_fused_kernel(std::string(own->name) + ", gradient sums", [=](const KernelContext& c) {
       const GradientOf<__nv_bfloat16> of = gradient_of<__nv_bfloat16>(c, mask, two);
       require_alignment("convolution", {of.x, of.dy2, of.y});
-      own->gradient_sums(problem, chunk_pixels, call_of(c, processors), of, mask, two, c.outputs[1]);
+      own->gradient_sums(problem, chunk_pixels, call_of(c, processors), of, mask, two, c.outputs[Out::Partials]);
     });
   }
   const std::shared_ptr<Kernel> conv = conv_grad_input_cuda(request);
-  return with_type(request, request.outputs[0].dtype, [&](auto element) {
+  return with_type(request, request.outputs[Out::dX].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       conv->run(c);
-      T* g = output<T>(c, 0);
+      T* g = output<T>(c, Out::dX);
       const GradientOf<T> of = gradient_of<T>(c, mask, two);
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.dy2) && aligned(of.y);
       with_mask(mask, two, [&](auto kind, auto sum) {
         with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
           constexpr bool kStays = kind.value != Mask::Y && !sum.value;  // g is not stored again
           launch_dependent(gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, !kStays, T>,
-                           columns.grid(), kThreads, 0, stream_of(c), columns, of, g, output<Partial>(c, 1));
+                           columns.grid(), kThreads, 0, stream_of(c), columns, of, g,
+                           output<Partial>(c, Out::Partials));
           check_launch("gradient sums of a convolution");
         });
       });

@@ -7,6 +7,7 @@
 
 #include "ops/conv/cpu/conv_cpu.h"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -82,12 +83,13 @@ struct Transposed {
 
 // X and W fit together.
 void check_transposed_operands(InferContext& context) {
-  const TensorType &x = floating_input(context, 0, {3, 4, 5}), &w = floating_input(context, 1);
+  using In = ConvInput;
+  const TensorType &x = floating_input(context, In::X, {3, 4, 5}), &w = floating_input(context, In::W);
   if (w.shape.size() != x.shape.size()) {
     context.fail(
         fmt::format("input 'W' is {}; expected as many axes as input 'X' has, {}", to_string(w), to_string(x)));
   }
-  if (w.dtype != x.dtype) expect_input(context, 1, {x.dtype, w.shape}, "the element type of 'X'");
+  if (w.dtype != x.dtype) expect_input(context, In::W, {x.dtype, w.shape}, "the element type of 'X'");
   const int64_t group = int_attribute_from(context.node(), "group", 1);
   if (w.shape[0] != x.shape[1] || x.shape[1] % group != 0) {
     context.fail(fmt::format("input 'W' is {}, with 'group' {}; expected filters for the {} channels of input 'X', {}",
@@ -124,22 +126,25 @@ TensorType output_of(const InferContext& context, const Transposed& transposed) 
 }
 
 void infer_onnx_transposed(InferContext& context) {
+  using In = ConvInput;
   check_transposed_operands(context);
-  const TensorType y = output_of(context, Transposed(context.node(), context.input(0), context.input(1)));
-  if (context.has_input(2)) expect_input(context, 2, {master_type(y.dtype), {y.shape[1]}}, "one bias a channel");
+  const TensorType y = output_of(context, Transposed(context.node(), context.input(In::X), context.input(In::W)));
+  if (context.has_input(In::B))
+    expect_input(context, In::B, {master_type(y.dtype), {y.shape[1]}}, "one bias a channel");
   context.set_output(0, y);
 }
 
 void expand_onnx_transposed(ExpandContext& context) {
+  using In = ConvInput;
   const Node& node = context.node();
-  const Transposed transposed(node, context.type(context.input(0)), context.type(context.input(1)));
-  const bool bias = context.input(2) != kNone;
-  ValueId y = context.add("arbalest.ConvTransposed", bias ? "conv" : "", {context.input(0), context.input(1)}, 1,
-                          transposed.attributes())[0];
+  const Transposed transposed(node, context.type(context.input(In::X)), context.type(context.input(In::W)));
+  const bool bias = context.input(In::B) != kNone;
+  ValueId y = context.add("arbalest.ConvTransposed", bias ? "conv" : "", {context.input(In::X), context.input(In::W)},
+                          1, transposed.attributes())[0];
   if (bias) {
     Shape shape(transposed.kernel.size() + 1, 1);
     shape[0] = transposed.channels;
-    const ValueId row = context.add("Reshape", "bias", {context.input(2)}, 1, {{"shape", shape}})[0];
+    const ValueId row = context.add("Reshape", "bias", {context.input(In::B)}, 1, {{"shape", shape}})[0];
     y = context.add("Add", "", {y, row}, 1)[0];
   }
   context.replace_output(0, y);
@@ -147,23 +152,25 @@ void expand_onnx_transposed(ExpandContext& context) {
 
 void infer_transposed(InferContext& context) {
   check_transposed_operands(context);
-  Transposed transposed(context.node(), context.input(0), context.input(1));
+  Transposed transposed(context.node(), context.input(ConvInput::X), context.input(ConvInput::W));
   // Padding is explicit here, whatever the output's extents are.
   transposed.pads = ints_attribute(context.node(), "pads");
   context.set_output(0, output_of(context, transposed));
 }
 
 void grad_transposed(GradContext& c) {
-  const ValueId dy = c.output_gradient(0), x = c.input(0), w = c.input(1);
+  using In = ConvInput;
+  const ValueId dy = c.output_gradient(0), x = c.input(In::X), w = c.input(In::W);
   const Attributes attributes = window_attributes(c.node(), {"group"});
-  if (c.needs_gradient(0)) c.set_input_gradient(0, c.add("Conv", "grad_input", {dy, w}, 1, attributes)[0]);
-  if (c.needs_gradient(1)) {
-    c.set_input_gradient(1, c.add("arbalest.ConvGradWeight", "grad_weight", {dy, x, w}, 1, attributes)[0]);
+  if (c.needs_gradient(In::X)) c.set_input_gradient(In::X, c.add("Conv", "grad_input", {dy, w}, 1, attributes)[0]);
+  if (c.needs_gradient(In::W)) {
+    c.set_input_gradient(In::W, c.add("arbalest.ConvGradWeight", "grad_weight", {dy, x, w}, 1, attributes)[0]);
   }
 }
 
 Cost transposed_cost(const Graph& graph, const Node& node) {
-  const Convolution conv(node, output_type(graph, node, 0), input_type(graph, node, 1), input_type(graph, node, 0));
+  const Convolution conv(node, output_type(graph, node, 0), input_type(graph, node, ConvInput::W),
+                         input_type(graph, node, ConvInput::X));
   return {conv.flops(), operand_bytes(graph, node)};
 }
 

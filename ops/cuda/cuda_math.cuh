@@ -117,6 +117,14 @@ template <typename T>
 const T* input(const KernelContext& context, size_t i) {
   return static_cast<const T*>(context.inputs[i]);
 }
+// Calls the function with the first `kCount` inputs, all of one type.
+template <typename T, size_t kCount, typename Function>
+void with_inputs(const KernelContext& context, const Function& function) {
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    function(input<T>(context, i)...);
+  }
+  (std::make_index_sequence<kCount>{});
+}
 template <typename T>
 T* output(const KernelContext& context, size_t i) {
   return static_cast<T*>(context.outputs[i]);
@@ -128,6 +136,9 @@ inline cudaStream_t stream_of(const KernelContext& context) {
 [[noreturn]] inline void fail_type(const KernelRequest& request, DataType found, std::string_view expected) {
   throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() + "): CUDA kernels take " +
                  std::string(expected) + "; found " + std::string(name_of(found)));
+}
+inline void require_float(const KernelRequest& request, size_t input, std::string_view expected) {
+  if (request.inputs[input].dtype != DataType::Float32) fail_type(request, request.inputs[input].dtype, expected);
 }
 
 // function(T{}) with T the element type of `type`.

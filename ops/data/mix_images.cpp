@@ -62,9 +62,9 @@ void infer_mix_images(InferContext& context) {
   check_settings(context);
   const TensorType& image = check_image(context);
   const TensorType labels = mixed_labels(context, 1, master_type(image.dtype));
-  expect_input(context, 1, {DataType::Int32, {image.shape[0]}}, "one label an image");
-  context.set_output(0, image);
-  context.set_output(1, labels);
+  expect_input(context, MixImagesInput::Label, {DataType::Int32, {image.shape[0]}}, "one label an image");
+  context.set_output(MixImagesOutput::Mixed, image);
+  context.set_output(MixImagesOutput::Rows, labels);
 }
 
 void infer_mix_pixels(InferContext& context) {
@@ -79,6 +79,7 @@ void infer_mix_labels(InferContext& context) {
 }
 
 void expand_mix_images(ExpandContext& context) {
+  using In = MixImagesInput;
   const Node& node = context.node();
   Attributes attributes = {{"node", node.name}};
   for (const char* name : {"mixup", "cutmix", "switch", "probability"}) {
@@ -86,15 +87,15 @@ void expand_mix_images(ExpandContext& context) {
   }
   attributes.set("per_sample", int_attribute(node, "per_sample"));
   const bool mixes = float_attribute(node, "mixup") > 0 || float_attribute(node, "cutmix") > 0;
-  const Shape image = context.type(context.input(0)).shape;
-  const ValueId pixels = mixes ? context.add("arbalest.MixPixels", "", {context.input(0)}, 1, attributes)[0]
-                               : context.add("Identity", "", {context.input(0)}, 1)[0];
+  const Shape image = context.type(context.input(In::Image)).shape;
+  const ValueId pixels = mixes ? context.add("arbalest.MixPixels", "", {context.input(In::Image)}, 1, attributes)[0]
+                               : context.add("Identity", "", {context.input(In::Image)}, 1)[0];
   attributes.set("classes", int_attribute(node, "classes"));
   attributes.set("height", image[2]);
   attributes.set("width", image[3]);
-  const ValueId labels = context.add("arbalest.MixLabels", "label", {context.input(1)}, 1, attributes)[0];
-  context.replace_output(0, pixels);
-  if (node.outputs.size() > 1) context.replace_output(1, labels);
+  const ValueId labels = context.add("arbalest.MixLabels", "label", {context.input(In::Label)}, 1, attributes)[0];
+  context.replace_output(MixImagesOutput::Mixed, pixels);
+  if (node.outputs.size() > 1) context.replace_output(MixImagesOutput::Rows, labels);
 }
 
 void pixels_for_inference(Graph& graph, NodeId id) {

@@ -16,6 +16,13 @@
 
 namespace arbalest {
 
+struct MixImagesInput {
+  enum : size_t { Image, Label };
+};
+struct MixImagesOutput {
+  enum : size_t { Mixed, Rows };
+};
+
 // The settings of one node.
 struct Mixing {
   int64_t batch = 0;

@@ -18,10 +18,12 @@ bool is_index(DataType type) {
 }
 
 void infer_gather(InferContext& context) {
-  const TensorType &data = context.input(0), &indices = context.input(1);
+  using In = IndexedInput;
+  const TensorType &data = context.input(In::Data), &indices = context.input(In::Indices);
   const size_t axis = axis_of(context);
   if (!is_index(indices.dtype)) {
-    context.fail(fmt::format("{} is {}; expected int32 or int64", input_name(context, 1), to_string(indices)));
+    context.fail(
+        fmt::format("{} is {}; expected int32 or int64", input_name(context, In::Indices), to_string(indices)));
   }
   TensorType y{data.dtype, Shape(data.shape.begin(), data.shape.begin() + int64_t(axis))};
   y.shape.insert(y.shape.end(), indices.shape.begin(), indices.shape.end());
@@ -30,10 +32,9 @@ void infer_gather(InferContext& context) {
 }
 
 void grad_gather(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
   const Shape shape = c.type(c.input(0)).shape;
-  c.set_input_gradient(0, c.add("arbalest.GatherGrad", "grad_input", {c.output_gradient(0), c.input(1)}, 1,
-                                {{"axis", int64_t(axis_of(c.node(), shape.size()))}, {"shape", shape}})[0]);
+  c.add_input_gradient("arbalest.GatherGrad", {c.input(IndexedInput::Indices)},
+                       {{"axis", int64_t(axis_of(c.node(), shape.size()))}, {"shape", shape}});
 }
 
 void infer_gather_gradient(InferContext& context) {
@@ -64,18 +65,19 @@ class Places {
 // function(Index{}) with Index the element type of the indices, input 1.
 template <typename Function>
 std::unique_ptr<Kernel> with_index(const KernelRequest& request, Function function) {
-  return request.inputs[1].dtype == DataType::Int32 ? function(int32_t{}) : function(int64_t{});
+  return request.inputs[IndexedInput::Indices].dtype == DataType::Int32 ? function(int32_t{}) : function(int64_t{});
 }
 
 std::unique_ptr<Kernel> gather_cpu(const KernelRequest& request) {
-  const TensorType& data = request.inputs[0];
-  const Gathering g(data, request.inputs[1], axis_of(request.node, data.shape.size()));
+  using In = IndexedInput;
+  const TensorType& data = request.inputs[In::Data];
+  const Gathering g(data, request.inputs[In::Indices], axis_of(request.node, data.shape.size()));
   const int64_t bytes = g.inner * int64_t(size_of(data.dtype));
   return with_index(request, [&](auto index) {
     using Index = decltype(index);
     return make_kernel([g, bytes, node = request.node](const KernelContext& c) {
-      const Places<Index> places(node, g, input<Index>(c, 1));
-      const auto* from = input<std::byte>(c, 0);
+      const Places<Index> places(node, g, input<Index>(c, In::Indices));
+      const auto* from = input<std::byte>(c, In::Data);
       auto* to = output<std::byte>(c, 0);
       if (bytes == 0) return;
       parallel_for(g.outer * g.count, bytes / 4, [&](int64_t begin, int64_t end) {
@@ -90,11 +92,11 @@ std::unique_ptr<Kernel> gather_cpu(const KernelRequest& request) {
 std::unique_ptr<Kernel> gather_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const TensorType& dx = request.outputs[0];
-  const Gathering g(dx, request.inputs[1], axis_of(request.node, dx.shape.size()));
+  const Gathering g(dx, request.inputs[IndexedInput::Indices], axis_of(request.node, dx.shape.size()));
   return with_index(request, [&](auto index) {
     using Index = decltype(index);
     return make_kernel([g, elements = dx.elements(), node = request.node](const KernelContext& c) {
-      const Places<Index> places(node, g, input<Index>(c, 1));
+      const Places<Index> places(node, g, input<Index>(c, IndexedInput::Indices));
       const T* dy = input<T>(c, 0);
       Wide<T>* to = output<Wide<T>>(c, 0);
       std::fill_n(to, elements, Wide<T>(0));

@@ -59,28 +59,29 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Function>
 std::unique_ptr<Kernel> with_index(const KernelRequest& request, Function function) {
-  return request.inputs[1].dtype == DataType::Int32 ? function(int32_t{}) : function(int64_t{});
+  return request.inputs[IndexedInput::Indices].dtype == DataType::Int32 ? function(int32_t{}) : function(int64_t{});
 }
 
 template <typename Word, typename Index>
 void gather(const KernelContext& c, Gathering g, int64_t bytes, int multiprocessors) {
   g.inner = bytes / int64_t(sizeof(Word));
   gather_kernel<<<blocks_for(g.outer * g.count * g.inner, multiprocessors), kThreads, 0, stream_of(c)>>>(
-      g, input<Word>(c, 0), input<Index>(c, 1), output<Word>(c, 0));
+      g, input<Word>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices), output<Word>(c, 0));
   check_launch("gather");
 }
 
 std::unique_ptr<Kernel> gather_cuda(const KernelRequest& request) {
-  const TensorType& data = request.inputs[0];
+  using In = IndexedInput;
+  const TensorType& data = request.inputs[In::Data];
   const int64_t named = int_attribute(request.node, "axis");
-  const Gathering g(data, request.inputs[1], size_t(named < 0 ? named + int64_t(data.shape.size()) : named));
+  const Gathering g(data, request.inputs[In::Indices], size_t(named < 0 ? named + int64_t(data.shape.size()) : named));
   const int64_t element = int64_t(size_of(data.dtype)), bytes = g.inner * element;  // of a slice
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_index(request, [=](auto index) {
     using Index = decltype(index);
     return make_kernel([=](const KernelContext& c) {
       if (g.outer * g.count * g.inner == 0) return;
-      const bool wide = bytes % 16 == 0 && aligned(c.inputs[0]) && aligned(c.outputs[0]);
+      const bool wide = bytes % 16 == 0 && aligned(c.inputs[In::Data]) && aligned(c.outputs[0]);
       switch (wide ? 16 : element) {
         case 1: return gather<uint8_t, Index>(c, g, bytes, multiprocessors);
         case 2: return gather<uint16_t, Index>(c, g, bytes, multiprocessors);
@@ -95,7 +96,8 @@ std::unique_ptr<Kernel> gather_cuda(const KernelRequest& request) {
 std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
   const TensorType& dx = request.outputs[0];
   const int64_t named = int_attribute(request.node, "axis");
-  const Gathering g(dx, request.inputs[1], size_t(named < 0 ? named + int64_t(dx.shape.size()) : named));
+  const Gathering g(dx, request.inputs[IndexedInput::Indices],
+                    size_t(named < 0 ? named + int64_t(dx.shape.size()) : named));
   const int64_t bytes = dx.bytes();
   const bool ordered = request.deterministic;
   const int multiprocessors = cuda_context(request).multiprocessors;
@@ -109,10 +111,10 @@ std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
         if (g.outer * g.count * g.inner == 0) return;
         if (ordered) {
           ordered_add_kernel<<<blocks_for(g.outer * g.inner, multiprocessors), kThreads, 0, stream_of(c)>>>(
-              g, input<T>(c, 0), input<Index>(c, 1), output<float>(c, 0));
+              g, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices), output<float>(c, 0));
         } else {
           scatter_add_kernel<<<blocks_for(g.outer * g.count * g.inner, multiprocessors), kThreads, 0, stream_of(c)>>>(
-              g, input<T>(c, 0), input<Index>(c, 1), output<float>(c, 0));
+              g, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices), output<float>(c, 0));
         }
         check_launch("gradient of gather");
       });

@@ -7,6 +7,12 @@
 
 namespace arbalest {
 
+// Gather, GatherElements and GatherND, and ScatterElements and ScatterND, which alone have updates. Their gradients
+// have dY in place of the data.
+struct IndexedInput {
+  enum : size_t { Data, Indices, Updates };
+};
+
 // data: (outer, extent, inner), row-major; indices: (count); what is gathered: (outer, count, inner).
 struct Gathering {
   int64_t outer = 1, extent = 1, inner = 1, count = 0;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
+#include "ops/indexing/gather.h"
 #include "ops/indexing/places.h"
 #include "ops/shape/copy.h"
 
@@ -14,12 +15,12 @@ namespace {
 
 void infer_elements(InferContext& context) {
   check_element_indices(context);
-  context.set_output(0, {context.input(0).dtype, context.input(1).shape});
+  context.set_output(0, {context.input(IndexedInput::Data).dtype, context.input(IndexedInput::Indices).shape});
 }
 
 void infer_tuples(InferContext& context) {
-  context.set_output(
-      0, {context.input(0).dtype, shape_by_tuples(context, int_attribute_from(context.node(), "batch_dims", 0))});
+  context.set_output(0, {context.input(IndexedInput::Data).dtype,
+                         shape_by_tuples(context, int_attribute_from(context.node(), "batch_dims", 0))});
 }
 
 void infer_picked_gradient(InferContext& context) {
@@ -28,11 +29,10 @@ void infer_picked_gradient(InferContext& context) {
 }
 
 void grad_picked(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
   const Node node = c.node();
   const std::string name = node.op->name == "GatherND" ? "batch_dims" : "axis";
-  c.set_input_gradient(0, c.add("arbalest." + node.op->name + "Grad", "grad_input", {c.output_gradient(0), c.input(1)},
-                                1, {{name, int_attribute(node, name)}, {"shape", c.type(c.input(0)).shape}})[0]);
+  c.add_input_gradient("arbalest." + node.op->name + "Grad", {c.input(IndexedInput::Indices)},
+                       {{name, int_attribute(node, name)}, {"shape", c.type(c.input(0)).shape}});
 }
 
 struct PickedCase {

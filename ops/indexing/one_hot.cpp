@@ -25,17 +25,18 @@ OneHotExtents::OneHotExtents(const KernelRequest& request) : elements(request.ou
 namespace {
 
 void infer_one_hot(InferContext& context) {
-  const TensorType &indices = number_input(context, 0), &values = context.input(2);
+  using In = OneHotInput;
+  const TensorType &indices = number_input(context, In::Indices), &values = context.input(In::Values);
   const int64_t rank = int64_t(indices.shape.size()), axis = int_attribute(context.node(), "axis");
   if (axis < -rank - 1 || axis > rank || indices.shape.size() >= Strided::kMaxRank) {
     context.fail(fmt::format("attribute 'axis' is {} and {} is {}; expected {} to {}, and a rank below {}", axis,
-                             input_name(context, 0), to_string(indices), -rank - 1, rank, Strided::kMaxRank));
+                             input_name(context, In::Indices), to_string(indices), -rank - 1, rank, Strided::kMaxRank));
   }
   const double depth = context.number("depth");
   if (!(depth >= 1 && depth < double(int64_t{1} << 47))) {
     context.fail(fmt::format("'depth' is {}; expected 1 or more", depth));
   }
-  expect_input(context, 2, {values.dtype, {2}}, "the value elsewhere, and that at the index");
+  expect_input(context, In::Values, {values.dtype, {2}}, "the value elsewhere, and that at the index");
   TensorType y{values.dtype, indices.shape};
   y.shape.insert(y.shape.begin() + (axis < 0 ? axis + rank + 1 : axis), int64_t(depth));
   context.set_output(0, y);
@@ -44,8 +45,8 @@ void infer_one_hot(InferContext& context) {
 template <typename Word, typename Index>
 std::unique_ptr<Kernel> one_hot_kernel(const KernelRequest& request) {
   return make_kernel([extents = OneHotExtents(request)](const KernelContext& c) {
-    const Index* indices = input<Index>(c, 0);
-    const Word* values = input<Word>(c, 2);
+    const Index* indices = input<Index>(c, OneHotInput::Indices);
+    const Word* values = input<Word>(c, OneHotInput::Values);
     Word* y = output<Word>(c, 0);
     parallel_for(extents.elements, 4, [=, &extents](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -36,11 +36,12 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Word>
 std::unique_ptr<Kernel> make_one_hot(const KernelRequest& request) {
-  return make_kernel([extents = OneHotExtents(request), type = request.inputs[0].dtype,
+  using In = OneHotInput;
+  return make_kernel([extents = OneHotExtents(request), type = request.inputs[In::Indices].dtype,
                       multiprocessors = cuda_context(request).multiprocessors](const KernelContext& c) {
     if (extents.elements == 0) return;
     one_hot_kernel<<<blocks_for(extents.elements, multiprocessors), kThreads, 0, stream_of(c)>>>(
-        extents, type, c.inputs[0], input<Word>(c, 2), output<Word>(c, 0));
+        extents, type, c.inputs[In::Indices], input<Word>(c, In::Values), output<Word>(c, 0));
     check_launch("one-hot");
   });
 }

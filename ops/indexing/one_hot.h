@@ -7,6 +7,10 @@
 
 namespace arbalest {
 
+struct OneHotInput {
+  enum : size_t { Indices, Depth, Values };
+};
+
 // indices: (outer, inner); Y: (outer, depth, inner), row-major.
 struct OneHotExtents {
   int64_t depth = 1, inner = 1;

@@ -8,6 +8,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/indexing/gather.h"
 #include "ops/math/strided.h"
 #include "ops/shape/copy.h"
 #include "ops/words.h"
@@ -48,16 +49,17 @@ Reduction reduction_of(const Node& node) {
 }
 
 IndexedPlaces places_of(const KernelRequest& request, IndexedKind kind) {
-  const TensorType& data = kind == IndexedKind::Sum ? request.outputs[0] : request.inputs[0];
-  return {request.node, data.shape, request.inputs[1].shape};
+  const TensorType& data = kind == IndexedKind::Sum ? request.outputs[0] : request.inputs[IndexedInput::Data];
+  return {request.node, data.shape, request.inputs[IndexedInput::Indices].shape};
 }
 
 namespace {
 
 void expect_indices(const InferContext& context) {
-  const TensorType& indices = context.input(1);
+  const TensorType& indices = context.input(IndexedInput::Indices);
   if (indices.dtype == DataType::Int32 || indices.dtype == DataType::Int64) return;
-  context.fail(fmt::format("{} is {}; expected int32 or int64", input_name(context, 1), to_string(indices)));
+  context.fail(
+      fmt::format("{} is {}; expected int32 or int64", input_name(context, IndexedInput::Indices), to_string(indices)));
 }
 
 // The number of the first index that is out of range; `count` if none is.
@@ -72,10 +74,11 @@ int64_t first_wrong(const Index* indices, int64_t count, const IndexedPlaces& pl
 
 // The indices of one instance, checked before anything is taken or put.
 Indices checked_indices(const KernelContext& c, const Node& node, const IndexedPlaces& places, const TensorType& type) {
-  const Indices indices{c.inputs[1], type.dtype == DataType::Int64};
+  using In = IndexedInput;
+  const Indices indices{c.inputs[In::Indices], type.dtype == DataType::Int64};
   const int64_t count = type.elements();
-  const int64_t wrong = indices.wide ? first_wrong(input<int64_t>(c, 1), count, places)
-                                     : first_wrong(input<int32_t>(c, 1), count, places);
+  const int64_t wrong = indices.wide ? first_wrong(input<int64_t>(c, In::Indices), count, places)
+                                     : first_wrong(input<int32_t>(c, In::Indices), count, places);
   if (wrong == count) return indices;
   const int64_t extent = places.extent[wrong % places.depth];
   throw RunError(fmt::format("node '{}' ({}): index {} of 'indices' is {}; expected {} to {}", node.name,
@@ -143,7 +146,8 @@ class PlacesWalk {
 // run(context, walk, indices), with the indices checked.
 template <typename Run>
 std::unique_ptr<Kernel> indexed_kernel(const KernelRequest& request, IndexedKind kind, Run run) {
-  return make_kernel([walk = PlacesWalk(places_of(request, kind)), node = request.node, type = request.inputs[1],
+  return make_kernel([walk = PlacesWalk(places_of(request, kind)), node = request.node,
+                      type = request.inputs[IndexedInput::Indices],
                       run](const KernelContext& c) { run(c, walk, checked_indices(c, node, walk.places(), type)); });
 }
 
@@ -166,11 +170,11 @@ std::unique_ptr<Kernel> take_cpu(const KernelRequest& request) {
 // Without updates zeros are put.
 std::unique_ptr<Kernel> put_cpu(const KernelRequest& request, bool zeros) {
   const int64_t bytes = request.outputs[0].bytes();
-  return with_word(request.inputs[0].dtype, [&](auto element) {
+  return with_word(request.inputs[IndexedInput::Data].dtype, [&](auto element) {
     using Word = decltype(element);
     const auto run = [bytes, zeros](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       copy_data(c, bytes);
-      const Word* updates = zeros ? nullptr : input<Word>(c, 2);
+      const Word* updates = zeros ? nullptr : input<Word>(c, IndexedInput::Updates);
       Word* y = output<Word>(c, 0);
       walk.for_each(indices, [=](int64_t place, int64_t i) { y[place] = updates ? updates[i] : Word(0); });
     };
@@ -180,11 +184,11 @@ std::unique_ptr<Kernel> put_cpu(const KernelRequest& request, bool zeros) {
 
 std::unique_ptr<Kernel> reduce_cpu(const KernelRequest& request, Reduction reduction) {
   const int64_t bytes = request.outputs[0].bytes();
-  return dispatch_element(request.inputs[0].dtype, [&](auto element) {
+  return dispatch_element(request.inputs[IndexedInput::Data].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [bytes, reduction](const KernelContext& c, const PlacesWalk& walk, const Indices& indices) {
       copy_data(c, bytes);
-      const T* updates = input<T>(c, 2);
+      const T* updates = input<T>(c, IndexedInput::Updates);
       T* y = output<T>(c, 0);
       walk.for_each(indices, [=](int64_t place, int64_t i) {
         y[place] = narrow<T>(reduced(reduction, widen(y[place]), widen(updates[i])));
@@ -222,36 +226,39 @@ std::unique_ptr<Kernel> indexed_cpu(const KernelRequest& request, IndexedKind ki
 }  // namespace
 
 void check_element_indices(const InferContext& context) {
+  using In = IndexedInput;
   const size_t axis = axis_of(context);
   expect_indices(context);
-  const TensorType &data = context.input(0), &indices = context.input(1);
+  const TensorType &data = context.input(In::Data), &indices = context.input(In::Indices);
   bool fits = indices.shape.size() == data.shape.size();
   for (size_t i = 0; fits && i < data.shape.size(); ++i) fits = i == axis || indices.shape[i] <= data.shape[i];
   if (fits) return;
   context.fail(fmt::format("{} is {}; expected the rank of {}, {}, and but for axis {} no more than its extents",
-                           input_name(context, 1), to_string(indices), input_name(context, 0), to_string(data), axis));
+                           input_name(context, In::Indices), to_string(indices), input_name(context, In::Data),
+                           to_string(data), axis));
 }
 
 Shape shape_by_tuples(const InferContext& context, int64_t batch_dims) {
+  using In = IndexedInput;
   check_rank(context);
   expect_indices(context);
-  const Shape &data = context.input(0).shape, &indices = context.input(1).shape;
+  const Shape &data = context.input(In::Data).shape, &indices = context.input(In::Indices).shape;
   const int64_t rank = int64_t(data.size());
   if (indices.empty() || batch_dims < 0 || batch_dims >= std::min(rank, int64_t(indices.size()))) {
     context.fail(fmt::format("{} is {} and {} {}; expected more axes of both than the {} of batches",
-                             input_name(context, 0), to_string(context.input(0)), input_name(context, 1),
-                             to_string(context.input(1)), batch_dims));
+                             input_name(context, In::Data), to_string(context.input(In::Data)),
+                             input_name(context, In::Indices), to_string(context.input(In::Indices)), batch_dims));
   }
   const int64_t depth = indices.back();
   if (depth < 1 || depth > rank - batch_dims) {
-    context.fail(fmt::format("{} is {}; expected a last axis of 1 to {} for {}, {}", input_name(context, 1),
-                             to_string(context.input(1)), rank - batch_dims, input_name(context, 0),
-                             to_string(context.input(0))));
+    context.fail(fmt::format("{} is {}; expected a last axis of 1 to {} for {}, {}", input_name(context, In::Indices),
+                             to_string(context.input(In::Indices)), rank - batch_dims, input_name(context, In::Data),
+                             to_string(context.input(In::Data))));
   }
   if (!std::equal(data.begin(), data.begin() + batch_dims, indices.begin())) {
-    context.fail(fmt::format("{} is {}; expected the first {} extents of {}, {}", input_name(context, 1),
-                             to_string(context.input(1)), batch_dims, input_name(context, 0),
-                             to_string(context.input(0))));
+    context.fail(fmt::format("{} is {}; expected the first {} extents of {}, {}", input_name(context, In::Indices),
+                             to_string(context.input(In::Indices)), batch_dims, input_name(context, In::Data),
+                             to_string(context.input(In::Data))));
   }
   Shape shape(indices.begin(), indices.end() - 1);
   shape.insert(shape.end(), data.begin() + batch_dims + depth, data.end());

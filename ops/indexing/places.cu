@@ -10,6 +10,7 @@
 #include "ops/indexing/places.h"
 
 #include "ops/cuda/elements.cuh"
+#include "ops/indexing/gather.h"
 #include "ops/words.h"
 
 namespace arbalest {
@@ -83,11 +84,11 @@ struct PlacesLaunch {
 
   PlacesLaunch(const KernelRequest& request, IndexedKind kind)
       : places(places_of(request, kind)),
-        wide(request.inputs[1].dtype == DataType::Int64),
+        wide(request.inputs[IndexedInput::Indices].dtype == DataType::Int64),
         ordered(request.deterministic),
         bytes(request.outputs[0].bytes()),
         multiprocessors(cuda_context(request).multiprocessors) {}
-  Indices indices(const KernelContext& c) const { return {c.inputs[1], wide}; }
+  Indices indices(const KernelContext& c) const { return {c.inputs[IndexedInput::Indices], wide}; }
   unsigned blocks(bool by_group) const {
     return blocks_for(by_group ? places.groups() : places.elements(), multiprocessors);
   }
@@ -119,7 +120,8 @@ std::unique_ptr<Kernel> put_cuda(const KernelRequest& request, IndexedKind kind)
       if (launch.nothing()) return;
       const bool ordered = launch.ordered && !zeros;
       put_kernel<<<launch.blocks(ordered), kThreads, 0, stream_of(c)>>>(
-          launch.places, launch.indices(c), ordered, zeros ? nullptr : input<Word>(c, 2), output<Word>(c, 0));
+          launch.places, launch.indices(c), ordered, zeros ? nullptr : input<Word>(c, IndexedInput::Updates),
+          output<Word>(c, 0));
       check_launch("scatter");
     });
   });

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
+#include "ops/indexing/gather.h"
 #include "ops/indexing/places.h"
 #include "ops/shape/copy.h"
 
@@ -20,13 +21,14 @@ bool by_elements(const Node& node) {
 Shape named_shape(const InferContext& context) {
   if (!by_elements(context.node())) return shape_by_tuples(context, 0);
   check_element_indices(context);
-  return context.input(1).shape;
+  return context.input(IndexedInput::Indices).shape;
 }
 
 void infer_scatter(InferContext& context) {
-  const TensorType& data = context.input(0);
-  if (reduction_of(context.node()) != Reduction::None) number_input(context, 0);
-  expect_input(context, 2, {data.dtype, named_shape(context)},
+  using In = IndexedInput;
+  const TensorType& data = context.input(In::Data);
+  if (reduction_of(context.node()) != Reduction::None) number_input(context, In::Data);
+  expect_input(context, In::Updates, {data.dtype, named_shape(context)},
                "elements as in 'data', in the shape that 'indices' name");
   context.set_output(0, data);
 }
@@ -45,22 +47,25 @@ class MetGradient {
   }
 
   ValueId gather(ValueId x, const char* label) {
-    return add(by_elements(c_.node()) ? "GatherElements" : "GatherND", label, {x, c_.input(1)}, axis_);
+    return add(by_elements(c_.node()) ? "GatherElements" : "GatherND", label, {x, c_.input(IndexedInput::Indices)},
+               axis_);
   }
 
   // Those that are equal to the result share its gradient.
   void select() {
-    const ValueId chosen = equal(c_.input(0), c_.output(0), "data_chosen");
-    const ValueId updates = equal(c_.input(2), gather(c_.output(0), "results"), "updates_chosen");
+    const ValueId chosen = equal(c_.input(IndexedInput::Data), c_.output(0), "data_chosen");
+    const ValueId updates = equal(c_.input(IndexedInput::Updates), gather(c_.output(0), "results"), "updates_chosen");
     const ValueId share = add("Div", "share", {c_.output_gradient(0), scatter(chosen, updates, "ties", "add")});
     set(share, chosen, updates);
   }
 
   // dY times the product of the others: that of all but zeros divided by the factor, or 0 where another one is 0.
   void multiply() {
-    const ValueId zeros[] = {zeros_of(c_, c_.input(0), "data_zeros"), zeros_of(c_, c_.input(2), "updates_zeros")};
-    const ValueId factors[] = {add("Add", "data_factors", {c_.input(0), zeros[0]}),
-                               add("Add", "updates_factors", {c_.input(2), zeros[1]})};
+    using In = IndexedInput;
+    const ValueId zeros[] = {zeros_of(c_, c_.input(In::Data), "data_zeros"),
+                             zeros_of(c_, c_.input(In::Updates), "updates_zeros")};
+    const ValueId factors[] = {add("Add", "data_factors", {c_.input(In::Data), zeros[0]}),
+                               add("Add", "updates_factors", {c_.input(In::Updates), zeros[1]})};
     const ValueId product = scatter(factors[0], factors[1], "product", "mul");
     const ValueId count = scatter(zeros[0], zeros[1], "zero_count", "add");
     const auto scale = [&](int i, ValueId all) {
@@ -82,13 +87,14 @@ class MetGradient {
   ValueId scatter(ValueId data, ValueId updates, const char* label, const char* reduction) {
     Attributes attributes = axis_;
     attributes.set("reduction", std::string(reduction));
-    return add(c_.node().op->name.c_str(), label, {data, c_.input(1), updates}, attributes);
+    return add(c_.node().op->name.c_str(), label, {data, c_.input(IndexedInput::Indices), updates}, attributes);
   }
   // The gradients: `common` times a scale each.
   void set(ValueId common, ValueId data, ValueId updates) {
-    if (c_.needs_gradient(0)) c_.set_input_gradient(0, add("Mul", "grad_data", {common, data}));
-    if (!c_.needs_gradient(2)) return;
-    c_.set_input_gradient(2, add("Mul", "grad_updates", {gather(common, "grad_results"), updates}));
+    using In = IndexedInput;
+    if (c_.needs_gradient(In::Data)) c_.set_input_gradient(In::Data, add("Mul", "grad_data", {common, data}));
+    if (!c_.needs_gradient(In::Updates)) return;
+    c_.set_input_gradient(In::Updates, add("Mul", "grad_updates", {gather(common, "grad_results"), updates}));
   }
 
   GradContext& c_;
@@ -98,6 +104,7 @@ class MetGradient {
 // Updates get the gradient at the places they were put at, and data gets it everywhere else. If updates were added,
 // data gets all of it.
 void grad_scatter(GradContext& c) {
+  using In = IndexedInput;
   const Node node = c.node();
   const Reduction reduction = reduction_of(node);
   MetGradient met(c);
@@ -106,12 +113,13 @@ void grad_scatter(GradContext& c) {
   const ValueId dy = c.output_gradient(0);
   Attributes axis;
   if (by_elements(node)) axis.set("axis", int_attribute(node, "axis"));
-  if (c.needs_gradient(0)) {
+  if (c.needs_gradient(In::Data)) {
     const bool added = reduction == Reduction::Add;
     c.set_input_gradient(
-        0, added ? dy : c.add("arbalest." + node.op->name + "Grad", "grad_data", {dy, c.input(1)}, 1, axis)[0]);
+        0,
+        added ? dy : c.add("arbalest." + node.op->name + "Grad", "grad_data", {dy, c.input(In::Indices)}, 1, axis)[0]);
   }
-  if (c.needs_gradient(2)) c.set_input_gradient(2, met.gather(dy, "grad_updates"));
+  if (c.needs_gradient(In::Updates)) c.set_input_gradient(In::Updates, met.gather(dy, "grad_updates"));
 }
 
 struct ScatterCase {
@@ -273,8 +281,7 @@ void add_scatter(OpRegistry& registry) {
            [](ExpandContext& context) {
              const Node node = context.node();
              context.replace_output(
-                 0, context.add("ScatterElements", "", {node.inputs[0], node.inputs[1], node.inputs[2]}, 1,
-                                {{"axis", int_attribute(node, "axis")}})[0]);
+                 0, context.add("ScatterElements", "", node.inputs, 1, {{"axis", int_attribute(node, "axis")}})[0]);
            }});
 }
 

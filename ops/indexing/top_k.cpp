@@ -36,16 +36,16 @@ void infer_top_k(InferContext& context) {
                              input_name(context, 0), to_string(context.input(0)), axis));
   }
   y.shape[axis] = k;
-  context.set_output(0, y);
+  context.set_output(TopKOutput::Values, y);
   y.dtype = DataType::Int64;
-  context.set_output(1, y);
+  context.set_output(TopKOutput::Indices, y);
 }
 
 // The gradient goes to the elements that the values came from.
 void grad_top_k(GradContext& c) {
   if (!c.needs_gradient(0) || c.output_gradient(0) == kNone) return;
   const Node node = c.node();
-  ValueId indices = c.output(1);
+  ValueId indices = c.output(TopKOutput::Indices);
   if (indices == kNone) indices = c.add("TopK", "indices", {c.input(0)}, 2, node.attributes)[1];
   c.set_input_gradient(0, c.add("arbalest.GatherElementsGrad", "grad_input", {c.output_gradient(0), indices}, 1,
                                 {{"axis", int_attribute(node, "axis")}, {"shape", c.type(c.input(0)).shape}})[0]);
@@ -53,10 +53,11 @@ void grad_top_k(GradContext& c) {
 
 template <typename T>
 std::unique_ptr<Kernel> top_k_kernel(const KernelRequest& request) {
+  using Out = TopKOutput;
   const TensorType& x = request.inputs[0];
   const int64_t axis = int_attribute(request.node, "axis");
   const size_t place = axis_of(request.node, x.shape.size());
-  const bool has_values = request.has_output(0), has_indices = request.has_output(1);
+  const bool has_values = request.has_output(Out::Values), has_indices = request.has_output(Out::Indices);
   const TensorType& y = request.outputs[has_values ? 0 : 1];
   const AxisVectors from(x, axis), to(y, axis);
   const TopKOrder order{flag_attribute(request.node, "largest")};
@@ -73,8 +74,8 @@ std::unique_ptr<Kernel> top_k_kernel(const KernelRequest& request) {
         });
         for (int64_t j = 0; j < k; ++j) {
           const int64_t at = to.first(i) + j * to.step;
-          if (has_values) output<T>(c, 0)[at] = vector[sorted[j] * from.step];
-          if (has_indices) output<int64_t>(c, 1)[at] = sorted[j];
+          if (has_values) output<T>(c, Out::Values)[at] = vector[sorted[j] * from.step];
+          if (has_indices) output<int64_t>(c, Out::Indices)[at] = sorted[j];
         }
       }
     });

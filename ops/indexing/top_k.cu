@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 std::unique_ptr<Kernel> top_k_cuda(const KernelRequest& request) {
+  using Out = TopKOutput;
   const TensorType& x = request.inputs[0];
   const int64_t axis = int_attribute(request.node, "axis");
-  const bool has_values = request.has_output(0), has_indices = request.has_output(1);
+  const bool has_values = request.has_output(Out::Values), has_indices = request.has_output(Out::Indices);
   const AxisVectors from(x, axis), to(request.outputs[has_values ? 0 : 1], axis);
   const TopKOrder order{int_attribute(request.node, "largest") != 0};
   const int multiprocessors = cuda_context(request).multiprocessors;
@@ -46,8 +47,8 @@ std::unique_ptr<Kernel> top_k_cuda(const KernelRequest& request) {
     return make_kernel([=](const KernelContext& c) {
       if (to.count * to.length == 0) return;
       top_k_kernel<<<blocks_for(from.count * from.length, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          from, to, order, input<T>(c, 0), has_values ? output<T>(c, 0) : nullptr,
-          has_indices ? output<int64_t>(c, 1) : nullptr);
+          from, to, order, input<T>(c, 0), has_values ? output<T>(c, Out::Values) : nullptr,
+          has_indices ? output<int64_t>(c, Out::Indices) : nullptr);
       check_launch("top k");
     });
   };

@@ -7,6 +7,10 @@
 
 namespace arbalest {
 
+struct TopKOutput {
+  enum : size_t { Values, Indices };
+};
+
 struct TopKOrder {
   bool largest = true;
 

@@ -8,7 +8,7 @@
 #include "ops/layers/initializers.h"
 #include "ops/layers/layer_axis.h"
 #include "ops/nn/window.h"
-#include "ops/positive_float.h"
+#include "ops/norm/batch_norms.h"
 
 namespace arbalest {
 namespace {
@@ -98,9 +98,9 @@ ValueId add_batch_norm(ExpandContext& context, ValueId x, const std::string& pre
   const auto outputs =
       context.add("arbalest.BatchNormTraining", label, {x, scale, bias, mean, variance}, 5,
                   {{"epsilon", float_attribute(node, "epsilon")}, {"momentum", float_attribute(node, "momentum")}});
-  context.carry(mean, outputs[1]);
-  context.carry(variance, outputs[2]);
-  return outputs[0];
+  context.carry(mean, outputs[BatchNormOutput::NewMean]);
+  context.carry(variance, outputs[BatchNormOutput::NewVariance]);
+  return outputs[BatchNormOutput::Y];
 }
 
 void check_normalisation(const Node& node) {

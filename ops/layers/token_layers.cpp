@@ -12,7 +12,6 @@
 #include "ops/definition.h"
 #include "ops/layers/initializers.h"
 #include "ops/layers/layer_axis.h"
-#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {

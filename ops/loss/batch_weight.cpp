@@ -7,30 +7,32 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 namespace {
 
 void infer_weight(InferContext& context) {
-  const DataType dtype = floating_input(context, 0).dtype;
+  const DataType dtype = floating_input(context, BatchWeightInput::Weight).dtype;
   for (size_t i = 0; i < context.input_count(); ++i) {
     if (context.has_input(i)) expect_input(context, i, {master_type(dtype), {}}, "a scalar");
   }
   if (!(float_attribute(context.node(), "nominal") > 0)) context.fail("attribute 'nominal' is not above 0");
-  context.set_output(0, {dtype, {}});
-  context.set_output(1, {dtype, {}});
+  context.set_output(BatchWeightOutput::Share, {dtype, {}});
+  context.set_output(BatchWeightOutput::Seed, {dtype, {}});
 }
 
 std::unique_ptr<Kernel> weight_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
+  using In = BatchWeightInput;
   const W nominal = W(float_attribute(request.node, "nominal"));
-  const bool guarded = request.has_input(1);
+  const bool guarded = request.has_input(In::Loss);
   return make_kernel([=](const KernelContext& context) {
-    const bool counts = !guarded || std::isfinite(widen(*input<T>(context, 1)));
-    const W share = counts ? widen(*input<T>(context, 0)) / nominal : std::numeric_limits<W>::quiet_NaN();
-    *output<T>(context, 0) = narrow<T>(share < 0 ? W(0) : share);
-    *output<T>(context, 1) = narrow<T>(std::abs(share));
+    const bool counts = !guarded || std::isfinite(widen(*input<T>(context, In::Loss)));
+    const W share = counts ? widen(*input<T>(context, In::Weight)) / nominal : std::numeric_limits<W>::quiet_NaN();
+    *output<T>(context, BatchWeightOutput::Share) = narrow<T>(share < 0 ? W(0) : share);
+    *output<T>(context, BatchWeightOutput::Seed) = narrow<T>(std::abs(share));
   });
 }
 

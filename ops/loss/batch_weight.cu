@@ -3,6 +3,7 @@
 // CUDA kernel of arbalest.BatchWeight.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 
@@ -20,14 +21,15 @@ __global__ void batch_weight_kernel(float nominal, const float* weight, const fl
 }  // namespace
 
 void register_loss_batch_weight_cuda(OpRegistry& registry) {
+  using In = BatchWeightInput;
   registry.find("arbalest.BatchWeight")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "a float weight");
+    require_float(request, In::Weight, "a float weight");
     const auto nominal = float(float_attribute(request.node, "nominal"));
-    const bool guarded = request.has_input(1);
+    const bool guarded = request.has_input(In::Loss);
     return make_kernel([=](const KernelContext& c) {
-      batch_weight_kernel<<<1, 1, 0, stream_of(c)>>>(nominal, input<float>(c, 0),
-                                                     guarded ? input<float>(c, 1) : nullptr, output<float>(c, 0),
-                                                     output<float>(c, 1));
+      batch_weight_kernel<<<1, 1, 0, stream_of(c)>>>(
+          nominal, input<float>(c, In::Weight), guarded ? input<float>(c, In::Loss) : nullptr,
+          output<float>(c, BatchWeightOutput::Share), output<float>(c, BatchWeightOutput::Seed));
       check_launch("batch weight");
     });
   };

@@ -8,33 +8,34 @@
 #include <limits>
 
 #include "ops/definition.h"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 namespace {
 
-enum ClassLossInput : size_t { kScores, kClasses, kWeights };
-
 void infer_class_loss(InferContext& context) {
-  const TensorType &scores = floating_input(context, kScores), &classes = context.input(kClasses);
+  const TensorType &scores = floating_input(context, LossInput::X), &classes = context.input(LossInput::Target);
   if (scores.shape.size() < 2) {
     context.fail(
-        fmt::format("{} is {}; expected (samples, classes, …)", input_name(context, kScores), to_string(scores)));
+        fmt::format("{} is {}; expected (samples, classes, …)", input_name(context, LossInput::X), to_string(scores)));
   }
   if (classes.dtype != DataType::Int32 && classes.dtype != DataType::Int64) {
-    context.fail(fmt::format("{} is {}; expected int32 or int64", input_name(context, kClasses), to_string(classes)));
+    context.fail(
+        fmt::format("{} is {}; expected int32 or int64", input_name(context, LossInput::Target), to_string(classes)));
   }
   Shape places = scores.shape;
   places.erase(places.begin() + 1);
-  const std::string why = fmt::format("as {} is {}", input_name(context, kScores), to_string(scores));
-  expect_input(context, kClasses, {classes.dtype, places}, why);
-  if (context.has_input(kWeights)) expect_input(context, kWeights, {scores.dtype, {scores.shape[1]}}, why);
+  const std::string why = fmt::format("as {} is {}", input_name(context, LossInput::X), to_string(scores));
+  expect_input(context, LossInput::Target, {classes.dtype, places}, why);
+  if (context.has_input(LossInput::Weights))
+    expect_input(context, LossInput::Weights, {scores.dtype, {scores.shape[1]}}, why);
   const int64_t ignored = int_attribute(context.node(), "ignore_index");
   if (classes.dtype == DataType::Int32 && ignored != int32_t(ignored)) {
     context.fail(fmt::format("attribute 'ignore_index' is {}; expected an int32, as the classes are", ignored));
   }
   const bool each = string_attribute(context.node(), "reduction") == "none";
-  context.set_output(0, {scores.dtype, each ? places : Shape{}});
-  context.set_output(1, scores);
+  context.set_output(ClassLossOutput::Loss, {scores.dtype, each ? places : Shape{}});
+  context.set_output(ClassLossOutput::LogProbabilities, scores);
 }
 
 // Nodes for the operator as ONNX defines it. A place of the ignored class adds 0, and weighs 0 in the mean.
@@ -43,9 +44,9 @@ void expand_log_likelihood(ExpandContext& c) {
   const auto one = [&](const char* op, const char* label, std::vector<ValueId> inputs, Attributes given = {}) {
     return c.add(op, label, std::move(inputs), 1, std::move(given))[0];
   };
-  const TensorType scores = c.type(c.input(kScores));
-  const DataType index = c.type(c.input(kClasses)).dtype;
-  const ValueId labels = c.input(kClasses), weights = c.input(kWeights);
+  const TensorType scores = c.type(c.input(LossInput::X));
+  const DataType index = c.type(c.input(LossInput::Target)).dtype;
+  const ValueId labels = c.input(LossInput::Target), weights = c.input(LossInput::Weights);
   const Attributes axis = {{"axes", std::vector<int64_t>{1}}};
   // A class below 0 becomes one that is out of range too: GatherElements would count it from the end.
   const ValueId first = c.constant("first", index, 0), end = c.constant("end", index, double(scores.shape[1]));
@@ -58,7 +59,7 @@ void expand_log_likelihood(ExpandContext& c) {
     zero = c.constant("zero", scores.dtype, 0);
   }
   const ValueId places = one("Unsqueeze", "places", {classes}, axis);
-  const ValueId picked = one("GatherElements", "picked", {c.input(kScores), places}, {{"axis", int64_t{1}}});
+  const ValueId picked = one("GatherElements", "picked", {c.input(LossInput::X), places}, {{"axis", int64_t{1}}});
   ValueId loss = one("Neg", "each", {one("Squeeze", "score", {picked}, axis)}), weight = kNone;
   if (weights != kNone) {
     weight = one("Gather", "weight", {weights, classes}, {{"axis", int64_t{0}}});
@@ -79,10 +80,11 @@ void expand_log_likelihood(ExpandContext& c) {
 }
 
 void expand_cross_entropy(ExpandContext& c) {
-  const ValueId logs = c.add("LogSoftmax", "log_prob", {c.input(kScores)}, 1, {{"axis", int64_t{1}}})[0];
-  c.replace_output(0, c.add("NegativeLogLikelihoodLoss", "", {logs, c.input(kClasses), c.input(kWeights)}, 1,
-                            c.node().attributes)[0]);
-  c.replace_output(1, logs);
+  const ValueId logs = c.add("LogSoftmax", "log_prob", {c.input(LossInput::X)}, 1, {{"axis", int64_t{1}}})[0];
+  c.replace_output(
+      0, c.add("NegativeLogLikelihoodLoss", "", {logs, c.input(LossInput::Target), c.input(LossInput::Weights)}, 1,
+               c.node().attributes)[0]);
+  c.replace_output(ClassLossOutput::LogProbabilities, logs);
 }
 
 }  // namespace
@@ -103,9 +105,9 @@ void register_loss_class_loss(OpRegistry& registry) {
   registry.add(op);
   op.name = "SoftmaxCrossEntropyLoss";
   op.doc = "NegativeLogLikelihoodLoss of the log-softmax of scores along axis 1, which is the second output";
-  op.inputs[kScores].name = "scores";
-  op.inputs[kClasses].name = "labels";
-  op.inputs[kWeights].name = "weights";
+  op.inputs[LossInput::X].name = "scores";
+  op.inputs[LossInput::Target].name = "labels";
+  op.inputs[LossInput::Weights].name = "weights";
   op.outputs = {{.name = "output"}, {.name = "log_prob", .arity = OperandSpec::Optional}};
   op.expand = expand_cross_entropy;
   registry.add(std::move(op));

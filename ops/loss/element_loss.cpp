@@ -10,12 +10,12 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/loss/element_rules.h"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 namespace {
 
-constexpr size_t kTarget = 1, kLabelWeights = 2;  // after the predictions
-constexpr int64_t kElementLossBlock = 4096;       // elements added up one by one; the same for any number of threads
+constexpr int64_t kElementLossBlock = 4096;  // elements added up one by one; the same for any number of threads
 
 // Element i belongs to label i / inner % labels: axis 1 of the predictions.
 struct LossExtents {
@@ -45,20 +45,21 @@ bool counts_labels(const Node& node) {
 
 void check_target(InferContext& context, size_t predictions) {
   const TensorType& type = context.input(predictions);
-  const TensorType& target = context.input(predictions + kTarget);
+  const TensorType& target = context.input(predictions + LossInput::Target);
   const DataType floats = master_type(type.dtype);
   const bool whole = target.dtype == DataType::Int32 || target.dtype == DataType::Uint8;
   const bool fits = target.dtype == floats || (whole && counts_labels(context.node()));
   if (fits && without_ones(target.shape) == without_ones(type.shape)) return;
-  context.fail(fmt::format("{} is {}; expected {}{} in the shape of {}, {}", input_name(context, predictions + kTarget),
-                           to_string(target), name_of(floats), counts_labels(context.node()) ? ", int32 or uint8" : "",
-                           input_name(context, predictions), to_string(type.shape)));
+  context.fail(fmt::format("{} is {}; expected {}{} in the shape of {}, {}",
+                           input_name(context, predictions + LossInput::Target), to_string(target), name_of(floats),
+                           counts_labels(context.node()) ? ", int32 or uint8" : "", input_name(context, predictions),
+                           to_string(type.shape)));
 }
 
 void check_label_weights(InferContext& context, size_t predictions) {
   const TensorType& type = context.input(predictions);
   const int64_t labels = LossExtents(type).labels;
-  const size_t operand = predictions + kLabelWeights;
+  const size_t operand = predictions + LossInput::Weights;
   if (context.has_input(operand)) {
     expect_input(context, operand, {master_type(type.dtype), {labels}}, "one weight a label");
   }
@@ -126,12 +127,13 @@ int64_t workspace_of(const LossExtents& extents) {
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
   using W = Wide<T>;
-  const LossExtents extents(request.inputs[0]);
-  const bool weighted = request.has_input(kLabelWeights), weighs = request.has_output(1);
+  using Out = LossOutput;
+  const LossExtents extents(request.inputs[LossInput::X]);
+  const bool weighted = request.has_input(LossInput::Weights), weighs = request.has_output(Out::Weight);
   auto run = [=](const KernelContext& context) {
-    const T* x = input<T>(context, 0);
-    const Target* targets = input<Target>(context, kTarget);
-    const W* weights = weighted ? input<W>(context, kLabelWeights) : nullptr;
+    const T* x = input<T>(context, LossInput::X);
+    const Target* targets = input<Target>(context, LossInput::Target);
+    const W* weights = weighted ? input<W>(context, LossInput::Weights) : nullptr;
     const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
     const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
       const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
@@ -139,8 +141,8 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
       to.value += double(Rule::loss(widen(x[i]), t, p));
       to.weight += 1;
     });
-    *output<W>(context, 0) = sum.weight > 0 ? W(sum.value / sum.weight) : W(0);
-    if (weighs) *output<W>(context, 1) = W(sum.weight / double(std::max<int64_t>(1, extents.per_row)));
+    *output<W>(context, Out::Mean) = sum.weight > 0 ? W(sum.value / sum.weight) : W(0);
+    if (weighs) *output<W>(context, Out::Weight) = W(sum.weight / double(std::max<int64_t>(1, extents.per_row)));
   };
   return make_kernel(run, workspace_of(extents));
 }
@@ -148,18 +150,19 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> element_gradient_kernel(const KernelRequest& request) {
   using W = Wide<T>;
-  const LossExtents extents(request.inputs[1]);
-  const bool weighted = request.has_input(1 + kLabelWeights);
+  using In = LossGradInput;
+  const LossExtents extents(request.inputs[In::X]);
+  const bool weighted = request.has_input(LossGradInput::Weights);
   auto run = [=](const KernelContext& context) {
-    const T* x = input<T>(context, 1);
-    const Target* targets = input<Target>(context, 1 + kTarget);
-    const W* weights = weighted ? input<W>(context, 1 + kLabelWeights) : nullptr;
+    const T* x = input<T>(context, In::X);
+    const Target* targets = input<Target>(context, LossGradInput::Target);
+    const W* weights = weighted ? input<W>(context, LossGradInput::Weights) : nullptr;
     T* dx = output<T>(context, 0);
     const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
     const LossSum sum = sum_elements(count, context.workspace, [=](int64_t i, LossSum& to) {
       to.weight += Rule::takes_part(target_value<W>(targets[i]));
     });
-    const W scale = sum.weight > 0 ? W(double(*input<W>(context, 0)) / sum.weight) : W(0);
+    const W scale = sum.weight > 0 ? W(double(*input<W>(context, In::dLoss)) / sum.weight) : W(0);
     parallel_for(count, 16, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
@@ -176,7 +179,7 @@ std::unique_ptr<Kernel> element_loss_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using T = decltype(element);
     using R = Rule<Wide<T>>;
-    switch (request.inputs[kTarget].dtype) {
+    switch (request.inputs[LossInput::Target].dtype) {
       case DataType::Int32: return loss_kernel<R, T, int32_t>(request);
       case DataType::Uint8: return loss_kernel<R, T, uint8_t>(request);
       default: return loss_kernel<R, T, Wide<T>>(request);
@@ -186,10 +189,10 @@ std::unique_ptr<Kernel> element_loss_cpu(const KernelRequest& request) {
 
 template <template <typename> typename Rule>
 std::unique_ptr<Kernel> element_gradient_cpu(const KernelRequest& request) {
-  return dispatch_floating(request.inputs[1].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
+  return dispatch_floating(request.inputs[LossGradInput::X].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using T = decltype(element);
     using R = Rule<Wide<T>>;
-    switch (request.inputs[1 + kTarget].dtype) {
+    switch (request.inputs[LossGradInput::Target].dtype) {
       case DataType::Int32: return element_gradient_kernel<R, T, int32_t>(request);
       case DataType::Uint8: return element_gradient_kernel<R, T, uint8_t>(request);
       default: return element_gradient_kernel<R, T, Wide<T>>(request);
@@ -252,18 +255,22 @@ std::vector<Sample> distance_samples(bool gradient) {
 
 void grad_sigmoid(GradContext& c) {
   if (!c.needs_gradient(0)) return;
-  c.set_input_gradient(0, c.add("arbalest.SigmoidCrossEntropyGrad", "grad_logits",
-                                {c.output_gradient(0), c.input(0), c.input(kTarget), c.input(kLabelWeights)}, 1)[0]);
+  c.set_input_gradient(
+      0, c.add("arbalest.SigmoidCrossEntropyGrad", "grad_logits",
+               {c.output_gradient(0), c.input(0), c.input(LossInput::Target), c.input(LossInput::Weights)}, 1)[0]);
 }
 
 // A distance is the same either way, so the target's gradient is that of a prediction.
 void grad_distance(GradContext& c) {
+  using In = LossInput;
   const std::string op = c.node().op->qualified_name() + "Grad";
-  if (c.needs_gradient(0)) {
-    c.set_input_gradient(0, c.add(op, "grad_prediction", {c.output_gradient(0), c.input(0), c.input(1)}, 1)[0]);
+  if (c.needs_gradient(In::X)) {
+    c.set_input_gradient(
+        In::X, c.add(op, "grad_prediction", {c.output_gradient(0), c.input(In::X), c.input(In::Target)}, 1)[0]);
   }
-  if (c.needs_gradient(1)) {
-    c.set_input_gradient(1, c.add(op, "grad_target", {c.output_gradient(0), c.input(1), c.input(0)}, 1)[0]);
+  if (c.needs_gradient(In::Target)) {
+    c.set_input_gradient(In::Target,
+                         c.add(op, "grad_target", {c.output_gradient(0), c.input(In::Target), c.input(In::X)}, 1)[0]);
   }
 }
 
@@ -272,7 +279,8 @@ void expand_label_weights(ExpandContext& c) {
   const ValueId weights =
       c.constant("pos_weight", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "pos_weight"));
   const std::vector<ValueId> made =
-      c.add("arbalest.SigmoidCrossEntropy", "", {c.input(0), c.input(kTarget), weights}, int(c.node().outputs.size()));
+      c.add("arbalest.SigmoidCrossEntropy", "", {c.input(0), c.input(LossInput::Target), weights},
+            int(c.node().outputs.size()));
   for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
@@ -288,7 +296,7 @@ Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands)
                 check_element_operands(c, 0);
                 const TensorType scalar{master_type(c.input(0).dtype), {}};
                 c.set_output(0, scalar);
-                c.set_output(1, scalar);  // of SigmoidCrossEntropy
+                c.set_output(LossOutput::Weight, scalar);  // of SigmoidCrossEntropy
               },
           .cost =
               [](const Graph& graph, const Node& node) {
@@ -308,8 +316,9 @@ Op gradient_op(const Op& loss, std::string doc) {
         .infer =
             [](InferContext& c) {
               check_element_operands(c, 1);
-              expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
-              c.set_output(0, c.input(1));
+              expect_input(c, LossGradInput::dLoss, {master_type(c.input(LossGradInput::X).dtype), {}},
+                           "the type of the loss");
+              c.set_output(0, c.input(LossGradInput::X));
             },
         .cost = elementwise_cost(4)};
   op.inputs.insert(op.inputs.begin(), {.name = "dloss"});

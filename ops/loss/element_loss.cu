@@ -5,6 +5,7 @@
 
 #include "ops/cuda/row_mean.cuh"
 #include "ops/loss/element_rules.h"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 
@@ -151,13 +152,15 @@ class LossElements {
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
+  using Out = LossOutput;
   const LossElements elements(request, 0);
-  const bool weighs = request.has_output(1);
+  const bool weighs = request.has_output(Out::Weight);
   return make_kernel(
       [=](const KernelContext& c) {
-        const ElementLoss<Rule, T, Target> element{input<T>(c, 0), input<Target>(c, 1), elements.weights(c)};
+        const ElementLoss<Rule, T, Target> element{input<T>(c, LossInput::X), input<Target>(c, LossInput::Target),
+                                                   elements.weights(c)};
         elements.sum(c, c.workspace, element,
-                     {output<float>(c, 0), weighs ? output<float>(c, 1) : nullptr,
+                     {output<float>(c, Out::Mean), weighs ? output<float>(c, Out::Weight) : nullptr,
                       float(std::max<int64_t>(1, elements.per_row()))});
       },
       elements.workspace_bytes());
@@ -165,6 +168,7 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
 
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> elements_gradient(const KernelRequest& request) {
+  using In = LossGradInput;
   constexpr int64_t kWeightBytes = 256;  // of the workspace; the sums follow
   const LossElements elements(request, 1);
   return make_kernel(
@@ -172,10 +176,10 @@ std::unique_ptr<Kernel> elements_gradient(const KernelRequest& request) {
         if (elements.rows() * elements.per_row() == 0) return;
         auto* weight = static_cast<float*>(c.workspace);
         elements.sum(c, static_cast<std::byte*>(c.workspace) + kWeightBytes,
-                     ElementCount<Rule, Target>{input<Target>(c, 2)}, {nullptr, weight});
+                     ElementCount<Rule, Target>{input<Target>(c, In::Target)}, {nullptr, weight});
         gradient_kernel<Rule><<<elements.blocks(kThreads), kThreads, 0, stream_of(c)>>>(
-            elements.rows(), elements.per_row(), c.scalars, input<float>(c, 0), weight, input<T>(c, 1),
-            input<Target>(c, 2), elements.weights(c), output<T>(c, 0));
+            elements.rows(), elements.per_row(), c.scalars, input<float>(c, In::dLoss), weight, input<T>(c, In::X),
+            input<Target>(c, In::Target), elements.weights(c), output<T>(c, 0));
         check_launch("gradient of a loss of elements");
       },
       kWeightBytes + elements.workspace_bytes());
@@ -195,13 +199,13 @@ void add_kernels(OpRegistry& registry, const std::string& name) {
   };
   registry.find(name)->cuda = [=](const KernelRequest& request) {
     return with_type(request, request.inputs[0].dtype, [&](auto element) {
-      return with_target(request, 1,
+      return with_target(request, LossInput::Target,
                          [&](auto target) { return loss_kernel<Rule, decltype(element), decltype(target)>(request); });
     });
   };
   registry.find(name + "Grad")->cuda = [=](const KernelRequest& request) {
-    return with_type(request, request.inputs[1].dtype, [&](auto element) {
-      return with_target(request, 2, [&](auto target) {
+    return with_type(request, request.inputs[LossGradInput::X].dtype, [&](auto element) {
+      return with_target(request, LossGradInput::Target, [&](auto target) {
         return elements_gradient<Rule, decltype(element), decltype(target)>(request);
       });
     });

@@ -16,13 +16,11 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/loss/operands.h"
 #include "ops/math/float_functions.h"
 
 namespace arbalest {
 namespace {
-
-constexpr size_t kLabel = 1, kClassWeights = 2;  // after the logits
-constexpr size_t kMean = 0, kAccuracy = 1, kMeanWeight = 2, kAccuracyWeight = 3;
 
 // Whether labels are rows of numbers, not classes.
 bool is_soft(const TensorType& label) {
@@ -43,7 +41,7 @@ struct Loss {
 
 void check_class_weights(InferContext& context, size_t logits) {
   const TensorType& type = context.input(logits);
-  const size_t operand = logits + kClassWeights;
+  const size_t operand = logits + LossInput::Weights;
   if (context.has_input(operand)) {
     expect_input(context, operand, {master_type(type.dtype), {type.shape[1]}}, "one weight a class");
   }
@@ -72,18 +70,18 @@ void check_class_weights(InferContext& context, size_t logits) {
 void check_cross_entropy_operands(InferContext& context, size_t logits) {
   const TensorType& type = floating_input(context, logits, {2});
   if (type.shape[1] < 1) context.fail(fmt::format("input 'logits' is {}: there are no classes", to_string(type)));
-  if (is_soft(context.input(logits + kLabel))) {
-    expect_input(context, logits + kLabel, {master_type(type.dtype), type.shape},
+  if (is_soft(context.input(logits + LossInput::Target))) {
+    expect_input(context, logits + LossInput::Target, {master_type(type.dtype), type.shape},
                  "the target of each class of each row of 'logits'");
   } else {
-    expect_input(context, logits + kLabel, {DataType::Int32, {type.shape[0]}},
+    expect_input(context, logits + LossInput::Target, {DataType::Int32, {type.shape[0]}},
                  "one label a row of 'logits' (or, in floats, a target for each class)");
   }
   const double smoothing = float_attribute(context.node(), "label_smoothing");
   if (!(smoothing >= 0 && smoothing <= 1)) {
     context.fail(fmt::format("attribute 'label_smoothing' is {}; expected 0 to 1", smoothing));
   }
-  if (ignored_label(context.node()).any && is_soft(context.input(logits + kLabel))) {
+  if (ignored_label(context.node()).any && is_soft(context.input(logits + LossInput::Target))) {
     context.fail("attribute 'ignore_index' is for labels that are classes; input 'label' has a target for each class");
   }
   check_class_weights(context, logits);
@@ -219,29 +217,31 @@ Mean<Wide<T>> mean_loss(const KernelContext& context, const Of& of, const T* log
 std::unique_ptr<Kernel> cross_entropy_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
-  const bool soft = is_soft(request.inputs[kLabel]), weighted = request.has_input(kClassWeights);
-  const std::array<bool, 4> wanted = {true, request.has_output(kAccuracy), request.has_output(kMeanWeight),
-                                      request.has_output(kAccuracyWeight)};
+  const bool soft = is_soft(request.inputs[LossInput::Target]), weighted = request.has_input(LossInput::Weights);
+  const std::array<bool, 4> wanted = {true, request.has_output(CrossEntropyOutput::Accuracy),
+                                      request.has_output(CrossEntropyOutput::MeanWeight),
+                                      request.has_output(CrossEntropyOutput::AccuracyWeight)};
   return make_kernel(
       [=, loss = Loss(request, 0)](const KernelContext& context) {
         const T* logits = input<T>(context, 0);
-        const W* weights = weighted ? input<W>(context, kClassWeights) : nullptr;
+        const W* weights = weighted ? input<W>(context, LossInput::Weights) : nullptr;
         const int64_t valid = valid_samples(context, loss.batch);
         const auto put = [&](size_t at, W value) {
           if (wanted[at]) *output<W>(context, at) = value;
         };
         if (soft) {
-          put(kMean, mean_loss(context, Targets<W>(loss, input<W>(context, kLabel), weights), logits, valid).value);
+          put(CrossEntropyOutput::Mean,
+              mean_loss(context, Targets<W>(loss, input<W>(context, LossInput::Target), weights), logits, valid).value);
           return;
         }
-        const Classes<W> of(loss, input<int32_t>(context, kLabel), weights);
+        const Classes<W> of(loss, input<int32_t>(context, LossInput::Target), weights);
         const Mean<W> mean = mean_loss(context, of, logits, valid);
-        put(kMean, mean.value);
-        put(kMeanWeight, mean.weight);
-        if (!wanted[kAccuracy] && !wanted[kAccuracyWeight]) return;
+        put(CrossEntropyOutput::Mean, mean.value);
+        put(CrossEntropyOutput::MeanWeight, mean.weight);
+        if (!wanted[CrossEntropyOutput::Accuracy] && !wanted[CrossEntropyOutput::AccuracyWeight]) return;
         const Mean<W> share = share_of_foremost(of, logits, valid);
-        put(kAccuracy, share.value);
-        put(kAccuracyWeight, share.weight);
+        put(CrossEntropyOutput::Accuracy, share.value);
+        put(CrossEntropyOutput::AccuracyWeight, share.weight);
       },
       request.inputs[0].shape[0] * int64_t(sizeof(double)));
 }
@@ -279,18 +279,20 @@ void cross_entropy_gradient(const Of& of, const T* logits, int64_t valid, int64_
 std::unique_ptr<Kernel> cross_entropy_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
-  const bool soft = is_soft(request.inputs[1 + kLabel]), weighted = request.has_input(1 + kClassWeights);
+  using In = LossGradInput;
+  const bool soft = is_soft(request.inputs[LossGradInput::Target]),
+             weighted = request.has_input(LossGradInput::Weights);
   return make_kernel([=, loss = Loss(request, 1)](const KernelContext& context) {
-    const W dloss = *input<W>(context, 0);
-    const T* logits = input<T>(context, 1);
-    const W* weights = weighted ? input<W>(context, 1 + kClassWeights) : nullptr;
+    const W dloss = *input<W>(context, In::dLoss);
+    const T* logits = input<T>(context, In::X);
+    const W* weights = weighted ? input<W>(context, LossGradInput::Weights) : nullptr;
     const int64_t valid = valid_samples(context, loss.batch);
     T* d_logits = output<T>(context, 0);
     if (soft) {
-      const Targets<W> of(loss, input<W>(context, 1 + kLabel), weights);
+      const Targets<W> of(loss, input<W>(context, LossGradInput::Target), weights);
       cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
     } else {
-      const Classes<W> of(loss, input<int32_t>(context, 1 + kLabel), weights);
+      const Classes<W> of(loss, input<int32_t>(context, LossGradInput::Target), weights);
       cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
     }
   });
@@ -335,7 +337,7 @@ std::vector<Sample> cross_entropy_samples(bool gradient) {
     std::vector<Sample::Input> inputs = {
         {logits, -c.range, c.range},
         {classes, double(c.ignored), all ? double(c.ignored) : double(c.classes - 1), false}};
-    if (c.soft) inputs[kLabel] = {logits, 0, 1, false};
+    if (c.soft) inputs[LossInput::Target] = {logits, 0, 1, false};
     if (c.weighted) inputs.push_back({{DataType::Float32, {c.classes}}, 0.2, 2, false});
     if (gradient) inputs.insert(inputs.begin(), {{DataType::Float32, {}}, 0.5, 2});
     samples.push_back({.name = c.name,
@@ -361,17 +363,19 @@ AttributeSpec smoothing_spec() {
 // If every row weighs 1, the sum of weights is just the number of rows. The output is a token then, without a value.
 void infer_loss(InferContext& context) {
   check_cross_entropy_operands(context, 0);
-  const bool soft = is_soft(context.input(kLabel)), ignores = ignored_label(context.node()).any;
-  const bool counts = context.output_count() > kAccuracy && context.node().outputs[kAccuracy] != kNone;
+  const bool soft = is_soft(context.input(LossInput::Target)), ignores = ignored_label(context.node()).any;
+  const bool counts = context.output_count() > CrossEntropyOutput::Accuracy &&
+                      context.node().outputs[CrossEntropyOutput::Accuracy] != kNone;
   if (counts && soft) {
     context.fail("output 'accuracy' needs classes for labels; input 'label' has a target for each class");
   }
-  const bool weighted = context.has_input(kClassWeights) || !floats_attribute(context.node(), "class_weights").empty();
+  const bool weighted =
+      context.has_input(LossInput::Weights) || !floats_attribute(context.node(), "class_weights").empty();
   const TensorType scalar{master_type(context.input(0).dtype), {}}, none{DataType::Token, {}};
-  context.set_output(kMean, scalar);
-  context.set_output(kAccuracy, scalar);
-  context.set_output(kMeanWeight, ignores || (weighted && !soft) ? scalar : none);
-  context.set_output(kAccuracyWeight, ignores ? scalar : none);
+  context.set_output(CrossEntropyOutput::Mean, scalar);
+  context.set_output(CrossEntropyOutput::Accuracy, scalar);
+  context.set_output(CrossEntropyOutput::MeanWeight, ignores || (weighted && !soft) ? scalar : none);
+  context.set_output(CrossEntropyOutput::AccuracyWeight, ignores ? scalar : none);
 }
 
 // Attributes that the loss hands on to its gradient and to the node that replaces it in expand_weights().
@@ -382,9 +386,10 @@ Attributes shared_attributes(const Node& node) {
 
 void grad_loss(GradContext& c) {
   if (!c.needs_gradient(0)) return;
-  c.set_input_gradient(0, c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
-                                {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kClassWeights)}, 1,
-                                shared_attributes(c.node()))[0]);
+  c.set_input_gradient(
+      0, c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
+               {c.output_gradient(0), c.input(0), c.input(LossInput::Target), c.input(LossInput::Weights)}, 1,
+               shared_attributes(c.node()))[0]);
 }
 
 // The attribute's weights become the operand, which kernels read.
@@ -392,8 +397,9 @@ void expand_class_weights(ExpandContext& c) {
   const ValueId weights =
       c.constant("class_weights", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "class_weights"));
   const int outputs = int(c.node().outputs.size());
-  const std::vector<ValueId> made = c.add("arbalest.SoftmaxCrossEntropy", "", {c.input(0), c.input(kLabel), weights},
-                                          outputs, shared_attributes(c.node()));
+  const std::vector<ValueId> made =
+      c.add("arbalest.SoftmaxCrossEntropy", "", {c.input(0), c.input(LossInput::Target), weights}, outputs,
+            shared_attributes(c.node()));
   for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
@@ -444,8 +450,9 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
        .infer =
            [](InferContext& c) {
              check_cross_entropy_operands(c, 1);
-             expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
-             c.set_output(0, c.input(1));
+             expect_input(c, LossGradInput::dLoss, {master_type(c.input(LossGradInput::X).dtype), {}},
+                          "the type of the loss");
+             c.set_output(0, c.input(LossGradInput::X));
            },
        .cost = elementwise_cost(4),
        .samples = [] { return cross_entropy_samples(true); },

@@ -6,6 +6,7 @@
 
 #include "ops/cuda/row_mean.cuh"
 #include "ops/definition.h"
+#include "ops/loss/operands.h"
 
 namespace arbalest {
 
@@ -196,13 +197,14 @@ std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, 
 std::unique_ptr<Kernel> loss(const KernelRequest& request) {
   const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const std::array<bool, 4> wanted = {true, request.has_output(1), request.has_output(2), request.has_output(3)};
+  std::array<bool, 4> wanted{};
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = request.has_output(i);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return with_labels(request, 1, [=](auto of) {
+    return with_labels(request, LossInput::Target, [=](auto of) {
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), wanted[1]};
+            const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), wanted[CrossEntropyOutput::Accuracy]};
             const auto to = [&](size_t i) { return wanted[i] ? output<float>(c, i) : nullptr; };
             launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
                             {to(0), to(1), to(2), to(3)});
@@ -213,15 +215,17 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
-  const int64_t rows = request.inputs[1].shape[0];
+  using In = LossGradInput;
+  const int64_t rows = request.inputs[In::X].shape[0];
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[1].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
-    return with_labels(request, 2, [=](auto of) {
+    return with_labels(request, LossGradInput::Target, [=](auto of) {
       return make_kernel([=](const KernelContext& c) {
         if (rows == 0) return;
         launch_dependent(softmax_gradient_kernel<T, decltype(of(c))>, blocks_for(rows * 32, multiprocessors), kThreads,
-                         0, stream_of(c), rows, of(c), c.scalars, input<float>(c, 0), input<T>(c, 1), output<T>(c, 0));
+                         0, stream_of(c), rows, of(c), c.scalars, input<float>(c, In::dLoss), input<T>(c, In::X),
+                         output<T>(c, 0));
         check_launch("softmax_cross_entropy gradient");
       });
     });

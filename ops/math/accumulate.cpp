@@ -6,24 +6,28 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 void infer_accumulate(InferContext& context) {
-  const TensorType& gradients = floating_input(context, 0, {1});
-  expect_input(context, 0, {master_type(gradients.dtype), gradients.shape}, "since sums are in full precision");
-  expect_input(context, 1, gradients, "the type of 'gradients'");
+  using In = AccumulateInput;
+  const TensorType& gradients = floating_input(context, In::Gradients, {1});
+  expect_input(context, In::Gradients, {master_type(gradients.dtype), gradients.shape},
+               "since sums are in full precision");
+  expect_input(context, In::Sum, gradients, "the type of 'gradients'");
   context.set_output(0, gradients);
 }
 
 template <typename T>
 std::unique_ptr<Kernel> accumulate_kernel(const KernelRequest& request) {
-  const int64_t count = request.inputs[0].elements();
+  using In = AccumulateInput;
+  const int64_t count = request.inputs[In::Gradients].elements();
   const T scale = T(float_attribute(request.node, "scale"));
   return make_kernel([=](const KernelContext& context) {
     const bool first = context.scalars->accumulated == 0;
-    const T *gradients = input<T>(context, 0), *sum = input<T>(context, 1);
+    const T *gradients = input<T>(context, In::Gradients), *sum = input<T>(context, In::Sum);
     T* new_sum = output<T>(context, 0);
     parallel_for(count, 1, [=](int64_t begin, int64_t end) {
       if (first) {
@@ -51,7 +55,7 @@ std::vector<Sample> accumulate_samples() {
                 .tolerance = 1e-6,
                 .scalars = {.accumulated = accumulated}};
     // The first batch must not read the sum that earlier batches left, so here it is infinity.
-    if (accumulated == 0) made.inputs[1].low = made.inputs[1].high = kInfinity;
+    if (accumulated == 0) made.inputs[AccumulateInput::Sum].low = made.inputs[AccumulateInput::Sum].high = kInfinity;
     return made;
   };
   return {sample("the first batch", 1001, 0), sample("a later batch", 1003, 2), sample("aligned", 4096, 1),

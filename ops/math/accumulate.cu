@@ -3,6 +3,7 @@
 // CUDA kernel of arbalest.Accumulate.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -37,14 +38,15 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void register_math_accumulate_cuda(OpRegistry& registry) {
+  using In = AccumulateInput;
   registry.find("arbalest.Accumulate")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
-    const int64_t count = request.inputs[0].elements();
+    require_float(request, In::Gradients, "float gradients");
+    const int64_t count = request.inputs[In::Gradients].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
     const auto scale = float(float_attribute(request.node, "scale"));
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      const float *gradients = input<float>(c, 0), *sum = input<float>(c, 1);
+      const float *gradients = input<float>(c, In::Gradients), *sum = input<float>(c, In::Sum);
       float* new_sum = output<float>(c, 0);
       if (aligned(gradients) && aligned(sum) && aligned(new_sum)) {
         accumulate_kernel<4><<<blocks_for((count + 3) / 4, multiprocessors), kThreads, 0, stream_of(c)>>>(

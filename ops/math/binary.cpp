@@ -7,6 +7,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/integers.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -142,8 +143,8 @@ void set_binary_gradient(GradContext& c, size_t i, const std::string& op, const 
   ValueId gradient = c.output_gradient(0);
   if (rows) {
     std::vector<ValueId> inputs = {gradient};
-    if (rows->first) inputs.push_back(c.input(0));
-    if (rows->second) inputs.push_back(c.input(1));
+    if (rows->first) inputs.push_back(c.input(BinaryInput::A));
+    if (rows->second) inputs.push_back(c.input(BinaryInput::B));
     gradient = c.add(op, i == 0 ? "grad_a" : "grad_b", inputs, 1, c.node().attributes)[0];
   }
   if (c.type(c.input(i)).shape != c.type(c.output(0)).shape) {
@@ -219,22 +220,24 @@ void add_mean(OpRegistry& registry) {
 
 // Exponents may have another type: they, or integers with floating exponents both, are converted first.
 void mix_types(Op& pow) {
+  using In = BinaryInput;
   pow.infer = [](InferContext& c) { infer_forward(c, true); };
-  pow.expands = [](const InferContext& c) { return c.input(0).dtype != c.input(1).dtype; };
+  pow.expands = [](const InferContext& c) { return c.input(In::A).dtype != c.input(In::B).dtype; };
   pow.expand = [](ExpandContext& c) {
-    const DataType base = c.type(c.input(0)).dtype, exponent = c.type(c.input(1)).dtype;
+    const DataType base = c.type(c.input(In::A)).dtype, exponent = c.type(c.input(In::B)).dtype;
     const auto cast = [&](ValueId value, const char* label, DataType to) {
       return c.add("Cast", label, {value}, 1, {{"to", onnx_number(to)}})[0];
     };
     if (is_floating(base) || !is_floating(exponent)) {
-      c.replace_output(0, c.add("Pow", "", {c.input(0), cast(c.input(1), "exponent", base)}, 1)[0]);
+      c.replace_output(0, c.add("Pow", "", {c.input(In::A), cast(c.input(In::B), "exponent", base)}, 1)[0]);
       return;
     }
-    const ValueId power = c.add("Pow", "power", {cast(c.input(0), "base", exponent), c.input(1)}, 1)[0];
+    const ValueId power = c.add("Pow", "power", {cast(c.input(In::A), "base", exponent), c.input(In::B)}, 1)[0];
     c.replace_output(0, cast(power, "", base));
   };
   pow.cpu = [same = pow.cpu](const KernelRequest& request) {
-    if (request.inputs[0].dtype != request.inputs[1].dtype) throw RunError("Pow: the kernel takes one element type");
+    if (request.inputs[In::A].dtype != request.inputs[In::B].dtype)
+      throw RunError("Pow: the kernel takes one element type");
     return same(request);
   };
 }
@@ -242,20 +245,20 @@ void mix_types(Op& pow) {
 // PRelu's slope is broadcast to X, not X to the slope.
 void broadcast_one_way(Op& prelu) {
   prelu.inputs[0].name = "X";
-  prelu.inputs[1].name = "slope";
+  prelu.inputs[BinaryInput::B].name = "slope";
   prelu.outputs[0].name = "Y";
   prelu.infer = [](InferContext& c) {
     const TensorType& x = floating_input(c, 0);
     infer_forward(c);
     if (elementwise::broadcast_shape(c, 0, 1) != x.shape) {
-      c.fail("input 'slope' is " + to_string(c.input(1)) + "; expected a shape that broadcasts to 'X', " +
+      c.fail("input 'slope' is " + to_string(c.input(BinaryInput::B)) + "; expected a shape that broadcasts to 'X', " +
              to_string(x));
     }
   };
   prelu.samples = [all = prelu.samples] {
     std::vector<Sample> samples;
     for (Sample& sample : all()) {
-      const Shape &x = sample.inputs[0].type.shape, &slope = sample.inputs[1].type.shape;
+      const Shape &x = sample.inputs[BinaryInput::A].type.shape, &slope = sample.inputs[BinaryInput::B].type.shape;
       bool fits = slope.size() <= x.size();
       for (size_t back = 1; fits && back <= slope.size(); ++back) {
         const int64_t extent = slope[slope.size() - back];

@@ -15,6 +15,10 @@
 namespace arbalest {
 namespace {
 
+struct CastLikeInput {
+  enum : size_t { X, Like };
+};
+
 // The type that attribute `to` names.
 DataType cast_type(const Node& node) {
   const int64_t to = int_attribute(node, "to");
@@ -92,12 +96,13 @@ std::vector<Sample> cast_samples() {
 
 // Known if the input is, whatever holds the type. Empty: not known.
 std::vector<std::byte> content_of_cast_like(const InferContext& context) {
-  const auto content = content_of(context.graph(), context.node().inputs[0]);
-  const TensorType from = context.input(0);
+  using In = CastLikeInput;
+  const auto content = content_of(context.graph(), context.node().inputs[In::X]);
+  const TensorType from = context.input(In::X);
   if (!content || from.layout != Layout::RowMajor || from.bytes() > kMostContentBytes) return {};
-  std::vector<std::byte> results(size_t(from.elements()) * size_of(context.input(1).dtype));
+  std::vector<std::byte> results(size_t(from.elements()) * size_of(context.input(In::Like).dtype));
   dispatch_element(from.dtype, [&](auto x) {
-    dispatch_element(context.input(1).dtype, [&](auto y) {
+    dispatch_element(context.input(In::Like).dtype, [&](auto y) {
       for (size_t i = 0; i < size_t(from.elements()); ++i) {
         std::memcpy(&x, content->data() + i * sizeof x, sizeof x);
         y = narrow<decltype(y)>(convert_number<Wide<decltype(y)>>(widen(x)));
@@ -110,8 +115,8 @@ std::vector<std::byte> content_of_cast_like(const InferContext& context) {
 
 // Becomes a Cast, because the type is known when the graph is read.
 void expand_cast_like(ExpandContext& context) {
-  const int64_t to = onnx_number(context.type(context.input(1)).dtype);
-  context.replace_output(0, context.add("Cast", "", {context.input(0)}, 1, {{"to", to}})[0]);
+  const int64_t to = onnx_number(context.type(context.input(CastLikeInput::Like)).dtype);
+  context.replace_output(0, context.add("Cast", "", {context.input(CastLikeInput::X)}, 1, {{"to", to}})[0]);
 }
 
 // The type that a model's file states for an operand. A number with a fraction would lose it, so that it stays what it
@@ -186,7 +191,7 @@ void register_math_cast(OpRegistry& registry) {
                 .infer =
                     [](InferContext& c) {
                       TensorType type = c.input(0);
-                      type.dtype = c.input(1).dtype;
+                      type.dtype = c.input(CastLikeInput::Like).dtype;
                       c.set_output(0, type);
                     },
                 .content = content_of_cast_like,

@@ -8,6 +8,8 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/fused/decomposed.h"
+#include "ops/names.h"
+#include "ops/relu.h"
 
 namespace arbalest {
 namespace {
@@ -57,11 +59,12 @@ std::unique_ptr<Kernel> channel_sum_cpu(const KernelRequest& request, auto eleme
 
 std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const Rows size = rows_of(request.inputs[0]);
+  using In = GradByOutput;
+  const Rows size = rows_of(request.inputs[In::dY]);
   return make_kernel(
       [size](const KernelContext& context) {
-        const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
-        T* dx = output<T>(context, 0);
+        const T *dy = input<T>(context, In::dY), *y = input<T>(context, In::Y);
+        T* dx = output<T>(context, ReluGradSumsOutput::dX);
         const auto add_row = [dy, y, dx, channels = size.channels](int64_t first, Wide<T>* to) {
           const T *gradient = dy + first, *value = y + first;
           T* passed = dx + first;
@@ -72,7 +75,8 @@ std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto el
             to[c] += kept;
           }
         };
-        sum_channels(size, 1, add_row, output<Wide<T>>(context, 1), static_cast<Wide<T>*>(context.workspace));
+        sum_channels(size, 1, add_row, output<Wide<T>>(context, ReluGradSumsOutput::Sums),
+                     static_cast<Wide<T>*>(context.workspace));
       },
       sum_parts(size) * size.channels * int64_t(sizeof(Wide<T>)));
 }
@@ -88,10 +92,10 @@ void infer_channel_sum(InferContext& context) {
 }
 
 void infer_relu_grad_sums(InferContext& context) {
-  const TensorType dy = floating_input(context, 0, {2, 3, 4, 5});
-  expect_input(context, 1, dy, "the type of 'dY'");
-  context.set_output(0, dy);
-  context.set_output(1, sums_type(context, dy));
+  const TensorType dy = floating_input(context, GradByOutput::dY, {2, 3, 4, 5});
+  expect_input(context, GradByOutput::Y, dy, "the type of 'dY'");
+  context.set_output(ReluGradSumsOutput::dX, dy);
+  context.set_output(ReluGradSumsOutput::Sums, sums_type(context, dy));
 }
 
 const std::vector<Shape>& channel_sum_shapes() {
@@ -163,9 +167,11 @@ void register_math_channel_sum(OpRegistry& registry) {
                 .infer = infer_relu_grad_sums,
                 .decompose =
                     [](ExpandContext& c) {
-                      const ValueId passed = add_one(c, "arbalest.ReluGrad", {c.input(0), c.input(1)});
+                      const ValueId passed =
+                          add_one(c, "arbalest.ReluGrad", {c.input(GradByOutput::dY), c.input(GradByOutput::Y)});
                       c.replace_output(0, passed);
-                      c.replace_output(1, add_one(c, "arbalest.ChannelSum", {passed}, c.node().attributes));
+                      c.replace_output(ReluGradSumsOutput::Sums,
+                                       add_one(c, "arbalest.ChannelSum", {passed}, c.node().attributes));
                     },
                 .cost =
                     [](const Graph& graph, const Node& node) {

@@ -4,6 +4,8 @@
 // reads dY and Y once for both of its results.
 
 #include "ops/math/column_sum.cuh"
+#include "ops/names.h"
+#include "ops/relu.h"
 
 namespace arbalest {
 
@@ -46,10 +48,13 @@ Columns relu_grad_columns(int64_t rows, int64_t channels, int width, int64_t byt
 
 template <int W, typename T>
 void relu_grad_sums(const KernelContext& c, const Columns& columns) {
-  float *const sums = output<float>(c, 1), *const first = columns.chunks == 1 ? sums : static_cast<float*>(c.workspace);
+  float *const sums = output<float>(c, ReluGradSumsOutput::Sums), *const first = columns.chunks == 1
+                                                                                     ? sums
+                                                                                     : static_cast<float*>(c.workspace);
   const bool small = is_small(columns.rows * columns.count * int64_t(sizeof(T)));
   launch_dependent(relu_grad_sums_kernel<W, T>, Launch{columns.grid(), kThreads, 0, stream_of(c), small}, columns,
-                   input<T>(c, 0), input<T>(c, 1), output<T>(c, 0), first);
+                   input<T>(c, GradByOutput::dY), input<T>(c, GradByOutput::Y), output<T>(c, ReluGradSumsOutput::dX),
+                   first);
   check_launch("gradient of relu, with partial sums");
   if (columns.chunks == 1) return;
   column_totals(stream_of(c), columns.count, columns.chunks, first, 1.0f, {sums, nullptr}, 1);
@@ -65,7 +70,8 @@ std::unique_ptr<Kernel> make_relu_grad_sums(int64_t rows, int64_t channels, int 
   return make_kernel(
       [=](const KernelContext& c) {
         if (channels == 0) return;
-        if (channels % W == 0 && aligned(c.inputs[0]) && aligned(c.inputs[1]) && aligned(c.outputs[0])) {
+        if (channels % W == 0 && aligned(c.inputs[GradByOutput::dY]) && aligned(c.inputs[GradByOutput::Y]) &&
+            aligned(c.outputs[ReluGradSumsOutput::dX])) {
           relu_grad_sums<W, T>(c, wide);
         } else {
           relu_grad_sums<1, T>(c, narrow);

@@ -8,6 +8,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -42,22 +43,24 @@ const TensorType& truth_input(const InferContext& context, size_t i) {
 }
 
 void infer_relation(InferContext& context, Relation relation) {
+  using In = BinaryInput;
   if (takes_truth(relation)) {
-    truth_input(context, 0);
+    truth_input(context, In::A);
   } else if (relation != Relation::Equal) {
-    number_input(context, 0);
+    number_input(context, In::A);
   }
-  expect_input(context, 1, {context.input(0).dtype, context.input(1).shape}, "elements of the type of 'A'");
+  expect_input(context, In::B, {context.input(In::A).dtype, context.input(In::B).shape}, "elements of the type of 'A'");
   context.set_output(0, elementwise::broadcast_type(context, {0, 1}, DataType::Bool));
 }
 
 KernelFactory relation_kernel(Relation relation) {
+  using In = BinaryInput;
   return [relation](const KernelRequest& request) {
-    return dispatch_element(request.inputs[0].dtype, [&](auto element) {
+    return dispatch_element(request.inputs[In::A].dtype, [&](auto element) {
       using T = decltype(element);
       return make_kernel([walk = Strided(elementwise::walked_types(request)), relation,
                           count = request.outputs[0].elements()](const KernelContext& c) {
-        map_strided(walk, count, Holds{relation}, output<bool>(c, 0), input<T>(c, 0), input<T>(c, 1));
+        map_strided(walk, count, Holds{relation}, output<bool>(c, 0), input<T>(c, In::A), input<T>(c, In::B));
       });
     });
   };

@@ -7,6 +7,7 @@
 #include "ops/cuda/elements.cuh"
 #include "ops/math/elementwise.h"
 #include "ops/math/strided.cuh"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -34,16 +35,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 KernelFactory relation_factory(Relation relation) {
+  using In = BinaryInput;
   return [relation](const KernelRequest& request) {
     const Strided walk(elementwise::walked_types(request));
     const int64_t count = request.outputs[0].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
-    return with_element(request, request.inputs[0].dtype, [=](auto element) {
+    return with_element(request, request.inputs[In::A].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
         if (count == 0) return;
         relation_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-            count, walk, count < (int64_t{1} << 31), relation, input<T>(c, 0), input<T>(c, 1), output<bool>(c, 0));
+            count, walk, count < (int64_t{1} << 31), relation, input<T>(c, In::A), input<T>(c, In::B),
+            output<bool>(c, 0));
         check_launch("comparison");
       });
     });

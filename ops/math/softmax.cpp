@@ -12,6 +12,7 @@
 #include "ops/definition.h"
 #include "ops/math/float_functions.h"
 #include "ops/math/strided.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -39,8 +40,9 @@ void infer_softmax(InferContext& context) {
 }
 
 void infer_softmax_grad(InferContext& context) {
-  expect_input(context, 1, floating_input(context, 0), "the type of 'dY'");
-  context.set_output(0, context.input(0));
+  using In = GradByOutput;
+  expect_input(context, In::Y, floating_input(context, In::dY), "the type of 'dY'");
+  context.set_output(0, context.input(In::dY));
 }
 
 constexpr int64_t kPart = 128;  // exponentials that are summed together
@@ -104,7 +106,7 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
   using T = decltype(element);
   using W = Wide<T>;
   return make_kernel([v = vectors_of(request)](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
+    const T *dy = input<T>(context, GradByOutput::dY), *y = input<T>(context, GradByOutput::Y);
     T* dx = output<T>(context, 0);
     with_step(v.step, [=](auto step) {
       for_each_vector(v, [=](int64_t first) {
@@ -170,12 +172,8 @@ void add_softmax(OpRegistry& registry, const std::string& name, std::string doc,
                 .attributes = {axis},
                 .layout = std::nullopt,
                 .infer = infer_softmax,
-                .grad =
-                    [gradient = "arbalest." + name + "Grad"](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
-                      c.set_input_gradient(0, c.add(gradient, "grad_input", {c.output_gradient(0), c.output(0)}, 1,
-                                                    c.node().attributes)[0]);
-                    },
+                .grad = [gradient = "arbalest." + name + "Grad"](
+                            GradContext& c) { c.add_input_gradient(gradient, {c.output(0)}, c.node().attributes); },
                 .cost = elementwise_cost(5),
                 .samples = [] { return softmax_samples(1); },
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu<kLogarithm>(r, t); })});

@@ -5,6 +5,7 @@
 
 #include "ops/cuda/group_sum.cuh"
 #include "ops/math/strided.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -351,13 +352,14 @@ void set_softmax(OpRegistry& registry, const std::string& name) {
       2,
       [](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
         using T = decltype(element);
-        softmax_grad_kernel<kLogarithm, decltype(group)::value>
-            <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        softmax_grad_kernel<kLogarithm, decltype(group)::value><<<blocks, kThreads, 0, stream_of(c)>>>(
+            v, input<T>(c, GradByOutput::dY), input<T>(c, GradByOutput::Y), output<T>(c, 0));
       },
       [](const KernelContext& c, const AxisVectors& v, auto element, const Neighbours& n, auto width) {
         using T = decltype(element);
         launch_dependent(softmax_grad_columns_kernel<kLogarithm, decltype(width)::value, T>, unsigned(n.blocks()),
-                         kThreads, 0, stream_of(c), v, n, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
+                         kThreads, 0, stream_of(c), v, n, input<T>(c, GradByOutput::dY), input<T>(c, GradByOutput::Y),
+                         output<T>(c, 0));
       });
 }
 

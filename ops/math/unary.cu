@@ -37,16 +37,9 @@ KernelFactory gradient_kernel() {
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
-        const auto launch = [&](const auto*... in) {
+        with_inputs<T, 1 + Gradient::kFirst + Gradient::kSecond>(c, [&](const auto*... in) {
           launch_elementwise("elementwise gradient", stream_of(c), multiprocessors, count, f, output<T>(c, 0), in...);
-        };
-        if constexpr (Gradient::kFirst && Gradient::kSecond) {
-          launch(input<T>(c, 0), input<T>(c, 1), input<T>(c, 2));
-        } else if constexpr (Gradient::kFirst || Gradient::kSecond) {
-          launch(input<T>(c, 0), input<T>(c, 1));
-        } else {
-          launch(input<T>(c, 0));
-        }
+        });
       });
     });
   };

@@ -6,6 +6,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/names.h"
 #include "ops/words.h"
 
 namespace arbalest {
@@ -42,11 +43,13 @@ void keep_row(const void* numbers, int64_t count, void* out, const void* const* 
 }
 
 std::unique_ptr<Kernel> where_cpu(const KernelRequest& request) {
+  using In = WhereInput;
   const int64_t count = request.outputs[0].elements();
   return with_word(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([walk = Strided(elementwise::walked_types(request)), count](const KernelContext& c) {
-      map_strided(walk, count, Choose{}, output<T>(c, 0), input<bool>(c, 0), input<T>(c, 1), input<T>(c, 2));
+      map_strided(walk, count, Choose{}, output<T>(c, 0), input<bool>(c, In::Condition), input<T>(c, In::X),
+                  input<T>(c, In::Y));
     });
   });
 }
@@ -57,7 +60,8 @@ std::unique_ptr<Kernel> where_grad_cpu(const KernelRequest& request) {
   return with_word(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([walk = Strided(elementwise::walked_types(request)), keep, count](const KernelContext& c) {
-      map_strided(walk, count, keep, output<T>(c, 0), input<bool>(c, 0), input<T>(c, 1));
+      map_strided(walk, count, keep, output<T>(c, 0), input<bool>(c, WhereGradInput::Condition),
+                  input<T>(c, WhereGradInput::dY));
     });
   });
 }
@@ -70,19 +74,20 @@ void expect_condition(const InferContext& context) {
 }
 
 void infer_where(InferContext& context) {
+  using In = WhereInput;
   expect_condition(context);
-  const DataType dtype = context.input(1).dtype;
-  expect_input(context, 2, {dtype, context.input(2).shape}, "elements of the type of 'X'");
+  const DataType dtype = context.input(In::X).dtype;
+  expect_input(context, In::Y, {dtype, context.input(In::Y).shape}, "elements of the type of 'X'");
   context.set_output(0, elementwise::broadcast_type(context, {1, 2, 0}, dtype));
 }
 
 void infer_where_grad(InferContext& context) {
   expect_condition(context);
   flag_attribute(context.node(), "branch");
-  const TensorType& dy = context.input(1);
+  const TensorType& dy = context.input(WhereGradInput::dY);
   if (elementwise::broadcast_shape(context, 1, 0) != dy.shape) {
     context.fail(fmt::format("input 'condition' is {}; expected a shape that broadcasts to 'dY', {}",
-                             to_string(context.input(0)), to_string(dy)));
+                             to_string(context.input(WhereGradInput::Condition)), to_string(dy)));
   }
   context.set_output(0, dy);
 }
@@ -124,7 +129,8 @@ std::vector<Sample> where_samples() {
   }
   for (const DataType type : {DataType::Bool, DataType::Uint8, DataType::Int32, DataType::Int64}) {
     add({{3, 1}, {3, 5}, {5}}, type);
-    if (type == DataType::Bool) samples.back().inputs[1].high = samples.back().inputs[2].high = 1;
+    if (type == DataType::Bool)
+      samples.back().inputs[WhereInput::X].high = samples.back().inputs[WhereInput::Y].high = 1;
   }
   return samples;
 }

@@ -4,6 +4,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/strided.cuh"
+#include "ops/names.h"
 #include "ops/words.h"
 
 namespace arbalest {
@@ -57,7 +58,7 @@ void register_math_where_cuda(OpRegistry& registry) {
   };
   registry.find("arbalest.WhereGrad")->cuda = [](const KernelRequest& request) {
     const bool branch = int_attribute(request.node, "branch") != 0;
-    const TensorType& dy = request.inputs[1];
+    const TensorType& dy = request.inputs[WhereGradInput::dY];
     return where_kernel_of(request, {request.outputs[0], request.inputs[0], dy, dy}, branch ? 1 : -1, branch ? -1 : 1);
   };
 }

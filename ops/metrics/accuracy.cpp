@@ -9,22 +9,24 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 void infer_accuracy(InferContext& context) {
-  const TensorType& logits = floating_input(context, 0, {2});
-  expect_input(context, 1, {DataType::Int32, {logits.shape[0]}}, "one label a row of 'logits'");
+  const TensorType& logits = floating_input(context, MetricInput::Scores, {2});
+  expect_input(context, MetricInput::Labels, {DataType::Int32, {logits.shape[0]}}, "one label a row of 'logits'");
   const int64_t top_k = int_attribute_from(context.node(), "top_k", 1);
   if (top_k > logits.shape[1]) {
     context.fail(fmt::format("attribute 'top_k' is {}; expected at most the {} classes of input 'logits'", top_k,
                              logits.shape[1]));
   }
   const TensorType scalar{master_type(logits.dtype), {}};
-  context.set_output(0, scalar);
+  context.set_output(MetricOutput::Mean, scalar);
   // If all samples count, the sum of weights is just their number, and the output is a token without a value.
-  context.set_output(1, ignored_label(context.node()).any ? scalar : TensorType{DataType::Token, {}});
+  context.set_output(MetricOutput::Weight,
+                     ignored_label(context.node()).any ? scalar : TensorType{DataType::Token, {}});
 }
 
 // True if fewer than k classes rank ahead of the label, which is a valid class. A class ranks ahead if its score is
@@ -41,13 +43,15 @@ bool among_top(const T* row, int64_t classes, int64_t label, int64_t top_k) {
 
 std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const int64_t batch = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+  using In = MetricInput;
+  using Out = MetricOutput;
+  const int64_t batch = request.inputs[In::Scores].shape[0], classes = request.inputs[In::Scores].shape[1];
   const int64_t top_k = int_attribute(request.node, "top_k");
   const IgnoredLabel ignored = ignored_label(request.node);
-  const bool weighs = request.has_output(1);
+  const bool weighs = request.has_output(Out::Weight);
   return make_kernel([=](const KernelContext& context) {
-    const T* logits = input<T>(context, 0);
-    const int32_t* label = input<int32_t>(context, 1);
+    const T* logits = input<T>(context, In::Scores);
+    const int32_t* label = input<int32_t>(context, In::Labels);
     const int64_t valid = valid_samples(context, batch);
     double right = 0, counted = 0;
     for (int64_t n = 0; n < valid; ++n) {
@@ -57,8 +61,8 @@ std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element)
       right +=
           sound ? among_top(logits + n * classes, classes, label[n], top_k) : std::numeric_limits<double>::quiet_NaN();
     }
-    *output<Wide<T>>(context, 0) = counted > 0 ? Wide<T>(right / counted) : Wide<T>(0);
-    if (weighs) *output<Wide<T>>(context, 1) = Wide<T>(counted);
+    *output<Wide<T>>(context, Out::Mean) = counted > 0 ? Wide<T>(right / counted) : Wide<T>(0);
+    if (weighs) *output<Wide<T>>(context, Out::Weight) = Wide<T>(counted);
   });
 }
 
@@ -74,7 +78,7 @@ std::vector<Sample> accuracy_samples() {
   };
   const auto ignoring = [&](std::string name, Shape shape, int64_t ignored, int32_t valid) {
     Sample made = sample(std::move(name), std::move(shape), 1, valid);
-    made.inputs[1].low = double(std::min<int64_t>(ignored, 0));
+    made.inputs[MetricInput::Labels].low = double(std::min<int64_t>(ignored, 0));
     made.attributes.set("ignore_index", ignored);
     made.output_count = 2;
     return made;

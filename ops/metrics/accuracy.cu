@@ -4,6 +4,7 @@
 
 #include "ops/cuda/row_mean.cuh"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -51,22 +52,24 @@ struct CountedHit {
 }  // namespace
 
 void register_metrics_accuracy_cuda(OpRegistry& registry) {
+  using In = MetricInput;
+  using Out = MetricOutput;
   registry.find("arbalest.Accuracy")->cuda = [](const KernelRequest& request) {
-    const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+    const int64_t rows = request.inputs[In::Scores].shape[0], classes = request.inputs[In::Scores].shape[1];
     const int top_k = int(int_attribute(request.node, "top_k"));
     const int multiprocessors = cuda_context(request).multiprocessors;
     const IgnoredLabel ignored = ignored_label(request.node);
-    const bool weighs = request.has_output(1);
-    return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    const bool weighs = request.has_output(Out::Weight);
+    return with_type(request, request.inputs[In::Scores].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(classes), top_k};
+            const RowHit<T> hit{input<T>(c, In::Scores), input<int32_t>(c, In::Labels), int(classes), top_k};
             if (ignored.any) {
               launch_row_mean("accuracy", c, multiprocessors, rows, classes, CountedHit<T>{hit, ignored},
-                              {output<float>(c, 0), nullptr, weighs ? output<float>(c, 1) : nullptr});
+                              {output<float>(c, Out::Mean), nullptr, weighs ? output<float>(c, Out::Weight) : nullptr});
             } else {
-              launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, 0)});
+              launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, Out::Mean)});
             }
           },
           ignored.any ? row_mean_workspace<Weighted>(rows, classes) : row_mean_workspace<float>(rows, classes));

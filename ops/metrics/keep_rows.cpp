@@ -8,13 +8,14 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/metrics/operands.h"
 
 namespace arbalest {
 namespace {
 
 void infer_keep_rows(InferContext& context) {
-  const TensorType& rows = floating_input(context, 1, {2});
-  const TensorType& state = context.input(0);
+  const TensorType& rows = floating_input(context, KeepRowsInput::Rows, {2});
+  const TensorType& state = context.input(KeepRowsInput::State);
   int_attribute_from(context.node(), "devices", 1);
   if (state.dtype != rows.dtype || state.shape.size() != 2 || state.shape[1] != rows.shape[1] ||
       state.shape[0] % rows.shape[0] != 0) {
@@ -26,10 +27,11 @@ void infer_keep_rows(InferContext& context) {
 // Batch b of an epoch is the device's batch number b / devices.
 std::unique_ptr<Kernel> keep_rows_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const int64_t batch = request.inputs[1].shape[0], columns = request.inputs[1].shape[1];
-  const int64_t capacity = request.inputs[0].shape[0], devices = int_attribute(request.node, "devices");
+  using In = KeepRowsInput;
+  const int64_t batch = request.inputs[In::Rows].shape[0], columns = request.inputs[In::Rows].shape[1];
+  const int64_t capacity = request.inputs[In::State].shape[0], devices = int_attribute(request.node, "devices");
   return make_kernel([=](const KernelContext& context) {
-    const T* rows = input<T>(context, 1);
+    const T* rows = input<T>(context, In::Rows);
     const int64_t first = int64_t(context.scalars->position) / (batch * devices) * batch;
     if (first + batch > capacity) return;
     std::copy(rows, rows + valid_samples(context, batch) * columns, output<T>(context, 0) + first * columns);

@@ -3,6 +3,7 @@
 // CUDA kernel of arbalest.KeepRows.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/metrics/operands.h"
 
 namespace arbalest {
 
@@ -25,15 +26,16 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void register_metrics_keep_rows_cuda(OpRegistry& registry) {
+  using In = KeepRowsInput;
   registry.find("arbalest.KeepRows")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[1].dtype != DataType::Float32) fail_type(request, request.inputs[1].dtype, "float rows");
-    const int64_t batch = request.inputs[1].shape[0], columns = request.inputs[1].shape[1];
-    const int64_t capacity = request.inputs[0].shape[0], devices = int_attribute(request.node, "devices");
+    require_float(request, In::Rows, "float rows");
+    const int64_t batch = request.inputs[In::Rows].shape[0], columns = request.inputs[In::Rows].shape[1];
+    const int64_t capacity = request.inputs[In::State].shape[0], devices = int_attribute(request.node, "devices");
     const int multiprocessors = cuda_context(request).multiprocessors;
     return make_kernel([=](const KernelContext& c) {
       if (batch * columns == 0) return;
       keep_rows_kernel<<<blocks_for(batch * columns, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          batch, columns, capacity, devices, c.scalars, input<float>(c, 1), output<float>(c, 0));
+          batch, columns, capacity, devices, c.scalars, input<float>(c, In::Rows), output<float>(c, 0));
       check_launch("keep rows");
     });
   };

@@ -10,6 +10,7 @@
 
 #include "ops/definition.h"
 #include "ops/metrics/scored_rows.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -110,7 +111,8 @@ void infer_rate(const InferContext& context) {
   if (!(threshold > 0 && threshold < 1)) {
     context.fail(fmt::format("attribute 'threshold' is {}; expected more than 0 and less than 1", threshold));
   }
-  if (threshold != 0.5 && ScoredColumns({context.input(0), context.input(1)}).classes()) {
+  if (threshold != 0.5 &&
+      ScoredColumns({context.input(MetricInput::Scores), context.input(MetricInput::Labels)}).classes()) {
     context.fail("attribute 'threshold' has no effect where labels are classes: the one of the greatest score counts");
   }
 }

@@ -8,6 +8,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -17,14 +18,15 @@ int64_t columns_of(const TensorType& type) {
 }
 
 void infer_scored(InferContext& context) {
-  const TensorType& scores = floating_input(context, 0, {1, 2});
-  const TensorType& label = context.input(1);
+  using In = MetricInput;
+  const TensorType& scores = floating_input(context, In::Scores, {1, 2});
+  const TensorType& label = context.input(In::Labels);
   const bool number = is_floating(label.dtype) || label.dtype == DataType::Int32 || label.dtype == DataType::Uint8;
   const bool shaped = label.shape == scores.shape || label.shape == Shape{scores.shape[0]} ||
                       (scores.shape.size() == 1 && label.shape == Shape{scores.shape[0], 1});
   if (!number || !shaped) {
     context.fail(fmt::format("{} is {}; expected float, int32 or uint8 in the shape of the scores, {}{}",
-                             input_name(context, 1), to_string(label), to_string(scores.shape),
+                             input_name(context, In::Labels), to_string(label), to_string(scores.shape),
                              columns_of(scores) > 1 ? ", or a class of each sample" : ""));
   }
   const ScoredColumns columns({scores, label});
@@ -36,11 +38,12 @@ void infer_scored(InferContext& context) {
 
 template <typename T, typename Label>
 std::unique_ptr<Kernel> rows_cpu(const KernelRequest& request) {
+  using In = MetricInput;
   const ScoredColumns columns(request.inputs);
-  const int64_t batch = request.inputs[0].shape[0];
+  const int64_t batch = request.inputs[In::Scores].shape[0];
   return make_kernel([=](const KernelContext& context) {
-    const T* scores = input<T>(context, 0);
-    const Label* label = input<Label>(context, 1);
+    const T* scores = input<T>(context, In::Scores);
+    const Label* label = input<Label>(context, In::Labels);
     Wide<T>* rows = output<Wide<T>>(context, 0);
     for (int64_t n = 0; n < batch; ++n) {
       for (int64_t c = 0; c < columns.scores; ++c) *rows++ = widen(scores[n * columns.scores + c]);
@@ -51,12 +54,13 @@ std::unique_ptr<Kernel> rows_cpu(const KernelRequest& request) {
 
 template <typename T>
 std::unique_ptr<Kernel> scored_cpu(const KernelRequest& request) {
-  switch (request.inputs[1].dtype) {
+  switch (request.inputs[MetricInput::Labels].dtype) {
     case DataType::Int32: return rows_cpu<T, int32_t>(request);
     case DataType::Uint8: return rows_cpu<T, uint8_t>(request);
     default: break;
   }
-  return dispatch_floating(request.inputs[1].dtype, [&](auto label) { return rows_cpu<T, decltype(label)>(request); });
+  return dispatch_floating(request.inputs[MetricInput::Labels].dtype,
+                           [&](auto label) { return rows_cpu<T, decltype(label)>(request); });
 }
 
 std::vector<std::string> scored_parts(const Node&, const std::vector<TensorType>& inputs) {
@@ -83,7 +87,7 @@ std::vector<Sample> scored_rows_samples() {
 }  // namespace
 
 ScoredColumns::ScoredColumns(const std::vector<TensorType>& inputs)
-    : scores(columns_of(inputs[0])), labels(columns_of(inputs[1])) {}
+    : scores(columns_of(inputs[MetricInput::Scores])), labels(columns_of(inputs[MetricInput::Labels])) {}
 
 bool ScoredRows::is_positive(int64_t sample, int64_t column) const {
   return columns_.classes() ? label(sample) == column : rows_.at(sample, columns_.scores + column) == 1.0f;

@@ -3,6 +3,7 @@
 // CUDA kernel of AUC, Precision, Recall and F1: scores and labels of a batch as rows of floats.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -35,14 +36,16 @@ __global__ void __launch_bounds__(kThreads) scored_rows_kernel(int64_t count, in
 
 template <typename T, typename Label>
 std::unique_ptr<Kernel> scored_rows(const KernelRequest& request) {
-  const int64_t batch = request.inputs[0].shape[0], columns = request.outputs[0].shape[1];
-  const int64_t scores = request.inputs[0].shape.size() > 1 ? request.inputs[0].shape[1] : 1;
+  using In = MetricInput;
+  const int64_t batch = request.inputs[In::Scores].shape[0], columns = request.outputs[0].shape[1];
+  const int64_t scores = request.inputs[In::Scores].shape.size() > 1 ? request.inputs[In::Scores].shape[1] : 1;
   const int64_t count = batch * columns;
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=](const KernelContext& c) {
     if (count == 0) return;
     scored_rows_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-        count, int(scores), int(columns - scores), input<T>(c, 0), input<Label>(c, 1), output<float>(c, 0));
+        count, int(scores), int(columns - scores), input<T>(c, In::Scores), input<Label>(c, In::Labels),
+        output<float>(c, 0));
     check_launch("scored rows");
   });
 }
@@ -50,14 +53,15 @@ std::unique_ptr<Kernel> scored_rows(const KernelRequest& request) {
 }  // namespace
 
 void register_metrics_scored_rows_cuda(OpRegistry& registry) {
+  using In = MetricInput;
   const auto rows = [](const KernelRequest& request) {
-    return with_type(request, request.inputs[0].dtype, [&](auto score) -> std::unique_ptr<Kernel> {
+    return with_type(request, request.inputs[In::Scores].dtype, [&](auto score) -> std::unique_ptr<Kernel> {
       using T = decltype(score);
-      switch (request.inputs[1].dtype) {
+      switch (request.inputs[In::Labels].dtype) {
         case DataType::Int32: return scored_rows<T, int32_t>(request);
         case DataType::Uint8: return scored_rows<T, uint8_t>(request);
         case DataType::Float32: return scored_rows<T, float>(request);
-        default: fail_type(request, request.inputs[1].dtype, "labels in int32, uint8 or float");
+        default: fail_type(request, request.inputs[In::Labels].dtype, "labels in int32, uint8 or float");
       }
     });
   };

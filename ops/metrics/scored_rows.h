@@ -7,6 +7,7 @@
 
 #include "graph/op.h"
 #include "ops/definition.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -25,7 +26,10 @@ struct ScoredColumns {
 class ScoredRows {
  public:
   ScoredRows(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& rows)
-      : columns_(inputs), bytes_(inputs[1].dtype == DataType::Uint8), ignored_(ignored_label(node)), rows_(rows) {}
+      : columns_(inputs),
+        bytes_(inputs[MetricInput::Labels].dtype == DataType::Uint8),
+        ignored_(ignored_label(node)),
+        rows_(rows) {}
 
   const ScoredColumns& columns() const { return columns_; }
   int64_t samples() const { return rows_.samples(); }

@@ -9,6 +9,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/metrics/operands.h"
 
 namespace arbalest {
 namespace {
@@ -51,9 +52,9 @@ std::unique_ptr<Kernel> tally_cpu(const KernelRequest& request, auto element) {
   std::vector<size_t> weight_of(size_t(place.metrics), 0);  // by metric: its input; 0: the samples
   for (size_t w = 0; w < place.weighed.size(); ++w) weight_of[size_t(place.weighed[w])] = place.first_weight() + w;
   return make_kernel([place, weight_of](const KernelContext& context) {
-    const double* before = input<double>(context, 0);
+    const double* before = input<double>(context, TallyInput::State);
     double* after = output<double>(context, 0);
-    const bool counts = !place.skips || std::isfinite(double(*input<T>(context, 1)));
+    const bool counts = !place.skips || std::isfinite(double(*input<T>(context, TallyInput::Metrics)));
     const double samples = counts ? context.scalars->valid : 0;
     const auto weight = [&](size_t at) { return at == 0 || samples == 0 ? samples : double(*input<T>(context, at)); };
     after[0] = before[0] + samples;
@@ -88,8 +89,8 @@ std::vector<Sample> tally_samples() {
                 .attributes = {{"skips", 1}},
                 .tolerance = 1e-6,
                 .scalars = {.valid = 8, .update = update}};
-    made.inputs[1].low = made.inputs[1].high = loss;
-    made.inputs[3] = {{DataType::Float32, {1}}, factor, factor, false};
+    made.inputs[TallyInput::Metrics].low = made.inputs[TallyInput::Metrics].high = loss;
+    made.inputs.back() = {{DataType::Float32, {1}}, factor, factor, false};
     return made;
   };
   // A weight for the first of two metrics, and with skips for the second.

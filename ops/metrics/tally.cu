@@ -58,7 +58,7 @@ void register_metrics_tally_cuda(OpRegistry& registry) {
                      std::to_string(kMetrics) + " metrics at most; found " + std::to_string(count));
     }
     for (size_t i = 1; i < request.inputs.size(); ++i) {
-      if (request.inputs[i].dtype != DataType::Float32) fail_type(request, request.inputs[i].dtype, "float metrics");
+      require_float(request, i, "float metrics");
     }
     return make_kernel([count, skips, weighed](const KernelContext& c) {
       Metrics metrics = {};

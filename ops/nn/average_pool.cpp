@@ -3,6 +3,7 @@
 // AveragePool and its gradient.
 
 #include "ops/definition.h"
+#include "ops/names.h"
 #include "ops/nn/pool.h"
 #include "ops/nn/window_cpu.h"
 
@@ -65,9 +66,10 @@ std::unique_ptr<Kernel> average_cpu(const KernelRequest& request, auto element) 
 
 std::unique_ptr<Kernel> average_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const AveragePool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  using In = GradByInput;
+  const AveragePool pool(request.node, request.inputs[In::X].shape, request.inputs[In::dY].shape);
   return make_kernel([pool](const KernelContext& context) {
-    const T* dy = input<T>(context, 0);
+    const T* dy = input<T>(context, In::dY);
     T* dx = output<T>(context, 0);
     const int64_t channels = pool.channels;
     for_each_row(pool.batch, pool.in, channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
@@ -97,8 +99,8 @@ TensorType averaged_type(const Node& node, const TensorType& x) {
 }
 
 void infer_average_grad(InferContext& context) {
-  const TensorType& x = floating_input(context, 1, {3, 4, 5});
-  expect_input(context, 0, averaged_type(context.node(), x), "the type of AveragePool's output");
+  const TensorType& x = floating_input(context, GradByInput::X, {3, 4, 5});
+  expect_input(context, GradByInput::dY, averaged_type(context.node(), x), "the type of AveragePool's output");
   context.set_output(0, x);
 }
 
@@ -163,10 +165,8 @@ void register_nn_average_pool(OpRegistry& registry) {
                     },
                 .grad =
                     [](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
-                      c.set_input_gradient(
-                          0, c.add("arbalest.AveragePoolGrad", "grad_input", {c.output_gradient(0), c.input(0)}, 1,
-                                   window_attributes(c.node(), {"ceil_mode", "count_include_pad"}))[0]);
+                      c.add_input_gradient("arbalest.AveragePoolGrad", {c.input(0)},
+                                           window_attributes(c.node(), {"ceil_mode", "count_include_pad"}));
                     },
                 .cost = pool_cost,
                 .samples = average_samples,

@@ -27,9 +27,9 @@ void infer_dropout(InferContext& context) {
   TensorType type = floating_input(context, 0);
   check_ratio(context);
   trains(context);
-  context.set_output(0, type);
+  context.set_output(DropoutOutput::Y, type);
   type.dtype = DataType::Bool;
-  context.set_output(1, type);
+  context.set_output(DropoutOutput::Mask, type);
 }
 
 // f(i, keeps) for each element i.
@@ -51,12 +51,13 @@ T scaled(T x, const Dropping& dropping, bool keep) {
 
 std::unique_ptr<Kernel> dropout_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const bool training = int_attribute(request.node, "training_mode") != 0, has_mask = request.has_output(1);
-  const Dropping dropping(request.node, request.node.name, request.outputs[0].elements());
+  using Out = DropoutOutput;
+  const bool training = int_attribute(request.node, "training_mode") != 0, has_mask = request.has_output(Out::Mask);
+  const Dropping dropping(request.node, request.node.name, request.outputs[Out::Y].elements());
   return make_kernel([=](const KernelContext& c) {
     const T* x = input<T>(c, 0);
-    T* y = output<T>(c, 0);
-    bool* mask = has_mask ? output<bool>(c, 1) : nullptr;
+    T* y = output<T>(c, Out::Y);
+    bool* mask = has_mask ? output<bool>(c, Out::Mask) : nullptr;
     if (!training) {
       std::copy(x, x + dropping.count, y);
       if (mask) std::fill(mask, mask + dropping.count, true);
@@ -112,7 +113,7 @@ bool is_read(const Graph& graph, ValueId value) {
 
 // Whether somebody reads the mask; exporters name one that nobody reads.
 bool masks(const Graph& graph, const Node& node) {
-  return node.outputs.size() > 1 && node.outputs[1] != kNone && is_read(graph, node.outputs[1]);
+  return node.output(DropoutOutput::Mask) != kNone && is_read(graph, node.output(DropoutOutput::Mask));
 }
 
 bool is_identity(const InferContext& context) {

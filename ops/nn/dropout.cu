@@ -40,28 +40,30 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(int64_t count, const T* 
 }
 
 std::unique_ptr<Kernel> make_dropout(const KernelRequest& request, const Dropping& dropping) {
+  using Out = DropoutOutput;
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const bool mask = request.has_output(1);
+  const bool mask = request.has_output(Out::Mask);
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (dropping.count == 0) return;
       dropout_kernel<<<blocks_for(dropping.draws(), multiprocessors), kThreads, 0, stream_of(c)>>>(
-          dropping, c.scalars, input<T>(c, 0), output<T>(c, 0), mask ? output<bool>(c, 1) : nullptr);
+          dropping, c.scalars, input<T>(c, 0), output<T>(c, Out::Y), mask ? output<bool>(c, Out::Mask) : nullptr);
       check_launch("dropout");
     });
   });
 }
 
 std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
-  const int64_t count = request.outputs[0].elements();
+  using Out = DropoutOutput;
+  const int64_t count = request.outputs[Out::Y].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       keep_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          count, input<T>(c, 0), output<T>(c, 0), output<bool>(c, 1));
+          count, input<T>(c, 0), output<T>(c, Out::Y), output<bool>(c, Out::Mask));
       check_launch("dropout's mask");
     });
   });

@@ -11,6 +11,10 @@
 
 namespace arbalest {
 
+struct DropoutOutput {
+  enum : size_t { Y, Mask };
+};
+
 // A node draws for each element. Elements are numbered as they lie in memory; four neighbours share a draw. Draws of a
 // batch follow those of all batches before it in the epoch, whose positions are less.
 struct Drawing {

@@ -50,29 +50,28 @@ std::vector<Sample> global_samples() {
 }  // namespace
 
 void register_nn_global_average_pool(OpRegistry& registry) {
-  registry.add({.domain = "",
-                .name = "GlobalAveragePool",
-                .doc = "the mean of each channel's pixels, as (N, C, 1, …)",
-                .inputs = {{.name = "X", .lowered = true}},
-                .outputs = {{.name = "Y", .lowered = true}},
-                .layout = Layout::ChannelsLast,
-                .infer = infer_global_pool,
-                .grad =
-                    [](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
-                      const TensorType x = c.type(c.input(0));
-                      std::vector<bool> pixels(x.shape.size(), true);
-                      pixels[0] = pixels[1] = false;
-                      c.set_input_gradient(0, c.add("arbalest.ReduceMeanGrad", "grad_input", {c.output_gradient(0)}, 1,
-                                                    reduce_gradient_attributes({pixels, true}, x))[0]);
-                    },
-                .cost = pool_cost,
-                .samples = global_samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_cpu(r, t); }),
-                .sum =
-                    [](const Node&, const TensorType& x, const TensorType& y) {
-                      return AxisSum{broadcast_strides(y, x.shape.size()), double(y.elements()) / double(x.elements())};
-                    }});
+  registry.add(
+      {.domain = "",
+       .name = "GlobalAveragePool",
+       .doc = "the mean of each channel's pixels, as (N, C, 1, …)",
+       .inputs = {{.name = "X", .lowered = true}},
+       .outputs = {{.name = "Y", .lowered = true}},
+       .layout = Layout::ChannelsLast,
+       .infer = infer_global_pool,
+       .grad =
+           [](GradContext& c) {
+             const TensorType x = c.type(c.input(0));
+             std::vector<bool> pixels(x.shape.size(), true);
+             pixels[0] = pixels[1] = false;
+             c.add_input_gradient("arbalest.ReduceMeanGrad", {}, reduce_gradient_attributes({pixels, true}, x));
+           },
+       .cost = pool_cost,
+       .samples = global_samples,
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return global_cpu(r, t); }),
+       .sum =
+           [](const Node&, const TensorType& x, const TensorType& y) {
+             return AxisSum{broadcast_strides(y, x.shape.size()), double(y.elements()) / double(x.elements())};
+           }});
 }
 
 }  // namespace arbalest

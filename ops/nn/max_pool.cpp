@@ -97,11 +97,12 @@ struct IndexOrder {
 
 std::unique_ptr<Kernel> taps_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  using Out = MaxPoolTapsOutput;
+  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[Out::Y].shape);
   return make_kernel([=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
-    T* y = output<T>(context, 0);
-    uint8_t* taps = output<uint8_t>(context, 1);
+    T* y = output<T>(context, Out::Y);
+    uint8_t* taps = output<uint8_t>(context, Out::Taps);
     for_each_row(pool.batch, pool.out, pool.channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
       const T* image = x + n * pool.image();
       for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
@@ -116,13 +117,14 @@ std::unique_ptr<Kernel> taps_cpu(const KernelRequest& request, auto element) {
 
 std::unique_ptr<Kernel> max_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
-  const bool indexed = request.has_output(1);
+  using Out = MaxPoolOutput;
+  const MaxPool pool(request.node, request.inputs[0].shape, request.outputs[Out::Y].shape);
+  const bool indexed = request.has_output(Out::Indices);
   const IndexOrder order{pool.in, int_attribute(request.node, "storage_order") != 0};
   return make_kernel([=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
-    T* y = output<T>(context, 0);
-    int64_t* indices = indexed ? output<int64_t>(context, 1) : nullptr;
+    T* y = output<T>(context, Out::Y);
+    int64_t* indices = indexed ? output<int64_t>(context, Out::Indices) : nullptr;
     for_each_row(pool.batch, pool.out, pool.channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
       const T* image = x + n * pool.image();
       for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
@@ -251,8 +253,8 @@ TensorType max_type(const Node& node, const TensorType& x) {
 
 void infer_pool(InferContext& context) {
   const TensorType y = max_type(context.node(), floating_input(context, 0, {3, 4, 5}));
-  context.set_output(0, y);
-  context.set_output(1, {DataType::Int64, y.shape});
+  context.set_output(MaxPoolOutput::Y, y);
+  context.set_output(MaxPoolOutput::Indices, {DataType::Int64, y.shape});
 }
 
 void infer_max_grad(InferContext& context) {
@@ -276,19 +278,20 @@ TensorType taps_type(const InferContext& context, const TensorType& x) {
 
 void infer_taps(InferContext& context) {
   const TensorType& x = floating_input(context, 0, {3, 4});
-  context.set_output(0, max_type(context.node(), x));
-  context.set_output(1, taps_type(context, x));
+  context.set_output(MaxPoolTapsOutput::Y, max_type(context.node(), x));
+  context.set_output(MaxPoolTapsOutput::Taps, taps_type(context, x));
 }
 
 void infer_taps_grad(InferContext& context) {
-  const TensorType& dy = floating_input(context, 0, {3, 4});
+  using In = MaxPoolTapsGradInput;
+  const TensorType& dy = floating_input(context, In::dY, {3, 4});
   TensorType x = {dy.dtype, {dy.shape[0], dy.shape[1]}};
   for (const int64_t extent : ints_attribute(context.node(), "image")) x.shape.push_back(extent);
   if (x.shape.size() != dy.shape.size()) {
     context.fail(fmt::format("attribute 'image' has {} extents; expected {}", x.shape.size() - 2, dy.shape.size() - 2));
   }
-  expect_input(context, 0, max_type(context.node(), x), "the type of MaxPoolTaps' output");
-  expect_input(context, 1, taps_type(context, x), "as MaxPoolTaps makes them");
+  expect_input(context, In::dY, max_type(context.node(), x), "the type of MaxPoolTaps' output");
+  expect_input(context, In::Taps, taps_type(context, x), "as MaxPoolTaps makes them");
   context.set_output(0, x);
 }
 
@@ -409,10 +412,8 @@ void register_nn_max_pool(OpRegistry& registry) {
                 .infer = infer_pool,
                 .grad =
                     [](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
-                      c.set_input_gradient(0, c.add("arbalest.MaxPoolGrad", "grad_input",
-                                                    {c.output_gradient(0), c.input(0), c.output(0)}, 1,
-                                                    window_attributes(c.node(), {"ceil_mode"}))[0]);
+                      c.add_input_gradient("arbalest.MaxPoolGrad", {c.input(0), c.output(0)},
+                                           window_attributes(c.node(), {"ceil_mode"}));
                     },
                 .cost = pool_cost,
                 .samples = max_samples,

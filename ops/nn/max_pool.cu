@@ -4,6 +4,8 @@
 
 #include "ops/nn/max_pool.cuh"
 
+#include "ops/nn/max_pool.h"
+
 namespace arbalest {
 
 using namespace cuda;
@@ -34,32 +36,35 @@ Pool make_pool(const SlidingWindow& sliding, const TensorType& x) {
 }
 
 std::unique_ptr<Kernel> plain_max_pool(const KernelRequest& request) {
-  const DeviceWindow window(sliding_window(request.node, request.inputs[0], request.outputs[0]));
-  const int64_t count = request.outputs[0].elements();
+  using Out = MaxPoolOutput;
+  const DeviceWindow window(sliding_window(request.node, request.inputs[0], request.outputs[Out::Y]));
+  const int64_t count = request.outputs[Out::Y].elements();
   const int channels = int(request.inputs[0].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
-  const bool indexed = request.has_output(1), columns_first = int_attribute(request.node, "storage_order") != 0;
+  const bool indexed = request.has_output(Out::Indices),
+             columns_first = int_attribute(request.node, "storage_order") != 0;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      const IndexOrder order{columns_first, indexed ? output<int64_t>(c, 1) : nullptr};
+      const IndexOrder order{columns_first, indexed ? output<int64_t>(c, Out::Indices) : nullptr};
       plain_max_pool_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          window, count, channels, order, input<T>(c, 0), output<T>(c, 0));
+          window, count, channels, order, input<T>(c, 0), output<T>(c, Out::Y));
       check_launch("max_pool");
     });
   });
 }
 
 std::unique_ptr<Kernel> plain_max_pool_gradient(const KernelRequest& request) {
-  const DeviceWindow window(sliding_window(request.node, request.inputs[1], request.inputs[2]));
+  using In = MaxPoolGradInput;
+  const DeviceWindow window(sliding_window(request.node, request.inputs[In::X], request.inputs[In::Y]));
   const int64_t count = request.outputs[0].elements();
-  const int channels = int(request.inputs[1].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[1].dtype, [=](auto element) {
+  const int channels = int(request.inputs[In::X].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       plain_max_pool_gradient_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          window, count, channels, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), output<T>(c, 0));
+          window, count, channels, input<T>(c, In::dY), input<T>(c, In::X), input<T>(c, In::Y), output<T>(c, 0));
       check_launch("max_pool gradient");
     });
   });
@@ -100,17 +105,19 @@ bool with_cells(const Pool& pool, Function function) {
 
 // Y, and with `kept` the taps of the maxima.
 std::unique_ptr<Kernel> windows_maxima(const KernelRequest& request, bool kept) {
-  const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
+  using Out = MaxPoolTapsOutput;
+  const Pool pool =
+      make_pool(sliding_window(request.node, request.inputs[0], request.outputs[Out::Y]), request.inputs[0]);
   const bool small = is_small(request.inputs[0].bytes());
-  const int64_t count = request.outputs[0].elements();
+  const int64_t count = request.outputs[Out::Y].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       const T* x = input<T>(c, 0);
-      T* y = output<T>(c, 0);
-      uint8_t* taps = kept ? output<uint8_t>(c, 1) : nullptr;
+      T* y = output<T>(c, Out::Y);
+      uint8_t* taps = kept ? output<uint8_t>(c, Out::Taps) : nullptr;
       with_packs<T>(pool, aligned(x) && aligned(y) && aligned(taps), [&](auto pack) {
         with_taps(pool, [&](auto taps_of) {
           const dim3 blocks = blocks_for(count / pack.value, multiprocessors);
@@ -124,7 +131,7 @@ std::unique_ptr<Kernel> windows_maxima(const KernelRequest& request, bool kept) 
 }
 
 std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
-  if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
+  if (request.inputs[0].shape.size() > 4 || request.has_output(MaxPoolOutput::Indices)) return plain_max_pool(request);
   return windows_maxima(request, false);
 }
 
@@ -133,16 +140,18 @@ std::unique_ptr<Kernel> max_pool_taps(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
-  if (request.inputs[1].shape.size() > 4) return plain_max_pool_gradient(request);
-  const Pool pool = make_pool(sliding_window(request.node, request.inputs[1], request.inputs[2]), request.inputs[1]);
-  const bool small = is_small(request.inputs[1].bytes());
+  using In = MaxPoolGradInput;
+  if (request.inputs[In::X].shape.size() > 4) return plain_max_pool_gradient(request);
+  const Pool pool =
+      make_pool(sliding_window(request.node, request.inputs[In::X], request.inputs[In::Y]), request.inputs[In::X]);
+  const bool small = is_small(request.inputs[In::X].bytes());
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[1].dtype, [=](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = input<T>(c, 2);
+      const T *dy = input<T>(c, In::dY), *x = input<T>(c, In::X), *y = input<T>(c, In::Y);
       T* dx = output<T>(c, 0);
       with_packs<T>(pool, aligned(dy) && aligned(x) && aligned(y) && aligned(dx), [&](auto pack) {
         const dim3 blocks = blocks_for(count / pack.value, multiprocessors);
@@ -155,16 +164,18 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> max_pool_taps_gradient(const KernelRequest& request) {
-  const Pool pool = make_pool(sliding_window(request.node, request.outputs[0], request.inputs[0]), request.outputs[0]);
+  using In = MaxPoolTapsGradInput;
+  const Pool pool =
+      make_pool(sliding_window(request.node, request.outputs[0], request.inputs[In::dY]), request.outputs[0]);
   const bool small = is_small(request.outputs[0].bytes());
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+  return with_type(request, request.inputs[In::dY].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      const T* dy = input<T>(c, 0);
-      const uint8_t* taps = input<uint8_t>(c, 1);
+      const T* dy = input<T>(c, In::dY);
+      const uint8_t* taps = input<uint8_t>(c, In::Taps);
       T* dx = output<T>(c, 0);
       with_packs<T>(pool, aligned(dy) && aligned(taps) && aligned(dx), [&](auto pack) {
         const auto launch = [&](int64_t threads) {

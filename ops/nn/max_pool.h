@@ -9,6 +9,9 @@ namespace arbalest {
 struct MaxPoolOutput {
   enum : size_t { Y, Indices };
 };
+struct MaxPoolTapsOutput {  // arbalest.MaxPoolTaps
+  enum : size_t { Y, Taps };
+};
 struct MaxPoolGradInput {  // arbalest.MaxPoolGrad
   enum : size_t { dY, X, Y };
 };

@@ -14,9 +14,12 @@
 namespace arbalest {
 namespace {
 
-namespace Operand {
-enum : size_t { X, W, R, B, Lengths, InitialH, InitialC, P };
-}
+struct RecurrentInput {
+  enum : size_t { X, W, R, B, Lengths, InitialH, InitialC, P };
+};
+struct RecurrentOutput {
+  enum : size_t { Y, LastH, LastC };
+};
 
 // Activations without numbers of their own.
 constexpr std::array<const char*, 5> kActivations = {"Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"};
@@ -69,7 +72,7 @@ void refuse_attributes(const Node& node) {
 
 // Lengths that a file states, and no data set.
 void check_lengths(const InferContext& context, int64_t steps) {
-  const Value& lengths = context.graph().values[context.node().inputs[Operand::Lengths]];
+  const Value& lengths = context.graph().values[context.node().inputs[RecurrentInput::Lengths]];
   if (lengths.initializer.kind != Initializer::Kind::Data) return;
   const std::vector<std::byte>& bytes = *lengths.initializer.data;
   for (size_t at = 0; at < bytes.size(); at += sizeof(int32_t)) {
@@ -84,19 +87,19 @@ void check_lengths(const InferContext& context, int64_t steps) {
 // The attribute may be left out here, but not everywhere.
 void state_hidden_size(Graph& graph, NodeId id) {
   Node& node = graph.nodes[id];
-  node.attributes.set("hidden_size", graph.values[node.inputs[Operand::R]].type.shape[2], node.where);
+  node.attributes.set("hidden_size", graph.values[node.inputs[RecurrentInput::R]].type.shape[2], node.where);
 }
 
 // X is [steps, samples, features], or [samples, steps, features] with `layout` 1.
 void infer_recurrent(InferContext& context) {
   const Node& node = context.node();
   refuse_attributes(node);
-  const TensorType& x = floating_input(context, Operand::X, {3});
+  const TensorType& x = floating_input(context, RecurrentInput::X, {3});
   const bool samples_first = flag_attribute(node, "layout");
   const int64_t steps = x.shape[samples_first ? 1 : 0], samples = x.shape[samples_first ? 0 : 1];
   const int64_t directions = directions_of(node), gates = recurrence_of(node).gates;
   const int64_t stated = int_attribute_from(node, "hidden_size", 0);
-  const Shape& r = floating_input(context, Operand::R, {3}).shape;
+  const Shape& r = floating_input(context, RecurrentInput::R, {3}).shape;
   const int64_t hidden = stated ? stated : r[2];
   if (steps < 1) context.fail("input 'X' has no step");
   const auto expect = [&](size_t i, DataType type, const Shape& shape, std::string_view why) {
@@ -104,15 +107,15 @@ void infer_recurrent(InferContext& context) {
   };
   const std::string why = fmt::format("for {} gates and states of {} elements, as {}", gates, hidden,
                                       stated ? "'hidden_size' says" : "the last axis of 'R' has");
-  expect(Operand::R, x.dtype, {directions, gates * hidden, hidden}, why);
-  expect(Operand::W, x.dtype, {directions, gates * hidden, x.shape[2]}, why);
-  expect(Operand::B, x.dtype, {directions, 2 * gates * hidden}, why);
-  expect(Operand::Lengths, DataType::Int32, {samples}, "a number of steps for each sample");
-  if (context.has_input(Operand::Lengths)) check_lengths(context, steps);
+  expect(RecurrentInput::R, x.dtype, {directions, gates * hidden, hidden}, why);
+  expect(RecurrentInput::W, x.dtype, {directions, gates * hidden, x.shape[2]}, why);
+  expect(RecurrentInput::B, x.dtype, {directions, 2 * gates * hidden}, why);
+  expect(RecurrentInput::Lengths, DataType::Int32, {samples}, "a number of steps for each sample");
+  if (context.has_input(RecurrentInput::Lengths)) check_lengths(context, steps);
   const Shape state = samples_first ? Shape{samples, directions, hidden} : Shape{directions, samples, hidden};
-  expect(Operand::InitialH, x.dtype, state, "as a state of the layer");
-  expect(Operand::InitialC, x.dtype, state, "as a state of the layer");
-  expect(Operand::P, x.dtype, {directions, 3 * hidden}, why);
+  expect(RecurrentInput::InitialH, x.dtype, state, "as a state of the layer");
+  expect(RecurrentInput::InitialC, x.dtype, state, "as a state of the layer");
+  expect(RecurrentInput::P, x.dtype, {directions, 3 * hidden}, why);
   context.set_output(0, {x.dtype, samples_first ? Shape{samples, steps, directions, hidden}
                                                 : Shape{steps, directions, samples, hidden}});
   for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {x.dtype, state});
@@ -125,24 +128,27 @@ class Expansion {
         node_(context.node()),
         recurrence_(recurrence_of(node_)),
         activations_(activations_of(node_)),
-        type_(context.type(context.input(Operand::X)).dtype),
+        type_(context.type(context.input(RecurrentInput::X)).dtype),
         directions_(directions_of(node_)),
         samples_first_(flag_attribute(node_, "layout")) {}
 
   void run() {
-    const ValueId x = samples_first_ ? transposed(context_.input(Operand::X), {1, 0, 2}) : context_.input(Operand::X);
+    const ValueId x =
+        samples_first_ ? transposed(context_.input(RecurrentInput::X), {1, 0, 2}) : context_.input(RecurrentInput::X);
     const bool reverse = string_attribute(node_, "direction") == "reverse";
     std::vector<ValueId> all, last_h, last_c;
     for (direction_ = 0; direction_ < directions_; ++direction_) {
       const std::vector<ValueId> hidden = steps_of(x, reverse || direction_ == 1);
-      if (wants(0)) all.push_back(one("Concat", hidden, {{"axis", int64_t{samples_first_}}}));
+      if (wants(RecurrentOutput::Y)) all.push_back(one("Concat", hidden, {{"axis", int64_t{samples_first_}}}));
       const std::vector<int64_t> axis = {int64_t{samples_first_}};
-      if (wants(1)) last_h.push_back(one("Unsqueeze", {state_.h}, {{"axes", axis}}));
-      if (wants(2)) last_c.push_back(one("Unsqueeze", {state_.c}, {{"axes", axis}}));
+      if (wants(RecurrentOutput::LastH)) last_h.push_back(one("Unsqueeze", {state_.h}, {{"axes", axis}}));
+      if (wants(RecurrentOutput::LastC)) last_c.push_back(one("Unsqueeze", {state_.c}, {{"axes", axis}}));
     }
-    if (wants(0)) context_.replace_output(0, together(all, samples_first_ ? 2 : 1));
-    if (wants(1)) context_.replace_output(1, together(last_h, samples_first_));
-    if (wants(2)) context_.replace_output(2, together(last_c, samples_first_));
+    if (wants(RecurrentOutput::Y)) context_.replace_output(RecurrentOutput::Y, together(all, samples_first_ ? 2 : 1));
+    if (wants(RecurrentOutput::LastH))
+      context_.replace_output(RecurrentOutput::LastH, together(last_h, samples_first_));
+    if (wants(RecurrentOutput::LastC))
+      context_.replace_output(RecurrentOutput::LastC, together(last_c, samples_first_));
   }
 
  private:
@@ -153,14 +159,14 @@ class Expansion {
   // The outputs of each step of the direction, with axes for step and direction; leaves the last state.
   std::vector<ValueId> steps_of(ValueId x, bool reverse) {
     label_ = reverse ? "back" : "step";
-    r_ = part(Operand::R, 0);
+    r_ = part(RecurrentInput::R, 0);
     r_parts_ = recurrence_.gates == 3 && !resets_after() ? split(r_, gates_of_gru(), 0) : std::vector<ValueId>();
-    peepholes_ = has(Operand::P) ? split(part(Operand::P, 0), 3, 0) : std::vector<ValueId>();
-    state_ = {part(Operand::InitialH, samples_first_), part(Operand::InitialC, samples_first_)};
-    ValueId inputs = one("MatMul", {x, transposed(part(Operand::W, 0), {1, 0})});
+    peepholes_ = has(RecurrentInput::P) ? split(part(RecurrentInput::P, 0), 3, 0) : std::vector<ValueId>();
+    state_ = {part(RecurrentInput::InitialH, samples_first_), part(RecurrentInput::InitialC, samples_first_)};
+    ValueId inputs = one("MatMul", {x, transposed(part(RecurrentInput::W, 0), {1, 0})});
     r_bias_ = kNone;
-    if (has(Operand::B)) {
-      const std::vector<ValueId> biases = split(part(Operand::B, 0), 2, 0);
+    if (has(RecurrentInput::B)) {
+      const std::vector<ValueId> biases = split(part(RecurrentInput::B, 0), 2, 0);
       if (resets_after()) r_bias_ = biases[1];
       inputs = add(inputs, resets_after() ? biases[0] : add(biases[0], biases[1]));
     }
@@ -176,9 +182,9 @@ class Expansion {
       const State before = state_;
       state_ = after(before, gates);
       ValueId told = state_.h;
-      if (has(Operand::Lengths)) told = mask(step, before);
+      if (has(RecurrentInput::Lengths)) told = mask(step, before);
       const std::vector<int64_t> axes = samples_first_ ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{0, 1};
-      if (wants(0)) hidden[size_t(step)] = one("Unsqueeze", {told}, {{"axes", axes}});
+      if (wants(RecurrentOutput::Y)) hidden[size_t(step)] = one("Unsqueeze", {told}, {{"axes", axes}});
     }
     return hidden;
   }
@@ -186,7 +192,7 @@ class Expansion {
   // Samples that have ended keep the state `before`. Returns the output of the step, zeros for these samples.
   ValueId mask(int64_t step, const State& before) {
     const ValueId number = context_.constant("step", DataType::Int32, double(step));
-    const ValueId goes_on = one("Unsqueeze", {one("Less", {number, context_.input(Operand::Lengths)})},
+    const ValueId goes_on = one("Unsqueeze", {one("Less", {number, context_.input(RecurrentInput::Lengths)})},
                                 {{"axes", std::vector<int64_t>{1}}});
     const ValueId zero = context_.constant("zero", type_, 0);
     const auto chosen = [&](ValueId next, ValueId otherwise) {
@@ -256,7 +262,7 @@ class Expansion {
 
   bool resets_after() const { return recurrence_.gates == 3 && flag_attribute(node_, "linear_before_reset"); }
   bool has(size_t input) const { return context_.input(input) != kNone; }
-  bool wants(size_t output) const { return output < node_.outputs.size() && node_.outputs[output] != kNone; }
+  bool wants(size_t output) const { return node_.output(output) != kNone; }
 
   ValueId one(const char* op, std::vector<ValueId> inputs, Attributes attributes = {}) {
     return context_.add(op, label_, std::move(inputs), 1, std::move(attributes))[0];

@@ -12,7 +12,6 @@
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
-#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -386,7 +385,7 @@ std::vector<Sample> training_grad_samples() {
     samples.push_back(with_partials(sample, image));
     samples.push_back(with_partials(sample, image, 128));
     sample.name += ", relu by X";
-    sample.inputs[6] = norm_channels(image, -1, 1);
+    sample.inputs[BatchNormInput::Partials] = norm_channels(image, -1, 1);
     sample.attributes.set("relu", int64_t{1});
     samples.push_back(with_partials(std::move(sample), image));
   }

@@ -25,31 +25,33 @@ void with_flags(bool first, bool second, Function function) {
 }
 
 std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kNormResident);
-  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
+  const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
-  const bool given = request.has_input(6);  // partials
-  const Columns chunks = given ? chunks_of(request, request.inputs[0]) : Columns();
+  const bool given = request.has_input(In::Partials);  // partials
+  const Columns chunks = given ? chunks_of(request, request.inputs[In::X]) : Columns();
   std::array<bool, 5> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
           const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
-          const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
-          T* y = output<T>(c, 0);
-          const auto* partials = given ? input<Partial>(c, 6) : static_cast<const Partial*>(c.workspace);
-          const Statistics statistics{input<float>(c, 1),
-                                      input<float>(c, 2),
-                                      input<float>(c, 3),
-                                      input<float>(c, 4),
-                                      out(1),
-                                      out(2),
-                                      out(3),
-                                      out(4),
+          const T *x = input<T>(c, In::X), *added = residual ? input<T>(c, In::Residual) : nullptr;
+          T* y = output<T>(c, Out::Y);
+          const auto* partials = given ? input<Partial>(c, In::Partials) : static_cast<const Partial*>(c.workspace);
+          const Statistics statistics{input<float>(c, In::Scale),
+                                      input<float>(c, In::Bias),
+                                      input<float>(c, In::Mean),
+                                      input<float>(c, In::Variance),
+                                      out(Out::NewMean),
+                                      out(Out::NewVariance),
+                                      out(Out::SavedMean),
+                                      out(Out::SavedInvStd),
                                       epsilon,
                                       momentum,
                                       correction};
@@ -120,20 +122,22 @@ std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kNormResident);
-  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  using In = BatchNormInput;
+  const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
-      const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
+      const T *x = input<T>(c, In::X), *added = residual ? input<T>(c, In::Residual) : nullptr;
       T* y = output<T>(c, 0);
       with_width<T>(layouts, aligned(x) && aligned(y) && aligned(added),
                     [&](auto width, const Columns&, const Columns& columns) {
                       constexpr int W = decltype(width)::value;
                       with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
                         launch_dependent(normalize_again_kernel<W, with_relu.value, with_residual.value, T>,
-                                         columns.grid(), kThreads, 0, stream_of(c), columns, x, input<float>(c, 1),
-                                         input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), added, y);
+                                         columns.grid(), kThreads, 0, stream_of(c), columns, x,
+                                         input<float>(c, In::Scale), input<float>(c, In::Bias),
+                                         input<float>(c, In::Mean), input<float>(c, In::Variance), added, y);
                       });
                       check_launch("batch_norm normalize again");
                     });
@@ -142,21 +146,22 @@ std::unique_ptr<Kernel> norm_again(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> norm_inference(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0], kNormResident);
-  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
+  using In = BatchNormInput;
+  const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
-      const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
+      const T *x = input<T>(c, In::X), *added = residual ? input<T>(c, In::Residual) : nullptr;
       T* y = output<T>(c, 0);
       with_width<T>(
           layouts, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
               inference_kernel<W, with_relu.value, with_residual.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
-                  columns, x, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), epsilon,
-                  added, y);
+                  columns, x, input<float>(c, In::Scale), input<float>(c, In::Bias), input<float>(c, In::Mean),
+                  input<float>(c, In::Variance), epsilon, added, y);
             });
             check_launch("batch_norm inference");
           });
@@ -165,23 +170,30 @@ std::unique_ptr<Kernel> norm_inference(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1], kNormGradientResident);
-  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
-  const bool two = request.has_input(7), given = request.has_input(8);
-  const Columns chunks = given ? chunks_of(request, request.inputs[1]) : Columns();
-  const Mask mask = !relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
+  using In = BatchNormGradInput;
+  using Out = BatchNormGradOutput;
+  const NormLayouts layouts(request, request.inputs[In::X], kNormGradientResident);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(Out::Residual);
+  const bool two = request.has_input(In::Second), given = request.has_input(In::Partials);
+  const Columns chunks = given ? chunks_of(request, request.inputs[In::X]) : Columns();
+  const Mask mask = !relu ? Mask::None : request.has_input(In::Y) ? Mask::Y : Mask::X;
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
-  return with_type(request, request.inputs[1].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const GradientOf<T> from{input<T>(c, 0),     two ? input<T>(c, 7) : nullptr,
-                                   input<T>(c, 1),     mask == Mask::Y ? input<T>(c, 2) : nullptr,
-                                   input<float>(c, 4), input<float>(c, 5),
-                                   input<float>(c, 3), mask == Mask::X ? input<float>(c, 6) : nullptr};
-          T *dx = has[0] ? output<T>(c, 0) : nullptr, *kept = residual ? output<T>(c, 3) : nullptr;
-          float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
+          const GradientOf<T> from{input<T>(c, In::dY),
+                                   two ? input<T>(c, In::Second) : nullptr,
+                                   input<T>(c, In::X),
+                                   mask == Mask::Y ? input<T>(c, In::Y) : nullptr,
+                                   input<float>(c, In::SavedMean),
+                                   input<float>(c, In::SavedInvStd),
+                                   input<float>(c, In::Scale),
+                                   mask == Mask::X ? input<float>(c, In::Bias) : nullptr};
+          T *dx = has[0] ? output<T>(c, Out::dX) : nullptr, *kept = residual ? output<T>(c, Out::Residual) : nullptr;
+          float *dscale = has[1] ? output<float>(c, Out::dScale) : nullptr,
+                *dbias = has[2] ? output<float>(c, Out::dBias) : nullptr;
           auto* partials = static_cast<Partial*>(c.workspace);  // if none are given
           const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
                                    aligned(dx) && aligned(kept);
@@ -194,8 +206,8 @@ std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
             };
             const auto write = [&](auto kind, auto sum, const GradientOf<T>& of) {
               launch_dependent(gradient_kernel<W, kind.value, sum.value, T>, columns.grid(), kThreads, 0, stream_of(c),
-                               columns, given ? chunks : reduced, given ? input<Partial>(c, 8) : partials, of, dx,
-                               dscale, dbias);
+                               columns, given ? chunks : reduced, given ? input<Partial>(c, In::Partials) : partials,
+                               of, dx, dscale, dbias);
               check_launch("batch_norm gradient");
             };
             with_mask(mask, two, [&](auto kind, auto sum) {
@@ -218,18 +230,22 @@ std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1], kNormGradientResident);
+  using In = BatchNormInferenceGradInput;
+  using Out = BatchNormGradOutput;
+  const NormLayouts layouts(request, request.inputs[In::X], kNormGradientResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
-  return with_type(request, request.inputs[1].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const T *dy = input<T>(c, 0), *x = input<T>(c, 1);
-          T* dx = has[0] ? output<T>(c, 0) : nullptr;
-          float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
-          const float *scale = input<float>(c, 2), *mean = input<float>(c, 3), *var = input<float>(c, 4);
+          const T *dy = input<T>(c, In::dY), *x = input<T>(c, In::X);
+          T* dx = has[0] ? output<T>(c, Out::dX) : nullptr;
+          float *dscale = has[1] ? output<float>(c, Out::dScale) : nullptr,
+                *dbias = has[2] ? output<float>(c, Out::dBias) : nullptr;
+          const float *scale = input<float>(c, In::Scale), *mean = input<float>(c, In::Mean),
+                      *var = input<float>(c, In::Variance);
           auto* partials = static_cast<Partial*>(c.workspace);
           with_width<T>(layouts, aligned(dy) && aligned(x) && aligned(dx),
                         [&](auto width, const Columns& reduced, const Columns&) {

@@ -59,7 +59,8 @@ class BatchStatistics {
         given_(request.has_input(BatchNormInput::Partials)) {
     const double rows = double(size_.rows);
     corrected_ = rows / std::max(rows - double(int_attribute(request.node, "correction")), 1.0);
-    if (given_) chunks_ = pixel_chunks(request.inputs[0].shape, int_attribute(request.node, "chunk_pixels"));
+    if (given_)
+      chunks_ = pixel_chunks(request.inputs[BatchNormInput::X].shape, int_attribute(request.node, "chunk_pixels"));
   }
 
   int64_t scratch() const { return given_ ? 0 : 2 * row_chunks(size_) * size_.channels; }  // numbers of type W
@@ -69,7 +70,7 @@ class BatchStatistics {
     using In = BatchNormInput;
     using Out = BatchNormOutput;
     W *means = scratch, *squares = scratch + this->scratch() / 2;
-    if (!given_) chunk_moments(size_, input<T>(context, 0), means, squares);
+    if (!given_) chunk_moments(size_, input<T>(context, In::X), means, squares);
     for (int64_t c = 0; c < size_.channels; ++c) {
       const MergedMoments moments = given_ ? merge_partials(size_, chunks_, input<W>(context, In::Partials), c)
                                            : merge_moments(size_, means, squares, c);
@@ -133,15 +134,17 @@ std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   using W = Wide<T>;
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
   const Parts parts(request, training_parts(request.inputs.size()), training_part);
   const double epsilon = float_attribute(request.node, "epsilon"), momentum = float_attribute(request.node, "momentum");
   const double correction = double(int_attribute(request.node, "correction"));
   const bool relu = int_attribute(request.node, "relu") != 0;
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
-    const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);
-    W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
-    W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
+    const W *scale = input<W>(context, In::Scale), *bias = input<W>(context, In::Bias);
+    const W *old_mean = input<W>(context, In::Mean), *old_variance = input<W>(context, In::Variance);
+    W *new_mean = output<W>(context, Out::NewMean), *new_variance = output<W>(context, Out::NewVariance);
+    W *saved_mean = output<W>(context, Out::SavedMean), *saved_inv_std = output<W>(context, Out::SavedInvStd);
     W* factor = array<W>(context, 0);
     const double rows = double(parts.size.rows), divisor = std::max(rows - correction, 1.0);
     for (size_t i = 0; i < parts.count; ++i) {
@@ -156,7 +159,7 @@ std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
       }
     }
     const Normalised<T> of{inputs_of<T>(context, parts, training_part), saved_mean, factor, bias, nullptr};
-    normalise(parts, relu, of, output<T>(context, 0));
+    normalise(parts, relu, of, output<T>(context, Out::Y));
   };
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
@@ -225,25 +228,27 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
   using W = Wide<T>;
+  using In = BatchNormPartsGradInput;
   const Parts parts(request, gradient_parts(request.inputs.size()), gradient_part);
-  const bool relu = request.has_input(4);
+  const bool relu = request.has_input(In::Bias);
   const int64_t all = parts.size.channels, partial = 2 * row_chunks(parts.size) * all;
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *inv_std = input<W>(context, 3);
+    const W *scale = input<W>(context, In::Scale), *inv_std = input<W>(context, In::SavedInvStd);
     W *sums = array<W>(context, 0), *a = sums + partial, *b = a + all, *factor = b + all;
     for (int64_t c = 0; c < all; ++c) factor[c] = scale[c] * inv_std[c];
-    const GradientOf<T> gradient{input<T>(context, 0),
+    const GradientOf<T> gradient{input<T>(context, In::dY),
                                  nullptr,
                                  nullptr,
                                  inputs_of<T>(context, parts, gradient_part),
-                                 input<W>(context, 2),
+                                 input<W>(context, In::SavedMean),
                                  factor,
-                                 relu ? input<W>(context, 4) : nullptr};
+                                 relu ? input<W>(context, In::Bias) : nullptr};
     InputGradient<T> made{a, b, factor, inputs_of<T>(context, parts, gradient_addend), {}, nullptr};
     for (size_t i = 0; i < parts.count; ++i) made.dx[i] = output<T>(context, part_gradient(i));
     with_mask(relu ? Mask::X : Mask::None, false, [&](auto kind, auto) {
       gradient_sums<kind.value, false>(parts, gradient, sums);
-      by_totals(parts.size, sums, inv_std, output<W>(context, 0), output<W>(context, 1), a, b);
+      by_totals(parts.size, sums, inv_std, output<W>(context, BatchNormPartsGradOutput::dScale),
+                output<W>(context, BatchNormPartsGradOutput::dBias), a, b);
       input_gradient<kind.value, false>(parts, gradient, made);
     });
   };
@@ -253,16 +258,19 @@ std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
   using W = Wide<T>;
+  using In = BatchNormInferenceGradInput;
+  using Out = BatchNormGradOutput;
   const Parts parts(request, 1);
   const double epsilon = float_attribute(request.node, "epsilon");
   const int64_t channels = parts.size.channels, partial = 2 * row_chunks(parts.size) * channels;
-  const bool has_scale = request.has_output(1), has_bias = request.has_output(2);
+  const bool has_scale = request.has_output(Out::dScale), has_bias = request.has_output(Out::dBias);
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 2), *variance = input<W>(context, 4);
-    W *d_scale = has_scale ? output<W>(context, 1) : nullptr, *d_bias = has_bias ? output<W>(context, 2) : nullptr;
+    const W *scale = input<W>(context, In::Scale), *variance = input<W>(context, In::Variance);
+    W *d_scale = has_scale ? output<W>(context, Out::dScale) : nullptr,
+      *d_bias = has_bias ? output<W>(context, Out::dBias) : nullptr;
     W *sums = array<W>(context, 0), *zero = array<W>(context, partial), *factor = zero + channels;
-    const GradientOf<T> gradient{input<T>(context, 0), nullptr, nullptr, {input<T>(context, 1)},
-                                 input<W>(context, 3), nullptr, nullptr};
+    const GradientOf<T> gradient{input<T>(context, In::dY),   nullptr, nullptr, {input<T>(context, In::X)},
+                                 input<W>(context, In::Mean), nullptr, nullptr};
     if (d_scale || d_bias) gradient_sums<Mask::None, false>(parts, gradient, sums);
     for (int64_t c = 0; c < channels; ++c) {
       const W inv_std = 1 / std::sqrt(variance[c] + W(epsilon));
@@ -271,7 +279,7 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
       zero[c] = 0;
       factor[c] = scale[c] * inv_std;
     }
-    const InputGradient<T> made{zero, zero, factor, {}, {output<T>(context, 0)}, nullptr};
+    const InputGradient<T> made{zero, zero, factor, {}, {output<T>(context, Out::dX)}, nullptr};
     input_gradient<Mask::None, false>(parts, gradient, made);
   };
   return make_kernel(run, (partial + 2 * channels) * int64_t(sizeof(W)));

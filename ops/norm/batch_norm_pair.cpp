@@ -13,7 +13,6 @@
 #include "ops/fused/decomposed.h"
 #include "ops/norm/batch_norm_samples.h"
 #include "ops/norm/statistics_chunks.h"
-#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {

@@ -66,9 +66,11 @@ void infer_parts_training(InferContext& context) {
 
 // Nothing flows back through the statistics by themselves: what does is part of dX.
 void grad_parts_training(GradContext& c) {
+  using Out = BatchNormOutput;
   const size_t parts = training_parts(c.node().inputs.size());
   const bool relu = int_attribute(c.node(), "relu") != 0;
-  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(1), c.output(3), c.output(4), relu ? c.input(2) : kNone};
+  std::vector<ValueId> inputs = {c.output_gradient(Out::Y), c.input(BatchNormInput::Scale), c.output(Out::SavedMean),
+                                 c.output(Out::SavedInvStd), relu ? c.input(BatchNormInput::Bias) : kNone};
   for (size_t i = 0; i < parts; ++i) {
     inputs.push_back(c.input(training_part(i)));
     inputs.push_back(kNone);  // no addend so far: fuse_gradient_sums
@@ -116,15 +118,16 @@ void infer_parts_inference(InferContext& context) {
 // rare.
 void grad_parts_inference(GradContext& c) {
   using Ints = std::vector<int64_t>;
+  using In = BatchNormInput;
   ValueId dy = c.output_gradient(0);
   if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
   std::vector<ValueId> parts;
   for (size_t i = 0; i < inference_parts(c.node().inputs.size()); ++i) parts.push_back(c.input(inference_part(i)));
   const ValueId whole = c.add("Concat", "grad_whole", parts, 1, {{"axis", int64_t{1}}})[0];
-  const bool parameters = c.needs_gradient(1) || c.needs_gradient(2);
-  const auto gradients =
-      c.add("arbalest.BatchNormInferenceGrad", "grad", {dy, whole, c.input(1), c.input(3), c.input(4)},
-            parameters ? 3 : 1, {{"epsilon", float_attribute(c.node(), "epsilon")}});
+  const bool parameters = c.needs_gradient(In::Scale) || c.needs_gradient(In::Bias);
+  const auto gradients = c.add("arbalest.BatchNormInferenceGrad", "grad",
+                               {dy, whole, c.input(In::Scale), c.input(In::Mean), c.input(In::Variance)},
+                               parameters ? 3 : 1, {{"epsilon", float_attribute(c.node(), "epsilon")}});
   for (const size_t i : {size_t{1}, size_t{2}}) {
     if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
   }
@@ -196,20 +199,25 @@ void decompose_parts_training(ExpandContext& c) {
 
 // `op`: the operator of one tensor.
 std::function<void(ExpandContext&)> decompose_parts_inference(std::string op) {
+  using In = BatchNormInput;
   return [op = std::move(op)](ExpandContext& c) {
     const ValueId x = side_by_side(c, inference_parts(c.node().inputs.size()), inference_part);
-    c.replace_output(0, add_one(c, op, {x, c.input(1), c.input(2), c.input(3), c.input(4)}, c.node().attributes));
+    c.replace_output(
+        0, add_one(c, op, {x, c.input(In::Scale), c.input(In::Bias), c.input(In::Mean), c.input(In::Variance)},
+                   c.node().attributes));
   };
 }
 
 void decompose_parts_grad(ExpandContext& c) {
+  using In = BatchNormPartsGradInput;
   const size_t parts = gradient_parts(c.node().inputs.size());
-  const ValueId x = side_by_side(c, parts, gradient_part), bias = c.input(4);
+  const ValueId x = side_by_side(c, parts, gradient_part), bias = c.input(In::Bias);
   const std::vector<ValueId> made =
-      c.add("arbalest.BatchNormGrad", "", {c.input(0), x, kNone, c.input(1), c.input(2), c.input(3), bias}, 3,
+      c.add("arbalest.BatchNormGrad", "",
+            {c.input(In::dY), x, kNone, c.input(In::Scale), c.input(In::SavedMean), c.input(In::SavedInvStd), bias}, 3,
             {{"relu", int64_t{bias != kNone}}});
-  c.replace_output(0, made[BatchNormGradOutput::dScale]);
-  c.replace_output(1, made[BatchNormGradOutput::dBias]);
+  c.replace_output(BatchNormPartsGradOutput::dScale, made[BatchNormGradOutput::dScale]);
+  c.replace_output(BatchNormPartsGradOutput::dBias, made[BatchNormGradOutput::dBias]);
   int64_t begin = 0;
   for (size_t i = 0; i < parts; ++i) {
     const int64_t end = begin + c.type(c.input(gradient_part(i))).shape[1];

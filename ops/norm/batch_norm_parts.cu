@@ -118,6 +118,8 @@ std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
+  using In = BatchNormInput;
+  using Out = BatchNormOutput;
   const size_t parts = training_parts(request.inputs.size());
   const Tables tables(request, parts, training_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
@@ -126,22 +128,22 @@ std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   const float correction = float(int_attribute(request.node, "correction"));
   std::array<bool, 5> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
-      const Statistics statistics{input<float>(c, 1),
-                                  input<float>(c, 2),
-                                  input<float>(c, 3),
-                                  input<float>(c, 4),
-                                  out(1),
-                                  out(2),
-                                  out(3),
-                                  out(4),
+      const Statistics statistics{input<float>(c, In::Scale),
+                                  input<float>(c, In::Bias),
+                                  input<float>(c, In::Mean),
+                                  input<float>(c, In::Variance),
+                                  out(Out::NewMean),
+                                  out(Out::NewVariance),
+                                  out(Out::SavedMean),
+                                  out(Out::SavedInvStd),
                                   epsilon,
                                   momentum,
                                   correction};
-      T* y = output<T>(c, 0);
+      T* y = output<T>(c, Out::Y);
       NormalizedParts<T> of{};
       const bool all_aligned = take_inputs(c, parts, training_part, of.x) && aligned(y);
       for (size_t i = 0; i < parts; ++i) of.statistics[i] = input<Partial>(c, training_statistics(i));
@@ -157,10 +159,11 @@ std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
+  using In = BatchNormInput;
   const size_t parts = inference_parts(request.inputs.size());
   const Tables tables(request, parts, inference_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       T* y = output<T>(c, 0);
@@ -170,8 +173,8 @@ std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
         launch_dependent(normalize_parts_again_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0,
-                         stream_of(c), of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3),
-                         input<float>(c, 4), y);
+                         stream_of(c), of, input<float>(c, In::Scale), input<float>(c, In::Bias),
+                         input<float>(c, In::Mean), input<float>(c, In::Variance), y);
         check_launch("batch_norm of parts, again");
       });
     });
@@ -179,11 +182,12 @@ std::unique_ptr<Kernel> parts_again(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
+  using In = BatchNormInput;
   const size_t parts = inference_parts(request.inputs.size());
   const Tables tables(request, parts, inference_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
   const float epsilon = float(float_attribute(request.node, "epsilon"));
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       T* y = output<T>(c, 0);
@@ -193,7 +197,8 @@ std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
         inference_parts_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
-            of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), epsilon, y);
+            of, input<float>(c, In::Scale), input<float>(c, In::Bias), input<float>(c, In::Mean),
+            input<float>(c, In::Variance), epsilon, y);
         check_launch("batch_norm of parts, inference");
       });
     });
@@ -201,22 +206,23 @@ std::unique_ptr<Kernel> parts_inference(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
+  using In = BatchNormPartsGradInput;
   const size_t parts = gradient_parts(request.inputs.size());
   const Tables sums(request, parts, gradient_part, reduction_limits);
   const Tables writes(request, parts, gradient_part, broadcast_limits);
-  const bool relu = request.has_input(4);
+  const bool relu = request.has_input(In::Bias);
   const int chunks = std::max(sums.narrow.all.chunks, sums.wide.all.chunks);
   const int64_t workspace = int64_t(chunks) * sums.narrow.all.count * int64_t(sizeof(Partial));
-  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+  return with_type(request, request.inputs[In::dY].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       GradientOfParts<T> of{};
       static_assert(sizeof of <= 4000, "more than parameters of a kernel may have");
-      of.dy = input<T>(c, 0);
-      of.scale = input<float>(c, 1);
-      of.mean = input<float>(c, 2);
-      of.inv_std = input<float>(c, 3);
-      of.bias = relu ? input<float>(c, 4) : nullptr;
+      of.dy = input<T>(c, In::dY);
+      of.scale = input<float>(c, In::Scale);
+      of.mean = input<float>(c, In::SavedMean);
+      of.inv_std = input<float>(c, In::SavedInvStd);
+      of.bias = relu ? input<float>(c, In::Bias) : nullptr;
       bool all_aligned = aligned(of.dy);
       all_aligned = take_inputs(c, parts, gradient_part, of.x) && all_aligned;
       all_aligned = take_inputs(c, parts, gradient_addend, of.addend) && all_aligned;
@@ -234,7 +240,8 @@ std::unique_ptr<Kernel> parts_gradient(const KernelRequest& request) {
         check_launch("batch_norm gradient sums of parts");
         of.table = writes.of_width(W);
         launch_dependent(part_gradient_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0, stream_of(c),
-                         of, reduced_chunks, partials, output<float>(c, 0), output<float>(c, 1));
+                         of, reduced_chunks, partials, output<float>(c, BatchNormPartsGradOutput::dScale),
+                         output<float>(c, BatchNormPartsGradOutput::dBias));
         check_launch("batch_norm gradient of parts");
       });
     };

@@ -7,6 +7,7 @@
 namespace arbalest {
 
 // BatchNormalization, arbalest.BatchNormTraining and arbalest.BatchNormInference; only training takes partials.
+// arbalest.BatchNormAgain has saved mean and inverse deviation in place of the running statistics.
 struct BatchNormInput {
   enum : size_t { X, Scale, Bias, Mean, Variance, Residual, Partials };
 };
@@ -27,9 +28,18 @@ struct BatchNormGradInput {
 struct BatchNormGradOutput {
   enum : size_t { dX, dScale, dBias, Residual };
 };
+struct BatchNormInferenceGradInput {  // arbalest.BatchNormInferenceGrad, which has the first three outputs
+  enum : size_t { dY, X, Scale, Mean, Variance };
+};
 // arbalest.ConvGradInputSums: the gradient of a convolution, and sums for the batch norm, or the two, before it.
 struct ConvSumsInput {
   enum : size_t { dY, W, X, Y, Scale, SavedMean, SavedInvStd, Bias, Second, X2, SavedMean2 };
+};
+struct ConvSumsOutput {
+  enum : size_t { dX, Partials, Partials2 };
+};
+struct ConvStatisticsOutput {
+  enum : size_t { Y, Partials };
 };
 
 // Two batch norms whose sum goes through Relu, as in a block of a residual network that projects its input. They are
@@ -89,8 +99,13 @@ constexpr size_t inference_parts(size_t inputs) {
   return inputs - 4;
 }
 
-// Gradient, inputs: dY, scale, saved_mean, saved_inv_std, bias, then X_i and addend_i. Outputs: dscale, dbias, then
-// dX_i.
+// Gradient: X_i and addend_i follow these inputs, dX_i these outputs.
+struct BatchNormPartsGradInput {
+  enum : size_t { dY, Scale, SavedMean, SavedInvStd, Bias };
+};
+struct BatchNormPartsGradOutput {
+  enum : size_t { dScale, dBias };
+};
 constexpr size_t gradient_part(size_t i) {
   return 5 + 2 * i;
 }

@@ -10,7 +10,6 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/norm/layer_norm.h"
-#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {
@@ -44,32 +43,35 @@ void check_least_epsilon(const InferContext& context) {
 }
 
 void infer_norm(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
+  using In = LayerNormInput;
+  const TensorType& x = floating_input(context, In::X);
   const size_t first = first_axis(context, x);
   check_least_epsilon(context);
   const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
   for (const size_t i : {size_t{1}, size_t{2}}) {
     if (context.has_input(i)) expect_input(context, i, normalised, "the axes of 'X' that are normalised");
   }
-  if (context.has_input(2) && !context.has_input(1)) context.fail("there is an input 'B' without 'Scale'");
+  if (context.has_input(In::Bias) && !context.has_input(In::Scale))
+    context.fail("there is an input 'B' without 'Scale'");
   Shape statistics = x.shape;
   std::fill(statistics.begin() + int64_t(first), statistics.end(), 1);
-  context.set_output(0, x);
+  context.set_output(LayerNormOutput::Y, x);
   for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, {master_type(x.dtype), statistics});
 }
 
 void grad_norm(GradContext& c) {
+  using In = LayerNormInput;
   for (const size_t i : {size_t{1}, size_t{2}}) {
     if (i < c.node().outputs.size() && c.output_gradient(i) != kNone) {
       fail(c.node(), "a loss depends on output 'Mean' or 'InvStdDev', whose gradients are not defined here");
     }
   }
-  if (c.output_gradient(0) == kNone) return;
-  const bool has_bias = c.input(2) != kNone, scale = c.input(1) != kNone && c.needs_gradient(1);
-  const bool bias = has_bias && c.needs_gradient(2);
-  if (!scale && !bias && !c.needs_gradient(0)) return;
-  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0)};
-  if (c.input(1) != kNone) inputs.push_back(c.input(1));
+  if (c.output_gradient(LayerNormOutput::Y) == kNone) return;
+  const bool has_bias = c.input(In::Bias) != kNone, scale = c.input(In::Scale) != kNone && c.needs_gradient(In::Scale);
+  const bool bias = has_bias && c.needs_gradient(In::Bias);
+  if (!scale && !bias && !c.needs_gradient(In::X)) return;
+  std::vector<ValueId> inputs = {c.output_gradient(LayerNormOutput::Y), c.input(In::X)};
+  if (c.input(In::Scale) != kNone) inputs.push_back(c.input(In::Scale));
   const Node node = c.node();
   const bool samples = node.op->name == "NormalizeSamples";
   const auto gradients = c.add(samples ? kSamplesGrad : "arbalest.NormalizeGrad", "grad", inputs,
@@ -77,22 +79,22 @@ void grad_norm(GradContext& c) {
                                : scale ? 2
                                        : 1,
                                {{"axis", int_attribute(node, "axis")}, {"epsilon", float_attribute(node, "epsilon")}});
-  if (c.needs_gradient(0)) c.set_input_gradient(0, gradients[0]);
-  if (scale) c.set_input_gradient(1, gradients[1]);
-  if (bias) c.set_input_gradient(2, gradients[2]);
+  if (c.needs_gradient(In::X)) c.set_input_gradient(In::X, gradients[0]);
+  if (scale) c.set_input_gradient(In::Scale, gradients[1]);
+  if (bias) c.set_input_gradient(In::Bias, gradients[2]);
 }
 
 void infer_layer_norm_grad(InferContext& context) {
-  const TensorType& x = floating_input(context, 1);
-  expect_input(context, 0, x, "the type of 'X'");
+  using In = NormalizeGradInput;
+  const TensorType& x = floating_input(context, In::X);
+  expect_input(context, In::dY, x, "the type of 'X'");
   const size_t first = first_axis(context, x);
   const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
-  using In = NormalizeGradInput;
   if (context.has_input(In::Scale)) {
     expect_input(context, In::Scale, normalised, "the axes of 'X' that are normalised");
   }
   if (context.has_input(In::Summand)) expect_input(context, In::Summand, x, "the type of 'X'");
-  context.set_output(0, x);
+  context.set_output(NormalizeGradOutput::dX, x);
   for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, normalised);
 }
 
@@ -116,14 +118,17 @@ Statistics<Wide<T>> statistics_of(const T* x, int64_t length, double epsilon) {
 std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
-  const RowExtents extents(request.node, request.inputs[0]);
+  using In = LayerNormInput;
+  using Out = LayerNormOutput;
+  const RowExtents extents(request.node, request.inputs[In::X]);
   const double epsilon = float_attribute(request.node, "epsilon");
-  const bool has_scale = request.has_input(1), has_bias = request.has_input(2);
-  const bool has_mean = request.has_output(1), has_inv_std = request.has_output(2);
+  const bool has_scale = request.has_input(In::Scale), has_bias = request.has_input(In::Bias);
+  const bool has_mean = request.has_output(Out::Mean), has_inv_std = request.has_output(Out::InvStd);
   return make_kernel([=](const KernelContext& context) {
-    const W *scale = has_scale ? input<W>(context, 1) : nullptr, *bias = has_bias ? input<W>(context, 2) : nullptr;
-    const T* x = input<T>(context, 0);
-    T* y = output<T>(context, 0);
+    const W *scale = has_scale ? input<W>(context, In::Scale) : nullptr,
+            *bias = has_bias ? input<W>(context, In::Bias) : nullptr;
+    const T* x = input<T>(context, In::X);
+    T* y = output<T>(context, Out::Y);
     parallel_for(extents.rows, 8 * extents.length, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* from = x + row * extents.length;
@@ -135,8 +140,8 @@ std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
           if (bias) value += bias[i];
           to[i] = narrow<T>(value);
         }
-        if (has_mean) output<W>(context, 1)[row] = mean;
-        if (has_inv_std) output<W>(context, 2)[row] = inv_std;
+        if (has_mean) output<W>(context, Out::Mean)[row] = mean;
+        if (has_inv_std) output<W>(context, Out::InvStd)[row] = inv_std;
       }
     });
   });
@@ -342,7 +347,7 @@ int64_t groups_of(const Node& node, const TensorType& x) {
 }
 
 void infer_group_norm(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
+  const TensorType& x = floating_input(context, LayerNormInput::X);
   if (x.shape.size() < 3) context.fail(fmt::format("input 'X' is {}; expected (N, C, …)", to_string(x)));
   check_least_epsilon(context);
   const int64_t channels = x.shape[1], groups = groups_of(context.node(), x);
@@ -351,7 +356,7 @@ void infer_group_norm(InferContext& context) {
                              channels));
   }
   // Up to opset 20 there is a scale for each group, from 21 on for each channel.
-  const bool by_group = context.input(1).shape == Shape{groups};
+  const bool by_group = context.input(LayerNormInput::Scale).shape == Shape{groups};
   const TensorType parameter{master_type(x.dtype), {by_group ? groups : channels}};
   for (const size_t i : {size_t{1}, size_t{2}}) {
     expect_input(context, i, parameter, fmt::format("since there are {} groups of {} channels", groups, channels));
@@ -360,8 +365,9 @@ void infer_group_norm(InferContext& context) {
 }
 
 void expand_group_norm(ExpandContext& context) {
+  using In = LayerNormInput;
   const Node& node = context.node();
-  const TensorType x = context.type(context.input(0));
+  const TensorType x = context.type(context.input(In::X));
   const int64_t channels = x.shape[1], groups = groups_of(node, x);
   const auto reshape = [&](ValueId value, const Shape& shape, std::string_view label) {
     return context.add("Reshape", label, {value}, 1, {{"shape", shape}})[0];
@@ -370,8 +376,8 @@ void expand_group_norm(ExpandContext& context) {
   Shape back = x.shape;
   back[0] = 0;
   const bool whole = groups == 1;  // samples, which need no other shape
-  const bool by_group = context.type(context.input(1)).shape == Shape{groups} && groups != channels;
-  ValueId y = whole ? context.input(0) : reshape(context.input(0), {0, groups, -1}, "groups");
+  const bool by_group = context.type(context.input(In::Scale)).shape == Shape{groups} && groups != channels;
+  ValueId y = whole ? context.input(In::X) : reshape(context.input(In::X), {0, groups, -1}, "groups");
   y = context.add(whole ? kSamples : "arbalest.Normalize", "normalized", {y}, 1,
                   {{"axis", int64_t{whole ? 1 : 2}}, {"epsilon", float_attribute(node, "epsilon")}})[0];
   Shape parameter = {groups, 1};
@@ -380,8 +386,8 @@ void expand_group_norm(ExpandContext& context) {
     parameter = Shape(x.shape.size() - 1, 1);
     parameter[0] = channels;
   }
-  y = context.add("Mul", "scaled", {y, reshape(context.input(1), parameter, "scale")}, 1)[0];
-  y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(2), parameter, "bias")}, 1)[0];
+  y = context.add("Mul", "scaled", {y, reshape(context.input(In::Scale), parameter, "scale")}, 1)[0];
+  y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(In::Bias), parameter, "bias")}, 1)[0];
   context.replace_output(0, by_group && !whole ? reshape(y, back, "") : y);
 }
 

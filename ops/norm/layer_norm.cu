@@ -68,19 +68,23 @@ int64_t bytes_of(const NormRows& rows, const RowShares& shares) {
 }
 
 std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
-  const NormRows rows(request.node, request.inputs[0]);
+  using In = LayerNormInput;
+  using Out = LayerNormOutput;
+  const NormRows rows(request.node, request.inputs[In::X]);
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const bool has_scale = request.has_input(1), has_bias = request.has_input(2);
-  const bool has_mean = request.has_output(1), has_inv_std = request.has_output(2);
-  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+  const bool has_scale = request.has_input(In::Scale), has_bias = request.has_input(In::Bias);
+  const bool has_mean = request.has_output(Out::Mean), has_inv_std = request.has_output(Out::InvStd);
+  return with_type(request, request.inputs[In::X].dtype, [=](auto element) {
     using T = decltype(element);
     const RowShares shares(rows, has_scale || has_mean || has_inv_std ? 0 : multiprocessors, 16 / sizeof(T));
     const auto run = [=](const KernelContext& c) {
       if (rows.empty()) return;
-      const T* x = input<T>(c, 0);
-      T* y = output<T>(c, 0);
-      const float *scale = has_scale ? input<float>(c, 1) : nullptr, *bias = has_bias ? input<float>(c, 2) : nullptr;
-      float *mean = has_mean ? output<float>(c, 1) : nullptr, *inv_std = has_inv_std ? output<float>(c, 2) : nullptr;
+      const T* x = input<T>(c, In::X);
+      T* y = output<T>(c, Out::Y);
+      const float *scale = has_scale ? input<float>(c, In::Scale) : nullptr,
+                  *bias = has_bias ? input<float>(c, In::Bias) : nullptr;
+      float *mean = has_mean ? output<float>(c, Out::Mean) : nullptr,
+            *inv_std = has_inv_std ? output<float>(c, Out::InvStd) : nullptr;
       const bool packed = aligned(x) && aligned(y) && aligned(scale) && aligned(bias);
       if (shares.count > 1 && packed) {
         return launch_shares<T>(c, rows, shares, nullptr, x, static_cast<ShareSums*>(c.workspace), y);

@@ -9,6 +9,7 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/math/strided.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -44,16 +45,14 @@ void infer_lrn(InferContext& context) {
 }
 
 void infer_lrn_gradient(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
+  const TensorType& x = floating_input(context, GradByInput::dY);
   check_lrn(context, x);
-  expect_input(context, 1, x, "the type of 'dY'");
+  expect_input(context, GradByInput::X, x, "the type of 'dY'");
   context.set_output(0, x);
 }
 
 void grad_lrn(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
-  c.set_input_gradient(
-      0, c.add("arbalest.LRNGrad", "grad_input", {c.output_gradient(0), c.input(0)}, 1, c.node().attributes)[0]);
+  c.add_input_gradient("arbalest.LRNGrad", {c.input(0)}, c.node().attributes);
 }
 
 std::unique_ptr<Kernel> lrn_cpu(const KernelRequest& request, auto element) {
@@ -76,7 +75,7 @@ std::unique_ptr<Kernel> lrn_grad_cpu(const KernelRequest& request, auto element)
   const auto windows = channel_windows<W>(request);
   const int64_t elements = request.outputs[0].elements();
   const auto run = [=](const KernelContext& c) {
-    const T *gradient = input<T>(c, 0), *from = input<T>(c, 1);
+    const T *gradient = input<T>(c, GradByInput::dY), *from = input<T>(c, GradByInput::X);
     T* dx = output<T>(c, 0);
     W* terms = static_cast<W*>(c.workspace);
     const auto dy = [gradient](int64_t i) { return widen(gradient[i]); };

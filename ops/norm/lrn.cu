@@ -5,6 +5,7 @@
 #include "ops/norm/lrn.h"
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -57,15 +58,16 @@ std::unique_ptr<Kernel> lrn_cuda(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> lrn_gradient(const KernelRequest& request) {
+  using In = GradByInput;
   const auto windows = channel_windows<float>(request);
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+  return with_type(request, request.inputs[In::dY].dtype, [=](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       if (count == 0) return;
       const unsigned blocks = blocks_for(count, multiprocessors);
-      const T *dy = input<T>(c, 0), *x = input<T>(c, 1);
+      const T *dy = input<T>(c, In::dY), *x = input<T>(c, In::X);
       auto* terms = static_cast<float*>(c.workspace);
       term_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, windows, dy, x, terms);
       lrn_grad_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, windows, dy, x, terms, output<T>(c, 0));

@@ -13,30 +13,33 @@ namespace arbalest {
 namespace {
 
 void infer_moving_average(InferContext& context) {
+  using In = MovingAverageInput;
   const Node& node = context.node();
-  const TensorType& weights = floating_input(context, 0, {1});
-  expect_input(context, 0, {master_type(weights.dtype), weights.shape}, "since averages are in full precision");
-  expect_input(context, 1, weights, "the type of 'weights'");
-  expect_input(context, 2, {DataType::Int64, {2}}, "the updates that the average has seen");
+  const TensorType& weights = floating_input(context, In::Weights, {1});
+  expect_input(context, In::Weights, {master_type(weights.dtype), weights.shape},
+               "since averages are in full precision");
+  expect_input(context, In::Average, weights, "the type of 'weights'");
+  expect_input(context, In::Progress, {DataType::Int64, {2}}, "the updates that the average has seen");
   const double decay = float_attribute(node, "decay");
   if (!(decay > 0 && decay < 1)) {
     context.fail(fmt::format("attribute 'decay' is {}; expected more than 0 and less than 1", decay));
   }
   const int64_t every = int_attribute_from(node, "every", 1);
   int_attribute_from(node, "period", every);
-  context.set_output(0, weights);
-  context.set_output(1, {DataType::Int64, {2}});
+  context.set_output(MovingAverageOutput::Average, weights);
+  context.set_output(MovingAverageOutput::Progress, {DataType::Int64, {2}});
 }
 
 template <typename T>
 std::unique_ptr<Kernel> moving_average_kernel(const KernelRequest& request) {
-  const int64_t count = request.inputs[0].elements();
+  using In = MovingAverageInput;
+  const int64_t count = request.inputs[In::Weights].elements();
   const MovingAverageSteps steps = MovingAverageSteps::of(request.node);
   return make_kernel([=](const KernelContext& context) {
     if (context.scalars && context.scalars->update == 0) return;
-    const T *weights = input<T>(context, 0), *average = input<T>(context, 1);
-    const MovingAverageProgress before = *input<MovingAverageProgress>(context, 2);
-    T* moved = output<T>(context, 0);
+    const T *weights = input<T>(context, In::Weights), *average = input<T>(context, In::Average);
+    const MovingAverageProgress before = *input<MovingAverageProgress>(context, In::Progress);
+    T* moved = output<T>(context, MovingAverageOutput::Average);
     const T share = T(steps.share(before));
     parallel_for(count, 1, [=](int64_t begin, int64_t end) {
       if (before.updates == 0) {
@@ -46,7 +49,7 @@ std::unique_ptr<Kernel> moving_average_kernel(const KernelRequest& request) {
         for (int64_t i = begin; i < end; ++i) moved[i] = average[i] + share * (weights[i] - average[i]);
       }
     });
-    *output<MovingAverageProgress>(context, 1) = steps.after(before);
+    *output<MovingAverageProgress>(context, MovingAverageOutput::Progress) = steps.after(before);
   });
 }
 

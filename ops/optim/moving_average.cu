@@ -56,16 +56,17 @@ __global__ void __launch_bounds__(kThreads) move_kernel(int64_t count, const Ste
 }  // namespace
 
 void register_optim_moving_average_cuda(OpRegistry& registry) {
+  using In = MovingAverageInput;
   registry.find("arbalest.MovingAverage")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float weights");
-    const int64_t count = request.inputs[0].elements();
+    require_float(request, In::Weights, "float weights");
+    const int64_t count = request.inputs[In::Weights].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
     const MovingAverageSteps steps = MovingAverageSteps::of(request.node);
     auto run = [=](const KernelContext& c) {
-      const float *weights = input<float>(c, 0), *average = input<float>(c, 1);
-      float *moved = output<float>(c, 0), *share = static_cast<float*>(c.workspace);
-      advance_kernel<<<1, 1, 0, stream_of(c)>>>(steps, c.scalars, input<MovingAverageProgress>(c, 2),
-                                                output<MovingAverageProgress>(c, 1), share);
+      const float *weights = input<float>(c, In::Weights), *average = input<float>(c, In::Average);
+      float *moved = output<float>(c, MovingAverageOutput::Average), *share = static_cast<float*>(c.workspace);
+      advance_kernel<<<1, 1, 0, stream_of(c)>>>(steps, c.scalars, input<MovingAverageProgress>(c, In::Progress),
+                                                output<MovingAverageProgress>(c, MovingAverageOutput::Progress), share);
       check_launch("progress of the moving average");
       if (count == 0) return;
       if (aligned(weights) && aligned(average) && aligned(moved)) {

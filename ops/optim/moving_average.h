@@ -12,6 +12,13 @@
 
 namespace arbalest {
 
+struct MovingAverageInput {
+  enum : size_t { Weights, Average, Progress };
+};
+struct MovingAverageOutput {
+  enum : size_t { Average, Progress };
+};
+
 // Progress of a moving average, in the memory of its device: int64[2].
 struct MovingAverageProgress {
   int64_t updates = 0;  // that the average has seen: t

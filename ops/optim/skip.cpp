@@ -6,14 +6,16 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/optim/skip.h"
 
 namespace arbalest {
 namespace {
 
 void infer_keep(InferContext& context) {
-  const TensorType statistics = floating_input(context, 0, {1});
-  expect_input(context, 1, statistics, "the type of 'statistics'");
-  if (context.input_count() > 2) expect_input(context, 2, {statistics.dtype, {1}}, "one factor");
+  using In = SkipInput;
+  const TensorType statistics = floating_input(context, In::Statistics, {1});
+  expect_input(context, In::Kept, statistics, "the type of 'statistics'");
+  if (context.input_count() > 2) expect_input(context, In::Factor, {statistics.dtype, {1}}, "one factor");
   context.set_output(0, statistics);
 }
 
@@ -27,10 +29,11 @@ std::unique_ptr<Kernel> keep_kernel(const KernelRequest& request) {
 
 template <typename T>
 std::unique_ptr<Kernel> restore_kernel(const KernelRequest& request) {
-  const int64_t count = request.inputs[0].elements();
+  using In = SkipInput;
+  const int64_t count = request.inputs[In::Statistics].elements();
   return make_kernel([=](const KernelContext& context) {
-    const bool skipped = context.scalars->update != 0 && *input<T>(context, 2) < 0;
-    if (skipped) std::copy_n(input<T>(context, 1), count, output<T>(context, 0));
+    const bool skipped = context.scalars->update != 0 && *input<T>(context, In::Factor) < 0;
+    if (skipped) std::copy_n(input<T>(context, In::Kept), count, output<T>(context, 0));
   });
 }
 
@@ -61,7 +64,7 @@ std::vector<Sample> restore_samples() {
                 .tolerance = 0,
                 .scalars = {.update = update},
                 .in_place = factor > 0 || update == 0};
-    made.inputs[2] = {{DataType::Float32, {1}}, factor, factor};
+    made.inputs[SkipInput::Factor] = {{DataType::Float32, {1}}, factor, factor};
     return made;
   };
   return {sample("a skipped update", -1, 1), sample("an update", 0.5, 1), sample("no update", -1, 0)};

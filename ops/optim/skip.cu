@@ -3,6 +3,7 @@
 // CUDA kernels of arbalest.KeepStatistics and arbalest.RestoreStatistics.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/optim/skip.h"
 
 namespace arbalest {
 
@@ -27,30 +28,32 @@ __global__ void __launch_bounds__(kThreads) restore_kernel(int64_t count, const 
 }
 
 void check_type(const KernelRequest& request) {
-  if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float statistics");
+  require_float(request, 0, "float statistics");
 }
 
 }  // namespace
 
 void register_optim_skip_cuda(OpRegistry& registry) {
+  using In = SkipInput;
   registry.find("arbalest.KeepStatistics")->cuda = [](const KernelRequest& request) {
     check_type(request);
-    const int64_t count = request.inputs[0].elements();
+    const int64_t count = request.inputs[In::Statistics].elements();
     const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      keep_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, 0), output<float>(c, 0));
+      keep_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, In::Statistics),
+                                                         output<float>(c, 0));
       check_launch("kept statistics");
     });
   };
   registry.find("arbalest.RestoreStatistics")->cuda = [](const KernelRequest& request) {
     check_type(request);
-    const int64_t count = request.inputs[0].elements();
+    const int64_t count = request.inputs[In::Statistics].elements();
     const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      restore_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, 1), input<float>(c, 2),
-                                                            output<float>(c, 0));
+      restore_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, In::Kept),
+                                                            input<float>(c, In::Factor), output<float>(c, 0));
       check_launch("restored statistics");
     });
   };

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "ops/definition.h"
-#include "ops/positive_float.h"
 
 namespace arbalest {
 namespace {

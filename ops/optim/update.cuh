@@ -309,7 +309,7 @@ std::unique_ptr<Kernel> make_update(const KernelRequest& request) {
 template <typename Rule>
 std::unique_ptr<Kernel> update_cuda(const KernelRequest& request) {
   const UpdateOperands place(*request.node.op->optimizer);
-  if (request.inputs[1].dtype != DataType::Float32) fail_type(request, request.inputs[1].dtype, "float weights");
+  require_float(request, UpdateOperands::kWeights, "float weights");
   const bool averaging = request.has_input(place.average()) || request.has_input(place.averaged());
   return averaging ? make_update<true, Rule>(request) : make_update<false, Rule>(request);
 }

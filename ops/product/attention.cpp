@@ -166,8 +166,8 @@ AttentionProblem checked_problem(const InferContext& context, bool gradient) {
 void infer_attention(InferContext& context) {
   const AttentionProblem problem = checked_problem(context, false);
   const DataType type = context.input(0).dtype;
-  context.set_output(0, {type, problem.output_shape()});
-  context.set_output(1, {master_type(type), problem.statistics_shape()});
+  context.set_output(AttentionOutput::Y, {type, problem.output_shape()});
+  context.set_output(AttentionOutput::Statistics, {master_type(type), problem.statistics_shape()});
 }
 
 void infer_attention_grad(InferContext& context) {
@@ -191,7 +191,7 @@ std::function<void(GradContext&)> grad_attention(size_t parts, std::string op) {
     const bool biased = c.input(parts) != kNone;
     std::vector<ValueId> inputs;
     for (size_t i = 0; i < parts; ++i) inputs.push_back(c.input(i));
-    inputs.insert(inputs.end(), {c.output(0), c.output(1), dy});
+    inputs.insert(inputs.end(), {c.output(AttentionOutput::Y), c.output(AttentionOutput::Statistics), dy});
     if (biased) inputs.push_back(c.input(parts));
     const size_t count = biased && c.needs_gradient(parts) ? parts + 1 : parts;
     const auto gradients = c.add(op, "grad", inputs, int(count), c.node().attributes);
@@ -218,8 +218,8 @@ class Apart {
 
   void replace() {
     const ValueId y = product(add("Softmax", {scores_}), parts_[2]);
-    c_.replace_output(0, turned(y, axes_[3]));
-    c_.replace_output(1, add("ReduceLogSumExp", {scores_}, {{"axes", Ints{3}}}));
+    c_.replace_output(AttentionOutput::Y, turned(y, axes_[3]));
+    c_.replace_output(AttentionOutput::Statistics, add("ReduceLogSumExp", {scores_}, {{"axes", Ints{3}}}));
   }
 
   void replace_gradient() {

@@ -236,7 +236,7 @@ std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request,
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
   if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !has_aligned_rows(p) || turns_as_heads(p) == 0)
     return nullptr;
-  if (!gradient && !request.has_output(1)) return nullptr;
+  if (!gradient && !request.has_output(AttentionOutput::Statistics)) return nullptr;
   return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient, gradient_of_bias));
 }
 
@@ -279,8 +279,8 @@ std::unique_ptr<Kernel> attention_by_cudnn(const KernelRequest& request, const A
                   {.q = operand_at(c.inputs[0], p.q),
                    .k = operand_at(c.inputs[p.at.k], p.k),
                    .v = operand_at(c.inputs[p.at.v], p.v),
-                   .y = c.outputs[0],
-                   .statistics = c.outputs[1],
+                   .y = c.outputs[AttentionOutput::Y],
+                   .statistics = c.outputs[AttentionOutput::Statistics],
                    .bias = p.biased() ? c.inputs[p.at.bias] : nullptr},
                   c.workspace);
       },
@@ -288,16 +288,17 @@ std::unique_ptr<Kernel> attention_by_cudnn(const KernelRequest& request, const A
 }
 
 std::unique_ptr<Kernel> attention_by_rows(const KernelRequest& request, const AttentionProblem& p) {
+  using Out = AttentionOutput;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([e = attention_extents(p), at = p.at, stored = request.has_output(1),
+    return make_kernel([e = attention_extents(p), at = p.at, stored = request.has_output(Out::Statistics),
                         processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
       const T* bias = e.bias_samples > 0 ? input<T>(c, at.bias) : nullptr;
       attention_kernel<<<blocks_for(rows * 32, processors), kThreads, 0, stream_of(c)>>>(
-          e, input<T>(c, 0), input<T>(c, at.k), input<T>(c, at.v), bias, output<T>(c, 0),
-          stored ? output<float>(c, 1) : nullptr);
+          e, input<T>(c, 0), input<T>(c, at.k), input<T>(c, at.v), bias, output<T>(c, Out::Y),
+          stored ? output<float>(c, Out::Statistics) : nullptr);
       check_launch("attention");
     });
   });

@@ -7,6 +7,11 @@
 
 namespace arbalest {
 
+// Outputs of arbalest.Attention and arbalest.PackedAttention.
+struct AttentionOutput {
+  enum : size_t { Y, Statistics };
+};
+
 // Attention of few rows in bfloat16 on GPUs takes so many at most. It takes every even depth up to the second number,
 // and multiples of eight beyond.
 inline constexpr int kMostShortRows = 64, kMostPairs = 32;

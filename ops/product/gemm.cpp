@@ -25,11 +25,12 @@ GemmProduct product_of(const Node& node, const TensorType& a, const TensorType& 
 
 std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const TensorType &a = request.inputs[0], &b = request.inputs[1];
+  using In = GemmInput;
+  const TensorType &a = request.inputs[In::A], &b = request.inputs[In::B];
   const GemmProduct p = product_of(request.node, a, b);
   const double alpha = float_attribute(request.node, "alpha"), beta = float_attribute(request.node, "beta");
-  const bool has_c = request.has_input(2);
-  const Addend c = has_c ? addend_of(request.inputs[2].shape, p.rows, p.columns) : Addend::Row;
+  const bool has_c = request.has_input(In::C);
+  const Addend c = has_c ? addend_of(request.inputs[In::C].shape, p.rows, p.columns) : Addend::Row;
 #ifdef ARBALEST_ONEDNN
   const bool plain = alpha == 1 && (!has_c || (beta == 1 && c == Addend::Row));
   if (plain && onednn::supported(a.dtype) && p.rows * p.depth * p.columns > 0) {
@@ -55,15 +56,15 @@ std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
                                                : 0,
                          c == Addend::Row || c == Addend::Matrix ? 1 : 0};
   return make_kernel([m, has_c](const KernelContext& context) {
-    multiply<T, T>(m, input<T>(context, 0), input<T>(context, 1), has_c ? input<Wide<T>>(context, 2) : nullptr,
-                   output<T>(context, 0));
+    multiply<T, T>(m, input<T>(context, In::A), input<T>(context, In::B),
+                   has_c ? input<Wide<T>>(context, In::C) : nullptr, output<T>(context, 0));
   });
 }
 
 // dB = alpha · op(A)ᵀ dY, transposed if B is. Inputs: A, dY.
 std::unique_ptr<Kernel> grad_b_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const TensorType &a = request.inputs[0], &dy = request.inputs[1];
+  const TensorType &a = request.inputs[GemmGradBInput::A], &dy = request.inputs[GemmGradBInput::dY];
   const bool trans_a = flag_attribute(request.node, "transA"), trans_b = flag_attribute(request.node, "transB");
   const int64_t rows = dy.shape[0], columns = dy.shape[1], depth = a.shape[trans_a ? 0 : 1];
   const double alpha = float_attribute(request.node, "alpha");
@@ -89,8 +90,9 @@ std::unique_ptr<Kernel> grad_b_cpu(const KernelRequest& request, auto element) {
 }
 
 void infer_gemm(InferContext& context) {
-  const TensorType &a = floating_input(context, 0, {2}), &b = floating_input(context, 1, {2});
-  if (b.dtype != a.dtype) expect_input(context, 1, {a.dtype, b.shape}, "the element type of 'A'");
+  using In = GemmInput;
+  const TensorType &a = floating_input(context, In::A, {2}), &b = floating_input(context, In::B, {2});
+  if (b.dtype != a.dtype) expect_input(context, In::B, {a.dtype, b.shape}, "the element type of 'A'");
   const GemmProduct p = product_of(context.node(), a, b);
   const int64_t b_depth = b.shape[p.trans_b ? 1 : 0];
   if (b_depth != p.depth) {
@@ -98,14 +100,14 @@ void infer_gemm(InferContext& context) {
                              p.trans_a ? ", transposed," : "", to_string(b), p.trans_b ? ", transposed" : "", p.depth,
                              b_depth));
   }
-  if (context.has_input(2)) {
-    const Shape& c = context.input(2).shape;
+  if (context.has_input(In::C)) {
+    const Shape& c = context.input(In::C).shape;
     const DataType dtype = master_type(a.dtype);
     const auto broadcasts = [&](size_t from_end, int64_t extent) {
       return c.size() < from_end || c[c.size() - from_end] == 1 || c[c.size() - from_end] == extent;
     };
-    if (c.size() > 2 || !broadcasts(1, p.columns) || !broadcasts(2, p.rows) || context.input(2).dtype != dtype) {
-      context.fail(fmt::format("input 'C' is {}; expected {} or what broadcasts to it", to_string(context.input(2)),
+    if (c.size() > 2 || !broadcasts(1, p.columns) || !broadcasts(2, p.rows) || context.input(In::C).dtype != dtype) {
+      context.fail(fmt::format("input 'C' is {}; expected {} or what broadcasts to it", to_string(context.input(In::C)),
                                to_string(TensorType{dtype, {p.rows, p.columns}})));
     }
   }
@@ -113,35 +115,39 @@ void infer_gemm(InferContext& context) {
 }
 
 void infer_gemm_sum(InferContext& context) {
+  using In = GemmInput;
   infer_gemm(context);
   const Node& node = context.node();
-  const GemmProduct p = product_of(node, context.input(0), context.input(1));
-  expect_input(context, GemmInput::Summand, {context.input(0).dtype, {p.rows, p.columns}}, "the type of the product");
+  const GemmProduct p = product_of(node, context.input(In::A), context.input(In::B));
+  expect_input(context, GemmInput::Summand, {context.input(In::A).dtype, {p.rows, p.columns}},
+               "the type of the product");
 }
 
 void decompose_gemm_sum(ExpandContext& c) {
+  using In = GemmInput;
   const Node node = c.node();
-  std::vector<ValueId> inputs = {c.input(0), c.input(1)};
-  if (c.input(2) != kNone) inputs.push_back(c.input(2));
+  std::vector<ValueId> inputs = {c.input(In::A), c.input(In::B)};
+  if (c.input(In::C) != kNone) inputs.push_back(c.input(In::C));
   const ValueId product = add_one(c, "Gemm", std::move(inputs), node.attributes);
   c.replace_output(0, add_one(c, "Add", {product, c.input(GemmInput::Summand)}));
 }
 
 void grad_gemm(GradContext& c) {
+  using In = GemmInput;
   const Node node = c.node();
-  const ValueId dy = c.output_gradient(0), a = c.input(0), b = c.input(1);
+  const ValueId dy = c.output_gradient(0), a = c.input(In::A), b = c.input(In::B);
   const int64_t trans_a = int_attribute(node, "transA"), trans_b = int_attribute(node, "transB");
   const double alpha = float_attribute(node, "alpha"), beta = float_attribute(node, "beta");
-  if (c.needs_gradient(1)) {
-    c.set_input_gradient(1, c.add("arbalest.GemmGradB", "grad_b", {a, dy}, 1,
-                                  {{"transA", trans_a}, {"transB", trans_b}, {"alpha", alpha}})[0]);
+  if (c.needs_gradient(In::B)) {
+    c.set_input_gradient(In::B, c.add("arbalest.GemmGradB", "grad_b", {a, dy}, 1,
+                                      {{"transA", trans_a}, {"transB", trans_b}, {"alpha", alpha}})[0]);
   }
-  if (c.input(2) != kNone && c.needs_gradient(2)) {
-    const TensorType type = c.type(c.input(2)), y = c.type(dy);
+  if (c.input(In::C) != kNone && c.needs_gradient(In::C)) {
+    const TensorType type = c.type(c.input(In::C)), y = c.type(dy);
     const bool row = addend_of(type.shape, y.shape[0], y.shape[1]) == Addend::Row && !type.shape.empty();
     if (row) {
-      c.set_input_gradient(2, c.add("arbalest.ChannelSum", "grad_c", {dy}, 1,
-                                    {{"scale", beta}, {"rank", int64_t(type.shape.size())}})[0]);
+      c.set_input_gradient(In::C, c.add("arbalest.ChannelSum", "grad_c", {dy}, 1,
+                                        {{"scale", beta}, {"rank", int64_t(type.shape.size())}})[0]);
     } else {
       ValueId gradient = dy;
       if (beta != 1) {
@@ -153,23 +159,24 @@ void grad_gemm(GradContext& c) {
         const ValueId scaled = c.add("arbalest.ChannelSum", "grad_c_scaled", {one_row}, 1, {{"scale", beta}})[0];
         gradient = reshape(scaled, y.shape, "grad_c_matrix");
       }
-      if (type.shape != y.shape) gradient = c.add("arbalest.SumTo", "grad_c", {gradient, c.input(2)}, 1)[0];
-      c.set_input_gradient(2, gradient);
+      if (type.shape != y.shape) gradient = c.add("arbalest.SumTo", "grad_c", {gradient, c.input(In::C)}, 1)[0];
+      c.set_input_gradient(In::C, gradient);
     }
   }
-  if (!c.needs_gradient(0)) return;
+  if (!c.needs_gradient(In::A)) return;
   // dA = dY op(B)ᵀ; if A is transposed, op(B) dYᵀ.
   const auto grad_a =
       trans_a ? c.add("Gemm", "grad_a", {b, dy}, 1, {{"transA", trans_b}, {"transB", int64_t{1}}, {"alpha", alpha}})
               : c.add("Gemm", "grad_a", {dy, b}, 1, {{"transB", int64_t{1 - trans_b}}, {"alpha", alpha}});
-  c.set_input_gradient(0, grad_a[0]);
+  c.set_input_gradient(In::A, grad_a[0]);
 }
 
 void infer_grad_b(InferContext& context) {
-  const TensorType &a = floating_input(context, 0, {2}), &dy = floating_input(context, 1, {2});
+  using In = GemmGradBInput;
+  const TensorType &a = floating_input(context, In::A, {2}), &dy = floating_input(context, In::dY, {2});
   const bool trans_a = flag_attribute(context.node(), "transA"), trans_b = flag_attribute(context.node(), "transB");
   const int64_t rows = a.shape[trans_a ? 1 : 0], depth = a.shape[trans_a ? 0 : 1], columns = dy.shape[1];
-  expect_input(context, 1, {a.dtype, {rows, columns}}, "the type of Gemm's output");
+  expect_input(context, In::dY, {a.dtype, {rows, columns}}, "the type of Gemm's output");
   context.set_output(0, {master_type(a.dtype), trans_b ? Shape{columns, depth} : Shape{depth, columns}});
 }
 
@@ -251,7 +258,7 @@ std::vector<AttributeSpec> product_specs() {
 Cost gemm_cost(const Graph& graph, const Node& node) {
   const bool forward = node.op->name != "GemmGradB";
   const TensorType &a = input_type(graph, node, 0),
-                   &y = forward ? output_type(graph, node, 0) : input_type(graph, node, 1);
+                   &y = forward ? output_type(graph, node, 0) : input_type(graph, node, GemmGradBInput::dY);
   return {2 * double(y.elements()) * double(a.shape[int_attribute(node, "transA") ? 0 : 1]),
           operand_bytes(graph, node)};
 }

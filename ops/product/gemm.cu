@@ -305,20 +305,21 @@ namespace {
 
 // Y = alpha · op(A) · op(B) + beta · C, C at input 2.
 Problem problem_of(const KernelRequest& request) {
-  const Shape &a = request.inputs[0].shape, &y = request.outputs[0].shape;
+  using In = GemmInput;
+  const Shape &a = request.inputs[In::A].shape, &y = request.outputs[0].shape;
   Problem problem = {.m = y[0],
                      .n = y[1],
                      .k = 0,
                      .trans_a = int_attribute(request.node, "transA") != 0,
                      .trans_b = int_attribute(request.node, "transB") != 0,
-                     .in = request.inputs[0].dtype,
+                     .in = request.inputs[In::A].dtype,
                      .out = request.outputs[0].dtype,
                      .alpha = float(float_attribute(request.node, "alpha")),
                      .beta = float(float_attribute(request.node, "beta"))};
   problem.k = problem.trans_a ? a[0] : a[1];
-  if (request.has_input(2) && problem.beta != 0) {
-    if (request.inputs[2].dtype != DataType::Float32) fail_type(request, request.inputs[2].dtype, "a float C");
-    problem.addend = addend_of(request.inputs[2].shape, problem.m, problem.n);
+  if (request.has_input(In::C) && problem.beta != 0) {
+    require_float(request, In::C, "a float C");
+    problem.addend = addend_of(request.inputs[In::C].shape, problem.m, problem.n);
     if (problem.addend != Addend::None) problem.inputs.c = int(GemmInput::C);
   }
   return problem;
@@ -336,14 +337,14 @@ std::unique_ptr<Kernel> gemm_sum(const KernelRequest& request) {
 
 // With Y = alpha · op(A) · op(B): dB = alpha · op(A)ᵀ · dY, or its transpose if B enters transposed.
 std::unique_ptr<Kernel> gemm_grad_b(const KernelRequest& request) {
-  const Shape &db = request.outputs[0].shape, &dy = request.inputs[1].shape;
+  const Shape &db = request.outputs[0].shape, &dy = request.inputs[GemmGradBInput::dY].shape;
   const bool trans_a = int_attribute(request.node, "transA") != 0, trans_b = int_attribute(request.node, "transB") != 0;
   Problem problem = {.m = db[0],
                      .n = db[1],
                      .k = dy[0],
                      .trans_a = trans_b ? true : !trans_a,
                      .trans_b = trans_b ? trans_a : false,
-                     .in = request.inputs[0].dtype,
+                     .in = request.inputs[GemmGradBInput::A].dtype,
                      .out = request.outputs[0].dtype,
                      .alpha = float(float_attribute(request.node, "alpha"))};
   if (trans_b) problem.inputs = {.a = 1, .b = 0};

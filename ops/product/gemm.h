@@ -9,9 +9,12 @@
 
 namespace arbalest {
 
-// Gemm, and arbalest.GemmSum, which alone has a summand.
+// Gemm, and arbalest.GemmSum, which alone has a summand. MatMul and arbalest.BatchMatMul have A and B.
 struct GemmInput {
   enum : size_t { A, B, C, Summand };
+};
+struct GemmGradBInput {
+  enum : size_t { A, dY };
 };
 
 // How Gemm reads C, of a shape that broadcasts to (rows, columns): with one number a column, a row, an element, or one

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "ops/definition.h"
+#include "ops/product/gemm.h"
 #include "ops/product/matrix_product.h"
 
 namespace arbalest {
@@ -82,11 +83,12 @@ Strided BatchedProduct::walk() const {
 namespace {
 
 void infer_matmul(InferContext& context) {
-  const TensorType &a = floating_input(context, 0), &b = floating_input(context, 1);
+  using In = GemmInput;
+  const TensorType &a = floating_input(context, In::A), &b = floating_input(context, In::B);
   for (const size_t i : {size_t{0}, size_t{1}}) {
     if (context.input(i).shape.empty()) context.fail(fmt::format("{} is a scalar", input_name(context, i)));
   }
-  if (b.dtype != a.dtype) expect_input(context, 1, {a.dtype, b.shape}, "the element type of 'A'");
+  if (b.dtype != a.dtype) expect_input(context, In::B, {a.dtype, b.shape}, "the element type of 'A'");
   if (std::max(a.shape.size(), b.shape.size()) > Strided::kMaxRank) {
     context.fail(
         fmt::format("inputs are {} and {}; expected at most {} axes", to_string(a), to_string(b), Strided::kMaxRank));
@@ -110,9 +112,10 @@ onednn::Desc batch_desc(const BatchedProduct& p, const std::vector<int64_t>& ste
 
 std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const BatchedProduct p(request.node, request.inputs[0], request.inputs[1]);
+  using In = GemmInput;
+  const BatchedProduct p(request.node, request.inputs[In::A], request.inputs[In::B]);
 #ifdef ARBALEST_ONEDNN
-  const DataType type = request.inputs[0].dtype;
+  const DataType type = request.inputs[In::A].dtype;
   if (onednn::supported(type) && element_count(p.batch) * p.rows * p.depth * p.columns > 0) {
     Shape all = p.batch;
     all.insert(all.end(), {p.rows, p.columns});
@@ -140,7 +143,7 @@ std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
         b += rest % p.batch[axis] * p.b_steps[axis];
         rest /= p.batch[axis];
       }
-      multiply<T, T>(m, input<T>(context, 0) + a, input<T>(context, 1) + b, nullptr,
+      multiply<T, T>(m, input<T>(context, In::A) + a, input<T>(context, In::B) + b, nullptr,
                      output<T>(context, 0) + i * p.rows * p.columns);
     }
   });
@@ -164,7 +167,8 @@ ValueId batch_summed(GradContext& c, ValueId gradient, ValueId operand, const Sh
 
 // dA = dY op(B)ᵀ and dB = op(A)ᵀ dY; transposed, op(B) dYᵀ and dYᵀ op(A).
 void grad_matmul(GradContext& c) {
-  const ValueId a = c.input(0), b = c.input(1);
+  using In = GemmInput;
+  const ValueId a = c.input(In::A), b = c.input(In::B);
   const TensorType a_type = c.type(a), b_type = c.type(b);
   const BatchedProduct p(c.node(), a_type, b_type);
   const int64_t trans_a = p.trans_a, trans_b = p.trans_b;
@@ -178,13 +182,13 @@ void grad_matmul(GradContext& c) {
     if (right) flags.set("transB", right);
     return c.add("arbalest.BatchMatMul", label, std::move(operands), 1, std::move(flags))[0];
   };
-  if (c.needs_gradient(0)) {
+  if (c.needs_gradient(In::A)) {
     const ValueId others = reshaped(c, b, right, "b_matrices");
     const ValueId da =
         trans_a ? product("grad_a", {others, dy}, trans_b, 1) : product("grad_a", {dy, others}, 0, 1 - trans_b);
-    c.set_input_gradient(0, batch_summed(c, da, a, left, "grad_a"));
+    c.set_input_gradient(In::A, batch_summed(c, da, a, left, "grad_a"));
   }
-  if (!c.needs_gradient(1)) return;
+  if (!c.needs_gradient(In::B)) return;
   if (right.size() == 2 && left.size() >= 2 && (!trans_a || left.size() == 2)) {
     // One B for all matrices, as in a linear layer: all their rows are one matrix.
     const int64_t rows = element_count(p.batch) * p.rows;
@@ -194,17 +198,17 @@ void grad_matmul(GradContext& c) {
     if (trans_a) flags.set("transA", trans_a);
     if (trans_b) flags.set("transB", trans_b);
     const ValueId db = c.add("arbalest.GemmGradB", "grad_b", {all, gradients}, 1, std::move(flags))[0];
-    c.set_input_gradient(1, reshaped(c, db, b_type.shape, "grad_b_shape"));
+    c.set_input_gradient(In::B, reshaped(c, db, b_type.shape, "grad_b_shape"));
     return;
   }
   const ValueId others = reshaped(c, a, left, "a_matrices");
   const ValueId db =
       trans_b ? product("grad_b", {dy, others}, 1, trans_a) : product("grad_b", {others, dy}, 1 - trans_a, 0);
-  c.set_input_gradient(1, batch_summed(c, db, b, right, "grad_b"));
+  c.set_input_gradient(In::B, batch_summed(c, db, b, right, "grad_b"));
 }
 
 Cost matmul_cost(const Graph& graph, const Node& node) {
-  const BatchedProduct p(node, input_type(graph, node, 0), input_type(graph, node, 1));
+  const BatchedProduct p(node, input_type(graph, node, GemmInput::A), input_type(graph, node, GemmInput::B));
   return {2 * double(output_type(graph, node, 0).elements()) * double(p.depth), operand_bytes(graph, node)};
 }
 

@@ -13,13 +13,14 @@ using namespace cuda;
 namespace {
 
 std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
-  const BatchedProduct product(request.node, request.inputs[0], request.inputs[1]);
+  using In = GemmInput;
+  const BatchedProduct product(request.node, request.inputs[In::A], request.inputs[In::B]);
   Problem problem = {.m = product.rows,
                      .n = product.columns,
                      .k = product.depth,
                      .trans_a = product.trans_a,
                      .trans_b = product.trans_b,
-                     .in = request.inputs[0].dtype,
+                     .in = request.inputs[In::A].dtype,
                      .out = request.outputs[0].dtype};
   if (request.outputs[0].elements() == 0) {
     problem.m = 0;

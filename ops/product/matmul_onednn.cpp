@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "ops/onednn/onednn.h"
+#include "ops/product/gemm.h"
 #include "ops/product/matrix_product.h"
 
 namespace arbalest {
@@ -80,7 +81,7 @@ std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc&
   auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::Desc bias =
       bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
-  const OnednnProduct whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(2, bias),
+  const OnednnProduct whole = {kernel->input(a_input, a), kernel->input(b_input, b), kernel->input(GemmInput::C, bias),
                                kernel->output(0, y)};
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
   for (const OnednnProduct& piece : threads.divides ? pieces_of(whole) : std::vector{whole}) {

@@ -479,16 +479,18 @@ bool takes_short_attention(const KernelRequest& request, const AttentionProblem&
 }
 
 std::unique_ptr<Kernel> short_attention(const KernelRequest& request, const AttentionProblem& p) {
+  using Out = AttentionOutput;
   const ShortExtents e = short_extents(p);
   return with_extents(p, [&](auto rows, auto depth, auto pack) {
     const dim3 grid = grid_of(e, cuda_context(request).multiprocessors, 32 * (kMostShortRows / rows()));
     const auto kernel = short_attention_kernel<rows(), depth(), pack()>;
     constexpr int kShared = int(3 * sizeof(ShortRows<rows(), depth()>));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-    return make_kernel([=, at = p.at, biased = p.biased(), stored = request.has_output(1)](const KernelContext& c) {
+    return make_kernel([=, at = p.at, biased = p.biased(),
+                        stored = request.has_output(Out::Statistics)](const KernelContext& c) {
       launch_dependent(kernel, grid, kBlock<rows()>, kShared, stream_of(c), e, input<Element>(c, 0),
                        input<Element>(c, at.k), input<Element>(c, at.v), biased ? input<Element>(c, at.bias) : nullptr,
-                       output<Element>(c, 0), stored ? output<float>(c, 1) : nullptr);
+                       output<Element>(c, Out::Y), stored ? output<float>(c, Out::Statistics) : nullptr);
       check_launch("attention of few rows");
     });
   });

@@ -29,11 +29,10 @@ void infer_cum_sum(InferContext& context) {
 
 // Each element is in the sums after it: the gradient sums from the other end.
 void grad_cum_sum(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
   const Node node = c.node();
   Attributes attributes = node.attributes;
   attributes.set("reverse", int64_t(!flag_attribute(node, "reverse")));
-  c.set_input_gradient(0, c.add("CumSum", "grad_input", {c.output_gradient(0)}, 1, std::move(attributes))[0]);
+  c.add_input_gradient("CumSum", {}, std::move(attributes));
 }
 
 // Integers wrap around; floats are summed in double.

@@ -165,10 +165,11 @@ std::unique_ptr<Kernel> reduction_cpu(const KernelRequest& request, ReduceFuncti
 
 std::unique_ptr<Kernel> ties_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  const TensorType &x = request.inputs[0], &y = request.outputs[0];
+  using In = ReduceTiesInput;
+  const TensorType &x = request.inputs[In::X], &y = request.outputs[0];
   return make_kernel(
       [axes = SumAxes(reducing_walk(ReducedAxes(request.node, x.shape.size()), x, y))](const KernelContext& c) {
-        reduce<reductions::ReduceTies, T, T>(axes, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        reduce<reductions::ReduceTies, T, T>(axes, input<T>(c, In::X), input<T>(c, In::Y), output<T>(c, 0));
       });
 }
 
@@ -245,9 +246,10 @@ void infer_reduce_gradient(InferContext& context) {
 }
 
 void infer_ties(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
-  expect_input(context, 1, ReducedAxes(context.node(), x.shape.size()).result(x), "the type of the result");
-  context.set_output(0, context.input(1));
+  using In = ReduceTiesInput;
+  const TensorType& x = floating_input(context, In::X);
+  expect_input(context, In::Y, ReducedAxes(context.node(), x.shape.size()).result(x), "the type of the result");
+  context.set_output(0, context.input(In::Y));
 }
 
 struct ReduceCase {

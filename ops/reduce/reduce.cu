@@ -22,7 +22,7 @@ std::unique_ptr<Kernel> make_reduction(const SumAxes& axes, int multiprocessors)
         const T* x = input<T>(c, 0);
         T* y = output<T>(c, 0);
         if constexpr (std::is_same_v<Reduction, reductions::ReduceTies>) {
-          reduction.run(c, x, input<T>(c, 1), y);
+          reduction.run(c, x, input<T>(c, ReduceTiesInput::Y), y);
         } else {
           if constexpr (Reduction::kCentred) greatest.run(c, x, nullptr, y);
           reduction.run(c, x, y, y);
@@ -60,7 +60,7 @@ std::unique_ptr<Kernel> reduction_gradient(const KernelRequest& request) {
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
-      const auto launch = [&](const auto*... in) {
+      with_inputs<T, 1 + Gradient::kFirst + Gradient::kSecond>(c, [&](const auto*... in) {
         constexpr int W = 16 / int(sizeof(T));
         if (count == 0) return;
         T* out = output<T>(c, 0);
@@ -73,14 +73,7 @@ std::unique_ptr<Kernel> reduction_gradient(const KernelRequest& request) {
               <<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(count, walk, small, f, out, in...);
         }
         check_launch("gradient of a reduction");
-      };
-      if constexpr (Gradient::kFirst && Gradient::kSecond) {
-        launch(input<T>(c, 0), input<T>(c, 1), input<T>(c, 2));
-      } else if constexpr (Gradient::kFirst || Gradient::kSecond) {
-        launch(input<T>(c, 0), input<T>(c, 1));
-      } else {
-        launch(input<T>(c, 0));
-      }
+      });
     });
   });
 }

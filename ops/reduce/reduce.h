@@ -9,6 +9,10 @@
 
 namespace arbalest {
 
+struct ReduceTiesInput {
+  enum : size_t { X, Y };
+};
+
 struct ReducedAxes {
   std::vector<bool> reduced;  // of the operand's axes
   bool keep = true;           // a reduced axis stays, with one element

@@ -10,8 +10,12 @@
 namespace arbalest {
 namespace {
 
+struct SumToInput {
+  enum : size_t { X, Like };
+};
+
 void infer_sum_to(InferContext& context) {
-  const TensorType &x = floating_input(context, 0), &like = context.input(1);
+  const TensorType &x = floating_input(context, SumToInput::X), &like = context.input(SumToInput::Like);
   if (elementwise::broadcast_shape(context, 0, 1) != x.shape) {
     context.fail(
         fmt::format("input 'like' is {}; expected a shape that broadcasts to 'X', {}", to_string(like), to_string(x)));

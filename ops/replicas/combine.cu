@@ -75,7 +75,7 @@ bool bind(Combination& c, const KernelContext& context) {
 
 void register_replicas_combine_cuda(OpRegistry& registry) {
   registry.find("arbalest.Combine")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float arrays");
+    require_float(request, 0, "float arrays");
     Combination combination = {};
     combination.count = request.inputs[0].elements();
     combination.terms = int(request.inputs.size());

@@ -47,10 +47,8 @@ void register_shape_change_layout(OpRegistry& registry) {
                 .infer = [](InferContext& c) { c.set_output(0, c.input(0).in(target_layout(c.node()))); },
                 .grad =
                     [](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
                       const std::string back(name_of(c.type(c.input(0)).layout));
-                      c.set_input_gradient(0, c.add("arbalest.ChangeLayout", "grad_input", {c.output_gradient(0)}, 1,
-                                                    {{"to", back}})[0]);
+                      c.add_input_gradient("arbalest.ChangeLayout", {}, {{"to", back}});
                     },
                 .cost = elementwise_cost(0),
                 .samples = change_layout_samples,

@@ -64,8 +64,7 @@ std::string mode_of(const Node& node) {
 }
 
 void set_depth_to_space_gradient(GradContext& c, const char* op) {
-  if (!c.needs_gradient(0)) return;
-  c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, c.node().attributes)[0]);
+  c.add_input_gradient(op, {}, c.node().attributes);
 }
 
 std::vector<Sample> depth_to_space_samples(bool to_space, bool modes) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
+#include "ops/names.h"
 #include "ops/shape/order/reorder_cpu.h"
 
 namespace arbalest {
@@ -25,7 +26,7 @@ void infer_flatten(InferContext& context) {
 }
 
 void infer_unflatten(InferContext& context) {
-  const TensorType &dy = floating_input(context, 0, {2}), &x = context.input(1);
+  const TensorType &dy = floating_input(context, GradByInput::dY, {2}), &x = context.input(GradByInput::X);
   if (dy.elements() != x.elements()) {
     context.fail(fmt::format("input 'dY' is {}, of {} elements; expected the {} of 'X', {}", to_string(dy),
                              dy.elements(), x.elements(), to_string(x)));
@@ -82,10 +83,7 @@ std::vector<Sample> in_place(std::vector<Sample> samples, size_t image) {
 
 // `unflatten`: the operator that brings what flows back into the shape of the input.
 std::function<void(GradContext&)> flatten_gradient(const char* unflatten) {
-  return [unflatten](GradContext& c) {
-    if (!c.needs_gradient(0)) return;
-    c.set_input_gradient(0, c.add(unflatten, "grad_input", {c.output_gradient(0), c.input(0)}, 1)[0]);
-  };
+  return [unflatten](GradContext& c) { c.add_input_gradient(unflatten, {c.input(0)}); };
 }
 
 }  // namespace

@@ -72,10 +72,8 @@ void infer_unsqueeze(InferContext& context) {
 
 // The gradient has the elements of what flows back in the shape of the input.
 void grad_reshape(GradContext& context) {
-  if (!context.needs_gradient(0)) return;
   const Shape shape = context.type(context.input(0)).shape;
-  context.set_input_gradient(0, context.add("Reshape", "grad_input", {context.output_gradient(0)}, 1,
-                                            {{"shape", shape}, {"allowzero", int64_t{1}}})[0]);
+  context.add_input_gradient("Reshape", {}, {{"shape", shape}, {"allowzero", int64_t{1}}});
 }
 
 Sample sample(std::string name, Shape shape, Attributes attributes) {

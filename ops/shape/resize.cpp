@@ -72,11 +72,10 @@ void infer_resize(InferContext& context) {
 }
 
 void grad_resize(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
   Attributes attributes = c.node().attributes;
   set_type(attributes, c.type(c.input(0)));
   const std::string op = "arbalest." + c.node().op->name + "Grad";
-  c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, attributes)[0]);
+  c.add_input_gradient(op, {}, attributes);
 }
 
 void infer_resize_gradient(InferContext& context) {

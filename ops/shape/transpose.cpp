@@ -55,7 +55,6 @@ void infer_transpose(InferContext& context) {
 }
 
 void grad_transpose(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
   const std::vector<int64_t> permutation = permutation_of(c.node(), c.type(c.input(0)).shape.size());
   std::vector<int64_t> back(permutation.size());
   for (size_t axis = 0; axis < back.size(); ++axis) back[size_t(permutation[axis])] = int64_t(axis);
@@ -63,7 +62,7 @@ void grad_transpose(GradContext& c) {
   const Layout from = c.type(c.output_gradient(0)).layout;
   const Layout to = from == Layout::ChannelsLast ? Layout::RowMajor : Layout::ChannelsLast;
   const char* op = keeps_memory(back, from, to) ? "arbalest.TransposeInPlace" : "Transpose";
-  c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, {{"perm", back}})[0]);
+  c.add_input_gradient(op, {}, {{"perm", back}});
 }
 
 void infer_in_place(InferContext& context) {

@@ -32,8 +32,7 @@ void infer_trilu(InferContext& context) {
 }
 
 void grad_trilu(GradContext& c) {
-  if (!c.needs_gradient(0)) return;
-  c.set_input_gradient(0, c.add("Trilu", "grad_input", {c.output_gradient(0)}, 1, c.node().attributes)[0]);
+  c.add_input_gradient("Trilu", {}, c.node().attributes);
 }
 
 std::unique_ptr<Kernel> trilu_cpu(const KernelRequest& request) {

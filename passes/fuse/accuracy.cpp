@@ -8,7 +8,7 @@ namespace arbalest {
 namespace {
 
 bool reads_the_same(const Node& accuracy, const Node& loss) {
-  return accuracy.op->qualified_name() == "arbalest.Accuracy" && int_attribute(accuracy, "top_k") == 1 &&
+  return accuracy.is(op::Accuracy) && int_attribute(accuracy, "top_k") == 1 &&
          ints_attribute(accuracy, "ignore_index") == ints_attribute(loss, "ignore_index") &&
          std::equal(accuracy.inputs.begin(), accuracy.inputs.end(), loss.inputs.begin());  // class weights may follow
 }
@@ -17,11 +17,11 @@ bool reads_the_same(const Node& accuracy, const Node& loss) {
 
 ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among) {
   Rewriter rewriter(graph);
-  const NodeId producer = rewriter.producer(loss, "arbalest.SoftmaxCrossEntropy");
+  const NodeId producer = rewriter.producer(loss, op::SoftmaxCrossEntropy);
   if (producer == kNone || rewriter.node(producer).outputs.size() > 1) return kNone;  // the graph's own
   for (const NodeId n : rewriter.ids()) {
     if (!reads_the_same(rewriter.node(n), rewriter.node(producer))) continue;
-    const ValueId accuracy = rewriter.node(n).outputs[0];
+    const ValueId accuracy = rewriter.output(n);
     const bool wanted = std::find(among.begin(), among.end(), accuracy) != among.end();
     if (!wanted || !rewriter.readers(accuracy).empty()) continue;
     rewriter.remove(n);

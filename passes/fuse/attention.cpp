@@ -54,7 +54,7 @@ class AttentionFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "Softmax")) fuse(n);
+      if (rewriter_.is(n, op::Softmax)) fuse(n);
     }
     rewriter_.finish();
   }
@@ -76,7 +76,7 @@ class AttentionFusion {
 
   // The Transpose by `perm` that makes the value; kNone: another node does.
   NodeId transposition(ValueId value, const Axes& perm) const {
-    const NodeId id = producer(value, "Transpose");
+    const NodeId id = producer(value, op::Transpose);
     return id != kNone && ints_attribute(node(id), "perm") == of_last(perm, shape(value).size()) ? id : kNone;
   }
 
@@ -92,13 +92,14 @@ class AttentionFusion {
   // Takes products with constant numbers off a value that has one reader each, and returns what they multiply.
   ValueId without_factors(ValueId value, double& scale, std::vector<NodeId>& spent) const {
     while (is_read_once(value)) {
-      const NodeId product = producer(value, "Mul"), quotient = producer(value, "Div");
+      const NodeId product = producer(value, op::Mul), quotient = producer(value, op::Div);
       const NodeId id = product != kNone ? product : quotient;
       if (id == kNone) break;
       const Node& found = node(id);
-      const std::optional<double> second = factor(found.inputs[1]);
-      const std::optional<double> first = product != kNone && !second ? factor(found.inputs[0]) : std::nullopt;
-      const ValueId other = found.inputs[first ? 1 : 0];
+      const auto [a, b] = both_orders(found).front();
+      const std::optional<double> second = factor(b);
+      const std::optional<double> first = product != kNone && !second ? factor(a) : std::nullopt;
+      const ValueId other = first ? b : a;
       if ((!first && !second) || shape(other) != shape(value)) break;
       scale *= first ? *first : product != kNone ? *second : 1 / *second;
       spent.push_back(id);
@@ -119,10 +120,9 @@ class AttentionFusion {
 
   // Takes off a product with a tensor of a number for each head, such as the temperature of cosine attention.
   ValueId without_factor_of_heads(ValueId value, Scores& found) const {
-    const NodeId id = producer(value, "Mul");
+    const NodeId id = producer(value, op::Mul);
     if (id == kNone || !is_read_once(value)) return value;
-    for (const size_t i : {size_t{0}, size_t{1}}) {
-      const ValueId factor = node(id).inputs[1 - i], other = node(id).inputs[i];
+    for (const auto& [other, factor] : both_orders(node(id))) {
       if (shape(other) != shape(value) || !is_of_heads(shape(factor), shape(value))) continue;
       found.factor = factor;
       found.spent.push_back(id);
@@ -135,7 +135,7 @@ class AttentionFusion {
     Scores found;
     const ValueId scaled = without_factors(value, found.scale, found.spent);
     const ValueId product = without_factors(without_factor_of_heads(scaled, found), found.scale, found.spent);
-    found.comparison = producer(product, "MatMul");
+    found.comparison = producer(product, op::MatMul);
     if (found.comparison == kNone || !is_read_once(product)) return std::nullopt;
     found.spent.push_back(found.comparison);
     return found;
@@ -160,10 +160,9 @@ class AttentionFusion {
   // With the biases or the mask that are added to them.
   std::optional<Scores> biased_scores(ValueId value) const {
     if (const auto plain = plain_scores(value)) return plain;
-    const NodeId sum = producer(value, "Add");
+    const NodeId sum = producer(value, op::Add);
     if (sum == kNone || !is_read_once(value)) return std::nullopt;
-    for (const size_t i : {size_t{0}, size_t{1}}) {
-      const ValueId product = node(sum).inputs[i], bias = node(sum).inputs[1 - i];
+    for (const auto& [product, bias] : both_orders(node(sum))) {
       if (shape(product) != shape(value) || !is_bias(shape(bias), shape(value))) continue;
       std::optional<Scores> found = plain_scores(product);
       if (!found) continue;
@@ -183,19 +182,18 @@ class AttentionFusion {
   // With a mask for each window of a sample added, too, for which windows have an axis of their own.
   std::optional<Scores> scores_of(ValueId value) const {
     if (const auto found = biased_scores(value)) return found;
-    const NodeId together = producer(value, "Reshape");
-    const NodeId sum = together == kNone ? kNone : producer(node(together).inputs[0], "Add");
-    if (sum == kNone || !is_read_once(value) || !is_read_once(node(sum).outputs[0])) return std::nullopt;
-    const Shape &apart = shape(node(sum).outputs[0]), &scores = shape(value);
+    const NodeId together = producer(value, op::Reshape);
+    const NodeId sum = together == kNone ? kNone : producer(node(together).input(), op::Add);
+    if (sum == kNone || !is_read_once(value) || !is_read_once(node(sum).output())) return std::nullopt;
+    const Shape &apart = shape(node(sum).output()), &scores = shape(value);
     if (apart.size() != 5 || scores.size() != 4 || !std::equal(scores.begin() + 1, scores.end(), apart.begin() + 2))
       return std::nullopt;
-    for (const size_t i : {size_t{0}, size_t{1}}) {
-      const ValueId product = node(sum).inputs[i], mask = node(sum).inputs[1 - i];
-      const NodeId reshape = producer(product, "Reshape");
+    for (const auto& [product, mask] : both_orders(node(sum))) {
+      const NodeId reshape = producer(product, op::Reshape);
       if (reshape == kNone || !is_read_once(product) || shape(product) != apart) continue;
       if (widened(shape(mask), 5) != Shape{1, apart[1], 1, apart[3], apart[4]}) continue;
-      if (shape(node(reshape).inputs[0]) != scores) continue;
-      std::optional<Scores> found = biased_scores(node(reshape).inputs[0]);
+      if (shape(node(reshape).input()) != scores) continue;
+      std::optional<Scores> found = biased_scores(node(reshape).input());
       if (!found || found->bias == kNone) continue;
       if (widened(shape(found->bias), 4) != Shape{1, scores[1], scores[2], scores[3]}) continue;
       found->mask = mask;
@@ -208,18 +206,18 @@ class AttentionFusion {
 
   Heads heads(ValueId value) const {
     const NodeId moved = transposition(value, kHeadsBeforeRows);
-    return moved == kNone ? Heads{value, 1} : Heads{node(moved).inputs[0], 2};
+    return moved == kNone ? Heads{value, 1} : Heads{node(moved).input(), 2};
   }
 
   // Keys as columns that were turned as one batch of matrices, all samples and heads in one axis, as PyTorch's newer
   // exporter has it.
   std::optional<Heads> heads_turned_together(ValueId value) const {
-    const NodeId apart = producer(value, "Reshape");
-    const NodeId turned = apart == kNone ? kNone : transposition(node(apart).inputs[0], {0, 2, 1});
-    const NodeId together = turned == kNone ? kNone : producer(node(turned).inputs[0], "Reshape");
+    const NodeId apart = producer(value, op::Reshape);
+    const NodeId turned = apart == kNone ? kNone : transposition(node(apart).input(), {0, 2, 1});
+    const NodeId together = turned == kNone ? kNone : producer(node(turned).input(), op::Reshape);
     if (together == kNone) return std::nullopt;
-    const ValueId keys = node(together).inputs[0];
-    const Shape &columns = shape(value), &matrices = shape(node(together).outputs[0]);
+    const ValueId keys = node(together).input();
+    const Shape &columns = shape(value), &matrices = shape(node(together).output());
     const bool same = shape(keys) == Shape{columns[0], columns[1], columns[3], columns[2]} &&
                       matrices == Shape{columns[0] * columns[1], columns[3], columns[2]};
     return same ? std::optional(heads(keys)) : std::nullopt;
@@ -228,13 +226,13 @@ class AttentionFusion {
   // The keys that `value` holds as columns, as Attention takes them; none if `value` is no such transposition.
   std::optional<Heads> key_heads(ValueId value, Scores& scores) const {
     if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone) {
-      const ValueId keys = node(turned).inputs[0];
+      const ValueId keys = node(turned).input();
       const ValueId plain = is_read_once(value) ? without_factors(keys, scores.scale, scores.spent) : keys;
       if (plain != keys) scores.spent.push_back(turned);
       return heads(plain);
     }
     const NodeId moved = transposition(value, kHeadsBeforeColumns);
-    if (moved != kNone) return Heads{node(moved).inputs[0], 2};
+    if (moved != kNone) return Heads{node(moved).input(), 2};
     return heads_turned_together(value);
   }
 
@@ -246,7 +244,7 @@ class AttentionFusion {
       while (value != packed) {
         const NodeId producer = graph_.values[value].producer;
         between.insert(producer);
-        value = node(producer).inputs[0];
+        value = node(producer).input();
       }
     }
     readers.insert(between.begin(), between.end());
@@ -320,30 +318,31 @@ class AttentionFusion {
     if (shape(value).size() <= 4) return value;
     Shape made = samples_together(shape(value));
     made[0] = -1;
-    return rewriter_.add_before(before, "Reshape", rewriter_.value(value).name + ".together", {value},
+    return rewriter_.add_before(before, op::Reshape, rewriter_.value(value).name + ".together", {value},
                                 {{"shape", std::move(made)}});
   }
 
   void fuse(NodeId softmax) {
     const int64_t axis = int_attribute(node(softmax), "axis");
-    ValueId weights = node(softmax).outputs[0];
+    ValueId weights = node(softmax).output();
     std::vector<NodeId> unchanged;  // as a Dropout leaves them that drops nothing
-    while (rewriter_.only_reader(weights, "Identity") != kNone) {
+    while (rewriter_.only_reader(weights, op::Identity) != kNone) {
       unchanged.push_back(rewriter_.only_reader(weights));
-      weights = node(unchanged.back()).outputs[0];
+      weights = node(unchanged.back()).output();
     }
-    const NodeId product = rewriter_.only_reader(weights, "MatMul");
-    if (product == kNone || node(product).inputs[0] != weights) return;
+    const NodeId product = rewriter_.only_reader(weights, op::MatMul);
+    if (product == kNone || node(product).input(BinaryInput::A) != weights) return;
     const size_t rank = shape(weights).size();
     if (axis != -1 && axis != int64_t(rank) - 1) return;
-    std::optional<Scores> scores = scores_of(node(softmax).inputs[0]);
+    std::optional<Scores> scores = scores_of(node(softmax).input());
     if (!scores) return;
     std::vector<NodeId>& spent = scores->spent;
     spent.push_back(softmax);
     spent.insert(spent.end(), unchanged.begin(), unchanged.end());
     const Node& comparison = node(scores->comparison);
-    const ValueId q = without_factors(comparison.inputs[0], scores->scale, spent),
-                  k = without_factors(comparison.inputs[1], scores->scale, spent), v = node(product).inputs[1];
+    const ValueId q = without_factors(comparison.input(BinaryInput::A), scores->scale, spent),
+                  k = without_factors(comparison.input(BinaryInput::B), scores->scale, spent),
+                  v = node(product).input(BinaryInput::B);
     const std::optional<int64_t> depth = engine_depth(q, k, v);
     if (!depth) return;
     const std::optional<Heads> keys = key_heads(k, *scores);
@@ -352,7 +351,7 @@ class AttentionFusion {
 
     NodeId last = product;
     int64_t head_axis = 1;
-    if (const NodeId moved = rewriter_.only_reader(node(product).outputs[0], "Transpose"); moved != kNone) {
+    if (const NodeId moved = rewriter_.only_reader(node(product).output(), op::Transpose); moved != kNone) {
       const Axes axes = ints_attribute(node(moved), "perm"), heads_first = of_last(kHeadsBeforeRows, rank);
       if (axes == heads_first || axes == kRowsBeforeSamples) head_axis = 2;
       if (axes == heads_first) {
@@ -366,7 +365,7 @@ class AttentionFusion {
     readers.insert(last);
     if (scores->factor != kNone) {
       const std::string name = rewriter_.value(q).name + ".scaled";
-      operands.heads[0] = {rewriter_.add_before(last, "Mul", name, {q, scores->factor}), 1};
+      operands.heads[0] = {rewriter_.add_before(last, op::Mul, name, {q, scores->factor}), 1};
     }
     for (Heads& each : operands.heads) {
       const ValueId together = samples_together(last, each.value);
@@ -380,12 +379,12 @@ class AttentionFusion {
     if (packed == kNone && apart != together) packed = packed_operand(operands, extents, readers, apart);
     const ValueId turned = packed == kNone ? packed_operand(operands, extents, readers, together, true) : kNone;
     if (packed != kNone && shape(packed).size() > 3) {
-      packed = rewriter_.add_before(last, "Reshape", rewriter_.value(packed).name + ".together", {packed},
+      packed = rewriter_.add_before(last, op::Reshape, rewriter_.value(packed).name + ".together", {packed},
                                     {{"shape", Shape{-1, extents[2], shape(packed).back()}}});
     }
     for (const NodeId each : spent) rewriter_.remove(each);
     if (turned != kNone) {
-      packed = rewriter_.add_before(last, "Transpose", rewriter_.value(turned).name + ".samples_first", {turned},
+      packed = rewriter_.add_before(last, op::Transpose, rewriter_.value(turned).name + ".samples_first", {turned},
                                     {{"perm", Axes{1, 0, 2}}});
     }
     packed != kNone ? replace_packed(last, packed, extents, head_axis, *depth, *scores)
@@ -396,17 +395,17 @@ class AttentionFusion {
   ValueId padded(NodeId before, ValueId value, int64_t length) {
     const Shape& whole = shape(value);
     if (whole.back() == length) return value;
-    return rewriter_.add_before(before, "Pad", rewriter_.value(value).name + ".padded", {value},
+    return rewriter_.add_before(before, op::Pad, rewriter_.value(value).name + ".padded", {value},
                                 {{"axes", Axes{int64_t(whole.size()) - 1}}, {"pads", Axes{0, length - whole.back()}}});
   }
 
   // The mask of each window and the bias that all have become a bias that samples take in turn.
   void add_mask(Scores& scores, NodeId before) {
-    const Shape made = shape(node(scores.comparison).outputs[0]);
-    const std::string name = rewriter_.value(node(scores.comparison).outputs[0]).name;
-    const ValueId mask = rewriter_.add_before(before, "Reshape", name + ".mask", {scores.mask},
+    const Shape made = shape(node(scores.comparison).output());
+    const std::string name = rewriter_.value(node(scores.comparison).output()).name;
+    const ValueId mask = rewriter_.add_before(before, op::Reshape, name + ".mask", {scores.mask},
                                               {{"shape", Shape{scores.windows, 1, made[2], made[3]}}});
-    scores.bias = rewriter_.add_before(before, "Add", name + ".bias", {mask, scores.bias});
+    scores.bias = rewriter_.add_before(before, op::Add, name + ".bias", {mask, scores.bias});
   }
 
   // `extents` are Q's: samples, heads, rows and depth. `depth`: the engine's.
@@ -414,12 +413,12 @@ class AttentionFusion {
                       const Scores& scores) {
     if (depth != extents[3]) {
       const std::string name = rewriter_.value(packed).name;
-      const ValueId rows = rewriter_.add_before(id, "Reshape", name + ".heads", {packed},
+      const ValueId rows = rewriter_.add_before(id, op::Reshape, name + ".heads", {packed},
                                                 {{"shape", Shape{-1, extents[2], 3 * extents[1], extents[3]}}});
-      packed = rewriter_.add_before(id, "Reshape", name + ".padded", {padded(id, rows, depth)},
+      packed = rewriter_.add_before(id, op::Reshape, name + ".padded", {padded(id, rows, depth)},
                                     {{"shape", Shape{-1, extents[2], 3 * extents[1] * depth}}});
     }
-    replace(id, "arbalest.PackedAttention", {packed}, {{"heads", extents[1]}, {"head_axis", head_axis}}, depth, scores);
+    replace(id, op::PackedAttention, {packed}, {{"heads", extents[1]}, {"head_axis", head_axis}}, depth, scores);
   }
 
   void replace_apart(NodeId id, const std::array<Heads, 3>& heads, int64_t head_axis, int64_t depth,
@@ -434,13 +433,13 @@ class AttentionFusion {
       axes.push_back(each.axis);
     }
     axes.push_back(head_axis);
-    replace(id, "arbalest.Attention", std::move(inputs), {{"head_axes", axes}}, depth, scores);
+    replace(id, op::Attention, std::move(inputs), {{"head_axes", axes}}, depth, scores);
   }
 
   // `depth`: the operands'. What is more than the result's is sliced off.
   void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes, int64_t depth,
                const Scores& scores) {
-    const ValueId y = node(id).outputs[0];
+    const ValueId y = node(id).output();
     const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
     const bool sliced = depth != shape(y).back();
     if (scores.bias != kNone) inputs.push_back(scores.bias);
@@ -453,10 +452,10 @@ class AttentionFusion {
     ValueId all = rewriter_.add_before(id, op, name + ".attention", std::move(inputs), std::move(attributes));
     rewriter_.add_output(rewriter_.value(all).producer, statistics);
     const Attributes part = {{"starts", Axes{0}}, {"ends", Axes{made.back()}}, {"axes", Axes{3}}};
-    if (made.size() == 4) return rewriter_.become(id, "Slice", {all}, {y}, part);
-    if (sliced) all = rewriter_.add_before(id, "Slice", name + ".whole", {all}, part);
+    if (made.size() == 4) return rewriter_.become(id, op::Slice, {all}, {y}, part);
+    if (sliced) all = rewriter_.add_before(id, op::Slice, name + ".whole", {all}, part);
     made[0] = -1;
-    rewriter_.become(id, "Reshape", {all}, {y}, {{"shape", std::move(made)}});
+    rewriter_.become(id, op::Reshape, {all}, {y}, {{"shape", std::move(made)}});
   }
 
   const Graph& graph_;

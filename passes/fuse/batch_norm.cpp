@@ -13,7 +13,7 @@ NodeId fusible(const Rewriter& rewriter, ValueId value) {
   const NodeId id = rewriter.value(value).producer;
   if (id == kNone || rewriter.only_reader(value) == kNone) return kNone;
   const Node& node = rewriter.node(id);
-  const bool plain = is_batch_norm(node) && node.outputs[0] == value &&
+  const bool plain = is_batch_norm(node) && node.output(BatchNormOutput::Y) == value &&
                      node.inputs.size() <= BatchNormInput::Residual && int_attribute(node, "relu") == 0;
   return plain ? id : kNone;
 }
@@ -21,9 +21,9 @@ NodeId fusible(const Rewriter& rewriter, ValueId value) {
 // Adds the other operand of the Add, which makes `sum`, to a batch norm that makes one of the two. Returns that batch
 // norm; kNone: there is none that can take it.
 NodeId take_residual(Rewriter& rewriter, ValueId sum) {
-  const NodeId add = rewriter.producer(sum, "Add");
+  const NodeId add = rewriter.producer(sum, op::Add);
   if (add == kNone || rewriter.only_reader(sum) == kNone) return kNone;
-  const ValueId a = rewriter.input(add, 0), b = rewriter.input(add, 1);
+  const auto [a, b] = both_orders(rewriter.node(add)).front();
   if (rewriter.shape(a) != rewriter.shape(b)) return kNone;  // batch norm's residual does not broadcast
   const NodeId left = fusible(rewriter, a), right = fusible(rewriter, b);
   const NodeId norm = std::max(left, right);  // the later of two: the other's output is there by then
@@ -39,15 +39,15 @@ NodeId take_residual(Rewriter& rewriter, ValueId sum) {
 void fuse_batch_norm(Graph& graph) {
   Rewriter rewriter(graph);
   for (const NodeId relu : rewriter.ids()) {
-    if (!rewriter.is(relu, "Relu")) continue;
-    const ValueId sum = rewriter.input(relu, 0), y = rewriter.node(relu).outputs[0];
+    if (!rewriter.is(relu, op::Relu)) continue;
+    const ValueId sum = rewriter.input(relu), y = rewriter.output(relu);
     NodeId norm = fusible(rewriter, sum);
     if (norm == kNone) norm = take_residual(rewriter, sum);
     if (norm == kNone) continue;
     rewriter.attributes(norm).set("relu", int64_t{1});
     rewriter.remove(relu);
     std::vector<ValueId> outputs = rewriter.node(norm).outputs;
-    outputs[0] = y;
+    outputs[BatchNormOutput::Y] = y;
     rewriter.set_outputs(norm, std::move(outputs));
   }
   rewriter.finish();

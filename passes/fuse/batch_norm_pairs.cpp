@@ -16,7 +16,7 @@ class PairFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.BatchNormTraining")) fuse(n);
+      if (rewriter_.is(n, op::BatchNormTraining)) fuse(n);
     }
     rewriter_.finish();
   }
@@ -34,10 +34,10 @@ class PairFusion {
   NodeId projection_of(NodeId norm) const {
     const ValueId residual = input(norm, In::Residual);
     if (residual == kNone || int_attribute(node(norm), "relu") == 0 || !read_only_by(residual, norm)) return kNone;
-    const NodeId producer = rewriter_.producer(residual, "arbalest.BatchNormTraining");
+    const NodeId producer = rewriter_.producer(residual, op::BatchNormTraining);
     if (producer == kNone) return kNone;
-    const bool plain = node(producer).outputs[0] == residual && input(producer, In::Residual) == kNone &&
-                       int_attribute(node(producer), "relu") == 0;
+    const bool plain = rewriter_.output(producer, BatchNormOutput::Y) == residual &&
+                       input(producer, In::Residual) == kNone && int_attribute(node(producer), "relu") == 0;
     const auto same = [&](auto attribute, const char* name) {
       return attribute(node(producer), name) == attribute(node(norm), name);
     };
@@ -53,8 +53,8 @@ class PairFusion {
     NodeId found = kNone;
     for (const NodeId reader : rewriter_.readers(mean)) {
       // A convolution that leaves sums for the gradient reads the mean too.
-      if (rewriter_.is(reader, "arbalest.ConvGradInputSums")) continue;
-      if (found != kNone || !rewriter_.is(reader, "arbalest.BatchNormGrad")) return kNone;
+      if (rewriter_.is(reader, op::ConvGradInputSums)) continue;
+      if (found != kNone || !rewriter_.is(reader, op::BatchNormGrad)) return kNone;
       found = reader;
     }
     return found;
@@ -66,7 +66,8 @@ class PairFusion {
       if (input(second, i) != kNone) return false;
     }
     const Node &one = node(first), &other = node(second);
-    if (one.outputs[0] == kNone || other.outputs[0] == kNone || other.outputs.size() > GradOut::Residual) return false;
+    if (one.output(GradOut::dX) == kNone || other.output(GradOut::dX) == kNone) return false;
+    if (other.outputs.size() > GradOut::Residual) return false;
     if (input(first, GradIn::Partials) != kNone) {
       return input(second, GradIn::dY) == input(first, GradIn::dY) && input(first, GradIn::Bias) == kNone;
     }
@@ -98,8 +99,7 @@ class PairFusion {
       inputs.push_back(In::Partials < one.inputs.size() ? one.inputs[In::Partials] : kNone);
       attributes.set(kPairChunkPixels[of], int_attribute(one, "chunk_pixels"));
     }
-    rewriter_.become(norm, "arbalest.BatchNormPairTraining", std::move(inputs), std::move(outputs),
-                     std::move(attributes));
+    rewriter_.become(norm, op::BatchNormPairTraining, std::move(inputs), std::move(outputs), std::move(attributes));
   }
 
   void fuse_gradient(NodeId first_id, NodeId second_id) {
@@ -116,7 +116,7 @@ class PairFusion {
       outputs.insert(outputs.end(), one->outputs.begin(), one->outputs.begin() + GradOut::Residual);
     }
     if (const ValueId added = given ? sums_of_both(partials, second) : kNone; added != kNone) inputs.push_back(added);
-    rewriter_.become(first_id, "arbalest.BatchNormPairGrad", std::move(inputs), std::move(outputs),
+    rewriter_.become(first_id, op::BatchNormPairGrad, std::move(inputs), std::move(outputs),
                      {{kPairChunkPixels[0], int_attribute(first, "chunk_pixels")}});
   }
 

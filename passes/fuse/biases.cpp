@@ -15,7 +15,10 @@ class BiasFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "Add") && rewriter_.node(n).inputs.size() == 2) take_in(n, 0) || take_in(n, 1);
+      if (!rewriter_.is(n, op::Add)) continue;
+      for (const auto& [made, bias] : both_orders(rewriter_.node(n))) {
+        if (take_in(n, made, bias)) break;
+      }
     }
     rewriter_.finish();
   }
@@ -25,35 +28,34 @@ class BiasFusion {
 
   // The product of rows and a matrix that makes the value for nothing but the sum; kNone: another node does.
   NodeId product_of(ValueId value) const {
-    const NodeId plain = rewriter_.producer(value, "MatMul");
-    const NodeId id = plain != kNone ? plain : rewriter_.producer(value, "arbalest.BatchMatMul");
+    const NodeId plain = rewriter_.producer(value, op::MatMul);
+    const NodeId id = plain != kNone ? plain : rewriter_.producer(value, op::BatchMatMul);
     if (id == kNone || rewriter_.only_reader(value) == kNone) return kNone;
     const Node& node = rewriter_.node(id);
-    const bool rows = shape(node.inputs[0]).size() >= 2 && shape(node.inputs[1]).size() == 2;
+    const bool rows = shape(node.input(BinaryInput::A)).size() >= 2 && shape(node.input(BinaryInput::B)).size() == 2;
     return rows && (plain != kNone || int_attribute(node, "transA") == 0) ? id : kNone;
   }
 
   static bool is_row(const Shape& bias, int64_t columns) { return bias == Shape{columns} || bias == Shape{1, columns}; }
 
-  bool take_in(NodeId sum, size_t operand) {
-    const ValueId made = rewriter_.node(sum).inputs[operand], bias = rewriter_.node(sum).inputs[1 - operand];
+  bool take_in(NodeId sum, ValueId made, ValueId bias) {
     const NodeId product = product_of(made);
     if (product == kNone || !is_row(shape(bias), shape(made).back())) return false;
     const Node& node = rewriter_.node(product);
-    const Attributes how = {{"transB", rewriter_.is(product, "MatMul") ? int64_t{0} : int_attribute(node, "transB")}};
-    const ValueId x = node.inputs[0], w = node.inputs[1], y = rewriter_.node(sum).outputs[0];
+    const Attributes how = {{"transB", rewriter_.is(product, op::MatMul) ? int64_t{0} : int_attribute(node, "transB")}};
+    const ValueId x = node.input(BinaryInput::A), w = node.input(BinaryInput::B), y = rewriter_.output(sum);
     const Shape rows = shape(x), result = shape(made);
     rewriter_.remove(product);
     if (rows.size() == 2) {
-      rewriter_.become(sum, "Gemm", {x, w, bias}, {y}, how);
+      rewriter_.become(sum, op::Gemm, {x, w, bias}, {y}, how);
       return true;
     }
     const std::string name = rewriter_.value(made).name;
     const int64_t count = element_count({rows.begin(), rows.end() - 1});
-    const ValueId matrix = rewriter_.add_before(sum, "Reshape", name + ".rows", {x},
+    const ValueId matrix = rewriter_.add_before(sum, op::Reshape, name + ".rows", {x},
                                                 {{"shape", Shape{count, rows.back()}}, {"allowzero", int64_t{1}}});
-    const ValueId gemm = rewriter_.add_before(sum, "Gemm", name + ".gemm", {matrix, w, bias}, how);
-    rewriter_.become(sum, "Reshape", {gemm}, {y}, {{"shape", result}, {"allowzero", int64_t{1}}});
+    const ValueId gemm = rewriter_.add_before(sum, op::Gemm, name + ".gemm", {matrix, w, bias}, how);
+    rewriter_.become(sum, op::Reshape, {gemm}, {y}, {{"shape", result}, {"allowzero", int64_t{1}}});
     return true;
   }
 

@@ -43,7 +43,7 @@ class ConcatFusion {
       }
     }
     for (const NodeId concat : concats) {
-      const ValueId whole = node(concat).outputs[0];
+      const ValueId whole = node(concat).output();
       goes_[whole] ? rewriter_.remove(concat) : rewriter_.set_inputs(concat, parts_[whole]);
     }
     rewriter_.finish();
@@ -52,12 +52,12 @@ class ConcatFusion {
  private:
   const Node& node(NodeId id) const { return rewriter_.node(id); }
   const TensorType& type(ValueId id) const { return rewriter_.value(id).type; }
-  static bool is_training(const Node& node) { return node.op->name == "BatchNormTraining"; }
+  static bool is_training(const Node& node) { return node.is(op::BatchNormTraining); }
 
   // Along the channels, of tensors that lie in memory as the whole does.
   bool is_concat(const Node& node) const {
-    if (node.op->qualified_name() != "Concat") return false;
-    const TensorType& whole = type(node.outputs[0]);
+    if (!node.is(op::Concat)) return false;
+    const TensorType& whole = type(node.output());
     const int64_t rank = int64_t(whole.shape.size()), axis = int_attribute(node, "axis");
     return rank >= 2 && (axis < 0 ? axis + rank : axis) == 1 &&
            std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
@@ -89,7 +89,7 @@ class ConcatFusion {
 
   // Decides whether a Concat goes. If there would be too many parts, those that it is made of stay.
   void take_apart(const Node& concat) {
-    const ValueId whole = concat.outputs[0];
+    const ValueId whole = concat.output();
     std::vector<ValueId> parts = flattened(concat.inputs);
     if (parts.size() > kMostParts) {
       for (const ValueId input : concat.inputs) goes_[input] = false;
@@ -114,8 +114,8 @@ class ConcatFusion {
       inputs.push_back(parts[i]);
       if (training) inputs.push_back(statistics_of(parts[i]));
     }
-    rewriter_.become(id, training ? "arbalest.BatchNormPartsTraining" : "arbalest.BatchNormPartsInference",
-                     std::move(inputs), node(id).outputs, node(id).attributes);
+    rewriter_.become(id, training ? op::BatchNormPartsTraining : op::BatchNormPartsInference, std::move(inputs),
+                     node(id).outputs, node(id).attributes);
   }
 
   // Once for all batch norms over the part, right after the node that makes it.
@@ -124,9 +124,8 @@ class ConcatFusion {
     if (statistics != kNone) return statistics;
     const Value& value = rewriter_.value(part);
     const std::string name = fmt::format("{}.statistics", value.name);
-    statistics = value.producer == kNone
-                     ? rewriter_.add_before(0, "arbalest.ChannelStatistics", name, {part})
-                     : rewriter_.add_after(value.producer, "arbalest.ChannelStatistics", name, {part});
+    statistics = value.producer == kNone ? rewriter_.add_before(0, op::ChannelStatistics, name, {part})
+                                         : rewriter_.add_after(value.producer, op::ChannelStatistics, name, {part});
     return statistics;
   }
 

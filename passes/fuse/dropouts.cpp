@@ -104,10 +104,10 @@ class Dropouts {
     std::vector<NodeId> all;
     for (const NodeId n : rewriter_.ids()) {
       const Node& node = rewriter_.node(n);
-      if (node.outputs.size() != 1 || node.outputs[0] == kNone) continue;
-      const ValueId y = node.outputs[0];
+      if (node.outputs.size() != 1 || node.output() == kNone) continue;
+      const ValueId y = node.output();
       if (draws(node)) all.push_back(n);
-      if (draws(node) && node.op->name != "Bernoulli") {
+      if (draws(node) && !node.is(op::Bernoulli)) {
         forms_[y] = of_value(y);
         forms_[y]->draw = n;
         forms_[y]->drawn = rewriter_.shape(y);
@@ -123,7 +123,7 @@ class Dropouts {
 
  private:
   static bool draws(const Node& node) {
-    constexpr std::string_view kDraw[] = {"RandomUniformLike", "RandomUniform", "Bernoulli"};
+    constexpr std::string_view kDraw[] = {op::RandomUniformLike, op::RandomUniform, op::Bernoulli};
     return node.op->domain.empty() && std::find(std::begin(kDraw), std::end(kDraw), node.op->name) != std::end(kDraw);
   }
 
@@ -138,11 +138,11 @@ class Dropouts {
   std::optional<double> number(ValueId value) const {
     if (const auto content = content_of(graph_, value)) return number_of(rewriter_.value(value).type, *content);
     const NodeId producer = rewriter_.value(value).producer;
-    constexpr std::string_view kSame[] = {"Expand", "Cast", "CastLike", "Identity"};
+    constexpr std::string_view kSame[] = {op::Expand, op::Cast, op::CastLike, op::Identity};
     if (std::none_of(std::begin(kSame), std::end(kSame),
                      [&](std::string_view op) { return rewriter_.is(producer, op); }))
       return std::nullopt;
-    return number(rewriter_.input(producer, 0));
+    return number(rewriter_.input(producer));
   }
 
   static std::optional<double> number_of(const TensorType& type, const std::vector<std::byte>& content) {
@@ -164,8 +164,7 @@ class Dropouts {
   }
 
   // `anew`: a tensor that has been dropped from is one like any other.
-  Form operand(NodeId id, size_t i, bool anew) const {
-    const ValueId value = rewriter_.input(id, i);
+  Form operand(ValueId value, bool anew) const {
     const Form* known = form(value);
     if (known && !(anew && !known->is_number() && known->event != kNone)) return *known;
     const std::optional<double> same = known ? std::nullopt : number(value);
@@ -176,34 +175,33 @@ class Dropouts {
   std::optional<Form> form_of(NodeId id, bool anew) const {
     const Node& node = rewriter_.node(id);
     if (!node.op->domain.empty() || std::count(node.inputs.begin(), node.inputs.end(), kNone) > 0) return std::nullopt;
-    const std::string& op = node.op->name;
-    const Form a = operand(id, 0, anew);
-    if (op == "Cast" || op == "CastLike") return cast(id, a);
+    const Form a = operand(node.input(), anew);
+    if (node.is(op::Cast) || node.is(op::CastLike)) return cast(id, a);
     if (rewriter_.reshapes(id)) return reshaped(id, a);
     if (node.inputs.size() == 1) return of_one(id, a);
-    const Form b = operand(id, 1, anew);
-    if (node.inputs.size() == 3 && op == "Where") return choice(a, b, operand(id, 2, anew));
+    const Form b = operand(node.input(BinaryInput::B), anew);
+    if (node.inputs.size() == 3 && node.is(op::Where)) return choice(a, b, operand(node.input(WhereInput::Y), anew));
     if (node.inputs.size() != 2) return std::nullopt;
-    if (op.starts_with("Less")) return below_zero(id, sum(a, b, -1));
-    if (op.starts_with("Greater")) return below_zero(id, sum(b, a, -1));
+    if (node.is(op::Less) || node.is(op::LessOrEqual)) return below_zero(id, sum(a, b, -1));
+    if (node.is(op::Greater) || node.is(op::GreaterOrEqual)) return below_zero(id, sum(b, a, -1));
     if (!makes_floats(id)) return std::nullopt;
-    if (op == "Add" || op == "Sum") return sum(a, b, 1);
-    if (op == "Sub") return sum(a, b, -1);
-    if (op == "Mul" || op == "Div") return product(a, b, op == "Div");
+    if (node.is(op::Add) || node.is(op::Sum)) return sum(a, b, 1);
+    if (node.is(op::Sub)) return sum(a, b, -1);
+    if (node.is(op::Mul) || node.is(op::Div)) return product(a, b, node.is(op::Div));
     return std::nullopt;
   }
 
   // Integers are divided, and overflow, in ways that no form tells.
-  bool makes_floats(NodeId id) const { return is_floating(rewriter_.value(rewriter_.output(id, 0)).type.dtype); }
+  bool makes_floats(NodeId id) const { return is_floating(rewriter_.value(rewriter_.output(id)).type.dtype); }
 
   std::optional<Form> of_one(NodeId id, const Form& x) const {
-    const std::string& op = rewriter_.node(id).op->name;
-    if (op == "Identity") return x;
-    if (op == "Not") return sum(of_number(1), x, -1);
-    if (op == "Neg" && makes_floats(id)) return sum(of_number(0), x, -1);
-    if (op == "Floor") return floor(id, x);
-    if (op != "Bernoulli" || !x.is_constant()) return std::nullopt;
-    return event(id, id, rewriter_.shape(rewriter_.input(id, 0)), x.offset[0]);
+    const Node& node = rewriter_.node(id);
+    if (node.is(op::Identity)) return x;
+    if (node.is(op::Not)) return sum(of_number(1), x, -1);
+    if (node.is(op::Neg) && makes_floats(id)) return sum(of_number(0), x, -1);
+    if (node.is(op::Floor)) return floor(id, x);
+    if (!node.is(op::Bernoulli) || !x.is_constant()) return std::nullopt;
+    return event(id, id, rewriter_.shape(rewriter_.input(id)), x.offset[0]);
   }
 
   // 0 or 1, with this probability of 1.
@@ -236,8 +234,8 @@ class Dropouts {
 
   // Zeros and ones are the same in every type; other numbers are in floating ones.
   std::optional<Form> cast(NodeId id, const Form& x) const {
-    const DataType from = rewriter_.value(rewriter_.input(id, 0)).type.dtype;
-    const DataType to = rewriter_.value(rewriter_.output(id, 0)).type.dtype;
+    const DataType from = rewriter_.value(rewriter_.input(id)).type.dtype;
+    const DataType to = rewriter_.value(rewriter_.output(id)).type.dtype;
     const auto is_whole = [&](int way) { return x.offset[way] == 0 || x.offset[way] == 1; };
     const bool same = from == to || (is_floating(from) && is_floating(to));
     if (same || (x.is_number() && (is_floating(to) || (is_whole(0) && is_whole(1))))) return x;
@@ -247,9 +245,9 @@ class Dropouts {
   // Numbers that are drawn stay as independent in another shape.
   std::optional<Form> reshaped(NodeId id, Form x) const {
     if (!x.is_number() && !is_drawn(x)) return std::nullopt;
-    if (x.drawn != rewriter_.shape(rewriter_.input(id, 0))) return std::nullopt;
-    x.drawn = rewriter_.shape(rewriter_.output(id, 0));
-    if (!x.is_number()) x.base = rewriter_.output(id, 0);  // its elements are not paired with those of the former
+    if (x.drawn != rewriter_.shape(rewriter_.input(id))) return std::nullopt;
+    x.drawn = rewriter_.shape(rewriter_.output(id));
+    if (!x.is_number()) x.base = rewriter_.output(id);  // its elements are not paired with those of the former
     return x;
   }
 
@@ -259,7 +257,7 @@ class Dropouts {
 
   // Whether the node makes a dropout, by an event of these numbers.
   bool is_dropout(NodeId id, NodeId draw) {
-    const ValueId y = rewriter_.output(id, 0);
+    const ValueId y = rewriter_.output(id);
     const Form* of = form(y);
     if (!of || of->draw != draw || of->is_number() || of->event == kNone || !makes_floats(id)) return false;
     const Form* base = form(of->base);
@@ -272,7 +270,7 @@ class Dropouts {
 
   // Whether two nodes compute the same of one tensor and one event.
   bool is_same(NodeId one, NodeId other) {
-    const Form &a = *forms_[rewriter_.output(one, 0)], &b = *forms_[rewriter_.output(other, 0)];
+    const Form &a = *forms_[rewriter_.output(one)], &b = *forms_[rewriter_.output(other)];
     const auto close = [](const Ways& x, const Ways& y) { return is_close(x[0], y[0]) && is_close(x[1], y[1]); };
     return a.event == b.event && a.base == b.base && close(a.slope, b.slope) && close(a.offset, b.offset);
   }
@@ -288,13 +286,13 @@ class Dropouts {
       return std::any_of(whole.begin(), whole.end(), [&](NodeId each) { return each == n || is_same(each, n); });
     };
     std::set<NodeId> found;
-    std::vector<ValueId> follow = {rewriter_.output(draw, 0)};
+    std::vector<ValueId> follow = {rewriter_.output(draw)};
     for (size_t i = 0; i < follow.size(); ++i) {
       if (rewriter_.readers(follow[i]).empty()) return {};  // it may be asked for by its name
       for (const NodeId reader : rewriter_.readers(follow[i])) {
         if (reader == kNone) return {};
-        if (rewriter_.is(reader, "CastLike") && rewriter_.input(reader, 0) != follow[i]) continue;  // reads the type
-        const ValueId made = rewriter_.output(reader, 0);
+        if (rewriter_.is(reader, op::CastLike) && rewriter_.input(reader) != follow[i]) continue;  // reads the type
+        const ValueId made = rewriter_.output(reader);
         if (made != kNone && rewriter_.value(made).content) continue;  // such as the shape
         const Form* of = form(made);
         if (!of || of->draw != draw) return {};
@@ -313,15 +311,15 @@ class Dropouts {
     const std::set<NodeId> found = dropouts_of(draw);
     if (found.empty()) return;
     const NodeId first = *found.begin();
-    const Form& of = *forms_[rewriter_.output(first, 0)];
+    const Form& of = *forms_[rewriter_.output(first)];
     if (dropped_from(first, false) == kNone) return;
     bool same = true, moved = false;
     for (const NodeId id : found) {
-      const ValueId y = rewriter_.output(id, 0);
+      const ValueId y = rewriter_.output(id);
       const Form& other = *forms_[y];
       const bool agrees =
           other.event == of.event && kept_way(other) == kept_way(of) && shares_of(id) == shares_of(first);
-      if (!agrees || rewriter_.value(y).type.dtype != rewriter_.value(rewriter_.output(first, 0)).type.dtype) return;
+      if (!agrees || rewriter_.value(y).type.dtype != rewriter_.value(rewriter_.output(first)).type.dtype) return;
       const ValueId from = dropped_from(id, false);
       same &= is_same(first, id);
       moved |= from == kNone || (from == other.base && !is_close(factor_of(other), 1));
@@ -330,7 +328,7 @@ class Dropouts {
       const Shape shares = *shares_of(first);
       drop(first, dropped_from(first, true), shares, 1 - kept_share(of), draw);
       for (const NodeId id : found) {
-        if (id != first) drop_nothing(id, rewriter_.output(first, 0));
+        if (id != first) drop_nothing(id, rewriter_.output(first));
       }
     } else if (!moved) {
       drop_alike(found, draw);
@@ -345,7 +343,7 @@ class Dropouts {
 
   // Dropout takes this tensor for the dropout that the node makes; kNone if there is none. `moves`: as in unscaled().
   ValueId dropped_from(NodeId id, bool moves) {
-    const Form& of = *forms_[rewriter_.output(id, 0)];
+    const Form& of = *forms_[rewriter_.output(id)];
     return unscaled(id, of.base, factor_of(of), moves);
   }
 
@@ -360,7 +358,7 @@ class Dropouts {
     };
     for (const ValueId input : graph_.inputs) enlarge(input);
     for (const NodeId n : graph_.nodes.ids()) {
-      if (rewriter_.is(n, "arbalest.Prefetch")) {
+      if (rewriter_.is(n, op::Prefetch)) {
         for (const ValueId output : rewriter_.node(n).outputs) enlarge(output);
         continue;
       }
@@ -407,7 +405,7 @@ class Dropouts {
 
   // The extents of what is dropped as one: 1 along an axis whose elements share their fate.
   std::optional<Shape> shares_of(NodeId id) const {
-    const ValueId made = rewriter_.output(id, 0);
+    const ValueId made = rewriter_.output(id);
     const Shape &y = rewriter_.shape(made), &drawn = forms_[made]->drawn;
     if (drawn.size() > y.size()) return std::nullopt;
     Shape shares(y.size() - drawn.size(), 1);
@@ -434,38 +432,39 @@ class Dropouts {
   void drop(NodeId id, ValueId x, const Shape& shares, double ratio, NodeId draw) {
     std::optional<Attributes> attributes = dropping(ratio, draw);
     if (!attributes) return drop_nothing(id, x);
-    const ValueId y = rewriter_.output(id, 0);
+    const ValueId y = rewriter_.output(id);
     const Shape& shape = rewriter_.shape(x);
     const bool samples = std::all_of(shares.begin() + !shares.empty(), shares.end(), [](int64_t n) { return n == 1; });
     if (shares != shape && samples && shares[0] == shape[0])
-      return rewriter_.become(id, "arbalest.StochasticDepth", {x}, {y}, std::move(*attributes));
+      return rewriter_.become(id, op::StochasticDepth, {x}, {y}, std::move(*attributes));
     attributes->set("training_mode", int64_t{1});
-    if (shares == shape) return rewriter_.become(id, "Dropout", {x}, {y}, std::move(*attributes));
-    const ValueId noise = rewriter_.add_before(id, "Dropout", name_of(id, "noise"), {ones(id, x, shares)}, *attributes);
-    rewriter_.become(id, "Mul", {x, noise}, {y}, {});
+    if (shares == shape) return rewriter_.become(id, op::Dropout, {x}, {y}, std::move(*attributes));
+    const ValueId noise =
+        rewriter_.add_before(id, op::Dropout, name_of(id, "noise"), {ones(id, x, shares)}, *attributes);
+    rewriter_.become(id, op::Mul, {x, noise}, {y}, {});
   }
 
   // Several tensors that are dropped from alike are multiplied by one noise.
   void drop_alike(const std::set<NodeId>& found, NodeId draw) {
     const NodeId first = *found.begin();
-    std::optional<Attributes> attributes = dropping(1 - kept_share(*forms_[rewriter_.output(first, 0)]), draw);
+    std::optional<Attributes> attributes = dropping(1 - kept_share(*forms_[rewriter_.output(first)]), draw);
     ValueId noise = kNone;
     if (attributes) {
       attributes->set("training_mode", int64_t{1});
       const ValueId like = ones(first, dropped_from(first, false), *shares_of(first));
-      noise = rewriter_.add_before(first, "Dropout", name_of(first, "noise"), {like}, *attributes);
+      noise = rewriter_.add_before(first, op::Dropout, name_of(first, "noise"), {like}, *attributes);
     }
     for (const NodeId id : found) {
       const ValueId x = dropped_from(id, false);
       if (noise == kNone) {
         drop_nothing(id, x);
       } else {
-        rewriter_.become(id, "Mul", {x, noise}, {rewriter_.output(id, 0)}, {});
+        rewriter_.become(id, op::Mul, {x, noise}, {rewriter_.output(id)}, {});
       }
     }
   }
 
-  void drop_nothing(NodeId id, ValueId x) { rewriter_.become(id, "Identity", {x}, {rewriter_.output(id, 0)}, {}); }
+  void drop_nothing(NodeId id, ValueId x) { rewriter_.become(id, op::Identity, {x}, {rewriter_.output(id)}, {}); }
 
   std::string name_of(NodeId id, const char* label) const { return rewriter_.node(id).name + "." + label; }
 
@@ -476,12 +475,12 @@ class Dropouts {
     const int64_t rank = int64_t(shares.size());
     const ValueId own = constant(name_of(id, "own"), {DataType::Bool, {rank}}, data_of(is_own));
     const ValueId one = constant(name_of(id, "one"), {DataType::Int64, {}}, data_of(std::vector<int64_t>{1}));
-    const ValueId shape = rewriter_.add_before(id, "Shape", name_of(id, "shape"), {x});
-    const ValueId extents = rewriter_.add_before(id, "Where", name_of(id, "extents"), {own, shape, one});
+    const ValueId shape = rewriter_.add_before(id, op::Shape, name_of(id, "shape"), {x});
+    const ValueId extents = rewriter_.add_before(id, op::Where, name_of(id, "extents"), {own, shape, one});
     const DataType type = rewriter_.value(x).type.dtype;
     const bool wide = type == DataType::Float64;
     const Initializer number = wide ? data_of(std::vector<double>{1}) : data_of(std::vector<float>{1});
-    return rewriter_.add_before(id, "Expand", name_of(id, "ones"),
+    return rewriter_.add_before(id, op::Expand, name_of(id, "ones"),
                                 {constant(name_of(id, "kept"), {type, {}}, number), extents});
   }
 
@@ -501,21 +500,20 @@ class Dropouts {
   ValueId unscaled(NodeId reader, ValueId x, double factor, bool moves) {
     if (is_close(factor, 1)) return x;
     const NodeId producer = rewriter_.value(x).producer;
-    if (rewriter_.is(producer, "Transpose") || rewriter_.reshapes(producer)) {
-      const ValueId moved = rewriter_.input(producer, 0);
+    if (rewriter_.is(producer, op::Transpose) || rewriter_.reshapes(producer)) {
+      const ValueId moved = rewriter_.input(producer);
       const bool alone = rewriter_.only_reader(x) == reader && rewriter_.only_reader(moved) == producer;
       const ValueId from = alone ? unscaled(producer, moved, factor, moves) : kNone;
       if (from == kNone) return kNone;
-      if (moves) rewriter_.set_input(producer, 0, from);
+      if (moves) rewriter_.set_input(producer, from);
       return x;
     }
-    const bool divides = rewriter_.is(producer, "Div");
-    if (!divides && !rewriter_.is(producer, "Mul")) return kNone;
-    for (size_t i = 0; i < (divides ? 1 : 2); ++i) {
-      const ValueId from = rewriter_.input(producer, i);
-      const std::optional<double> by = number(rewriter_.input(producer, 1 - i));
-      if (!by || !is_alike(from, x)) continue;
-      if (is_close(divides ? factor / *by : factor * *by, 1)) return from;
+    const bool divides = rewriter_.is(producer, op::Div);
+    if (!divides && !rewriter_.is(producer, op::Mul)) return kNone;
+    for (const auto& [from, other] : both_orders(rewriter_.node(producer))) {
+      const std::optional<double> by = number(other);
+      if (by && is_alike(from, x) && is_close(divides ? factor / *by : factor * *by, 1)) return from;
+      if (divides) break;
     }
     return kNone;
   }

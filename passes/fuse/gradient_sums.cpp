@@ -16,8 +16,8 @@ class GradientSumFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.BatchNormGrad")) read_both(n);
-      if (rewriter_.is(n, "Add")) add_in_place(n);
+      if (rewriter_.is(n, op::BatchNormGrad)) read_both(n);
+      if (rewriter_.is(n, op::Add)) add_in_place(n);
     }
     rewriter_.finish();
   }
@@ -27,26 +27,27 @@ class GradientSumFusion {
 
   // Whether the sum is of two tensors of its type, and no part of another value.
   bool is_plain_sum(NodeId add) const {
-    const Value& sum = value(rewriter_.node(add).outputs[0]);
-    return value(rewriter_.input(add, 0)).type == sum.type && value(rewriter_.input(add, 1)).type == sum.type &&
-           sum.view.base == kNone;
+    const Value& sum = value(rewriter_.output(add));
+    const std::vector<ValueId>& terms = rewriter_.node(add).inputs;
+    return sum.view.base == kNone &&
+           std::all_of(terms.begin(), terms.end(), [&](ValueId term) { return value(term).type == sum.type; });
   }
 
   // A sum that only the batch norm's gradient reads becomes that one's dY and dY2.
   void read_both(NodeId norm) {
     if (rewriter_.node(norm).inputs.size() > BatchNormGradInput::Second) return;
     const ValueId gradient = rewriter_.input(norm, BatchNormGradInput::dY);
-    const NodeId add = rewriter_.producer(gradient, "Add");
+    const NodeId add = rewriter_.producer(gradient, op::Add);
     if (add == kNone || !is_plain_sum(add) || rewriter_.only_reader(gradient) == kNone) return;
-    const std::vector<ValueId> terms = rewriter_.node(add).inputs;
+    const auto [a, b] = both_orders(rewriter_.node(add)).front();
     rewriter_.remove(add);
-    rewriter_.set_input(norm, BatchNormGradInput::dY, terms[0]);
-    rewriter_.set_input(norm, BatchNormGradInput::Second, terms[1]);
+    rewriter_.set_input(norm, BatchNormGradInput::dY, a);
+    rewriter_.set_input(norm, BatchNormGradInput::Second, b);
   }
 
   // Which of the parts of a BatchNormPartsGrad the value is the gradient of, without an addend so far.
   std::optional<size_t> part_of(ValueId gradient) const {
-    const NodeId producer = rewriter_.producer(gradient, "arbalest.BatchNormPartsGrad");
+    const NodeId producer = rewriter_.producer(gradient, op::BatchNormPartsGrad);
     if (producer == kNone) return {};
     const Node& norm = rewriter_.node(producer);
     for (size_t i = 0; i < gradient_parts(norm.inputs.size()); ++i) {
@@ -63,7 +64,7 @@ class GradientSumFusion {
       return false;
     }
     // Its addend, if it has one, was found writable already.
-    if (rewriter_.is(producer, "arbalest.BatchNormPartsGrad")) return true;
+    if (rewriter_.is(producer, op::BatchNormPartsGrad)) return true;
     const Node& node = rewriter_.node(producer);
     return std::none_of(node.op->aliases.begin(), node.op->aliases.end(), [&](const std::pair<int, int>& alias) {
       return size_t(alias.first) < node.outputs.size() && node.outputs[size_t(alias.first)] == id;
@@ -74,8 +75,8 @@ class GradientSumFusion {
   // before it.
   void add_in_place(NodeId add) {
     if (!is_plain_sum(add)) return;
-    const ValueId a = rewriter_.input(add, 0), b = rewriter_.input(add, 1), sum = rewriter_.node(add).outputs[0];
-    for (const auto& [own, other] : {std::pair(a, b), std::pair(b, a)}) {
+    const ValueId sum = rewriter_.output(add);
+    for (const auto& [own, other] : both_orders(rewriter_.node(add))) {
       const std::optional<size_t> part = part_of(own);
       if (!part || rewriter_.only_reader(own) == kNone || !may_be_written_to(other)) continue;
       const NodeId norm = value(own).producer;

@@ -105,8 +105,8 @@ class MoveFusion {
   const Shape& shape(ValueId value) const { return rewriter_.shape(value); }
 
   bool moves(NodeId id) const {
-    return rewriter_.is(id, "Slice") || rewriter_.is(id, "Concat") || rewriter_.is(id, "Split") ||
-           rewriter_.is(id, "arbalest.SliceGrad") || rewriter_.is(id, "arbalest.Interleave") || rewriter_.is(id, "Add");
+    return rewriter_.is(id, op::Slice) || rewriter_.is(id, op::Concat) || rewriter_.is(id, op::Split) ||
+           rewriter_.is(id, op::SliceGrad) || rewriter_.is(id, op::Interleave) || rewriter_.is(id, op::Add);
   }
 
   bool is_between_moves(ValueId value) const {
@@ -163,23 +163,23 @@ class MoveFusion {
 
   void follow(NodeId id) {
     const Node& node = rewriter_.node(id);
-    const bool slices = rewriter_.is(id, "Slice");
-    if (slices || rewriter_.is(id, "arbalest.SliceGrad")) {
-      const ValueId x = node.inputs[0], y = node.outputs[0];
+    const bool slices = rewriter_.is(id, op::Slice);
+    if (slices || rewriter_.is(id, op::SliceGrad)) {
+      const ValueId x = node.input(), y = node.output();
       const Cut cut(node, shape(slices ? x : y)), whole = whole_of(shape(slices ? y : x));
       return put_together(y, {{x, slices ? Piece{cut, whole} : Piece{whole, cut}}});
     }
-    if (rewriter_.is(id, "Concat")) return follow_concat(node);
-    if (rewriter_.is(id, "arbalest.Interleave")) {
+    if (rewriter_.is(id, op::Concat)) return follow_concat(node);
+    if (rewriter_.is(id, op::Interleave)) {
       Parts parts;
-      for (Piece& piece : pieces_of_interleave(node, shape(node.inputs[0]))) {
-        parts.push_back({node.inputs[0], std::move(piece)});
+      for (Piece& piece : pieces_of_interleave(node, shape(node.input()))) {
+        parts.push_back({node.input(), std::move(piece)});
       }
-      if (parts.empty() || parts.size() > kMostPieces) return want(node.inputs[0]);
-      return put_together(node.outputs[0], parts);
+      if (parts.empty() || parts.size() > kMostPieces) return want(node.input());
+      return put_together(node.output(), parts);
     }
-    if (rewriter_.is(id, "Split")) return follow_split(node);
-    if (rewriter_.is(id, "Add") && follow_sum(node)) return;
+    if (rewriter_.is(id, op::Split)) return follow_split(node);
+    if (rewriter_.is(id, op::Add) && follow_sum(node)) return;
     for (const ValueId input : node.inputs) {
       if (input != kNone) want(input);
     }
@@ -187,7 +187,7 @@ class MoveFusion {
 
   void follow_concat(const Node& node) {
     Parts parts;
-    const size_t axis = axis_of(node, shape(node.outputs[0]).size());
+    const size_t axis = axis_of(node, shape(node.output()).size());
     int64_t place = 0;
     for (const ValueId input : node.inputs) {
       Piece piece{whole_of(shape(input)), whole_of(shape(input))};
@@ -195,19 +195,19 @@ class MoveFusion {
       place += shape(input)[axis];
       parts.push_back({input, std::move(piece)});
     }
-    put_together(node.outputs[0], parts);
+    put_together(node.output(), parts);
   }
 
   void follow_split(const Node& node) {
-    const size_t axis = axis_of(node, shape(node.inputs[0]).size());
-    want(node.inputs[0]);
+    const size_t axis = axis_of(node, shape(node.input()).size());
+    want(node.input());
     int64_t place = 0;
     for (const ValueId output : node.outputs) {
       if (output == kNone) return;  // it would say how far it is to the next part
       Piece piece{whole_of(shape(output)), whole_of(shape(output))};
       piece.from.first[axis] = place;
       place += shape(output)[axis];
-      record(output, {{node.inputs[0], std::move(piece)}}, false);
+      record(output, {{node.input(), std::move(piece)}}, false);
     }
   }
 
@@ -216,7 +216,7 @@ class MoveFusion {
     Parts parts;
     for (const ValueId term : node.inputs) {
       const auto found = made_.find(term);
-      if (found == made_.end() || !found->second.between || shape(term) != shape(node.outputs[0])) return false;
+      if (found == made_.end() || !found->second.between || shape(term) != shape(node.output())) return false;
       for (const Part& part : found->second.parts) {
         const bool free = std::all_of(parts.begin(), parts.end(),
                                       [&](const Part& other) { return disjoint(part.piece.to, other.piece.to); });
@@ -225,7 +225,7 @@ class MoveFusion {
       }
     }
     if (parts.size() > kMostPieces) return false;
-    record(node.outputs[0], std::move(parts), true);
+    record(node.output(), std::move(parts), true);
     return true;
   }
 
@@ -238,8 +238,8 @@ class MoveFusion {
       return made != made_.end() && made->second.between && !made->second.wanted;
     });
     if (spent) return rewriter_.remove(id);
-    if (outputs.size() != 1 || found(outputs[0]) == made_.end()) return;
-    const Made& made = made_.at(outputs[0]);
+    if (outputs.size() != 1 || found(outputs.front()) == made_.end()) return;
+    const Made& made = made_.at(outputs.front());
     if (!made.fused) return;
     std::vector<ValueId> sources;
     std::vector<Piece> pieces;
@@ -247,8 +247,7 @@ class MoveFusion {
       sources.push_back(part.source);
       pieces.push_back(part.piece);
     }
-    rewriter_.become(id, "arbalest.Assemble", sources, outputs,
-                     attributes_of(pieces, rewriter_.value(outputs[0]).type));
+    rewriter_.become(id, op::Assemble, sources, outputs, attributes_of(pieces, rewriter_.value(outputs.front()).type));
   }
 
   Rewriter rewriter_;

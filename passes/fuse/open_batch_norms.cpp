@@ -24,8 +24,8 @@ class BatchNorms {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_training(n);
-      if (rewriter_.is(n, "arbalest.BatchNormGrad")) open_gradient(n);
+      if (rewriter_.is(n, op::BatchNormTraining)) open_training(n);
+      if (rewriter_.is(n, op::BatchNormGrad)) open_gradient(n);
     }
     rewriter_.finish();
   }
@@ -50,7 +50,7 @@ class BatchNorms {
     }
     ValueId in_float(ValueId value, std::string_view suffix) {
       if (rewriter.value(value).type.dtype != DataType::Bfloat16) return value;
-      return (*this)("Cast", suffix, {value}, {{"to", onnx_number(DataType::Float32)}});
+      return (*this)(op::Cast, suffix, {value}, {{"to", onnx_number(DataType::Float32)}});
     }
   };
 
@@ -69,7 +69,7 @@ class BatchNorms {
     if (first) {
       Shape shape(image.size(), 1);
       shape[1] = image[1];
-      view->second = write("Reshape", suffix, {channels}, {{"shape", shape}, {"allowzero", int64_t{1}}});
+      view->second = write(op::Reshape, suffix, {channels}, {{"shape", shape}, {"allowzero", int64_t{1}}});
     }
     return view->second;
   }
@@ -101,18 +101,18 @@ class BatchNorms {
     for (const char* name : {"correction", "chunk_pixels"}) attributes.set(name, int_attribute(node, name));
     std::vector<ValueId> inputs = {x, node.inputs[In::Mean], node.inputs[In::Variance]};
     if (rewriter_.input(n, In::Partials) != kNone) inputs.push_back(node.inputs[In::Partials]);
-    rewriter_.become(n, "arbalest.BatchNormStatistics", std::move(inputs),
+    rewriter_.become(n, op::BatchNormStatistics, std::move(inputs),
                      {rewriter_.output(n, Out::NewMean), rewriter_.output(n, Out::NewVariance), mean, inv_std},
                      std::move(attributes));
     Writer write{rewriter_, n, true};
     const ValueId deviation =
-        write("Sub", "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
-    const ValueId normal = write("Mul", "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
-    const ValueId scaled = write("Mul", "scaled", {normal, over_rows(write, node.inputs[In::Scale], "scale", shape)});
-    ValueId made = write("Add", "biased", {scaled, over_rows(write, node.inputs[In::Bias], "bias", shape)});
-    if (int_attribute(node, "relu") != 0) made = write("Relu", "relu", {made});
+        write(op::Sub, "deviation", {write.in_float(x, "x"), over_rows(write, mean, "mean", shape)});
+    const ValueId normal = write(op::Mul, "normal", {deviation, over_rows(write, inv_std, "inv_std", shape)});
+    const ValueId scaled = write(op::Mul, "scaled", {normal, over_rows(write, node.inputs[In::Scale], "scale", shape)});
+    ValueId made = write(op::Add, "biased", {scaled, over_rows(write, node.inputs[In::Bias], "bias", shape)});
+    if (int_attribute(node, "relu") != 0) made = write(op::Relu, "relu", {made});
     if (rewriter_.value(y).type.dtype == DataType::Bfloat16) {
-      made = write("Cast", "y", {made}, {{"to", onnx_number(DataType::Bfloat16)}});
+      made = write(op::Cast, "y", {made}, {{"to", onnx_number(DataType::Bfloat16)}});
     }
     rewriter_.set_outputs(rewriter_.value(made).producer, {y});
   }
@@ -133,42 +133,43 @@ class BatchNorms {
     if (!is_joined(gradient) && !is_joined(second)) return;
 
     Writer write{rewriter_, n, false};
-    if (second != kNone) gradient = write("Add", "gradients", {gradient, second});
+    if (second != kNone) gradient = write(op::Add, "gradients", {gradient, second});
     ValueId g = write.in_float(gradient, "g");
     const auto channels = [&](size_t i, std::string_view suffix) {
       return over_rows(write, node.inputs[i], suffix, shape);
     };
     const ValueId inv_std = channels(GradIn::SavedInvStd, "inv_std");
-    const ValueId deviation = write("Sub", "deviation", {write.in_float(x, "x"), channels(GradIn::SavedMean, "mean")});
-    const ValueId normal = write("Mul", "normal", {deviation, inv_std});
+    const ValueId deviation =
+        write(op::Sub, "deviation", {write.in_float(x, "x"), channels(GradIn::SavedMean, "mean")});
+    const ValueId normal = write(op::Mul, "normal", {deviation, inv_std});
     const ValueId scale = channels(GradIn::Scale, "scale");
     if (relu) {
-      const ValueId scaled = write("Mul", "again", {normal, scale});
-      const ValueId y = write("Add", "biased", {scaled, channels(GradIn::Bias, "bias")});
-      g = write("arbalest.ReluGrad", "passed", {g, y});
+      const ValueId scaled = write(op::Mul, "again", {normal, scale});
+      const ValueId y = write(op::Add, "biased", {scaled, channels(GradIn::Bias, "bias")});
+      g = write(op::ReluGrad, "passed", {g, y});
     }
-    const ValueId product = write("Mul", "product", {g, normal});
+    const ValueId product = write(op::Mul, "product", {g, normal});
     const double share = double(shape[1]) / double(element_count(shape));
     std::vector<std::pair<NodeId, ValueId>> sums;  // which node makes which output of the gradient
     const auto sum = [&](ValueId value, std::string_view suffix, size_t output) {
-      const ValueId mean = write("arbalest.ChannelSum", std::string(suffix) + ".mean", {value}, {{"scale", share}});
+      const ValueId mean = write(op::ChannelSum, std::string(suffix) + ".mean", {value}, {{"scale", share}});
       const ValueId whole = rewriter_.output(n, output);
       if (whole != kNone) {
-        const ValueId made = write("arbalest.ChannelSum", suffix, {value});
+        const ValueId made = write(op::ChannelSum, suffix, {value});
         sums.emplace_back(rewriter_.value(made).producer, whole);
       }
       return over_rows(write, mean, std::string(suffix) + ".share", shape);
     };
     const ValueId by_bias = sum(g, "dbias", GradOut::dBias), by_scale = sum(product, "dscale", GradOut::dScale);
-    const ValueId centred = write("Sub", "centred", {g, by_bias});
-    const ValueId along = write("Mul", "along", {normal, by_scale});
-    const ValueId rest = write("Sub", "rest", {centred, along});
-    const ValueId deviating = write("Mul", "deviating", {rest, inv_std});
+    const ValueId centred = write(op::Sub, "centred", {g, by_bias});
+    const ValueId along = write(op::Mul, "along", {normal, by_scale});
+    const ValueId rest = write(op::Sub, "rest", {centred, along});
+    const ValueId deviating = write(op::Mul, "deviating", {rest, inv_std});
     if (rewriter_.value(dx).type.dtype == DataType::Bfloat16) {
-      const ValueId scaled = write("Mul", "scaled", {deviating, scale});
-      rewriter_.become(n, "Cast", {scaled}, {dx}, {{"to", onnx_number(DataType::Bfloat16)}});
+      const ValueId scaled = write(op::Mul, "scaled", {deviating, scale});
+      rewriter_.become(n, op::Cast, {scaled}, {dx}, {{"to", onnx_number(DataType::Bfloat16)}});
     } else {
-      rewriter_.become(n, "Mul", {deviating, scale}, {dx}, {});
+      rewriter_.become(n, op::Mul, {deviating, scale}, {dx}, {});
     }
     for (const auto& [made_by, value] : sums) rewriter_.set_outputs(made_by, {value});
   }

@@ -54,7 +54,7 @@ class PartComputation {
     const Node& node = rewriter_.node(n);
     const bool states_shape = node.op->attribute_spec("shape") != nullptr;  // which a part would not have
     return n < rewriter_.ids().last && is_region_step(graph_, node) && !node.op->random && !states_shape &&
-           rewriter_.value(node.outputs[0]).view.base == kNone;
+           rewriter_.value(node.output()).view.base == kNone;
   }
   bool lie_alike(ValueId a, ValueId b) const {
     return type(a).shape == type(b).shape && type(a).layout == type(b).layout;
@@ -62,7 +62,7 @@ class PartComputation {
 
   // All chains that end with the node, the longest last.
   std::vector<Chain> chains_to(NodeId last) const {
-    const ValueId whole = rewriter_.node(last).outputs[0];
+    const ValueId whole = rewriter_.output(last);
     std::vector<Chain> found;
     Chain chain;
     std::set<NodeId> open = {last};  // that make what is open; the latest is taken next
@@ -86,7 +86,7 @@ class PartComputation {
         }
       }
       if (open.size() + fixed.size() != 1) continue;
-      chain.from = fixed.empty() ? rewriter_.node(*open.begin()).outputs[0] : *fixed.begin();
+      chain.from = fixed.empty() ? rewriter_.output(*open.begin()) : *fixed.begin();
       found.push_back(chain);
     }
     return found;
@@ -96,9 +96,9 @@ class PartComputation {
   std::optional<std::vector<Part>> parts_of(NodeId mover, ValueId whole) const {
     std::vector<Part> parts;
     const Node& node = rewriter_.node(mover);
-    if (rewriter_.is(mover, "Slice") && node.inputs[0] == whole) {
-      parts.push_back({mover, node.outputs[0], node.attributes});
-    } else if (rewriter_.is(mover, "Split") && node.inputs[0] == whole) {
+    if (rewriter_.is(mover, op::Slice) && node.input() == whole) {
+      parts.push_back({mover, node.output(), node.attributes});
+    } else if (rewriter_.is(mover, op::Split) && node.input() == whole) {
       const size_t axis = axis_of(node, type(whole).shape.size());
       int64_t first = 0;
       for (const ValueId output : node.outputs) {
@@ -145,7 +145,7 @@ class PartComputation {
   // The tensor that a chain begins with has to be there until all parts have been read in any case, and to take no more
   // bytes to read than the whole. Parts that are computed twice then cost no more bytes than the whole did.
   void compute_parts(NodeId last) {
-    const ValueId whole = rewriter_.node(last).outputs[0];
+    const ValueId whole = rewriter_.output(last);
     if (type(whole).shape.empty() || rewriter_.readers(whole).empty()) return;
     std::vector<Part> parts;
     NodeId end = last;  // the last reader of parts
@@ -189,14 +189,14 @@ class PartComputation {
       }
       result = rewriter_.add_before(at, node.op->qualified_name(), fmt::format("{}.{}", name, made.size()),
                                     std::move(inputs), node.attributes);
-      made[node.outputs[0]] = result;
+      made[node.output()] = result;
     }
     return result;
   }
   void compute(const Chain& chain, const Part& part) {
     const std::string name = rewriter_.value(part.value).name;
     const NodeId later = first_later(part.mover, part.value);
-    const ValueId from = rewriter_.add_before(part.mover, "Slice", name + ".from", {chain.from}, part.slice);
+    const ValueId from = rewriter_.add_before(part.mover, op::Slice, name + ".from", {chain.from}, part.slice);
     const ValueId made = add_chain(chain, from, part.mover, name);
     if (later != kNone) {
       const ValueId again = add_chain(chain, from, later, name + " again");

@@ -26,15 +26,15 @@ class RearrangementFusion {
   const TensorType& type(ValueId value) const { return rewriter_.value(value).type; }
 
   bool moves(NodeId id) const {
-    if (node(id).inputs.empty() || node(id).outputs[0] == kNone) return false;
-    return rewriter_.is(id, "Transpose") || rewriter_.is(id, "arbalest.ChangeLayout") ||
-           (rewriter_.is(id, "Flatten") && !type(node(id).inputs[0]).lies_as(Layout::RowMajor));
+    if (node(id).inputs.empty() || node(id).output() == kNone) return false;
+    return rewriter_.is(id, op::Transpose) || rewriter_.is(id, op::ChangeLayout) ||
+           (rewriter_.is(id, op::Flatten) && !type(node(id).input()).lies_as(Layout::RowMajor));
   }
 
   // Elements keep their order.
   bool renames(NodeId id) const {
-    if (rewriter_.is(id, "arbalest.TransposeInPlace") || rewriter_.is(id, "Identity")) return true;
-    return rewriter_.reshapes(id) && type(node(id).inputs[0]).lies_as(Layout::RowMajor);
+    if (rewriter_.is(id, op::TransposeInPlace) || rewriter_.is(id, op::Identity)) return true;
+    return rewriter_.reshapes(id) && type(node(id).input()).lies_as(Layout::RowMajor);
   }
 
   // The nodes from one that moves elements to `last`, each of which alone reads what the one before it makes.
@@ -42,7 +42,7 @@ class RearrangementFusion {
     std::vector<NodeId> chain = {last};
     size_t length = 1;  // up to a node that moves
     for (;;) {
-      const ValueId read = node(chain.back()).inputs[0];
+      const ValueId read = node(chain.back()).input();
       const NodeId producer = rewriter_.value(read).producer;
       const bool alone = rewriter_.only_reader(read) != kNone;
       if (!alone || producer == kNone || node(producer).stage != node(last).stage) break;
@@ -59,7 +59,7 @@ class RearrangementFusion {
     std::vector<NodeId> chain = chain_to(last);
     while (std::count_if(chain.begin(), chain.end(), [&](NodeId id) { return moves(id); }) > 1) {
       const auto found = rearrangement(graph_, chain);
-      const bool named = can_be_named(type(node(chain.front()).inputs[0])) && can_be_named(type(node(last).outputs[0]));
+      const bool named = can_be_named(type(node(chain.front()).input())) && can_be_named(type(node(last).output()));
       if (found && named && found->extents.size() <= Strided::kMaxRank) return replace(chain, *found);
       do chain.erase(chain.begin());
       while (!moves(chain.front()));
@@ -78,40 +78,40 @@ class RearrangementFusion {
 
   void replace(const std::vector<NodeId>& chain, const Rearrangement& by) {
     const NodeId last = chain.back();
-    const ValueId y = node(last).outputs[0];
-    const TensorType from = type(node(chain.front()).inputs[0]), to = type(y);
+    const ValueId y = node(last).output();
+    const TensorType from = type(node(chain.front()).input()), to = type(y);
     const bool images = !to.lies_as(Layout::RowMajor);
-    ValueId value = node(chain.front()).inputs[0];
+    ValueId value = node(chain.front()).input();
     Shape shape = from.shape;
-    const auto add = [&](const char* op, const char* label, Attributes attributes) {
+    const auto add = [&](std::string_view op, const char* label, Attributes attributes) {
       value = rewriter_.add_before(last, op, rewriter_.value(y).name + label, {value}, std::move(attributes));
       shape = rewriter_.shape(value);
     };
     const auto reshape = [&](const char* label, const Shape& wanted) {
-      if (shape != wanted) add("Reshape", label, {{"shape", wanted}, {"allowzero", int64_t{1}}});
+      if (shape != wanted) add(op::Reshape, label, {{"shape", wanted}, {"allowzero", int64_t{1}}});
     };
     if (!from.lies_as(Layout::RowMajor)) {
       std::vector<int64_t> last_channels = {0};
       for (size_t axis = 2; axis < from.shape.size(); ++axis) last_channels.push_back(int64_t(axis));
       last_channels.push_back(1);
-      add("arbalest.TransposeInPlace", ".pixels", {{"perm", last_channels}});
+      add(op::TransposeInPlace, ".pixels", {{"perm", last_channels}});
     }
     if (!std::is_sorted(by.turns.begin(), by.turns.end())) {
       reshape(".axes", by.extents);
-      add("Transpose", ".turned", {{"perm", by.turns}});
+      add(op::Transpose, ".turned", {{"perm", by.turns}});
     }
     for (size_t i = 0; i + 1 < chain.size(); ++i) {
       rewriter_.remove(chain[i]);
       removed_.insert(chain[i]);
     }
     if (!images) {
-      rewriter_.become(last, "Reshape", {value}, {y}, {{"shape", to.shape}, {"allowzero", int64_t{1}}});
+      rewriter_.become(last, op::Reshape, {value}, {y}, {{"shape", to.shape}, {"allowzero", int64_t{1}}});
       return;
     }
     reshape(".rows", in_memory(to));
     std::vector<int64_t> first_channels = {0, int64_t(to.shape.size()) - 1};
     for (size_t axis = 1; axis + 1 < to.shape.size(); ++axis) first_channels.push_back(int64_t(axis));
-    rewriter_.become(last, "arbalest.TransposeInPlace", {value}, {y}, {{"perm", first_channels}});
+    rewriter_.become(last, op::TransposeInPlace, {value}, {y}, {{"perm", first_channels}});
   }
 
   const Graph& graph_;

@@ -31,10 +31,10 @@ class RegionMoves {
       if (moves(n)) read_through(n);
     }
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "Concat")) write_through(n);
+      if (rewriter_.is(n, op::Concat)) write_through(n);
     }
     for (const auto& [id, region] : regions_) {
-      rewriter_.become(id, "arbalest.Region", rewriter_.node(id).inputs, rewriter_.node(id).outputs,
+      rewriter_.become(id, op::Region, rewriter_.node(id).inputs, rewriter_.node(id).outputs,
                        region_attributes(region.program, region.space, region.types));
     }
     rewriter_.finish();
@@ -59,19 +59,19 @@ class RegionMoves {
   // A node whose outputs are copies of elements of its first input.
   bool moves(NodeId n) const {
     const Node& node = rewriter_.node(n);
-    return leads_through(graph_, node) && !shows(n) && node.inputs[0] != kNone && type(node.inputs[0]).elements() > 0;
+    return leads_through(graph_, node) && !shows(n) && node.input() != kNone && type(node.input()).elements() > 0;
   }
   // A node that moves nothing.
   bool shows(NodeId n) const {
     const Node& node = rewriter_.node(n);
-    return is_view(node) && leads_through(graph_, node) && type(node.inputs[0]).lies_as(Layout::RowMajor);
+    return is_view(node) && leads_through(graph_, node) && type(node.input()).lies_as(Layout::RowMajor);
   }
 
   // The region that the node is, or may become; nothing: neither.
   std::optional<Region> region_of(NodeId n) const {
     if (const auto known = regions_.find(n); known != regions_.end()) return known->second;
     const Node& node = rewriter_.node(n);
-    if (node.op->qualified_name() == "arbalest.Region") {
+    if (node.is(op::Region)) {
       Region region{region_program(node, *graph_.registry), stated_type(node, DataType::Float32), {}, node.inputs};
       for (const ValueId output : node.outputs) region.types.push_back(type(output).dtype);
       return region;
@@ -79,8 +79,8 @@ class RegionMoves {
     if (!is_region_step(graph_, node)) return std::nullopt;
     const size_t count = node.op->element->arguments.size();
     Region region{{.inputs = count, .steps = {{node.op, {}, {}}}, .results = {0}, .sums = {}},
-                  type(node.outputs[0]),
-                  {type(node.outputs[0]).dtype},
+                  type(node.output()),
+                  {type(node.output()).dtype},
                   {node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count)}};
     RegionStep& step = region.program.steps[0];
     for (size_t i = 0; i < count; ++i) step.operands.push_back(i);
@@ -96,7 +96,7 @@ class RegionMoves {
       if (passed_.contains(reader)) continue;
       const std::optional<Region> region = region_of(reader);
       if (!region) {
-        if (!shows(reader) || !find_uses(rewriter_.node(reader).outputs[0], uses)) return false;
+        if (!shows(reader) || !find_uses(rewriter_.output(reader), uses)) return false;
         continue;
       }
       const std::vector<ValueId>& inputs = rewriter_.node(reader).inputs;
@@ -156,7 +156,7 @@ class RegionMoves {
   // Regions read the node's input in place of its outputs, if nothing else reads these.
   void read_through(NodeId n) {
     const Node& node = rewriter_.node(n);
-    const ValueId base = node.inputs[0];
+    const ValueId base = node.input();
     std::vector<Use> uses;
     for (const ValueId output : node.outputs) {
       if (output != kNone && !find_uses(output, uses)) return;
@@ -215,11 +215,11 @@ class RegionMoves {
   // The region that makes all inputs of the concatenation writes them to their places there.
   void write_through(NodeId n) {
     const Node& concat = rewriter_.node(n);
-    const NodeId producer = rewriter_.value(concat.inputs[0]).producer;
+    const NodeId producer = rewriter_.value(concat.input()).producer;
     std::optional<Region> region = producer == kNone ? std::nullopt : region_of(producer);
     if (!region || concat.inputs.size() < 2) return;
     RegionProgram& program = region->program;
-    const ValueId whole = concat.outputs[0];
+    const ValueId whole = concat.output();
     const TensorType& space = region->space;
     const size_t axis = axis_of(concat, space.shape.size());
     std::vector<ValueId> outputs = rewriter_.node(producer).outputs;

@@ -35,12 +35,12 @@ ValueId behind_views(const Graph& graph, ValueId value) {
     const NodeId producer = graph.values[value].producer;
     if (producer == kNone) return value;
     const Node& node = graph.nodes[producer];
-    const bool turns = node.op->qualified_name() == "arbalest.TransposeInPlace";
+    const bool turns = node.is(op::TransposeInPlace);
     if (!node.op->reshapes && !turns) return value;
-    const TensorType& from = graph.values[node.inputs[0]].type;
+    const TensorType& from = graph.values[node.input()].type;
     const bool in_order = turns || from.layout == Layout::RowMajor;
-    if (!in_order || channels(node.inputs[0]) != channels(value)) return value;
-    value = node.inputs[0];
+    if (!in_order || channels(node.input()) != channels(value)) return value;
+    value = node.input();
   }
 }
 
@@ -125,20 +125,20 @@ class Regions {
   std::vector<ValueId> operands(NodeId n) const {
     const Node& node = rewriter_.node(n);
     if (const auto sum = row_sum(graph_, node)) {
-      return {sum->by_sample() ? node.inputs[0] : behind_views(graph_, node.inputs[0])};
+      return {sum->by_sample() ? node.input() : behind_views(graph_, node.input())};
     }
     std::vector<ValueId> inputs(node.inputs.begin(),
                                 node.inputs.begin() + std::ptrdiff_t(node.op->element->arguments.size()));
     for (ValueId& input : inputs) {
-      const NodeId cast = rewriter_.producer(input, "Cast");
-      if (cast == kNone || rewriter_.shape(input) == rewriter_.shape(node.outputs[0])) continue;
-      const ValueId before = rewriter_.input(cast, 0);
+      const NodeId cast = rewriter_.producer(input, op::Cast);
+      if (cast == kNone || rewriter_.shape(input) == rewriter_.shape(node.output())) continue;
+      const ValueId before = rewriter_.input(cast);
       if (is_number(rewriter_.value(before).type.dtype) && order_.writers(before).empty()) input = before;
     }
     return inputs;
   }
   const TensorType& space(NodeId n) const { return rewriter_.value(may_join(n) ? result(n) : operands(n)[0]).type; }
-  ValueId result(NodeId n) const { return rewriter_.node(n).outputs[0]; }
+  ValueId result(NodeId n) const { return rewriter_.output(n); }
 
   // Whether a region may have the node: as a step, or as a sum.
   bool is_member(NodeId n) const {
@@ -150,8 +150,8 @@ class Regions {
     const Node& node = rewriter_.node(n);
     const auto updates = [&](NodeId reader) { return rewriter_.node(reader).stage == Stage::Update; };
     const std::vector<NodeId>& readers = rewriter_.readers(result(n));
-    if (node.stage != Stage::Backward || node.op->qualified_name() != "arbalest.ChannelSum" ||
-        rewriter_.value(node.inputs[0]).type.bytes() >= kLeastSummedBytes ||
+    if (node.stage != Stage::Backward || !node.is(op::ChannelSum) ||
+        rewriter_.value(node.input()).type.bytes() >= kLeastSummedBytes ||
         !std::all_of(readers.begin(), readers.end(), updates)) {
       return false;
     }
@@ -569,11 +569,11 @@ class Regions {
       shown.emplace_back(k, region.outputs[k]);
       region.outputs[k] = rewriter_.add_value(rewriter_.value(region.outputs[k]).name + ".rows", region.types[k]);
     }
-    rewriter_.become(at, "arbalest.Region", std::move(region.inputs), region.outputs, std::move(region.attributes));
+    rewriter_.become(at, op::Region, std::move(region.inputs), region.outputs, std::move(region.attributes));
     for (const auto& [k, wanted] : shown) {
       // The region may have the name of its last member, which is the sum's.
       const ValueId view =
-          rewriter_.add_after(at, "Reshape", rewriter_.value(wanted).name + ".shaped", {region.outputs[k]},
+          rewriter_.add_after(at, op::Reshape, rewriter_.value(wanted).name + ".shaped", {region.outputs[k]},
                               {{"shape", rewriter_.shape(wanted)}, {"allowzero", int64_t{1}}});
       rewriter_.set_outputs(rewriter_.value(view).producer, {wanted});
     }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/norm/layer_norm.h"
+#include "ops/product/gemm.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -19,7 +20,10 @@ class ResidualFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "Add") && rewriter_.node(n).inputs.size() == 2) take_in(n, 0) || take_in(n, 1);
+      if (!rewriter_.is(n, op::Add)) continue;
+      for (const auto& [made, other] : both_orders(rewriter_.node(n))) {
+        if (take_in(n, made, other)) break;
+      }
     }
     rewriter_.finish();
   }
@@ -30,11 +34,11 @@ class ResidualFusion {
   // The product that makes the value, for nothing but the sum, with nothing but reshapes between.
   NodeId product_of(ValueId value) const {
     while (rewriter_.only_reader(value) != kNone && rewriter_.value(value).view.base == kNone) {
-      const NodeId product = rewriter_.producer(value, "Gemm");
+      const NodeId product = rewriter_.producer(value, op::Gemm);
       if (product != kNone) return product;
-      const NodeId reshape = rewriter_.producer(value, "Reshape");
+      const NodeId reshape = rewriter_.producer(value, op::Reshape);
       if (reshape == kNone || type(value).layout != Layout::RowMajor) return kNone;
-      value = rewriter_.node(reshape).inputs[0];
+      value = rewriter_.input(reshape);
       if (type(value).layout != Layout::RowMajor) return kNone;
     }
     return kNone;
@@ -42,12 +46,11 @@ class ResidualFusion {
 
   // Sums themselves may be taken in as well.
   bool is_elementwise(NodeId n, const Shape& shape) const {
-    return !rewriter_.is(n, "Add") && rewriter_.is_elementwise(n, shape);
+    return !rewriter_.is(n, op::Add) && rewriter_.is_elementwise(n, shape);
   }
 
-  bool take_in(NodeId sum, size_t operand) {
-    const Node& node = rewriter_.node(sum);
-    const ValueId made = node.inputs[operand], other = node.inputs[1 - operand], y = node.outputs[0];
+  bool take_in(NodeId sum, ValueId made, ValueId other) {
+    const ValueId y = rewriter_.output(sum);
     if (made == other || type(made) != type(y) || type(other) != type(y) || type(y).layout != Layout::RowMajor) {
       return false;
     }
@@ -62,7 +65,7 @@ class ResidualFusion {
   // read its other results before that.
   bool add_in_gradient(NodeId sum, ValueId made, ValueId other) {
     using In = NormalizeGradInput;
-    const NodeId norm = rewriter_.producer(made, "arbalest.NormalizeGrad");
+    const NodeId norm = rewriter_.producer(made, op::NormalizeGrad);
     if (norm == kNone || rewriter_.only_reader(made) != sum || rewriter_.value(made).view.base != kNone) return false;
     const Node gradient = rewriter_.node(norm);
     if (gradient.outputs[NormalizeGradOutput::dX] != made || rewriter_.input(norm, In::Summand) != kNone) return false;
@@ -75,9 +78,9 @@ class ResidualFusion {
     std::vector<ValueId> inputs = gradient.inputs, outputs = gradient.outputs;
     inputs.resize(In::Summand + 1, kNone);
     inputs[In::Summand] = other;
-    outputs[NormalizeGradOutput::dX] = rewriter_.node(sum).outputs[0];
+    outputs[NormalizeGradOutput::dX] = rewriter_.output(sum);
     rewriter_.remove(norm);
-    rewriter_.become(sum, "arbalest.NormalizeGrad", std::move(inputs), std::move(outputs), gradient.attributes);
+    rewriter_.become(sum, op::NormalizeGrad, std::move(inputs), std::move(outputs), gradient.attributes);
     return true;
   }
 
@@ -86,17 +89,17 @@ class ResidualFusion {
     const NodeId product = product_of(made);
     if (product == kNone || rewriter_.node(product).stage != node.stage) return false;
     const Node gemm = rewriter_.node(product);
-    const Shape shape = rewriter_.shape(node.outputs[0]), rows = rewriter_.shape(gemm.outputs[0]);
+    const Shape shape = rewriter_.shape(node.output()), rows = rewriter_.shape(gemm.output());
     const auto to = [](const Shape& shape) { return Attributes{{"shape", shape}, {"allowzero", int64_t{1}}}; };
     ValueId summand = other;
-    if (shape != rows) summand = rewriter_.add_before(sum, "Reshape", node.name + ".summand", {other}, to(rows));
-    const std::vector<ValueId> inputs = {gemm.inputs[0], gemm.inputs[1],
-                                         gemm.inputs.size() > 2 ? gemm.inputs[2] : kNone, summand};
+    if (shape != rows) summand = rewriter_.add_before(sum, op::Reshape, node.name + ".summand", {other}, to(rows));
+    const std::vector<ValueId> inputs = {gemm.input(GemmInput::A), gemm.input(GemmInput::B), gemm.input(GemmInput::C),
+                                         summand};
     if (shape == rows) {
-      rewriter_.become(sum, "arbalest.GemmSum", inputs, node.outputs, gemm.attributes);
+      rewriter_.become(sum, op::GemmSum, inputs, node.outputs, gemm.attributes);
     } else {
-      const ValueId added = rewriter_.add_before(sum, "arbalest.GemmSum", node.name + ".gemm", inputs, gemm.attributes);
-      rewriter_.become(sum, "Reshape", {added}, node.outputs, to(shape));
+      const ValueId added = rewriter_.add_before(sum, op::GemmSum, node.name + ".gemm", inputs, gemm.attributes);
+      rewriter_.become(sum, op::Reshape, {added}, node.outputs, to(shape));
     }
     return true;
   }

@@ -11,14 +11,14 @@ bool is_number(DataType type) {
 }
 
 std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
-  if (node.inputs.empty() || node.inputs[0] == kNone || node.outputs.size() != 1) return std::nullopt;
-  const TensorType& x = graph.values[node.inputs[0]].type;
-  const TensorType& y = graph.values[node.outputs[0]].type;
+  if (node.input() == kNone || node.outputs.size() != 1) return std::nullopt;
+  const TensorType& x = graph.values[node.input()].type;
+  const TensorType& y = graph.values[node.output()].type;
   if (!is_number(x.dtype) || !is_number(y.dtype) || x.elements() == 0 || x.shape.size() < 2) return std::nullopt;
   const size_t innermost = innermost_axis(x);
   const int64_t channels = x.shape[innermost];
   if (channels < 2) return std::nullopt;
-  if (node.op->qualified_name() == "arbalest.ChannelSum") {
+  if (node.is(op::ChannelSum)) {
     if (int_attribute(node, "rank") != 1 || innermost != 1) return std::nullopt;
     return RegionSum{0, float_attribute(node, "scale")};
   }
@@ -33,7 +33,7 @@ std::optional<RegionSum> row_sum(const Graph& graph, const Node& node) {
   RegionSum sum{0, found.scale, by_sample ? rank : 1};
   const TensorType whole = sum_type(x, sum);
   if (whole.shape == y.shape && whole.layout == y.layout) return sum;
-  if (y.layout != Layout::RowMajor || graph.values[node.outputs[0]].view.base != kNone) return std::nullopt;
+  if (y.layout != Layout::RowMajor || graph.values[node.output()].view.base != kNone) return std::nullopt;
   if (by_sample) sum.rank = 2;
   return sum;  // which a view shows as y
 }

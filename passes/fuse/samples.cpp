@@ -15,8 +15,8 @@ class SampleFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.NormalizeSamples")) keep_shape(n);
-      if (rewriter_.is(n, "arbalest.BatchNormTraining")) open_weights(n);
+      if (rewriter_.is(n, op::NormalizeSamples)) keep_shape(n);
+      if (rewriter_.is(n, op::BatchNormTraining)) open_weights(n);
     }
     rewriter_.finish();
     for (NodeId n = 0; changed_ && n < graph_.nodes.end_id(); ++n) infer(graph_, n);  // layouts
@@ -37,7 +37,7 @@ class SampleFusion {
   void open_weights(NodeId id) {
     using In = BatchNormInput;
     const Node node = rewriter_.node(id);
-    const ValueId x = node.inputs[In::X], y = node.outputs[0];
+    const ValueId x = node.inputs[In::X], y = node.output();
     const Shape shape = rewriter_.shape(x);
     const bool computed = rewriter_.value(node.inputs[In::Mean]).producer != kNone &&
                           rewriter_.value(node.inputs[In::Variance]).producer != kNone;
@@ -47,41 +47,42 @@ class SampleFusion {
       if (node.outputs[i] != kNone && !rewriter_.readers(node.outputs[i]).empty()) return;
     }
     const std::string name = rewriter_.value(y).name;
-    const auto add = [&](const char* op, const char* label, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    const auto add = [&](std::string_view op, const char* label, std::vector<ValueId> inputs,
+                         Attributes attributes = {}) {
       return rewriter_.add_before(id, op, name + label, std::move(inputs), std::move(attributes));
     };
     const auto row = [&](size_t input, const char* label) {
-      return add("Reshape", label, {node.inputs[input]}, {{"shape", Shape{shape[1], 1}}});
+      return add(op::Reshape, label, {node.inputs[input]}, {{"shape", Shape{shape[1], 1}}});
     };
-    ValueId rows = add("Reshape", ".rows", {x}, {{"shape", Shape{shape[1], -1}}});
-    rows = add("arbalest.Normalize", ".normalized", {rows},
+    ValueId rows = add(op::Reshape, ".rows", {x}, {{"shape", Shape{shape[1], -1}}});
+    rows = add(op::Normalize, ".normalized", {rows},
                {{"axis", int64_t{1}}, {"epsilon", float_attribute(node, "epsilon")}});
-    rows = add("Mul", ".scaled", {rows, row(In::Scale, ".scale")});
+    rows = add(op::Mul, ".scaled", {rows, row(In::Scale, ".scale")});
     const auto bias = content_of(graph_, node.inputs[In::Bias]);
     const bool shifts = !bias || std::any_of(bias->begin(), bias->end(), [](std::byte b) { return b != std::byte{0}; });
-    if (shifts) rows = add("Add", ".shifted", {rows, row(In::Bias, ".bias")});
-    rewriter_.become(id, "Reshape", {rows}, {y}, {{"shape", shape}});
+    if (shifts) rows = add(op::Add, ".shifted", {rows, row(In::Bias, ".bias")});
+    rewriter_.become(id, op::Reshape, {rows}, {y}, {{"shape", shape}});
   }
 
   void keep_shape(NodeId id) {
-    const ValueId rows = rewriter_.input(id, 0);
-    const NodeId before = rewriter_.producer(rows, "Reshape");
+    const ValueId rows = rewriter_.input(id);
+    const NodeId before = rewriter_.producer(rows, op::Reshape);
     if (before == kNone || rewriter_.only_reader(rows) == kNone) return;
-    const ValueId samples = rewriter_.input(before, 0);
+    const ValueId samples = rewriter_.input(before);
     const Shape shape = rewriter_.shape(samples);
     if (shape.size() < 2 || shape[0] != rewriter_.shape(rows)[0]) return;
     std::vector<NodeId> nodes = {id};
-    ValueId made = rewriter_.node(id).outputs[0];
+    ValueId made = rewriter_.output(id);
     NodeId next = rewriter_.only_reader(made);
     while (next != kNone && treats_alike(next, made, shape.size())) {
       nodes.push_back(next);
-      made = rewriter_.node(next).outputs[0];
+      made = rewriter_.output(next);
       next = rewriter_.only_reader(made);
     }
-    if (next == kNone || !rewriter_.is(next, "Reshape") || rewriter_.input(next, 0) != made) return;
-    const ValueId back = rewriter_.node(next).outputs[0];
+    if (next == kNone || !rewriter_.is(next, op::Reshape) || rewriter_.input(next) != made) return;
+    const ValueId back = rewriter_.output(next);
     if (rewriter_.shape(back) != shape) return;
-    rewriter_.set_input(id, 0, samples);
+    rewriter_.set_input(id, samples);
     for (const NodeId node : nodes) rewriter_.infer(node);
     rewriter_.replace_uses(back, made);
     rewriter_.remove(before);

@@ -22,13 +22,13 @@ Shape in_groups(const Shape& shape, int64_t groups) {
 
 // Returns whether the transposition was part of a shuffle.
 bool fuse_shuffle(Rewriter& rewriter, NodeId transpose) {
-  const ValueId cut = rewriter.input(transpose, 0), turned = rewriter.output(transpose, 0);
-  const NodeId first = rewriter.producer(cut, "Reshape"), last = rewriter.only_reader(turned, "Reshape");
+  const ValueId cut = rewriter.input(transpose), turned = rewriter.output(transpose);
+  const NodeId first = rewriter.producer(cut, op::Reshape), last = rewriter.only_reader(turned, op::Reshape);
   if (first == kNone || last == kNone || rewriter.only_reader(cut) != transpose) return false;
-  const ValueId x = rewriter.input(first, 0), y = rewriter.output(last, 0);
+  const ValueId x = rewriter.input(first), y = rewriter.output(last);
   const Shape shape = rewriter.shape(x), inner = rewriter.shape(cut);
   if (inner[kChannels] < 1 || element_count(shape) == 0) return false;
-  if (rewriter.input(last, 0) != turned || rewriter.shape(y) != shape || shape.size() < 3) return false;
+  if (rewriter.input(last) != turned || rewriter.shape(y) != shape || shape.size() < 3) return false;
   if (inner.size() != shape.size() + 1 || inner != in_groups(shape, inner[kChannels])) return false;
   std::vector<int64_t> swapped(inner.size());
   for (size_t axis = 0; axis < swapped.size(); ++axis) swapped[axis] = int64_t(axis);
@@ -37,7 +37,7 @@ bool fuse_shuffle(Rewriter& rewriter, NodeId transpose) {
   const int64_t groups = inner[kChannels];
   rewriter.remove(first);
   rewriter.remove(transpose);
-  rewriter.become(last, "arbalest.Interleave", {x}, {y}, {{"axis", int64_t{kChannels}}, {"groups", groups}});
+  rewriter.become(last, op::Interleave, {x}, {y}, {{"axis", int64_t{kChannels}}, {"groups", groups}});
   return true;
 }
 
@@ -47,7 +47,7 @@ void fuse_shuffles(Graph& graph) {
   Rewriter rewriter(graph);
   bool changed = false;
   for (const NodeId n : rewriter.ids()) {
-    if (rewriter.is(n, "Transpose") && fuse_shuffle(rewriter, n)) changed = true;
+    if (rewriter.is(n, op::Transpose) && fuse_shuffle(rewriter, n)) changed = true;
   }
   rewriter.finish();
   for (NodeId n = 0; changed && n < graph.nodes.end_id(); ++n) infer(graph, n);  // layouts

@@ -38,13 +38,12 @@ class Signs {
   explicit Signs(Graph& graph) : graph_(graph), rewriter_(graph) {}
 
   void run() {
-    constexpr size_t kPassed = 1;  // of arbalest.ReluGrad: the value whose sign counts
     for (const NodeId n : rewriter_.ids()) {
-      if (!rewriter_.is(n, "arbalest.ReluGrad")) continue;
-      const ValueId y = rewriter_.input(n, kPassed);
+      if (!rewriter_.is(n, op::ReluGrad)) continue;
+      const ValueId y = rewriter_.input(n, GradByOutput::Y);
       if (is_kept(y)) continue;
       const ValueId multiple = kept_multiple(y, 1);
-      if (multiple != kNone) rewriter_.set_input(n, kPassed, multiple);
+      if (multiple != kNone) rewriter_.set_input(n, GradByOutput::Y, multiple);
     }
     rewriter_.finish();
   }
@@ -61,10 +60,11 @@ class Signs {
   // A kept multiple of the value, which is `factor` times what Relu makes; kNone: there is none.
   ValueId kept_multiple(ValueId value, double factor) const {
     for (const NodeId reader : rewriter_.readers(value)) {
-      if (reader == kNone || !rewriter_.is(reader, "Mul") || rewriter_.node(reader).stage != Stage::Forward) continue;
-      const ValueId made = rewriter_.node(reader).outputs[0];
+      if (reader == kNone || !rewriter_.is(reader, op::Mul) || rewriter_.node(reader).stage != Stage::Forward) continue;
+      const ValueId made = rewriter_.output(reader);
       if (rewriter_.value(made).type != rewriter_.value(value).type) continue;
-      const ValueId other = rewriter_.input(reader, rewriter_.input(reader, 0) == value ? 1 : 0);
+      const auto [a, b] = both_orders(rewriter_.node(reader)).front();
+      const ValueId other = a == value ? b : a;
       const double all = factor * constant_number(graph_, other).value_or(0);
       // The product may be 0 for numbers below 1e-34 only.
       constexpr double kLeast = 1e-3;

@@ -32,9 +32,9 @@ std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, cons
                                       const DeviceModel& device) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
   if (!all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) return std::nullopt;
-  const Shape& filter = graph.values[node.inputs[1]].type.shape;
+  const Shape& filter = graph.values[node.input(ConvInput::W)].type.shape;
   if (!all_are(node, "strides", 1)) {
-    const bool forward = node.op->qualified_name() == "Conv";
+    const bool forward = node.is(op::Conv);
     if (!device.is_hopper() || !forward || !is_folded_by_stride(node, filter)) return std::nullopt;
     return row_chunk_pixels(image.shape, device.multiprocessors);
   }
@@ -63,8 +63,8 @@ class StatisticsFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.BatchNormTraining")) fuse_training(n);
-      if (rewriter_.is(n, "arbalest.BatchNormGrad")) fuse_gradient(n);
+      if (rewriter_.is(n, op::BatchNormTraining)) fuse_training(n);
+      if (rewriter_.is(n, op::BatchNormGrad)) fuse_gradient(n);
     }
     rewriter_.finish();
   }
@@ -92,10 +92,10 @@ class StatisticsFusion {
   }
 
   void fuse_training(NodeId norm) {
-    const auto [conv, chunk_pixels] = fusible_producer(rewriter_.input(norm, BatchNormInput::X), "Conv");
-    const bool has_bias = conv != kNone && rewriter_.node(conv).inputs.size() > 2;
+    const auto [conv, chunk_pixels] = fusible_producer(rewriter_.input(norm, BatchNormInput::X), op::Conv);
+    const bool has_bias = conv != kNone && rewriter_.node(conv).inputs.size() > ConvInput::B;
     if (conv == kNone || has_bias) return;
-    rewriter_.set_op(conv, "arbalest.ConvStatistics");
+    rewriter_.set_op(conv, op::ConvStatistics);
     rewriter_.set_input(norm, BatchNormInput::Partials, add_partials(conv, chunk_pixels, norm));
   }
 
@@ -103,7 +103,7 @@ class StatisticsFusion {
   bool is_fusible_gradient(ValueId gradient, NodeId norm) const {
     return gradient != kNone && rewriter_.only_reader(gradient) == norm &&
            rewriter_.value(gradient).type == rewriter_.value(rewriter_.input(norm, BatchNormGradInput::X)).type &&
-           fusible_producer(gradient, "arbalest.ConvGradInput").node != kNone;
+           fusible_producer(gradient, op::ConvGradInput).node != kNone;
   }
 
   void fuse_gradient(NodeId norm) {
@@ -112,8 +112,8 @@ class StatisticsFusion {
     ValueId gradient = in(In::dY), second = in(In::Second);
     if (!is_fusible_gradient(gradient, norm)) std::swap(gradient, second);  // of two, either
     if (!is_fusible_gradient(gradient, norm)) return;
-    const auto [conv, chunk_pixels] = fusible_producer(gradient, "arbalest.ConvGradInput");
-    rewriter_.set_op(conv, "arbalest.ConvGradInputSums");
+    const auto [conv, chunk_pixels] = fusible_producer(gradient, op::ConvGradInput);
+    rewriter_.set_op(conv, op::ConvGradInputSums);
     rewriter_.set_inputs(
         conv, {rewriter_.input(conv, ConvSumsInput::dY), rewriter_.input(conv, ConvSumsInput::W), in(In::X), in(In::Y),
                in(In::Scale), in(In::SavedMean), in(In::SavedInvStd), in(In::Bias), second});

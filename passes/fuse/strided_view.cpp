@@ -8,7 +8,9 @@
 
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "ops/indexing/gather.h"
 #include "ops/math/strided.h"
+#include "ops/names.h"
 #include "ops/shape/copy.h"
 #include "ops/shape/cut.h"
 #include "ops/shape/transpose.h"
@@ -29,7 +31,7 @@ std::optional<std::vector<Step>> way_back(const Graph& graph, ValueId value, con
     const NodeId producer = graph.values[value].producer;
     if (producer == kNone || !leads_through(graph, graph.nodes[producer])) return std::nullopt;
     steps.push_back({&graph.nodes[producer], value});
-    value = steps.back().node->inputs[0];
+    value = steps.back().node->input();
   }
   return steps;
 }
@@ -104,14 +106,13 @@ class Follower {
   // Continues the view through a node that reads the viewed value; false if the result has no such view.
   bool follow(const Step& step) {
     const Node& node = *step.node;
-    const Shape& from = shape(node.inputs[0]);
-    const std::string& op = node.op->name;
-    if (op == "Transpose" || op == "TransposeInPlace") return turn(node);
-    if (op == "ChangeLayout") return true;
-    if (op == "Slice") return take_cut(slice_of(node, from), from);
-    if (op == "Assemble") return take_cut(pieces_of(node)[0].from, from);
-    if (op == "Split") return take_part(node, step.made, axis_of(node, from.size()));
-    if (op == "Gather") return take_one(node, axis_of(node, from.size()));
+    const Shape& from = shape(node.input());
+    if (node.is(op::Transpose) || node.is(op::TransposeInPlace)) return turn(node);
+    if (node.is(op::ChangeLayout)) return true;
+    if (node.is(op::Slice)) return take_cut(slice_of(node, from), from);
+    if (node.is(op::Assemble)) return take_cut(pieces_of(node)[0].from, from);
+    if (node.is(op::Split)) return take_part(node, step.made, axis_of(node, from.size()));
+    if (node.is(op::Gather)) return take_one(node, axis_of(node, from.size()));
     std::optional<std::vector<Factors>> axes = reshaped(axes_, shape(step.made));
     if (axes) axes_ = std::move(*axes);
     return axes.has_value();
@@ -166,11 +167,11 @@ class Follower {
   }
 
   bool take_one(const Node& gather, size_t axis) {
-    const int64_t extent = shape(gather.inputs[0])[axis];
-    const auto index = std::get<int64_t>(content_as(graph_, gather, 1, AttributeKind::Int));
+    const int64_t extent = shape(gather.input(IndexedInput::Data))[axis];
+    const auto index = std::get<int64_t>(content_as(graph_, gather, IndexedInput::Indices, AttributeKind::Int));
     if (index < -extent || index >= extent || !take(axis, index < 0 ? index + extent : index, 1, 1)) return false;
     axes_.erase(axes_.begin() + int64_t(axis));
-    axes_.insert(axes_.begin() + int64_t(axis), shape(gather.inputs[1]).size(), Factors());
+    axes_.insert(axes_.begin() + int64_t(axis), shape(gather.input(IndexedInput::Indices)).size(), Factors());
     return true;
   }
 
@@ -185,7 +186,7 @@ std::optional<StridedView> view_back(const Graph& graph, ValueId value, const Is
   if (graph.values[value].type.elements() == 0) return std::nullopt;
   const auto steps = way_back(graph, value, is_wanted);
   if (!steps) return std::nullopt;
-  Follower follower(graph, steps->empty() ? value : steps->back().node->inputs[0]);
+  Follower follower(graph, steps->empty() ? value : steps->back().node->input());
   for (size_t i = steps->size(); i-- > 0;) {
     if (!follower.follow((*steps)[i])) return std::nullopt;
   }
@@ -196,13 +197,13 @@ std::optional<StridedView> view_back(const Graph& graph, ValueId value, const Is
 
 bool leads_through(const Graph& graph, const Node& node) {
   if (node.op->reshapes) return true;
-  static const std::set<std::string_view> names = {
-      "Identity", "Slice", "Split", "Transpose", "arbalest.TransposeInPlace", "arbalest.UnflattenInPlace"};
-  if (node.op->qualified_name() == "arbalest.Assemble") {  // a box of one tensor, as several slices leave it
-    return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[node.outputs[0]].type.shape;
+  static const std::set<std::string_view> names = {op::Identity,         op::Slice,           op::Split, op::Transpose,
+                                                   op::TransposeInPlace, op::UnflattenInPlace};
+  if (node.is(op::Assemble)) {  // a box of one tensor, as several slices leave it
+    return node.inputs.size() == 1 && pieces_of(node)[0].to.shape == graph.values[node.output()].type.shape;
   }
-  if (node.op->qualified_name() != "Gather") return names.contains(node.op->qualified_name());
-  const ValueId index = node.inputs[1];
+  if (!node.is(op::Gather)) return names.contains(node.op->qualified_name());
+  const ValueId index = node.input(IndexedInput::Indices);
   return graph.values[index].type.elements() == 1 && content_of(graph, index) != nullptr;
 }
 
@@ -215,12 +216,12 @@ std::optional<StridedView> view_in(const Graph& graph, ValueId value, ValueId ba
 }
 
 std::optional<Rearrangement> rearrangement(const Graph& graph, const std::vector<NodeId>& nodes) {
-  Follower follower(graph, graph.nodes[nodes.front()].inputs[0]);
+  Follower follower(graph, graph.nodes[nodes.front()].input());
   const TensorType* last = nullptr;
   for (const NodeId id : nodes) {
     const Node& node = graph.nodes[id];
-    if (!follower.follow({&node, node.outputs[0]})) return std::nullopt;
-    last = &graph.values[node.outputs[0]].type;
+    if (!follower.follow({&node, node.output()})) return std::nullopt;
+    last = &graph.values[node.output()].type;
   }
   const Factors to = follower.in_memory(*last);
   std::vector<int64_t> from(to.size());  // the factors as the base has them

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <optional>
 
+#include "ops/product/gemm.h"
 #include "ops/shape/transpose.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -31,10 +32,10 @@ class TransposeFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "Transpose") && !node(n).inputs.empty()) join(n);
+      if (rewriter_.is(n, op::Transpose) && !node(n).inputs.empty()) join(n);
     }
     for (const NodeId n : rewriter_.ids()) {
-      while (absorb(n, 0) || absorb(n, 1)) {
+      while (absorb(n, GemmInput::A) || absorb(n, GemmInput::B)) {
       }
     }
     rewriter_.finish();
@@ -45,31 +46,31 @@ class TransposeFusion {
   const Shape& shape(ValueId value) const { return rewriter_.shape(value); }
 
   bool row_major(NodeId transpose) const {
-    return rewriter_.value(node(transpose).inputs[0]).type.layout == Layout::RowMajor &&
-           rewriter_.value(node(transpose).outputs[0]).type.layout == Layout::RowMajor;
+    return rewriter_.value(node(transpose).input()).type.layout == Layout::RowMajor &&
+           rewriter_.value(node(transpose).output()).type.layout == Layout::RowMajor;
   }
 
   // Lets a product read an operand whose matrices were transposed as it was before.
   bool absorb(NodeId id, size_t operand) {
-    const bool matrices = rewriter_.is(id, "MatMul"), batches = rewriter_.is(id, "arbalest.BatchMatMul");
-    if (!matrices && !batches && !rewriter_.is(id, "Gemm")) return false;
-    const NodeId transpose = rewriter_.producer(rewriter_.input(id, operand), "Transpose");
+    const bool matrices = rewriter_.is(id, op::MatMul), batches = rewriter_.is(id, op::BatchMatMul);
+    if (!matrices && !batches && !rewriter_.is(id, op::Gemm)) return false;
+    const NodeId transpose = rewriter_.producer(rewriter_.input(id, operand), op::Transpose);
     if (transpose == kNone || !row_major(transpose)) return false;
-    const ValueId x = node(transpose).inputs[0];
+    const ValueId x = node(transpose).input();
     const size_t rank = shape(x).size();
     if (rank < 2) return false;
     // Matrices that meet one B are one product, and so is the gradient of B, but not if each is transposed.
-    if (operand == 0 && rank > 2 && shape(node(id).inputs[1]).size() <= 2) return false;
+    if (operand == GemmInput::A && rank > 2 && shape(rewriter_.input(id, GemmInput::B)).size() <= 2) return false;
     Axes axes(rank);
     std::iota(axes.begin(), axes.end(), int64_t{0});
     std::swap(axes[rank - 1], axes[rank - 2]);
     if (permutation_of(node(transpose), rank) != axes) return false;
-    const char* flag = operand == 0 ? "transA" : "transB";
+    const char* flag = operand == GemmInput::A ? "transA" : "transB";
     const bool already = !matrices && int_attribute(node(id), flag) != 0;
-    if (matrices) rewriter_.set_op(id, "arbalest.BatchMatMul");
+    if (matrices) rewriter_.set_op(id, op::BatchMatMul);
     rewriter_.set_input(id, operand, x);
     rewriter_.attributes(id).set(flag, int64_t{!already});
-    rewriter_.remove_unread(transpose, node(transpose).outputs[0]);
+    rewriter_.remove_unread(transpose, node(transpose).output());
     return true;
   }
 
@@ -85,26 +86,25 @@ class TransposeFusion {
   // Whether the node computes each row of `value` by itself, with `axes` axes of rows.
   bool keeps_rows(NodeId id, ValueId value, size_t axes) const {
     const Node& found = node(id);
-    const std::string name = found.op->qualified_name();
     const size_t rank = shape(value).size();
-    if (name == "Identity") return true;
+    if (found.is(op::Identity)) return true;
     if (found.op->element && !found.op->attribute_spec("shape")) {  // gradients of reductions state theirs
-      return shape(found.outputs[0]) == shape(value) &&
+      return shape(found.output()) == shape(value) &&
              std::all_of(found.inputs.begin(), found.inputs.end(), [&](ValueId input) {
                return input == value || input == kNone || is_for_all_rows(input, rank, axes);
              });
     }
-    if (found.inputs[0] != value || rank <= axes) return false;
-    const bool gemm = name == "Gemm";
-    if (!gemm && name != "MatMul" && name != "arbalest.BatchMatMul") return false;
-    if (shape(found.inputs[1]).size() != 2 || (name != "MatMul" && int_attribute(found, "transA") != 0)) return false;
-    return !gemm || rewriter_.input(id, 2) == kNone || is_for_all_rows(rewriter_.input(id, 2), rank, axes);
+    if (found.input(GemmInput::A) != value || rank <= axes) return false;
+    const bool gemm = found.is(op::Gemm), plain = found.is(op::MatMul);
+    if (!gemm && !plain && !found.is(op::BatchMatMul)) return false;
+    if (shape(found.input(GemmInput::B)).size() != 2 || (!plain && int_attribute(found, "transA") != 0)) return false;
+    return !gemm || found.input(GemmInput::C) == kNone || is_for_all_rows(found.input(GemmInput::C), rank, axes);
   }
 
   // The chain from a transposition to the next one; none if there is no such chain.
   std::optional<Chain> chain_from(NodeId first) const {
     if (!row_major(first)) return std::nullopt;
-    const ValueId x = node(first).inputs[0];
+    const ValueId x = node(first).input();
     Axes axes = permutation_of(node(first), shape(x).size());
     while (!axes.empty() && axes.back() == int64_t(axes.size()) - 1) axes.pop_back();
     if (axes.empty()) return std::nullopt;
@@ -112,16 +112,16 @@ class TransposeFusion {
     for (const int64_t axis : axes) chain.after.push_back(chain.before[size_t(axis)]);
     const int64_t count = element_count(chain.after);
     bool flat = false;  // the rows' axes are one
-    ValueId value = node(first).outputs[0];
+    ValueId value = node(first).output();
     for (;;) {
       const NodeId id = rewriter_.only_reader(value);
       if (id == kNone) return std::nullopt;
-      if (rewriter_.is(id, "Transpose")) {
+      if (rewriter_.is(id, op::Transpose)) {
         chain.last = id;
         return flat || !row_major(id) ? std::nullopt : std::optional(chain);
       }
       if (rewriter_.reshapes(id)) {
-        const Shape& made = shape(node(id).outputs[0]);
+        const Shape& made = shape(node(id).output());
         const bool together = begins_with(made, {count});
         if (!together && !begins_with(made, chain.after)) return std::nullopt;
         flat = together && !begins_with(made, chain.after);
@@ -129,7 +129,7 @@ class TransposeFusion {
         return std::nullopt;
       }
       chain.rows.push_back(id);
-      value = node(id).outputs[0];
+      value = node(id).output();
     }
   }
 
@@ -137,7 +137,7 @@ class TransposeFusion {
   void join(NodeId first) {
     const std::optional<Chain> chain = chain_from(first);
     if (!chain) return;
-    const ValueId x = node(first).inputs[0], y = node(first).outputs[0];
+    const ValueId x = node(first).input(), y = node(first).output();
     const NodeId reader = rewriter_.only_reader(y);
     std::vector<ValueId> inputs = node(reader).inputs;
     std::replace(inputs.begin(), inputs.end(), y, x);
@@ -147,7 +147,7 @@ class TransposeFusion {
       if (rewriter_.reshapes(id)) put_rows_back(id, *chain);
       rewriter_.infer(id);
     }
-    Axes axes = permutation_of(node(chain->last), shape(node(chain->last).inputs[0]).size());
+    Axes axes = permutation_of(node(chain->last), shape(node(chain->last).input()).size());
     for (int64_t& axis : axes) {
       if (axis < int64_t(chain->moved.size())) axis = chain->moved[size_t(axis)];
     }
@@ -156,16 +156,16 @@ class TransposeFusion {
       rewriter_.infer(chain->last);
       return;
     }
-    const ValueId rows = node(chain->last).inputs[0], result = node(chain->last).outputs[0];
+    const ValueId rows = node(chain->last).input(), result = node(chain->last).output();
     rewriter_.replace_reads(result, rows);
     if (rewriter_.remove_unread(chain->last, result)) return;
-    rewriter_.become(chain->last, "Identity", {rows}, {result}, {});
+    rewriter_.become(chain->last, op::Identity, {rows}, {result}, {});
   }
 
   void put_rows_back(NodeId id, const Chain& chain) {
-    Shape made = shape(node(id).outputs[0]);
+    Shape made = shape(node(id).output());
     if (begins_with(made, chain.after)) std::copy(chain.before.begin(), chain.before.end(), made.begin());
-    rewriter_.become(id, "Reshape", {node(id).inputs[0]}, {node(id).outputs[0]},
+    rewriter_.become(id, op::Reshape, {node(id).input()}, {node(id).output()},
                      {{"shape", made}, {"allowzero", int64_t{1}}});
   }
 

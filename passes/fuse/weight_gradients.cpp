@@ -19,7 +19,7 @@ class WeightGradientFusion {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (is_sum(n) && !is_term(rewriter_.node(n).outputs[0])) join(n);
+      if (is_sum(n) && !is_term(rewriter_.output(n))) join(n);
     }
     rewriter_.finish();
   }
@@ -27,17 +27,17 @@ class WeightGradientFusion {
  private:
   // Whether the node adds two matrices, or two vectors, of its result's type.
   bool is_sum(NodeId n) const {
-    if (!rewriter_.is(n, "Add")) return false;
+    if (!rewriter_.is(n, op::Add)) return false;
     const auto type = [&](ValueId v) { return rewriter_.value(v).type; };
     const std::vector<ValueId>& terms = rewriter_.node(n).inputs;
-    const TensorType sum = type(rewriter_.node(n).outputs[0]);
+    const TensorType sum = type(rewriter_.output(n));
     const bool is_known = sum.shape.size() == 1 || sum.shape.size() == 2;
     return is_known && type(terms[0]) == sum && type(terms[1]) == sum;
   }
 
   // Whether the value is made for nothing but a sum.
   bool is_term(ValueId value) const {
-    return rewriter_.value(value).view.base == kNone && is_sum(rewriter_.only_reader(value, "Add"));
+    return rewriter_.value(value).view.base == kNone && is_sum(rewriter_.only_reader(value, op::Add));
   }
 
   // Splits the sum into its terms and the sums between.
@@ -46,7 +46,7 @@ class WeightGradientFusion {
     while (!left.empty()) {
       const ValueId term = left.back();
       left.pop_back();
-      const NodeId inner = rewriter_.producer(term, "Add");
+      const NodeId inner = rewriter_.producer(term, op::Add);
       if (inner == kNone || !is_sum(inner) || !is_term(term)) {
         terms.push_back(term);
         continue;
@@ -59,16 +59,16 @@ class WeightGradientFusion {
   // The product of rows, or the sum over rows, that makes the term; kNone: another node does.
   NodeId maker_of(ValueId term) const {
     if (!is_term(term)) return kNone;
-    const NodeId product = rewriter_.producer(term, "arbalest.GemmGradB");
+    const NodeId product = rewriter_.producer(term, op::GemmGradB);
     if (product != kNone) return int_attribute(rewriter_.node(product), "transA") == 0 ? product : kNone;
-    const NodeId sum = rewriter_.producer(term, "arbalest.ChannelSum");
-    return sum != kNone && rewriter_.shape(rewriter_.input(sum, 0)).size() == 2 ? sum : kNone;
+    const NodeId sum = rewriter_.producer(term, op::ChannelSum);
+    return sum != kNone && rewriter_.shape(rewriter_.input(sum)).size() == 2 ? sum : kNone;
   }
 
   bool are_alike(NodeId a, NodeId b) const {
     const Node &one = rewriter_.node(a), &other = rewriter_.node(b);
     if (one.op != other.op) return false;
-    if (one.op->name == "ChannelSum") return float_attribute(one, "scale") == float_attribute(other, "scale");
+    if (one.is(op::ChannelSum)) return float_attribute(one, "scale") == float_attribute(other, "scale");
     return int_attribute(one, "transB") == int_attribute(other, "transB") &&
            float_attribute(one, "alpha") == float_attribute(other, "alpha");
   }
@@ -80,7 +80,7 @@ class WeightGradientFusion {
     for (const NodeId n : products) {
       for (const ValueId input : rewriter_.node(n).inputs) copied += 2 * element_count(rewriter_.shape(input));
     }
-    const int64_t sum = element_count(rewriter_.shape(rewriter_.node(products[0]).outputs[0]));
+    const int64_t sum = element_count(rewriter_.shape(rewriter_.output(products[0])));
     return copied <= int64_t(products.size() - 1) * (4 * sum + kNode);
   }
 
@@ -91,7 +91,7 @@ class WeightGradientFusion {
     const auto known = rows_.find(parts);
     if (known != rows_.end()) return known->second;
     const std::string name = rewriter_.value(parts[0]).name + ".rows";
-    return rows_[parts] = rewriter_.add_before(sum, "Concat", name, parts, {{"axis", int64_t{0}}});
+    return rows_[parts] = rewriter_.add_before(sum, op::Concat, name, parts, {{"axis", int64_t{0}}});
   }
 
   // The products and sums among the terms, those together that one replaces. Other terms are left in `others`.
@@ -112,7 +112,7 @@ class WeightGradientFusion {
     }
     std::erase_if(groups, [&](const std::vector<NodeId>& group) {
       if (group.size() > 1 && pays(group)) return false;
-      for (const NodeId n : group) others.push_back(rewriter_.node(n).outputs[0]);
+      for (const NodeId n : group) others.push_back(rewriter_.output(n));
       return true;
     });
     return groups;
@@ -138,8 +138,9 @@ class WeightGradientFusion {
       left.push_back(rewriter_.add_before(sum, op, name + ".joined", std::move(inputs), first.attributes));
     }
     ValueId all = left[0];
-    for (size_t i = 1; i + 1 < left.size(); ++i) all = rewriter_.add_before(sum, "Add", name + ".sum", {all, left[i]});
-    rewriter_.become(sum, "Add", {all, left.back()}, result, {});
+    for (size_t i = 1; i + 1 < left.size(); ++i)
+      all = rewriter_.add_before(sum, op::Add, name + ".sum", {all, left[i]});
+    rewriter_.become(sum, op::Add, {all, left.back()}, result, {});
   }
 
   Rewriter rewriter_;

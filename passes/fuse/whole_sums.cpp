@@ -19,13 +19,13 @@ class WholeSums {
 
   void run() {
     for (const NodeId n : rewriter_.ids()) {
-      if (rewriter_.is(n, "arbalest.SumTo") && is_whole(n) && meets_region(n)) split(n);
+      if (rewriter_.is(n, op::SumTo) && is_whole(n) && meets_region(n)) split(n);
     }
     rewriter_.finish();
   }
 
  private:
-  const TensorType& summed(NodeId n) const { return rewriter_.value(rewriter_.input(n, 0)).type; }
+  const TensorType& summed(NodeId n) const { return rewriter_.value(rewriter_.input(n)).type; }
 
   static constexpr int64_t kLeastRows = 32;  // for which one more sum pays
 
@@ -34,13 +34,13 @@ class WholeSums {
     const TensorType& x = summed(n);
     if (!is_number(x.dtype) || x.shape.size() < 2 || x.bytes() < kLeastSummedBytes) return false;
     const int64_t columns = x.shape[innermost_axis(x)];
-    return rewriter_.value(rewriter_.output(n, 0)).type.elements() == 1 && columns > 1 &&
+    return rewriter_.value(rewriter_.output(n)).type.elements() == 1 && columns > 1 &&
            x.elements() / columns >= kLeastRows;
   }
 
   // Whether a region may make or read what is summed.
   bool meets_region(NodeId n) const {
-    const ValueId x = rewriter_.input(n, 0);
+    const ValueId x = rewriter_.input(n);
     const NodeId producer = rewriter_.value(x).producer;
     if (producer != kNone && rewriter_.is_elementwise(producer, rewriter_.shape(x))) return true;
     const std::vector<NodeId>& readers = rewriter_.readers(x);
@@ -49,21 +49,21 @@ class WholeSums {
   }
 
   void split(NodeId n) {
-    ValueId rows = rewriter_.input(n, 0);
+    ValueId rows = rewriter_.input(n);
     const TensorType x = summed(n);
-    const std::string name = rewriter_.value(rewriter_.output(n, 0)).name;
+    const std::string name = rewriter_.value(rewriter_.output(n)).name;
     if (innermost_axis(x) != 1) {
       const int64_t columns = x.shape[innermost_axis(x)];
-      rows = rewriter_.add_before(n, "Reshape", name + ".matrix", {rows},
+      rows = rewriter_.add_before(n, op::Reshape, name + ".matrix", {rows},
                                   {{"shape", Shape{x.elements() / columns, columns}}});
     }
-    rows = rewriter_.add_before(n, "arbalest.ChannelSum", name + ".rows", {rows});
-    Shape shape(rewriter_.shape(rewriter_.output(n, 0)).size(), 1);  // to which the one element's broadcasts
+    rows = rewriter_.add_before(n, op::ChannelSum, name + ".rows", {rows});
+    Shape shape(rewriter_.shape(rewriter_.output(n)).size(), 1);  // to which the one element's broadcasts
     if (shape.size() > 1) {
       shape.back() = rewriter_.shape(rows)[0];
-      rows = rewriter_.add_before(n, "Reshape", name + ".row", {rows}, {{"shape", shape}});
+      rows = rewriter_.add_before(n, op::Reshape, name + ".row", {rows}, {{"shape", shape}});
     }
-    rewriter_.set_input(n, 0, rows);
+    rewriter_.set_input(n, rows);
   }
 
   Graph& graph_;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <regex>
 #include <set>
 
 #include "ops/builtin_ops.h"
@@ -17,6 +18,7 @@
 #include "passes/pipeline.h"
 #include "tests/ops/part.h"
 #include "tests/passes/program_numbers.h"
+#include "tests/structure/sources.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -375,6 +377,16 @@ TEST_CASE("a rewrite that changes a result, a gradient or what validation makes 
     CHECK(fault(LoopRole::Train, Stage::Backward, "arbalest.GemmGradB").starts_with("p"));
     CHECK(fault(LoopRole::Validate, Stage::Forward, "Gemm").starts_with("output 0 of validation differs by "));
   }
+}
+
+TEST_CASE("passes look for operators that there are") {
+  const std::string names = content(root() / "ops/names.h");
+  const std::regex name("= \"([^\"]+)\"");
+  int count = 0;
+  for (std::sregex_iterator i(names.begin(), names.end(), name), end; i != end; ++i, ++count) {
+    CHECK_MESSAGE(builtin_ops().find((*i)[1].str()), (*i)[1].str());
+  }
+  CHECK(count > 80);
 }
 
 }  // namespace operators_test

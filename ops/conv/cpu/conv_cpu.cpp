@@ -5,6 +5,7 @@
 #include "ops/conv/cpu/conv_cpu.h"
 
 #include "ops/definition.h"
+#include "ops/names.h"
 #include "ops/nn/window_cpu.h"
 
 namespace arbalest {
@@ -35,9 +36,10 @@ Wide<T> channel_dot(const T* a, const T* b, int64_t count) {
 
 template <typename T>
 std::unique_ptr<Kernel> plain_conv(const Convolution& conv, bool bias) {
+  using In = ConvInput;
   return make_kernel([conv, bias](const KernelContext& context) {
-    const T *x = input<T>(context, 0), *filters = input<T>(context, 1);
-    const Wide<T>* b = bias ? input<Wide<T>>(context, 2) : nullptr;
+    const T *x = input<T>(context, In::X), *filters = input<T>(context, In::W);
+    const Wide<T>* b = bias ? input<Wide<T>>(context, In::B) : nullptr;
     T* y = output<T>(context, 0);
     const int64_t depth = conv.group_channels(), filter_size = conv.taps() * depth;
     for_each_row(conv.batch, conv.out, conv.filters * filter_size, [=, &conv](int64_t n, Pixels at, int64_t first) {
@@ -80,7 +82,7 @@ void input_gradient_block(const Convolution& conv, const T* dy, const T* filters
 template <typename T>
 std::unique_ptr<Kernel> plain_conv_grad_input(const Convolution& conv) {
   return make_kernel([conv](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *filters = input<T>(context, 1);
+    const T *dy = input<T>(context, ConvGradInputInput::dY), *filters = input<T>(context, ConvGradInputInput::W);
     T* dx = output<T>(context, 0);
     const int64_t depth = conv.group_channels(), work = conv.channels * conv.taps() * conv.group_filters();
     for_each_row(conv.batch, conv.in, work, [=, &conv](int64_t n, Pixels at, int64_t first) {
@@ -101,7 +103,7 @@ std::unique_ptr<Kernel> plain_conv_grad_input(const Convolution& conv) {
 template <typename T>
 std::unique_ptr<Kernel> plain_conv_grad_weight(const Convolution& conv) {
   return make_kernel([conv](const KernelContext& context) {
-    const T *x = input<T>(context, 0), *dy = input<T>(context, 1);
+    const T *x = input<T>(context, ConvGradWeightInput::X), *dy = input<T>(context, ConvGradWeightInput::dY);
     Wide<T>* dw = output<Wide<T>>(context, 0);
     const int64_t depth = conv.group_channels(), taps = conv.taps();
     const int64_t pixels = conv.batch * pixel_count(conv.out);
@@ -127,8 +129,9 @@ std::unique_ptr<Kernel> plain_conv_grad_weight(const Convolution& conv) {
 }  // namespace
 
 std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request) {
-  const Convolution conv(request.node, request.inputs[0], request.inputs[1], request.outputs[0]);
-  const bool bias = request.has_input(2);
+  using In = ConvInput;
+  const Convolution conv(request.node, request.inputs[In::X], request.inputs[In::W], request.outputs[0]);
+  const bool bias = request.has_input(In::B);
 #ifdef ARBALEST_ONEDNN
   if (auto kernel = onednn_conv(conv, bias, request.deterministic)) return kernel;
 #endif
@@ -137,7 +140,8 @@ std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request) {
-  const Convolution conv(request.node, request.outputs[0], request.inputs[1], request.inputs[0]);
+  const Convolution conv(request.node, request.outputs[0], request.inputs[ConvGradInputInput::W],
+                         request.inputs[ConvGradInputInput::dY]);
 #ifdef ARBALEST_ONEDNN
   if (auto kernel = onednn_conv_grad_input(conv, request.deterministic)) return kernel;
 #endif
@@ -146,7 +150,8 @@ std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request) {
-  const Convolution conv(request.node, request.inputs[0], request.outputs[0], request.inputs[1]);
+  const Convolution conv(request.node, request.inputs[ConvGradWeightInput::X], request.outputs[0],
+                         request.inputs[ConvGradWeightInput::dY]);
   if (auto kernel = depthwise_filter_gradient(conv)) return kernel;
 #ifdef ARBALEST_ONEDNN
   if (auto kernel = onednn_conv_grad_weight(conv, request.deterministic)) return kernel;

@@ -4,6 +4,7 @@
 // are innermost in memory. Filters (C, 1, …) are turned to (taps, C) first.
 
 #include "ops/conv/cpu/conv_cpu.h"
+#include "ops/names.h"
 #include "ops/nn/window_cpu.h"
 
 namespace arbalest {
@@ -29,11 +30,12 @@ int64_t turned_bytes(const Convolution& conv) {
 
 template <typename T>
 std::unique_ptr<Kernel> forward(const Convolution& conv, bool bias) {
+  using In = ConvInput;
   const auto run = [conv, bias](const KernelContext& context) {
-    const T* x = input<T>(context, 0);
-    const Wide<T>* b = bias ? input<Wide<T>>(context, 2) : nullptr;
+    const T* x = input<T>(context, In::X);
+    const Wide<T>* b = bias ? input<Wide<T>>(context, In::B) : nullptr;
     T* y = output<T>(context, 0);
-    const Wide<T>* filters = turned_filters(conv, input<T>(context, 1), context);
+    const Wide<T>* filters = turned_filters(conv, input<T>(context, In::W), context);
     const int64_t channels = conv.channels;
     for_each_row(conv.batch, conv.out, channels * conv.taps(), [=, &conv](int64_t n, Pixels at, int64_t first) {
       const T* image = x + n * pixel_count(conv.in) * channels;
@@ -58,9 +60,9 @@ std::unique_ptr<Kernel> forward(const Convolution& conv, bool bias) {
 template <typename T>
 std::unique_ptr<Kernel> grad_input(const Convolution& conv) {
   const auto run = [conv](const KernelContext& context) {
-    const T* dy = input<T>(context, 0);
+    const T* dy = input<T>(context, ConvGradInputInput::dY);
     T* dx = output<T>(context, 0);
-    const Wide<T>* filters = turned_filters(conv, input<T>(context, 1), context);
+    const Wide<T>* filters = turned_filters(conv, input<T>(context, ConvGradInputInput::W), context);
     const int64_t channels = conv.channels;
     for_each_row(conv.batch, conv.in, channels * conv.taps(), [=, &conv](int64_t n, Pixels at, int64_t first) {
       const T* gradients = dy + n * pixel_count(conv.out) * channels;
@@ -85,7 +87,7 @@ std::unique_ptr<Kernel> grad_input(const Convolution& conv) {
 template <typename T>
 std::unique_ptr<Kernel> grad_weight(const Convolution& conv) {
   return make_kernel([conv](const KernelContext& context) {
-    const T *x = input<T>(context, 0), *dy = input<T>(context, 1);
+    const T *x = input<T>(context, ConvGradWeightInput::X), *dy = input<T>(context, ConvGradWeightInput::dY);
     Wide<T>* dw = output<Wide<T>>(context, 0);
     const int64_t channels = conv.channels, taps = conv.taps(),
                   blocks = (channels + kDepthwiseBlock - 1) / kDepthwiseBlock;

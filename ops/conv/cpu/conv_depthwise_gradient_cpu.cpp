@@ -9,6 +9,7 @@
 
 #include "ops/conv/cpu/conv_cpu.h"
 #include "ops/cpu.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -101,7 +102,7 @@ std::unique_ptr<Kernel> filter_gradient(const Convolution& conv) {
   constexpr int64_t kBlock = kVectors * kLanes;
   const int64_t channels = conv.channels, taps = conv.taps(), parts = std::min(kMostParts, conv.batch);
   const auto run = [=](const KernelContext& context) {
-    const T *x = input<T>(context, 0), *dy = input<T>(context, 1);
+    const T *x = input<T>(context, ConvGradWeightInput::X), *dy = input<T>(context, ConvGradWeightInput::dY);
     float *dw = output<float>(context, 0), *all = static_cast<float*>(context.workspace);
     const int64_t blocks = channels / kBlock + channels % kBlock;  // what is left goes one by one
     const int64_t in = pixel_count(conv.in) * channels, out = pixel_count(conv.out) * channels;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "ops/conv/cpu/conv_cpu.h"
+#include "ops/names.h"
 #include "ops/onednn/onednn.h"
 
 namespace arbalest {
@@ -112,6 +113,7 @@ void add_convolution(OnednnKernel& kernel, bool divides,
 }  // namespace
 
 std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
+  using In = ConvInput;
   if (!possible(conv)) return nullptr;
   const onednn::ThreadChoice threads(conv.flops(), deterministic);
   using Primitive = dnnl::convolution_forward;
@@ -122,15 +124,15 @@ std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool det
   if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
-  const Operand x = kernel->input(0, whole.src), y = kernel->output(0, whole.dst);
+  const Operand x = kernel->input(In::X, whole.src), y = kernel->output(0, whole.dst);
   const Operand filters =
-      kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), descs.front().weights_desc());
+      kernel->arranged(kernel->input(In::W, our_filters(conv, conv.w_type)), descs.front().weights_desc());
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto [first, count] = parts[i];
     Arguments arguments = {
         {DNNL_ARG_SRC, x.part(0, first, count)}, {DNNL_ARG_WEIGHTS, filters}, {DNNL_ARG_DST, y.part(0, first, count)}};
-    if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias_desc));
+    if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(In::B, bias_desc));
     pieces.emplace_back(descs[i], std::move(arguments));
   }
   add_convolution<Primitive>(*kernel, threads.divides, std::move(pieces));
@@ -149,9 +151,9 @@ std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool det
   if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
-  const Operand dy = kernel->input(0, whole.dst), dx = kernel->output(0, whole.src);
-  const Operand filters =
-      kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), descs.front().weights_desc());
+  const Operand dy = kernel->input(ConvGradInputInput::dY, whole.dst), dx = kernel->output(0, whole.src);
+  const Operand filters = kernel->arranged(kernel->input(ConvGradInputInput::W, our_filters(conv, conv.w_type)),
+                                           descs.front().weights_desc());
   std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto [first, count] = parts[i];
@@ -180,7 +182,8 @@ std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool de
   if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>(threads.alone);
   const onednn::ConvDescs whole = descs_of(conv);
-  const Operand x = kernel->input(0, whole.src), dy = kernel->input(1, whole.dst);
+  const Operand x = kernel->input(ConvGradWeightInput::X, whole.src),
+                dy = kernel->input(ConvGradWeightInput::dY, whole.dst);
   const Operand gradient = kernel->output(0, our_filters(conv, conv.w_type));
   const Operand written = kernel->before(gradient, descs.front().diff_weights_desc());
   std::vector<Operand> gradients;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void register_optim_gradients_clear_gaps_cuda(OpRegistry& registry) {
   registry.find("arbalest.ClearGaps")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
+    require_float(request, 0, "float gradients");
     const std::vector<int64_t> firsts = ints_attribute(request.node, "firsts");
     const std::vector<int64_t> counts = ints_attribute(request.node, "counts");
     std::vector<ClearedGaps> launches;

@@ -62,7 +62,7 @@ void launch_squares(unsigned blocks, int64_t count, const float* gradients, cons
 
 void register_optim_gradients_clip_cuda(OpRegistry& registry) {
   registry.find("arbalest.ClipFactor")->cuda = [](const KernelRequest& request) {
-    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
+    require_float(request, 0, "float gradients");
     const int64_t weight = int_attribute(request.node, "weight");
     const int64_t count = weight >= 0 ? weight : request.inputs[0].elements();
     const double bound = float_attribute(request.node, "norm");

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Names of the operators that passes look for and make, and places of operands. The operators of a file that has a
+// header of its own name theirs there: `struct GemmInput`.
+
+#include <cstddef>
+#include <string_view>
+
+namespace arbalest {
+
+// ONNX's operators of two inputs, such as Add and MatMul, and kernels that take two whatever they are.
+struct BinaryInput {
+  enum : size_t { A, B };
+};
+// Gradients that take what an operator of one input read, or what it made: arbalest.LRNGrad, arbalest.ReluGrad.
+struct GradByInput {
+  enum : size_t { dY, X };
+};
+struct GradByOutput {
+  enum : size_t { dY, Y };
+};
+// Metrics of scores and labels, and the weight of samples that NAME_weight stands for (graph/metric.h).
+struct MetricInput {
+  enum : size_t { Scores, Labels };
+};
+struct MetricOutput {
+  enum : size_t { Mean, Weight };
+};
+
+// Conv, arbalest.ConvRelu, ConvTranspose and arbalest.ConvTransposed, and arbalest.ConvStatistics without B.
+struct ConvInput {
+  enum : size_t { X, W, B };
+};
+struct ConvGradInputInput {  // arbalest.ConvGradInput, which does not read X
+  enum : size_t { dY, W, X };
+};
+struct ConvGradWeightInput {  // arbalest.ConvGradWeight, which does not read W
+  enum : size_t { X, dY, W };
+};
+struct WhereInput {
+  enum : size_t { Condition, X, Y };
+};
+struct WhereGradInput {
+  enum : size_t { Condition, dY };
+};
+struct AccumulateInput {
+  enum : size_t { Gradients, Sum };
+};
+
+namespace op {
+
+// ONNX's operators.
+inline constexpr std::string_view Add = "Add", Bernoulli = "Bernoulli", Cast = "Cast", CastLike = "CastLike",
+                                  Concat = "Concat", Conv = "Conv", Div = "Div", Dropout = "Dropout", Exp = "Exp",
+                                  Expand = "Expand", Flatten = "Flatten", Floor = "Floor", Gather = "Gather",
+                                  GatherND = "GatherND", Gemm = "Gemm", Greater = "Greater",
+                                  GreaterOrEqual = "GreaterOrEqual", Identity = "Identity", Less = "Less",
+                                  LessOrEqual = "LessOrEqual", MatMul = "MatMul", MaxPool = "MaxPool", Mul = "Mul",
+                                  Neg = "Neg", Not = "Not", Pad = "Pad", RandomNormalLike = "RandomNormalLike",
+                                  RandomUniform = "RandomUniform", RandomUniformLike = "RandomUniformLike",
+                                  Relu = "Relu", Reshape = "Reshape", ScatterND = "ScatterND", Shape = "Shape",
+                                  Slice = "Slice", Softmax = "Softmax", Split = "Split", Squeeze = "Squeeze",
+                                  Sub = "Sub", Sum = "Sum", Tile = "Tile", Transpose = "Transpose", Where = "Where";
+
+// The library's own.
+inline constexpr std::string_view Accumulate = "arbalest.Accumulate", Accuracy = "arbalest.Accuracy",
+                                  Assemble = "arbalest.Assemble", Attention = "arbalest.Attention",
+                                  BatchMatMul = "arbalest.BatchMatMul", BatchNormGrad = "arbalest.BatchNormGrad",
+                                  BatchNormInference = "arbalest.BatchNormInference",
+                                  BatchNormPairGrad = "arbalest.BatchNormPairGrad",
+                                  BatchNormPairTraining = "arbalest.BatchNormPairTraining",
+                                  BatchNormPartsGrad = "arbalest.BatchNormPartsGrad",
+                                  BatchNormPartsInference = "arbalest.BatchNormPartsInference",
+                                  BatchNormPartsTraining = "arbalest.BatchNormPartsTraining",
+                                  BatchNormStatistics = "arbalest.BatchNormStatistics",
+                                  BatchNormTraining = "arbalest.BatchNormTraining",
+                                  BatchWeight = "arbalest.BatchWeight", ChangeLayout = "arbalest.ChangeLayout",
+                                  ChannelStatistics = "arbalest.ChannelStatistics", ChannelSum = "arbalest.ChannelSum",
+                                  ClipFactor = "arbalest.ClipFactor", ConvGradInput = "arbalest.ConvGradInput",
+                                  ConvGradInputSums = "arbalest.ConvGradInputSums", ConvRelu = "arbalest.ConvRelu",
+                                  ConvStatistics = "arbalest.ConvStatistics",
+                                  FlattenInPlace = "arbalest.FlattenInPlace", GemmGradB = "arbalest.GemmGradB",
+                                  GemmSum = "arbalest.GemmSum", Interleave = "arbalest.Interleave",
+                                  KeepRows = "arbalest.KeepRows", KeepStatistics = "arbalest.KeepStatistics",
+                                  MaxPoolGrad = "arbalest.MaxPoolGrad", MaxPoolTaps = "arbalest.MaxPoolTaps",
+                                  MaxPoolTapsGrad = "arbalest.MaxPoolTapsGrad", Normalize = "arbalest.Normalize",
+                                  NormalizeGrad = "arbalest.NormalizeGrad",
+                                  NormalizeSamples = "arbalest.NormalizeSamples",
+                                  PackedAttention = "arbalest.PackedAttention", Prefetch = "arbalest.Prefetch",
+                                  Region = "arbalest.Region", ReluGrad = "arbalest.ReluGrad",
+                                  ReluGradSums = "arbalest.ReluGradSums",
+                                  RestoreStatistics = "arbalest.RestoreStatistics", SliceGrad = "arbalest.SliceGrad",
+                                  SoftmaxCrossEntropy = "arbalest.SoftmaxCrossEntropy",
+                                  StochasticDepth = "arbalest.StochasticDepth", StopGradient = "arbalest.StopGradient",
+                                  SumTo = "arbalest.SumTo", Tally = "arbalest.Tally", Train = "arbalest.Train",
+                                  TransposeInPlace = "arbalest.TransposeInPlace",
+                                  UnflattenInPlace = "arbalest.UnflattenInPlace", Validate = "arbalest.Validate";
+
+}  // namespace op
+}  // namespace arbalest

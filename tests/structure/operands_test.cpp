@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Operands go by names that the compiler knows, and so do operators in passes: a wrong number would compile, and a
+// misspelt name would only match nothing.
+
+#include <doctest/doctest.h>
+
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/structure/sources.h"
+
+using namespace arbalest::test;
+
+namespace operands_test {
+namespace {
+
+// Lines of `text` that a pattern finds, without their comments: "FILE:LINE: CODE".
+std::vector<std::string> lines_with(const std::regex& pattern, const std::string& file, const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line = line.substr(0, line.find("//"));
+    if (std::regex_search(line, pattern)) found.push_back(file + ":" + std::to_string(number) + ":" + line);
+  }
+  return found;
+}
+
+// Places of operands that are numbers of these digits: inputs[2], node.input(1), rewriter.set_output(n, 1, …),
+// input<float>(c, 3).
+std::regex bare_places(const std::string& digits) {
+  const std::string number = digits + "[0-9]*";
+  return std::regex(
+      "\\b(in|out)puts\\[" + number +
+      "\\]|\\b((set|has|floating|number|truth|expect|replace)_)?(in|out)put(_gradient|_name|_spec|_type)?(<[^()]*>)?" +
+      "\\((([^(){};]|\\([^()]*\\))*, )?" + number + "[,)]|\\bneeds_gradient\\(" + number + "\\)");
+}
+
+// A text that is the name of an operator: "Relu", "arbalest.Linear". Attributes' values are capitals throughout.
+const std::regex kOperatorName("\"(arbalest\\.)?[A-Z]+[a-z][A-Za-z]*\"");
+
+std::vector<std::string> in_folder(const std::string& folder, const std::regex& pattern) {
+  std::vector<std::string> found;
+  size_t files = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / folder)) {
+    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+    ++files;
+    const std::vector<std::string> lines =
+        lines_with(pattern, fs::relative(entry.path(), root()).string(), content(entry.path()));
+    found.insert(found.end(), lines.begin(), lines.end());
+  }
+  CHECK(files > 40);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("operands in passes have names") {
+  for (const std::string& line : in_folder("passes", bare_places("[0-9]"))) {
+    CHECK_MESSAGE(false, line,
+                  ": an operand by its number; expected a name from the operator's header, or input() and ",
+                  "output() for the first");
+  }
+}
+
+TEST_CASE("operands after the first have names in kernels") {
+  for (const std::string& line : in_folder("ops", bare_places("[1-9]"))) {
+    CHECK_MESSAGE(false, line, ": an operand by its number; expected a name from the operator's header");
+  }
+}
+
+TEST_CASE("passes take the names of operators from ops/names.h") {
+  for (const std::string& line : in_folder("passes", kOperatorName)) {
+    CHECK_MESSAGE(false, line, ": an operator's name as text; expected a constant of ops/names.h");
+  }
+}
+
+TEST_CASE("passes use every name of ops/names.h") {
+  std::set<std::string> used;
+  const std::regex use("\\bop::(\\w+)"), name("(\\w+) = \"");
+  for (const std::string& line : in_folder("passes", use)) {
+    for (std::sregex_iterator i(line.begin(), line.end(), use), end; i != end; ++i) used.insert((*i)[1]);
+  }
+  const std::string names = content(root() / "ops/names.h");
+  for (std::sregex_iterator i(names.begin(), names.end(), name), end; i != end; ++i) {
+    CHECK_MESSAGE(used.contains((*i)[1]), (*i)[1].str(), " is used by no pass");
+  }
+  CHECK(used.size() > 80);
+}
+
+TEST_CASE("operands by their numbers and operators by their text are found in a source") {
+  const std::string source = R"(
+const ValueId x = node.inputs[0], w = node.inputs[ConvInput::W], y = node.output(), z = axes_of(node.input(), 1);
+const ValueId scale = rewriter_.input(norm, 2);  // inputs[2]
+rewriter_.set_input(norm, BatchNormInput::Scale, scales[1]);
+const float* bias = request.has_input(2) ? input<float>(c, In::Bias) : nullptr;
+input<std::vector<float>>(c, 12);
+c.set_input_gradient(1, c.add("Neg", "grad_b", {dy}, 1)[0]);
+if (node.is("arbalest.Linear") || mode == "VALID") return rewriter_.producer(x, op::Relu);
+)";
+  const auto numbers = [&](const std::regex& pattern) {
+    std::vector<int> found;
+    for (const std::string& line : lines_with(pattern, "a", source)) found.push_back(std::stoi(line.substr(2)));
+    return found;
+  };
+  CHECK(numbers(bare_places("[0-9]")) == std::vector<int>{2, 3, 5, 6, 7});
+  CHECK(numbers(bare_places("[1-9]")) == std::vector<int>{3, 5, 6, 7});
+  CHECK(numbers(kOperatorName) == std::vector<int>{7, 8});
+}
+
+}  // namespace operands_test

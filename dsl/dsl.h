@@ -71,7 +71,7 @@ struct PrefetchOptions {
   std::string source = "memory:";
   std::string split = "train";
   int64_t batch = 64;  // per learner
-  int64_t depth = 3;   // batches read ahead
+  int64_t depth = 3;   // batches read ahead; 0: each is read once the step before has ended
   // "host": what host nodes make of files stays in the host's memory; "device": all samples stay on each device
   std::string cache = "none";
 };

@@ -43,8 +43,8 @@ void read_prefetch(Loop& loop) {
   loop.batch = int_attribute(prefetch, "batch");
   loop.depth = int_attribute(prefetch, "depth");
   constexpr int64_t kDeepest = 1024;
-  if (loop.depth >= 1 && loop.depth <= kDeepest) return;
-  fail(prefetch, fmt::format("attribute 'depth' is {}, expected 1 to {}", loop.depth, kDeepest));
+  if (loop.depth >= 0 && loop.depth <= kDeepest) return;
+  fail(prefetch, fmt::format("attribute 'depth' is {}, expected 0 to {}", loop.depth, kDeepest));
 }
 
 // Losses and metrics count the rows of the samples that are valid (StepScalars::valid): one row a sample. Samples of

@@ -80,18 +80,18 @@ ReplicaBuilder::ReplicaBuilder(PlanBuilder& builder, const PlanInputs& in, const
 
 void ReplicaBuilder::add_reader(ClockId clock) {
   const int32_t device = replica.device;
-  const auto depth = int32_t(loop_.depth);
+  const int32_t slots = std::max(int32_t(loop_.depth), 1);
   const ArenaId pinned = builder_.add_arena(prefix_ + "/pinned batches", device, Arena::Memory::Pinned);
   const ArenaId batches = builder_.add_arena(prefix_ + "/batches", device, Arena::Memory::Device);
   const BufferId from =
-      add_buffer(builder_.plan, pinned, prefix_ + "/pinned batch slots", layout_.pinned_bytes, depth, clock);
+      add_buffer(builder_.plan, pinned, prefix_ + "/pinned batch slots", layout_.pinned_bytes, slots, clock);
   replica.slots =
       add_buffer(builder_.plan, batches, prefix_ + "/batch slots", layout_.bytes, in_.request.device_slots, clock);
 
   const bool validates = loop_.role == LoopRole::Validate;
   const double fill_time = validates ? in_.request.validation_fill_time : in_.request.training_fill_time;
   const int32_t parts = origin_ == BatchOrigin::Host ? fill_parts(loop_.batch, fill_time, in_.request.host_threads) : 1;
-  const int32_t width = std::min(depth, kWidest);
+  const int32_t width = std::min(slots, kWidest);
   for (int32_t part = 0; part < parts; ++part) {
     const std::string name = parts == 1 ? prefix_ + "/fill" : fmt::format("{}/fill {}", prefix_, part);
     const TaskId fill = builder_.add_task(Task::Kind::Fill, name, lanes_.host, clock, width);
@@ -114,7 +114,7 @@ void ReplicaBuilder::add_reader(ClockId clock) {
   for (const TaskId fill : replica.fills) {
     builder_.add_edge(fill, fill, width, Needs::Done, Why::Self);
     builder_.add_edge(fill, replica.copy, 0, Needs::Done, Why::Data, "pinned batch");
-    builder_.add_edge(replica.copy, fill, depth, Needs::Done, Why::Reuse, "pinned batch");
+    if (loop_.depth > 0) builder_.add_edge(replica.copy, fill, slots, Needs::Done, Why::Reuse, "pinned batch");
   }
   builder_.add_lane_order(replica.copy);
 }
@@ -163,6 +163,10 @@ void ReplicaBuilder::close_step() {
   builder_.add_edge(step.back(), replica.copy, in_.request.run_ahead, Needs::Done, Why::Pace);
   for (size_t i = 0; i + 1 < step.size(); ++i) builder_.add_edge(step[i], step[i + 1], 0, Needs::Issued, Why::Lane);
   builder_.add_edge(step.back(), step.front(), 1, Needs::Issued, Why::Lane);
+  if (loop_.depth > 0) return;
+  for (const TaskId fill : replica.fills) {
+    builder_.add_edge(step.back(), fill, 1, Needs::Done, Why::Reuse, "pinned batch");
+  }
 }
 
 void ReplicaBuilder::add_read_back(ClockId clock) {

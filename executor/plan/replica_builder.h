@@ -19,8 +19,8 @@ class ReplicaBuilder {
                  Replica start);
 
   // Adds the path source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Reuse
-  // edges provide double buffering and read-ahead. For samples that lie on the device, the copy task runs a node that
-  // gathers them.
+  // edges provide double buffering and read-ahead; with a depth of 0 the step frees the pinned slot, not the copy. For
+  // samples that lie on the device, the copy task runs a node that gathers them.
   void add_reader(ClockId clock);
   void place(const GivenMemory& given = {}, bool branch = false, const std::vector<UpdatePart>& updates = {});
   // Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step. `name`: after
@@ -28,7 +28,7 @@ class ReplicaBuilder {
   void add_part(const std::string& name, NodeId begin, NodeId end, const Placement* placement = nullptr);
   // The same nodes as a further piece of the latest part.
   void add_launches(NodeId begin, NodeId end, const Placement* placement = nullptr);
-  // Ties the parts of the step to each other and to their batch.
+  // Ties the parts of the step to each other and to their batch. None is added later.
   void close_step();
   // Adds the copy of the tally and rows to the host at each tick of `clock`, which is coarser than the step's.
   void add_read_back(ClockId clock);

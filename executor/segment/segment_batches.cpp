@@ -105,10 +105,10 @@ std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& fille
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
   // Batches that are read while recalibration goes on, which tells how far it is: those that wait for their copy and
-  // those that have been copied, at most.
+  // those that have been copied, at most. With a depth of 0 the first of a validation is.
   const bool recalibrates = prepared_.program.find(LoopRole::Recalibrate) != nullptr;
   const int64_t depth = int_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "depth");
-  const int64_t ahead = recalibrates ? 2 * depth : 0;
+  const int64_t ahead = recalibrates ? std::max<int64_t>(2 * depth, 1) : 0;
   return [this, filler, order, batches, validators, ahead, place](int64_t tick) {
     const int64_t batch = tick % batches * validators + place;
     if (filler->has_scalars()) {

@@ -101,22 +101,15 @@ void scale_tasks(const WhatIf& change, Scenario& scenario) {
                                asked(change.text), change.pattern, nearest_pattern(scenario, change.pattern)));
 }
 
-// A fill may run ahead of the copies by as many batches as there are slots.
-void set_depth(const WhatIf& change, Scenario& scenario) {
-  Plan& plan = scenario.plan;
-  const auto width = int32_t(std::min<int64_t>(change.count, kWidest));
+void set_depths(const WhatIf& change, Scenario& scenario) {
   bool found = false;
-  for (Edge& edge : plan.edges) {
-    Task& to = plan.tasks[edge.to];
-    if (to.kind != Task::Kind::Fill) continue;
-    const bool reuse = edge.why == Edge::Why::Reuse && plan.tasks[edge.from].kind == Task::Kind::CopyIn;
-    if (reuse) edge.distance = change.count;
-    if (edge.from == edge.to && edge.why == Edge::Why::Self) edge.distance = width;
-    to.width = width;
-    found = found || reuse;
+  for (Edge& edge : scenario.plan.edges) {
+    if (edge.why != Edge::Why::Reuse || scenario.plan.tasks[edge.to].kind != Task::Kind::Fill) continue;
+    set_depth(scenario.plan, edge, change.count);
+    found = true;
   }
   if (!found) {
-    throw GraphError(asked(change.text) + ": no task of the plan fills slots that a copy frees");
+    throw GraphError(asked(change.text) + ": no task of the plan fills slots that are freed");
   }
 }
 
@@ -212,6 +205,21 @@ void set_world(Scenario& scenario, const WorldSize& size, const WorldLinks& link
   }
 }
 
+int64_t depth_of(const Plan& plan, const Edge& edge) {
+  return plan.tasks[edge.from].kind == Task::Kind::CopyIn ? edge.distance : 0;
+}
+
+void set_depth(Plan& plan, Edge& edge, int64_t depth) {
+  Task& fill = plan.tasks[edge.to];
+  fill.width = int32_t(std::min<int64_t>(depth, kWidest));
+  for (Edge& other : plan.edges) {
+    if (other.from != edge.to) continue;
+    if (other.to == edge.to && other.why == Edge::Why::Self) other.distance = fill.width;
+    if (other.why == Edge::Why::Data && plan.tasks[other.to].kind == Task::Kind::CopyIn) edge.from = other.to;
+  }
+  edge.distance = depth;
+}
+
 bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor) {
   bool found = false;
   for (TaskCosts& task : costs.tasks) {
@@ -258,7 +266,7 @@ WhatIf parse_what_if(std::string_view text) {
 
 void apply(const WhatIf& change, Scenario& scenario) {
   switch (change.kind) {
-    case WhatIf::Kind::Depth: set_depth(change, scenario); break;
+    case WhatIf::Kind::Depth: set_depths(change, scenario); break;
     case WhatIf::Kind::Learners: drop_learners(change, scenario); break;
     case WhatIf::Kind::Source:
     case WhatIf::Kind::Tasks: scale_tasks(change, scenario); break;

@@ -36,6 +36,13 @@ struct WhatIf {
   int64_t count = 0;    // Depth, Learners
 };
 
+// The batches that may be made ahead: the slots that a copy frees; 0 if the step frees the only one. `edge`: one of
+// Why::Reuse to a task that fills batches.
+int64_t depth_of(const Plan& plan, const Edge& edge);
+
+// Gives the task that the edge leads to so many slots, from 1 on, and as many instances at once as make_plan would.
+void set_depth(Plan& plan, Edge& edge, int64_t depth);
+
 // Nodes inside of tasks take `factor` times as long: those whose launch is `meant`. Whether there are any.
 bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor);
 

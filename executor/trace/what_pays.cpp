@@ -42,17 +42,14 @@ std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   return kinds;
 }
 
-// Adds slots in the same way as set_depth() of what_if.cpp: a host task that fills slots may have as many instances at
-// once as there are slots.
+// Adds slots; a task that fills batches has as many as may be made ahead.
 void set_slots(Plan& plan, const std::vector<EdgeId>& edges, int64_t by) {
   for (const EdgeId id : edges) {
     Edge& edge = plan.edges[id];
-    edge.distance += by;
-    Task& to = plan.tasks[edge.to];
-    if (to.kind != Task::Kind::Fill) continue;
-    to.width = int32_t(std::min<int64_t>(edge.distance, kWidest));
-    for (Edge& self : plan.edges) {
-      if (self.from == edge.to && self.to == edge.to && self.why == Edge::Why::Self) self.distance = to.width;
+    if (plan.tasks[edge.to].kind == Task::Kind::Fill) {
+      set_depth(plan, edge, depth_of(plan, edge) + by);
+    } else {
+      edge.distance += by;
     }
   }
 }
@@ -90,13 +87,14 @@ std::vector<Payoff> changes_of(const TraceFile& trace, const Costs& costs) {
     for (const EdgeId id : edges) tasks.push_back(plan.edges[id].to);
     const Task& to = plan.tasks[first.to];
     const bool fill = to.kind == Task::Kind::Fill;
+    const int64_t now = fill ? depth_of(plan, first) : first.distance;
     const auto text = [&](int64_t slots) {
-      if (fill && to.learner != kNone) return fmt::format("prefetch.depth: {} instead of {}", slots, first.distance);
-      return fmt::format("{} of {}: {} slot{} instead of {}", what, of, slots, slots == 1 ? "" : "s", first.distance);
+      if (fill && to.learner != kNone) return fmt::format("prefetch.depth: {} instead of {}", slots, now);
+      return fmt::format("{} of {}: {} slot{} instead of {}", what, of, slots, slots == 1 ? "" : "s", now);
     };
-    changes.push_back({Payoff::Kind::SlotMore, text(first.distance + 1), tasks, "", edges});
-    if (fill && first.distance > 1) {
-      changes.push_back({Payoff::Kind::SlotLess, text(first.distance - 1), tasks, "", edges});
+    changes.push_back({Payoff::Kind::SlotMore, text(now + 1), tasks, "", edges});
+    if (fill && now > 1) {
+      changes.push_back({Payoff::Kind::SlotLess, text(now - 1), tasks, "", edges});
     }
   }
   return changes;

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "base/files/folder.h"
 #include "base/process.h"
 #include "base/setting.h"
 #include "executor/world/agreement.h"
@@ -231,9 +232,7 @@ std::string why_apart(const std::string& folder, const std::string& mark, const 
 
 CheckpointFolder::CheckpointFolder(const std::string& folder, bool holds) : folder_(folder) {
   if (!holds) return;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", folder, error.message()));
+  make_folders(folder);
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     throw RunError(fmt::format("{}: no folder that can be written to: {}", folder, std::strerror(errno)));
   }

@@ -91,9 +91,9 @@ struct GraphSource {
   std::string file;
   std::vector<std::string> data_files;  // files next to it that hold tensors
   std::string name;
-  std::string producer;                  // that wrote the file: "pytorch"; "": it does not say
-  std::vector<SourceMetadata> metadata;  // of a text; binary models' is not read
-  bool equal_is_same = false;            // see note_producer() in graph/file/model_parameters.h
+  std::string producer;  // that wrote the file: "pytorch"; "": it does not say
+  std::vector<SourceMetadata> metadata;
+  bool equal_is_same = false;  // see note_producer() in graph/file/model_parameters.h
   Opsets opsets;
   SourcePlace opsets_place;
   std::vector<SourceValue> inputs, outputs;

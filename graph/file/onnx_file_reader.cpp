@@ -154,6 +154,7 @@ class Importer {
     const onnx::GraphProto& graph = model_.graph();
     source_.name = graph.name();
     for (const auto& opset : model_.opset_import()) source_.opsets.emplace_back(opset.domain(), opset.version());
+    for (const auto& entry : model_.metadata_props()) source_.metadata.push_back({{entry.key(), {}}, entry.value()});
     if (graph.sparse_initializer_size()) fail("sparse initialisers are not supported");
     std::unordered_set<std::string_view> initialized;
     for (const onnx::TensorProto& tensor : graph.initializer()) initialized.insert(tensor.name());

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "base/process.h"
 #include "io/sources/data_order.h"
 #include "io/sources/field_values.h"
 #include "io/sources/sample_index.h"
@@ -142,6 +143,26 @@ std::vector<int64_t> folds_of(const Source& source, const Fold& fold) {
   return of;
 }
 
+// Warns of classes that lie in one fold alone, if samples are held together: the model that is judged by that fold has
+// not seen them. Classes of one sample cannot be in two folds.
+void warn_of_whole_classes(const Source& source, const Fold& fold, const std::vector<int64_t>& of) {
+  const int label = label_field(source.fields());
+  const bool held_together = !fold.by.empty() || !groups_of(source).empty();
+  if (label < 0 || !held_together) return;
+  size_t whole = 0, classes = 0;
+  for (const auto& [number, samples] : samples_by(source, label)) {
+    if (samples.size() < 2) continue;
+    const auto in_first = [&](int64_t sample) { return of[size_t(sample)] == of[size_t(samples.front())]; };
+    ++classes;
+    whole += std::all_of(samples.begin(), samples.end(), in_first) ? 1 : 0;
+  }
+  if (whole == 0) return;
+  warn(
+      fmt::format("{} folds by {}: all samples of {} of {} classes are held together in one fold, so that its model is "
+                  "judged by what it was not trained to tell",
+                  fold.folds, fold.by.empty() ? "groups" : "'" + fold.by + "'", whole, classes));
+}
+
 }  // namespace
 
 int64_t index_in_split(const Source& source, int64_t index) {
@@ -168,6 +189,7 @@ std::unique_ptr<Source> fold_source(std::shared_ptr<const Source> source, const 
                                                               : "groups",
                                  fold.folds));
   }
+  if (!fold.held_out) warn_of_whole_classes(*source, fold, of);
   std::vector<int64_t> indices;
   for (int64_t sample = 0; sample < source->size(); ++sample) {
     if ((of[size_t(sample)] == fold.fold - 1) == fold.held_out) indices.push_back(sample);

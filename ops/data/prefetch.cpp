@@ -20,7 +20,7 @@ AttributeSpec cache_spec() {
 void infer_prefetch(InferContext& context) {
   const Node& node = context.node();
   const int64_t batch = int_attribute_from(node, "batch", 1);
-  int_attribute_from(node, "depth", 1);
+  int_attribute_from(node, "depth", 0);
   flag_attribute(node, "by_name");
   const std::vector<Field> fields = fields_of(node);
   if (fields.empty() && string_attribute(node, "source").empty()) {
@@ -47,7 +47,9 @@ void register_data_prefetch(OpRegistry& registry) {
        .attributes = {required_spec("source", AttributeKind::String, "KIND:PATH, such as mnist:data/mnist"),
                       string_spec("split", "train", "the part of the source"),
                       required_spec("batch", AttributeKind::Int, "samples of a batch, per learner"),
-                      int_spec("depth", 3, "batches that are made ahead"), cache_spec(),
+                      int_spec("depth", 3,
+                               "batches that are made ahead; 0: each is made once the step before has ended"),
+                      cache_spec(),
                       int_spec("by_name", 0,
                                "1: outputs are fields by their names; 0: by their places where the names differ"),
                       strings_spec("fields", {}, "the source's fields, set once the source is open")},

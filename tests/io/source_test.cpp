@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "io/sources/field_values.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"
@@ -369,6 +370,23 @@ TEST_CASE("source: samples with the same value of a field stay in one fold") {
   check_parts(graph_error("glyphs:?train=20&folds=3&fold=1&by=image"), {"by=image", "of which there are label"});
   check_parts(graph_error("glyphs:?train=20&folds=30&fold=1"), {"too few samples for 30 folds"});
   check_parts(graph_error("glyphs:?train=200&folds=11&fold=1&by=label"), {"too few values of 'label' for 11 folds"});
+}
+
+TEST_CASE("source: folds that keep whole classes together are told") {
+  static std::vector<std::string> warned;
+  const auto warnings_of = [](const std::string& spec, const char* split) {
+    warned.clear();
+    const MessageHandler before = set_warning_handler([](const std::string& message) { warned.push_back(message); });
+    open_source(spec, split, 7);
+    set_warning_handler(before);
+    return warned;
+  };
+  const std::vector<std::string> found = warnings_of("glyphs:?train=200&by=label&folds=3&fold=2", "train");
+  REQUIRE(found.size() == 1);
+  check_parts(found[0], {"3 folds by 'label': all samples of 10 of 10 classes are held together in one fold"});
+  CHECK(warnings_of("glyphs:?train=200&by=label&folds=3&fold=3", "train") == found);  // once for all trials
+  CHECK(warnings_of("glyphs:?train=200&by=label&folds=3&fold=2", "test").empty());
+  CHECK(warnings_of("glyphs:?train=200&folds=3&fold=2", "train").empty());
 }
 
 TEST_CASE("source: several threads fill at once") {

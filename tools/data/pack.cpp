@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
+#include "base/files/folder.h"
 #include "base/files/output_lock.h"
 #include "base/random.h"
 #include "io/images/image.h"
@@ -273,9 +274,7 @@ PackResult pack(const Source& source, const PackOptions& options, const std::sto
                 const std::function<void(const PackProgress&)>& progress,
                 const std::function<void(const std::string&, const std::string&)>& skipped) {
   check_fields(source);
-  std::error_code error;
-  fs::create_directories(options.folder, error);
-  if (error) throw RunError(fmt::format("{}: cannot be made: {}", options.folder, error.message()));
+  make_folders(options.folder);
   Packer packer(source, options);
   write_class_names(source, options.folder);
   return packer.run(stop, progress, skipped);

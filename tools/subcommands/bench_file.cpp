@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
+#include "base/files/folder.h"
 #include "base/process.h"
 #include "base/shell_word.h"
 #include "base/time/deadlines.h"
@@ -102,6 +103,7 @@ class Bench {
     tell_changes();
     if (options_.quote) return quote();
     if (options_.dry_run) return dry_run();
+    if (!options_.svg.empty()) make_folders(options_.svg);
     if (!options_.collect.empty()) {
       print();
       return pending().empty() ? kDone : kFailed;
@@ -126,7 +128,7 @@ class Bench {
     BenchFile file = file_;
     file.path = fs::absolute(file.path).lexically_normal().string();
     const auto scripts = slurm_scripts(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
-    for (const char* inner : {"output", "results"}) fs::create_directories(folder / inner);
+    for (const char* inner : {"output", "results"}) make_folders(folder / inner);
     const std::string name = name_without(options_.file, {".toml"});
     remove_scripts(folder, name);
     for (const QueueScript& script : scripts) {
@@ -287,14 +289,7 @@ class Bench {
       if (result_of(trial)) continue;
       for (const TrialResult& earlier : results_) {
         if (earlier.cell != trial.cell->id || earlier.measure != trial.measure) continue;
-        std::vector<std::string> causes;
-        const auto look = [&](const char* what, std::string Identity::*part) {
-          if (earlier.identity.*part != trial.identity.*part) causes.emplace_back(what);
-        };
-        look("the graph", &Identity::graph);
-        look("the options", &Identity::options);
-        look("the build", &Identity::build);
-        look("the devices", &Identity::devices);
+        const std::vector<std::string> causes = differences(earlier.identity, trial.identity);
         if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, ", "))].insert(trial.cell->name);
       }
     }
@@ -611,7 +606,7 @@ class Bench {
       quotes.push_back(quoter.quote(cell, needs(cell, trains ? Measure::Accuracy : Measure::Throughput), trains));
       if (InterruptHandler::requested()) return kInterrupted;
     }
-    std::filesystem::create_directories(folder());
+    make_folders(folder());
     write_quotes(quotes_path(), quotes);
     return dry_run();
   }
@@ -699,7 +694,6 @@ class Bench {
 
   void write_plots(const std::vector<BenchPlot>& plots) const {
     const std::filesystem::path folder = options_.svg;
-    std::filesystem::create_directories(folder);
     for (const BenchPlot& plot : plots) {
       const std::string path = (folder / plot.file).string();
       check_kind_kept("--svg", path, OutputKind::Picture);
@@ -794,6 +788,15 @@ int command_bench_compare(const BenchCompareOptions& options) {
       throw GraphError(error.what());
     }
     if (sides.back().empty()) throw GraphError(fmt::format("{}: has no results of a bench", file));
+  }
+  const bool trained = std::any_of(sides[0].begin(), sides[0].end(), [](const TrialResult& trial) {
+    return trial.measure == Measure::Accuracy && trial.error.empty();
+  });
+  if (!options.targets.empty() && !trained) {
+    throw GraphError(
+        fmt::format("--target {:g}: {} has no training run that could meet it; expected results of a file "
+                    "with [accuracy]",
+                    options.targets.front(), options.files[0]));
   }
   const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
   std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "base/files/atomic_file.h"
+#include "base/files/folder.h"
 #include "base/process.h"
 #include "base/shell_word.h"
 #include "base/time/deadlines.h"
@@ -481,6 +482,15 @@ class Sweep {
   std::atomic<bool> time_is_up_ = false;
 };
 
+// The words that are not among the others; "none".
+std::string words_without(const std::vector<std::string>& words, const std::vector<std::string>& others) {
+  std::vector<std::string> left;
+  for (const std::string& word : words) {
+    if (std::find(others.begin(), others.end(), word) == others.end()) left.push_back(shell_word(word));
+  }
+  return left.empty() ? "none" : fmt::format("{}", fmt::join(left, " "));
+}
+
 // The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.
 std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan& plan) {
   const std::string path = sweep_log_path(options.out);
@@ -506,7 +516,9 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
     }
     return record;
   }
-  std::string differs = "the options of its runs";
+  std::string differs =
+      fmt::format("the options of its runs (there {}, here {})", words_without(record.plan.words, plan.words),
+                  words_without(plan.words, record.plan.words));
   if (record.plan.words == plan.words) differs = "the trials";
   if (record.plan.words == plan.words && record.plan.trials == plan.trials) differs = "the search";
   throw GraphError(fmt::format("{}: the sweep there is another one: {} differ; expected the same command line",
@@ -526,6 +538,19 @@ void print_plan(const SweepPlan& plan, int lanes) {
   for (size_t trial = 0; trial < plan.trials.size(); ++trial) {
     fmt::print("  {:>4}  {}\n", trial + 1, printable(to_string(plan.trials[trial])));
   }
+}
+
+// Says where the models of these trials are, as far as they were kept: one word of a shell for all.
+void print_models(const SweepOptions& options, const std::vector<int>& trials) {
+  std::vector<std::string> models;
+  std::error_code unknown;
+  for (const int trial : trials) {
+    if (fs::exists(trial_model(options.out, trial), unknown)) models.push_back(fmt::format("{:03}", trial + 1));
+  }
+  if (models.empty()) return;
+  const std::string all = models.size() == 1 ? models[0] : fmt::format("{{{}}}", fmt::join(models, ","));
+  fmt::print("best model{}: {}\n", models.size() == 1 ? "" : "s",
+             printable((fs::path(options.out) / ("trial-" + all) / "model.safetensors").string()));
 }
 
 // Writes the predictions of the best settings and says where they and the models are. Returns false if they cannot be
@@ -549,22 +574,20 @@ bool print_folds(const SweepOptions& options, const SweepRecord& record, const S
     warn(fmt::format("no predictions of samples that a model has not seen: {}", error.what()));
     written = dynamic_cast<const RunError*>(&error) == nullptr;
   }
-  std::vector<std::string> models;
-  std::error_code unknown;
+  std::error_code ignored;
   for (const int trial : best.trials) {
-    const std::string model = trial_model(options.out, trial);
-    if (options.keep == "0") fs::remove(model, unknown);
-    if (fs::exists(model, unknown)) models.push_back(fmt::format("{:03}", trial + 1));
+    if (options.keep == "0") fs::remove(trial_model(options.out, trial), ignored);
   }
-  if (models.empty()) return written;
-  const std::string all = models.size() == 1 ? models[0] : fmt::format("{{{}}}", fmt::join(models, ","));
-  fmt::print("best models: {}\n", printable((fs::path(options.out) / ("trial-" + all) / "model.safetensors").string()));
+  print_models(options, best.trials);
   return written;
 }
 
 void print_answer(const SweepOptions& options, const SweepRecord& record) {
   const Leaderboard board = leaderboard_of(record);
   fmt::print("\n{}", print_tables(tables_of(board, record), TableFormat::Text));
+  if (board.failed > 0 && !record.plan.finds_rate) {
+    fmt::print("arbalest resume {} --retry runs what failed once more\n", printable(shell_word(options.out)));
+  }
   if (record.plan.finds_rate) {
     fmt::print("\n{}", rate_advice(record));
     const std::string plot = rate_plot(record);
@@ -577,9 +600,10 @@ void print_answer(const SweepOptions& options, const SweepRecord& record) {
     }
   }
   if (tells_predictions(record.plan) || board.groups.empty() || board.groups.front().results.empty()) return;
-  std::error_code unknown;
-  const std::string model = trial_model(options.out, ranked_trials(record).front());
-  if (!record.plan.finds_rate && fs::exists(model, unknown)) fmt::print("best model: {}\n", printable(model));
+  if (record.plan.finds_rate) return;
+  std::vector<int> best = ranked_trials(record);
+  best.resize(std::min(best.size(), options.keep == "all" ? size_t(1) : size_t(std::stoll(options.keep))));
+  print_models(options, best);
 }
 
 SweepOptions::Search read_search(const std::string& word) {
@@ -610,8 +634,9 @@ void check_options(const CLI::App& app, const SweepOptions& options) {
     for (const char* option : {"--first-rung", "--reduction"}) {
       if (app.count(option) > 0) throw GraphError(fmt::format("{} needs --search asha", option));
     }
-  } else if (options.session.length.iterations) {
-    throw GraphError("--search asha counts epochs; --iterations excludes it");
+  } else if (options.session.length.iterations || options.find_rate) {
+    throw GraphError(fmt::format("--search asha counts epochs; {} excludes it",
+                                 options.find_rate ? "--find-lr, which counts iterations," : "--iterations"));
   }
   const bool number =
       !options.keep.empty() && options.keep.size() < 10 &&
@@ -652,9 +677,7 @@ int command_sweep(const SweepOptions& given) {
     return kDone;
   }
   std::optional<SweepRecord> before = record_before(options, plan);
-  std::error_code error;
-  fs::create_directories(options.out, error);
-  if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", options.out, error.message()));
+  make_folders(options.out);
   std::signal(SIGPIPE, SIG_IGN);
   Sweep sweep(options, std::move(plan), std::move(before));
   fmt::print("{}, {} at once; logs and models in {}\n", trials_of(sweep.record().plan), lanes, printable(options.out));

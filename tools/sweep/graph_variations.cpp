@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "graph/file/graph_source.h"
 #include "graph/file/overrides.h"
@@ -43,7 +42,6 @@ std::vector<std::string> settings_of_command(const SweepOptions& options) {
 }  // namespace
 
 std::vector<std::string> graph_variations(const SweepOptions& options, const Graph& graph) {
-  if (std::filesystem::path(options.graph).extension() == ".onnx") return {};
   const std::vector<std::string> stated = settings_of_command(options);
   const auto is_stated = [&](const std::string& name) {
     if (options.find_rate && is_rate(name)) return true;

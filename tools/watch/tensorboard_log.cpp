@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/files/folder.h"
 #include "base/process.h"
 #include "executor/session/output_paths.h"
 #include "tools/watch/event_record.h"
@@ -28,9 +29,8 @@ double now() {
 }
 
 void make_folder(const std::string& folder, bool goes_on) {
+  make_folders(folder);
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw RunError(fmt::format("{}: the folder cannot be created: {}", folder, error.message()));
   if (access(folder.c_str(), W_OK) != 0) throw RunError(fmt::format("{}: the folder is read-only", folder));
   if (goes_on) return;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

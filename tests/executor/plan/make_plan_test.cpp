@@ -203,7 +203,7 @@ TEST_CASE("plans are live for all combinations of options") {
     Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
-    program.training().depth = 1 + digit(5, 4);
+    program.training().depth = digit(5, 5);
     program.ema = digit(73, 2) == 0 ? 0 : 0.99;
     const int64_t rounds = (1 + digit(11, 5)) * program.accumulate;
     request.training_samples = learners * 8 * rounds + digit(13, 7);

@@ -286,7 +286,7 @@ TEST_CASE("slack is by how much a task may grow before the bound does") {
 
 TEST_CASE("what pays is what what-if says, the best first") {
   const TraceFile trace = with_step(40'000);
-  const WhatPays pays = what_pays(trace);
+  WhatPays pays = what_pays(trace);
   REQUIRE(pays.measured_ns == doctest::Approx(100'000));
   for (size_t i = 1; i < pays.changes.size(); ++i) CHECK(pays.changes[i - 1].saved >= pays.changes[i].saved);
   const auto find = [&](Payoff::Kind kind, TaskId task) {
@@ -303,6 +303,13 @@ TEST_CASE("what pays is what what-if says, the best first") {
   CHECK(find(Payoff::Kind::SlotMore, 0).change == "prefetch.depth: 4 instead of 3");
   CHECK(find(Payoff::Kind::SlotMore, 1).change == "batch slot of copy: 3 slots instead of 2");
   CHECK(find(Payoff::Kind::SlotLess, 0).change == "prefetch.depth: 2 instead of 3");
+
+  TraceFile without = trace;  // a batch ahead: the step frees the slot
+  for (Edge& edge : without.plan.edges) {
+    if (edge.to == 0 && edge.why == Edge::Why::Reuse) edge = {2, 0, 1, kNone, edge.needs, edge.why, edge.what};
+  }
+  pays = what_pays(without);
+  CHECK(find(Payoff::Kind::SlotMore, 0).change == "prefetch.depth: 1 instead of 0");
 
   Task part;
   part.kind = Task::Kind::Fill;

@@ -7,7 +7,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "executor/run/scheduler.h"
 #include "executor/trace/simulate.h"
@@ -156,8 +158,8 @@ TEST_CASE("changes give what the plan gives that is made with them") {
     const Prepared prepared = prepare(test::tiny(net), options);
     return make_plan(prepared.program, prepared.request);
   };
-  const auto changed = [&](const char* change) {
-    Scenario scenario{plan_with(3, 2), {}};
+  const auto changed = [&](const char* change, int64_t depth = 3) {
+    Scenario scenario{plan_with(depth, 2), {}};
     scenario.costs = costs_of(scenario.plan);
     apply(parse_what_if(change), scenario);
     CHECK(scenario.costs.tasks.size() == scenario.plan.tasks.size());
@@ -169,6 +171,18 @@ TEST_CASE("changes give what the plan gives that is made with them") {
     expected.erase("arenas");  // changes are of the schedule, and leave memory as it was
     found.erase("arenas");
     CHECK(found == expected);
+  }
+  // Without any batch ahead the step frees the slot, and the edges stand in another order.
+  const auto edges = [](const Plan& plan) {
+    std::multiset<std::tuple<TaskId, TaskId, int64_t, Edge::Needs, Edge::Why>> all;
+    for (const Edge& edge : plan.edges) all.emplace(edge.from, edge.to, edge.distance, edge.needs, edge.why);
+    return all;
+  };
+  CHECK(edges(plan_with(0, 2)) != edges(plan_with(1, 2)));
+  for (const int64_t depth : {1, 2, 6}) {
+    const Plan found = changed(("prefetch.depth=" + std::to_string(depth)).c_str(), 0);
+    CHECK(edges(found) == edges(plan_with(depth, 2)));
+    CHECK(found.tasks[TaskId(0)].width == plan_with(depth, 2).tasks[TaskId(0)].width);
   }
   // Learners are numbered over all devices, so that of the names only the first device's stay.
   const Plan fewer = changed("learners-1"), expected = plan_with(3, 1);

@@ -343,6 +343,12 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
       "devices = \"cpu:0\"\nthreads = 1\nbatch = [8, 16]\n[throughput]\nrepetitions = 1\nwindows = 1\n"
       "window = \"20ms\"\n");
   REQUIRE(place.run("r.jsonl", {"--slurm", place.path("queue")}) == kDone);
+  for (const char* option : {"--slurm", "--svg"}) {
+    CHECK(place.run("r.jsonl", {option, place.path("g.onnxtxt/x")}) == kFailed);
+    CHECK(place.text("errors").find("g.onnxtxt/x") != std::string::npos);
+    CHECK(place.text("errors").find("the folder cannot be made: Not a directory") != std::string::npos);
+  }
+  CHECK(read_results(place.path("r.jsonl")).trials.empty());  // refused before anything was measured
   const std::string script = read_text(place.path("queue/b.sbatch"));
   CHECK(script.find("#SBATCH --array=\"0-1%4\"\n") != script.npos);
   const size_t at = script.find("cells=(\n  ") + 10;
@@ -557,6 +563,11 @@ TEST_CASE("bench compare ends with a status for scripts, and a page has the tabl
   }
   const std::string enough = place.folder.write("enough.jsonl", lines).string();
   CHECK(parse({"bench", "compare", enough.c_str(), enough.c_str()}).run() == kDone);
+  CHECK_THROWS_WITH_AS(parse({"bench", "compare", enough.c_str(), enough.c_str(), "--target", "0.9"}).run(),
+                       ("--target 0.9: " + enough +
+                        " has no training run that could meet it; expected results of a file with [accuracy]")
+                           .c_str(),
+                       GraphError);
   const std::string nothing = place.folder.write("n.jsonl", std::string()).string();
   CHECK_THROWS_AS(parse({"bench", "compare", results.c_str(), nothing.c_str()}).run(), GraphError);
   const std::string file = place.path("b.toml"), nowhere = place.path("nowhere.jsonl");

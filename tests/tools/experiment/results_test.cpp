@@ -221,7 +221,8 @@ TEST_CASE("a trial's output becomes its result, or an error that says what is mi
                        RunError);
   CHECK_THROWS_WITH_AS(read_peer("{\"time_to\":{\"90 %\":5},\"final\":0.5}\n", 11, rules, trained),
                        "\"time_to\": found '90 %', expected a number, as in \"0.99\"", RunError);
-  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, rules, trained), "no line of its output is a JSON object with a number \"final\"; the last one is '{}'",
+  CHECK_THROWS_WITH_AS(read_peer("{}\n", 1, rules, trained),
+                       "no line of its output is a JSON object with a number \"final\"; the last one is '{}'",
                        RunError);
 }
 
@@ -486,6 +487,9 @@ TEST_CASE("worse results fail a comparison, as far as they are surely worse and 
   }
   CHECK(compare(before, rebuilt, 0).worse == 1);
   CHECK(compare(rebuilt, after, 0).worse == 0);
+  CHECK(compare(before, rebuilt, 0).table.notes.size() == 1);  // another build is what is compared
+  for (TrialResult& trial : rebuilt) trial.identity.devices = "another";
+  CHECK(compare(before, rebuilt, 0).table.notes.at(0) == "the devices of 1 cell are not the same before and after");
   rebuilt.back().error = "crashed";
   CHECK(compare(before, rebuilt, 0).worse == 1);
   std::vector<TrialResult> slow, quick;

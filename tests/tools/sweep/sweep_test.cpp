@@ -20,6 +20,9 @@
 
 #include "base/error.h"
 #include "executor/plan/device_list.h"
+#include "graph/file/graph_file.h"
+#include "graph/file/onnx_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/io/image_files.h"
 #include "tests/tools/sweep/place.h"
 #include "tools/sweep/leaderboard.h"
@@ -83,8 +86,10 @@ TEST_CASE("sweep: what diverges ends alone") {
 TEST_CASE("sweep: of the models the best ones stay") {
   Place place;
   CHECK(place.sweep({"--vary", "train.lr=1e-6,0.003,0.03", "--epochs", "2", "--keep", "2"}) == 0);
-  const int best = ranked_trials(place.record()).front();
-  CHECK(fs::exists(trial_model(place.out, best)));
+  const std::vector<int> ranked = ranked_trials(place.record());
+  CHECK(fs::exists(trial_model(place.out, ranked[0])));
+  CHECK(place.lines.back() == fmt::format("best models: {}/trial-{{{:03},{:03}}}/model.safetensors", place.out,
+                                          ranked[0] + 1, ranked[1] + 1));
   int models = 0;
   for (int trial = 0; trial < 3; ++trial) models += fs::exists(trial_model(place.out, trial));
   CHECK(models == 2);
@@ -166,6 +171,8 @@ TEST_CASE("sweep: a trial that failed runs again on demand alone") {
   fs::create_directories(place.out);
   std::ofstream(trial_folder(place.out, 1)) << "is in the way";
   CHECK(place.sweep(words) == 1);
+  CHECK(place.lines.back() == "best model: " + trial_model(place.out, 0));
+  CHECK(place.lines[place.lines.size() - 2] == "arbalest resume " + place.out + " --retry runs what failed once more");
   CHECK(!last_result(place.record(), 1)->error.empty());
   fs::remove(trial_folder(place.out, 1));
   CHECK(place.sweep(words) == 1);
@@ -349,7 +356,8 @@ TEST_CASE("sweep: one that was killed goes on to the same answer") {
                                           "--search",  "asha",
                                           "--epochs",  "9",
                                           "--keep",    "all",
-                                          "--at-once", "2"};
+                                          "--at-once", "2",
+                                          "--set",     "train.ema=0.9"};
   Place whole, killed;
   CHECK(whole.sweep(words) == 0);
   CHECK(killed.sweep(words) == 0);
@@ -378,21 +386,33 @@ TEST_CASE("sweep: one that was killed goes on to the same answer") {
   other.emplace_back("--resume");
   CHECK(killed.sweep(other) == 2);
   CHECK(killed.fault.find("the trials differ") != std::string::npos);
+  other = words;
+  other.insert(other.end(), {"--precision", "bf16", "--resume"});
+  CHECK(killed.sweep(other) == 2);
+  CHECK(killed.fault.find("the options of its runs (there none, here --precision=bf16) differ") != std::string::npos);
 }
 
 TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stopped") {
-  Place place;
-  CHECK(place.sweep({"--vary", "train.lr=0.003,0.03,0.01", "--search", "asha", "--epochs", "6", "--reduction", "3",
-                     "--keep", "all"}) == 0);
-  const SweepRecord record = place.record();
-  const int best = ranked_trials(record).front();
-  REQUIRE(last_result(record, best)->job.epochs == 6);
-  const std::string alone = (place.folder / "alone.safetensors").string();
-  std::vector<std::string> words = {"run",    place.graph, "--deterministic", "--epochs", "6",
-                                    "--save", alone,       "--save-best",     alone,      "--set"};
-  words.push_back("train.lr=" + record.plan.trials[size_t(best)][0].second);
-  REQUIRE(place.run(words) == 0);
-  CHECK(tensors(trial_model(place.out, best)) == tensors(alone));
+  for (const std::string ema : {"train.ema=0", "train.ema=0.9"}) {
+    CAPTURE(ema);
+    Place place;
+    CHECK(place.sweep({"--vary", "train.lr=0.003,0.03,0.01", "--search", "asha", "--epochs", "6", "--reduction", "3",
+                       "--keep", "all", "--set", ema}) == 0);
+    const SweepRecord record = place.record();
+    const int best = ranked_trials(record).front();
+    REQUIRE(last_result(record, best)->job.epochs == 6);
+    const std::string alone = (place.folder / "alone.safetensors").string();
+    std::vector<std::string> words = {"run",    place.graph, "--deterministic", "--epochs", "6",
+                                      "--save", alone,       "--save-best",     alone,      "--set",
+                                      ema,      "--set"};
+    words.push_back("train.lr=" + record.plan.trials[size_t(best)][0].second);
+    REQUIRE(place.run(words) == 0);
+    CHECK(tensors(trial_model(place.out, best)) == tensors(alone));
+    // A file of averaged weights is judged as it is.
+    REQUIRE(place.run({"evaluate", place.graph, "--weights", trial_model(place.out, best), "--json"}) == 0);
+    CHECK(place.json().at("accuracy").get<double>() ==
+          doctest::Approx(*last_result(record, best)->value).epsilon(1e-6));
+  }
 }
 
 TEST_CASE("sweep: folds are trials of their own, and one row") {
@@ -631,6 +651,15 @@ TEST_CASE("sweep: the graph file says what varies, and the command line takes it
   CHECK_MESSAGE(wrong.find("metadata \"vary\": --vary 'seed': expected NAME=VALUES") != wrong.npos, wrong);
   CHECK(trials("\"vary\": \"train.lr=[1\"", {})[0].find("expected a ']'") != std::string::npos);
   CHECK(trials("\"vary\": \"learnrs=1,2\"", {})[0].find("did you mean 'learners'?") != std::string::npos);
+  // A binary model has it, too.
+  Place place;
+  const std::string model = (place.folder / "g.onnx").string();
+  write_onnx(load_graph(place.graph, builtin_ops()), model, {.metadata = {{"vary", "train.lr=0.1,0.2; seed=1..2"}}});
+  REQUIRE(place.run({"sweep", model, "--dry-run"}) == 0);
+  CHECK(place.lines[0].starts_with("4 trials of g"));
+  write_onnx(load_graph(place.graph, builtin_ops()), model, {.metadata = {{"vary", "seed"}}});
+  CHECK(place.run({"sweep", model, "--dry-run"}) == 2);
+  CHECK_MESSAGE(place.fault.starts_with(model + ": metadata \"vary\": --vary 'seed'"), place.fault);
 }
 
 // Photos of two kinds, and a graph that trains on them.
@@ -738,6 +767,8 @@ TEST_CASE("sweep: what cannot be is refused before anything is written") {
   CHECK(search("random", "0").find("needs --samples N") != std::string::npos);
   CHECK(search("best", "0").find("expected all, grid, random or asha") != std::string::npos);
   CHECK(search("ahsa", "0").find("did you mean 'asha'?") != std::string::npos);
+  CHECK(fault({"sweep", "g.onnxtxt", "-o", "x", "--find-lr", "--search", "asha"})
+            .find("--find-lr, which counts iterations, excludes it") != std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--retry"}).find("--retry needs --resume") !=
         std::string::npos);
   CHECK(fault({"sweep", "g.onnxtxt", "--vary", "seed=1,2", "-o", "x", "--save", "y"}).find("--save:") !=

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tools/experiment/answer/summary.h"
@@ -25,14 +26,14 @@ struct Quantities {
   using Key = std::pair<std::string, std::string>;
   std::map<Key, Quantity> all;
   std::vector<Key> order;
+  std::map<std::pair<std::string, Measure>, const Identity*> latest;  // by cell and measure, of its last line
 };
 
 Quantities quantities_of(const std::vector<TrialResult>& trials, const std::vector<double>& targets) {
   Quantities found;
-  std::map<std::pair<std::string, Measure>, const Identity*> latest;
-  for (const TrialResult& trial : trials) latest[{trial.cell, trial.measure}] = &trial.identity;
+  for (const TrialResult& trial : trials) found.latest[{trial.cell, trial.measure}] = &trial.identity;
   for (const TrialResult& trial : trials) {
-    if (!trial.error.empty() || !(trial.identity == *latest.at({trial.cell, trial.measure}))) continue;
+    if (!trial.error.empty() || !(trial.identity == *found.latest.at({trial.cell, trial.measure}))) continue;
     const auto add = [&](const std::string& what, double value, bool lower) {
       const auto [place, fresh] = found.all.try_emplace({trial.cell, what});
       if (fresh) found.order.push_back(place->first);
@@ -52,6 +53,22 @@ Quantities quantities_of(const std::vector<TrialResult>& trials, const std::vect
     }
   }
   return found;
+}
+
+// Names what differs between the two sides of a cell apart from the build, which is what is compared.
+void note_differences(const Quantities& old, const Quantities& now, std::vector<std::string>& notes) {
+  std::map<std::string, std::set<std::string>> cells_by_part;
+  for (const auto& [which, identity] : old.latest) {
+    const auto other = now.latest.find(which);
+    if (other == now.latest.end()) continue;
+    for (const std::string& part : differences(*identity, *other->second)) {
+      if (part != "the build") cells_by_part[part].insert(which.first);
+    }
+  }
+  for (const auto& [part, cells] : cells_by_part) {
+    notes.push_back(fmt::format("{} of {} cell{} {} not the same before and after", part, cells.size(),
+                                cells.size() == 1 ? "" : "s", part == "the graph" ? "is" : "are"));
+  }
 }
 
 }  // namespace
@@ -109,6 +126,7 @@ ResultComparison compare(const std::vector<TrialResult>& before, const std::vect
                     "[throughput] repetitions or [accuracy] seeds",
                     few, found.table.rows.size(), kFewest));
   }
+  note_differences(old, now, found.table.notes);
   found.table.notes.push_back(fmt::format("{} worse by more than {:g} %, {} missing; a ratio above 1 is better",
                                           found.worse, 100 * threshold, found.missing));
   return found;

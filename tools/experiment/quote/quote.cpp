@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/file.h"
+#include "base/files/folder.h"
 #include "executor/limit/recomputation.h"
 #include "executor/plan/make_plan.h"
 #include "executor/plan/plan_part.h"
@@ -246,7 +247,7 @@ std::string Quoter::profile_file(const BenchCell& alone, const std::vector<std::
   if (fs::exists(path)) return path;
   std::string& fault = faults_[path];
   if (fault.empty()) {
-    fs::create_directories(folder_);
+    make_folders(folder_);
     // Under a name of its own until it is done, so that one that was cut off is never taken for the profile.
     const std::string taken = path.substr(0, path.size() - kTrace.size()) + std::string(kTaken);
     std::vector<std::string> traced = words;

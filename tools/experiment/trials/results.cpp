@@ -77,6 +77,18 @@ const std::string& with_folder(const std::string& path) {
 
 }  // namespace
 
+std::vector<std::string> differences(const Identity& one, const Identity& other) {
+  std::vector<std::string> differ;
+  const auto look = [&](const char* what, std::string Identity::*part) {
+    if (one.*part != other.*part) differ.emplace_back(what);
+  };
+  look("the graph", &Identity::graph);
+  look("the options", &Identity::options);
+  look("the build", &Identity::build);
+  look("the devices", &Identity::devices);
+  return differ;
+}
+
 std::string_view name_of(Measure measure) {
   return measure == Measure::Throughput ? "throughput" : "accuracy";
 }

@@ -27,6 +27,9 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
+// The parts that are not the same, in words: "the graph", "the options", "the build", "the devices".
+std::vector<std::string> differences(const Identity& one, const Identity& other);
+
 // A validation of a training run.
 struct CurvePoint {
   double epoch = 0, seconds = 0, value = 0;

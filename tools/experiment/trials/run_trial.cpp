@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/files/folder.h"
 #include "executor/devices/gpu_meter.h"
 #include "tools/command/commands.h"
 #include "tools/experiment/trials/cell_command.h"
@@ -80,7 +81,7 @@ std::optional<TrialResult> run_trial(const TrialRun& run, const Trial& trial, co
   result.state = record_of(look_at_machine(devices));
   const bool peer = !trial.cell->peer.empty();
   const bool training = trial.measure == Measure::Accuracy && !peer;
-  if (training) std::filesystem::create_directories(run.folder);
+  if (training) make_folders(run.folder);
   const TrialProcess process = process_of(run, trial);
   const bool meters = trial.measure == Measure::Accuracy && hosts == 1;
   const GpuMeter gpus(meters ? devices : std::vector<PlanDevice>());

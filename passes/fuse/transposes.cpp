@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <string>
 
+#include "graph/layouts.h"
 #include "ops/shape/transpose.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -151,12 +153,20 @@ class TransposeFusion {
     for (int64_t& axis : axes) {
       if (axis < int64_t(chain->moved.size())) axis = chain->moved[size_t(axis)];
     }
+    const ValueId rows = node(chain->last).inputs[0], result = node(chain->last).outputs[0];
+    if (axes.size() >= 4 && keeps_memory(axes, Layout::RowMajor, Layout::ChannelsLast)) {
+      // Elements stay where they are, as an image; what reads the result takes it row by row.
+      const ValueId image = rewriter_.add_before(chain->last, "arbalest.TransposeInPlace",
+                                                 rewriter_.value(result).name + ".image", {rows}, {{"perm", axes}});
+      const std::string row_major(name_of(Layout::RowMajor));
+      rewriter_.become(chain->last, "arbalest.ChangeLayout", {image}, {result}, {{"to", row_major}});
+      return;
+    }
     if (!std::is_sorted(axes.begin(), axes.end())) {
       rewriter_.attributes(chain->last).set("perm", axes);
       rewriter_.infer(chain->last);
       return;
     }
-    const ValueId rows = node(chain->last).inputs[0], result = node(chain->last).outputs[0];
     rewriter_.replace_reads(result, rows);
     if (rewriter_.remove_unread(chain->last, result)) return;
     rewriter_.become(chain->last, "Identity", {rows}, {result}, {});

@@ -16,7 +16,7 @@ namespace {
 template <typename T>
 struct RowHit {
   using Result = float;
-  const T* logits;  // (N, K)
+  const T* logits;  // (rows, K)
   const int32_t* label;
   int classes, top_k;
 
@@ -52,24 +52,24 @@ struct CountedHit {
 
 void register_metrics_accuracy_cuda(OpRegistry& registry) {
   registry.find("arbalest.Accuracy")->cuda = [](const KernelRequest& request) {
-    const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+    const ScoreRows rows(request.inputs[0]);
     const int top_k = int(int_attribute(request.node, "top_k"));
     const int multiprocessors = cuda_context(request).multiprocessors;
     const IgnoredLabel ignored = ignored_label(request.node);
-    const bool weighs = request.has_output(1);
+    const bool weighs = request.has_output(1), counted = weighs || ignored.any;
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(classes), top_k};
-            if (ignored.any) {
-              launch_row_mean("accuracy", c, multiprocessors, rows, classes, CountedHit<T>{hit, ignored},
+            const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(rows.classes), top_k};
+            if (counted) {
+              launch_row_mean("accuracy", c, multiprocessors, rows, CountedHit<T>{hit, ignored},
                               {output<float>(c, 0), nullptr, weighs ? output<float>(c, 1) : nullptr});
             } else {
-              launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, 0)});
+              launch_row_mean("accuracy", c, multiprocessors, rows, hit, {output<float>(c, 0)});
             }
           },
-          ignored.any ? row_mean_workspace<Weighted>(rows, classes) : row_mean_workspace<float>(rows, classes));
+          counted ? row_mean_workspace<Weighted>(rows) : row_mean_workspace<float>(rows));
     });
   };
 }

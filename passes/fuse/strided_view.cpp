@@ -203,6 +203,7 @@ bool leads_through(const Graph& graph, const Node& node) {
   }
   if (node.op->qualified_name() != "Gather") return names.contains(node.op->qualified_name());
   const ValueId index = node.inputs[1];
+  if (!ints_attribute(node, "padding_index").empty()) return false;
   return graph.values[index].type.elements() == 1 && content_of(graph, index) != nullptr;
 }
 

@@ -121,7 +121,7 @@ int64_t gelu(Graph&, Node&) {
   return 20;
 }
 
-// What gets no gradient is no matter of a model that is taken away.
+// Gradients are no matter of a model that is taken away.
 int64_t gather(Graph&, Node& node) {
   node.attributes.erase("padding_index");
   return 18;

@@ -107,7 +107,7 @@ std::vector<std::string> names_in(const std::string& call) {
   return names;
 }
 
-// What initialisers are: parameters of modules, buffers (register_buffer), or constants in the text of `forward`.
+// The kinds of initialisers: parameters of modules, buffers (register_buffer), or constants in the text of `forward`.
 std::unordered_map<std::string, SourceValue::Kept> kept_initialisers(const onnx::GraphProto& graph) {
   std::unordered_map<std::string, SourceValue::Kept> kept;
   for (const onnx::ValueInfoProto& value : graph.value_info()) {

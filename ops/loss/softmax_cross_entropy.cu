@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "ops/cuda/row_mean.cuh"
+#include "ops/loss/row_mean.cuh"
 #include "ops/definition.h"
 
 namespace arbalest {

@@ -2,7 +2,7 @@
 
 // CUDA kernel of arbalest.Accuracy: a warp a row.
 
-#include "ops/cuda/row_mean.cuh"
+#include "ops/loss/row_mean.cuh"
 #include "ops/definition.h"
 
 namespace arbalest {

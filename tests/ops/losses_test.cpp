@@ -194,7 +194,7 @@ TEST_CASE("SoftmaxCrossEntropy takes a label for each place, and classes along t
     CHECK(loss("arbalest.Accuracy", {pixels, whole(type, {2, 3}, labels)}, ignores) == about(4.0 / 5));
     CHECK(loss("arbalest.Accuracy", {tokens, whole(type, {2, 3}, labels)}, last) == about(4.0 / 5));
   }
-  // Of one valid sample all places count, and none of the other.
+  // All places of the one valid sample count, and none of the other.
   CHECK(loss(op, {tokens, whole(DataType::Int32, {2, 3}, labels)}, last, 1) ==
         about((std::log(4.0) + std::log(4.0 / 3)) / 2));
   Attributes weighted = ignores;

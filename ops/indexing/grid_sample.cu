@@ -2,7 +2,7 @@
 
 // CUDA kernels of GridSample and its gradients: a thread an element of Y, and for the grid's gradient a warp a place.
 
-#include "ops/nn/grid_sample.h"
+#include "ops/indexing/grid_sample.h"
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -143,7 +143,7 @@ std::unique_ptr<Kernel> grid_gradient(const KernelRequest& request) {
 
 }  // namespace
 
-void register_nn_grid_sample_cuda(OpRegistry& registry) {
+void register_indexing_grid_sample_cuda(OpRegistry& registry) {
   registry.find("GridSample")->cuda = sample;
   registry.find("arbalest.GridSampleGrad")->cuda = sample_gradient;
   registry.find("arbalest.GridSampleGridGrad")->cuda = grid_gradient;

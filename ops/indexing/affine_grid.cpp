@@ -72,7 +72,7 @@ void expand_affine_grid(ExpandContext& c) {
 
 }  // namespace
 
-void register_nn_affine_grid(OpRegistry& registry) {
+void register_indexing_affine_grid(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "AffineGrid",
                 .doc = "the grid of an affine map for each sample, as GridSample takes it",

@@ -2,7 +2,7 @@
 
 // GridSample, ONNX's: elements of X at places that a grid names, between those that there are; and its gradients.
 
-#include "ops/nn/grid_sample.h"
+#include "ops/indexing/grid_sample.h"
 
 #include <fmt/format.h>
 
@@ -243,7 +243,7 @@ GridSampling::GridSampling(const Node& node, const TensorType& x_type, const Ten
   for (int axis = 0; axis < axes; ++axis) extent[axis] = x_type.shape[size_t(2 + axis)];
 }
 
-void register_nn_grid_sample(OpRegistry& registry) {
+void register_indexing_grid_sample(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "GridSample",
                 .doc = "X at the places of the grid, −1 to 1 along each axis, the innermost axis first",

@@ -163,7 +163,7 @@ struct SampledPlace {
     }
   }
 
-  // What the weight of these taps grows by with the coordinate along `axis`.
+  // How much the weight of these taps grows with the coordinate along `axis`.
   ARBALEST_HOST_DEVICE W slope(const int* tap, int axis) const {
     W slope = 1;
     for (int i = 0; i < axes; ++i) slope *= i == axis ? taps[i].slope[tap[i]] : taps[i].weight[tap[i]];

@@ -292,10 +292,20 @@ Tensor multiply(Tensor a, Tensor b) {
   return a.model().add("Mul", {a, b}, {})[0];
 }
 
+namespace {
+
+std::vector<int64_t> list_of(const std::optional<int64_t>& label) {
+  return label ? std::vector<int64_t>{*label} : std::vector<int64_t>{};
+}
+
+}  // namespace
+
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {
-  return logits.model().add(
-      "arbalest.SoftmaxCrossEntropy", {logits, label},
-      {{"label_smoothing", options.label_smoothing}, {"class_weights", options.class_weights}})[0];
+  return logits.model().add("arbalest.SoftmaxCrossEntropy", {logits, label},
+                            {{"label_smoothing", options.label_smoothing},
+                             {"class_weights", options.class_weights},
+                             {"ignore_index", list_of(options.ignore_index)},
+                             {"axis", options.axis}})[0];
 }
 Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options) {
   return logits.model().add("arbalest.SigmoidCrossEntropy", {logits, label}, {{"pos_weight", options.pos_weight}})[0];
@@ -308,7 +318,9 @@ Tensor l1_loss(Tensor prediction, Tensor target) {
 }
 
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options) {
-  return logits.model().add("arbalest.Accuracy", {logits, label}, {{"top_k", options.top_k}})[0];
+  return logits.model().add(
+      "arbalest.Accuracy", {logits, label},
+      {{"top_k", options.top_k}, {"ignore_index", list_of(options.ignore_index)}, {"axis", options.axis}})[0];
 }
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options) {
   return scores.model().add("arbalest.AUC", {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];

@@ -241,9 +241,12 @@ inline Tensor operator*(Tensor a, Tensor b) {
 // Settings of the loss of classes.
 struct LossOptions {
   double label_smoothing = 0;
-  std::vector<double> class_weights = {};  // one a class; none: all are 1
+  std::vector<double> class_weights = {};    // one a class; none: all are 1
+  std::optional<int64_t> ignore_index = {};  // a label whose samples or places take no part
+  int64_t axis = 1;                          // of the classes: 1 of images, −1 of tokens
 };
-// The mean loss of a batch, a scalar: logits (N, classes) and labels (N) or rows of probabilities (N, classes).
+// The mean loss of a batch, a scalar: logits (N, classes) and labels (N) or rows of probabilities (N, classes). If
+// logits have more axes, each place has a label or a row of probabilities.
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options = {});
 // Settings of the loss of labels that are decided each by itself.
 struct SigmoidLossOptions {
@@ -259,6 +262,8 @@ Tensor l1_loss(Tensor prediction, Tensor target);
 // Settings of the share of samples that are classified right.
 struct AccuracyOptions {
   int64_t top_k = 1;
+  std::optional<int64_t> ignore_index = {};  // as LossOptions says
+  int64_t axis = 1;
 };
 // The share of samples whose class is among the top_k scores, a scalar in 0 … 1.
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});

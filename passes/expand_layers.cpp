@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "graph/constants.h"
 #include "graph/op.h"
 #include "passes/passes.h"
 
@@ -89,7 +90,9 @@ void expand_layers(Graph& graph, bool standard) {
       replaced.apply(graph.nodes[n].inputs);
       if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, n))))
         continue;
-      ExpandContext context(graph, graph.nodes[n], replaced.by_value());
+      Node layer = graph.nodes[n];
+      take_operands(graph, layer);  // what it is expanded into may depend on them
+      ExpandContext context(graph, layer, replaced.by_value());
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);
       if (!keep_name(graph, context.node(), replaced, named)) {

@@ -76,10 +76,20 @@ Table<ValueId, bool> of_samples(const Graph& graph, bool metrics = true) {
 }
 
 bool are_equal(const Graph& graph, ValueId a, ValueId b) {
-  if (a == b) return true;
+  if (computes_the_same(graph, a, b)) return true;
   if (a == kNone || b == kNone || !(graph.values[a].type == graph.values[b].type)) return false;
   const auto first = content_of(graph, a), second = content_of(graph, b);
   return first && second && *first == *second;
+}
+
+bool are_equal(const Attributes& a, const Attributes& b) {
+  const auto holds = [](const Attributes& all, const Attributes& some) {
+    return std::all_of(some.begin(), some.end(), [&](const NamedAttribute& each) {
+      const Attribute* other = all.find(each.name);
+      return other && *other == each.value;
+    });
+  };
+  return holds(a, b) && holds(b, a);
 }
 
 // Whether two weights are the same number: those of one operator's outputs of the same name that compare other scores
@@ -283,6 +293,20 @@ MeasuredMeans measured_means(Graph& graph, ValueId value) {
   });
   if (!scalars) return {{{value, weight_of(graph, value)}}, {}, {}, !is_mean(graph, value)};
   return result;
+}
+
+bool computes_the_same(const Graph& graph, ValueId a, ValueId b) {
+  while (a != b) {
+    const NodeId first = a == kNone ? kNone : graph.values[a].producer;
+    const NodeId second = b == kNone ? kNone : graph.values[b].producer;
+    if (first == kNone || second == kNone) return false;
+    const Node &x = graph.nodes[first], &y = graph.nodes[second];
+    const bool copies = x.op == y.op && !x.op->random && !x.op->side_effect && are_equal(x.attributes, y.attributes);
+    if (!copies || x.inputs.size() != 1 || y.inputs.size() != 1 || x.output() != a || y.output() != b) return false;
+    a = x.input();
+    b = y.input();
+  }
+  return true;
 }
 
 bool reads_padding(const Graph& graph, ValueId value) {

@@ -157,6 +157,10 @@ bool is_mean(Graph& graph, ValueId value);
 // and whole multiples of such.
 bool counts_samples(const Graph& graph, ValueId value);
 
+// True if both are one value, or copies of one that are made in the same way, by nodes of one input each: a label that
+// a loss and a metric have each cast for themselves.
+bool computes_the_same(const Graph& graph, ValueId a, ValueId b);
+
 // True if the rows that pad a batch have a part in the value: an operator without a metric's record, which does not
 // know how many samples are valid, makes it of the batch.
 bool reads_padding(const Graph& graph, ValueId value);

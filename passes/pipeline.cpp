@@ -171,10 +171,25 @@ bool runs_on(On on, LoopRole role) {
   return on == On::Loops || role == (on == On::Validation ? LoopRole::Validate : LoopRole::Train);
 }
 
+// Operators that take one layout find their operands in it, from place_layouts on.
+void check_layouts(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    for (const ValueId input : node.inputs) {
+      if (!node.op->layout || input == kNone || graph.values[input].type.lies_as(*node.op->layout)) continue;
+      fail(node, fmt::format("input '{}' is {}, expected {}", graph.values[input].name,
+                             name_of(graph.values[input].type.layout), name_of(*node.op->layout)));
+    }
+  }
+}
+
 void check_after(const Pass& pass, const Program& program) {
+  const auto placing =
+      std::find_if(kPasses.begin(), kPasses.end(), [](const Pass& each) { return each.name == "place_layouts"; });
+  const bool placed = &pass >= &*placing;
   for (const Loop& loop : program.loops) {
     try {
       check_sound(loop.graph);
+      if (placed) check_layouts(loop.graph);
     } catch (const GraphError& error) {
       throw std::logic_error(
           fmt::format("the pass {} left graph '{}' unsound: {}", pass.name, loop.graph.name, error.what()));

@@ -162,6 +162,7 @@ class MoveSimplification {
     const ValueId x = node.input(), indices = node.input(IndexedInput::Indices), y = node.output();
     const Shape &shape = rewriter_.shape(x), &taken = rewriter_.shape(indices);
     if (taken.size() > 1 || content_of(graph_, indices) == nullptr) return;
+    if (!ints_attribute(node, "padding_index").empty()) return;  // a Slice has no index without a gradient
     const auto axis = int64_t(axis_of(node, shape.size())), extent = shape[size_t(axis)];
     const auto run =
         run_of(std::get<Ints>(content_as(graph_, node, IndexedInput::Indices, AttributeKind::Ints)), extent);

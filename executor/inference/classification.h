@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The predictions of a model with one class per sample, and how often they are right.
+// The predictions of a model with one class per sample, or per place of one, and how often they are right.
 
 #include <cstdint>
 #include <optional>
@@ -17,9 +17,11 @@ namespace arbalest {
 struct Head {
   std::string scores, label;
   // SigmoidCrossEntropy compares them and decides each label by itself: scores and targets are (samples, labels).
-  // Otherwise it is SoftmaxCrossEntropy: scores (samples, classes) and the samples' classes.
+  // Otherwise it is SoftmaxCrossEntropy: scores (samples, classes) and the samples' classes, or scores with more axes
+  // and a class for each place.
   bool labels = false;
   std::optional<int64_t> ignored;  // a class whose samples take no part
+  size_t axis = 1;                 // of the classes
 };
 // Those of SoftmaxCrossEntropy before those of SigmoidCrossEntropy, in the graph's order; one for each value of scores.
 std::vector<Head> heads_of(const Graph& graph);

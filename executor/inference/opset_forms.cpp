@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -120,6 +121,25 @@ int64_t gelu(Graph&, Node&) {
   return 20;
 }
 
+// Gradients are no matter of a model that is taken away.
+int64_t gather(Graph&, Node& node) {
+  node.attributes.erase("padding_index");
+  return 18;
+}
+
+int64_t affine_grid(Graph&, Node&) {
+  return 20;
+}
+
+// Modes have other names before opset 20, in which there are no volumes.
+int64_t grid_sample(Graph& graph, Node& node) {
+  const bool volumes = graph.values[node.inputs[0]].type.shape.size() > 4;
+  const std::string mode = string_attribute(node, "mode"), prefix = "bi";
+  if (volumes && mode.starts_with(prefix)) node.attributes.set("mode", mode.substr(prefix.size()));
+  if (!volumes && (mode == "linear" || mode == "cubic")) node.attributes.set("mode", prefix + mode);
+  return volumes ? 20 : 18;
+}
+
 int64_t extremum(Graph& graph, Node& node) {
   return graph.values[node.inputs[0]].type.dtype == DataType::Bool ? 20 : 18;
 }
@@ -127,10 +147,13 @@ int64_t extremum(Graph& graph, Node& node) {
 }  // namespace
 
 int64_t put_in_opset(Graph& graph) {
-  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{"AveragePool", pool},
+  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{"AffineGrid", affine_grid},
+                                                                               {"AveragePool", pool},
                                                                                {"Cast", cast},
                                                                                {"CastLike", cast},
+                                                                               {"Gather", gather},
                                                                                {"Gelu", gelu},
+                                                                               {"GridSample", grid_sample},
                                                                                {"GroupNormalization", group_norm},
                                                                                {"MaxPool", pool},
                                                                                {"Pad", pad},

@@ -85,7 +85,7 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   const bool classes = scores.size() == 2 && scores[1] > 1 && (label.size() == 1 || label[1] == 1);
   const bool always = comparison->target == Target::Classes;
   if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
-  return LabelRule{&node, node.inputs[1], classes || always ? scores.at(1) : 0, ints_attribute(node, "ignore_index")};
+  return LabelRule{&node, node.inputs[1], classes || always ? scores.back() : 0, ints_attribute(node, "ignore_index")};
 }
 
 // The nodes and the source's fields that a loop's labels are made of.

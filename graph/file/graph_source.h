@@ -52,12 +52,12 @@ struct SourceAttribute {
 
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.
 struct SourceValue {
-  enum class Kept : uint8_t { AsRole, Buffer, Constant };
+  enum class Kept : uint8_t { AsRole, Parameter, Buffer, Constant };
   SourceName name;
   std::optional<TensorType> type;                      // -1 if an extent is symbolic or unknown
   std::vector<std::string> symbols;                    // one an extent: "N" for a symbolic one, else ""
   std::shared_ptr<const std::vector<std::byte>> data;  // initialisers
-  Kept kept = Kept::AsRole;                            // what the file says that an initialiser is, but a parameter
+  Kept kept = Kept::AsRole;                            // what the file says that an initialiser is
 };
 
 struct SourceNode {
@@ -91,9 +91,10 @@ struct GraphSource {
   std::string file;
   std::vector<std::string> data_files;  // files next to it that hold tensors
   std::string name;
-  std::string producer;  // that wrote the file: "pytorch"; "": it does not say
-  std::vector<SourceMetadata> metadata;
-  bool equal_is_same = false;  // see note_producer() in graph/file/model_parameters.h
+  std::string producer;                  // that wrote the file: "pytorch"; "": it does not say
+  std::vector<SourceMetadata> metadata;  // as a text or a binary model has it
+  bool equal_is_same = false;            // see note_producer() in graph/file/model_parameters.h
+  bool names_weights = false;            // the same
   Opsets opsets;
   SourcePlace opsets_place;
   std::vector<SourceValue> inputs, outputs;

@@ -85,6 +85,7 @@ class Cut {
     cut.name = whole_.name;
     cut.producer = whole_.producer;
     cut.equal_is_same = whole_.equal_is_same;
+    cut.names_weights = whole_.names_weights;
     cut.opsets = whole_.opsets;
     cut.opsets_place = whole_.opsets_place;
     cut.functions = whole_.functions;

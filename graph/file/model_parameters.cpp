@@ -58,7 +58,8 @@ bool is_norm(const Node& node) {
 
 // Whether PyTorch's exporters have made up the name.
 bool is_made_up(const std::string& name) {
-  return name.find('/') != name.npos || name.starts_with("onnx::") || name.starts_with("val_");
+  return name.find('/') != name.npos || name.starts_with("onnx::") || name.starts_with("val_") ||
+         (!name.empty() && name[0] >= '0' && name[0] <= '9');
 }
 
 // Ones and zeros that PyTorch's exporters give to a norm whose module has no scale and bias, or applies them itself,
@@ -93,9 +94,18 @@ using Kept = SourceValue::Kept;
 std::unordered_map<ValueId, Kept> kept_values(const Graph& graph, const GraphSource& source) {
   std::unordered_map<ValueId, Kept> kept;
   for (const SourceValue& value : source.values) {
-    if (value.kept != Kept::AsRole) kept.emplace(graph.find_value(value.name.text), value.kept);
+    const bool otherwise = value.kept == Kept::Buffer || value.kept == Kept::Constant;
+    if (otherwise) kept.emplace(graph.find_value(value.name.text), value.kept);
   }
   return kept;
+}
+
+std::unordered_set<ValueId> stated_parameters(const Graph& graph, const GraphSource& source) {
+  std::unordered_set<ValueId> stated;
+  for (const SourceValue& value : source.values) {
+    if (value.kept == Kept::Parameter) stated.insert(graph.find_value(value.name.text));
+  }
+  return stated;
 }
 
 // Statistics of batch norms are a state, and train as such.
@@ -108,6 +118,7 @@ void leave_out_statistics(const Graph& graph, std::unordered_map<ValueId, Kept>&
 
 void find_weights(Graph& graph, const GraphSource& source, const std::unordered_map<ValueId, Kept>& kept) {
   const bool only_initialisers = constants_are_no_weights(source);
+  const std::unordered_set<ValueId> parameters = stated_parameters(graph, source);
   Table<ValueId, bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -126,8 +137,9 @@ void find_weights(Graph& graph, const GraphSource& source, const std::unordered_
       check_finite(value);
     }
     if (learned[v]) continue;
-    const bool number = value.type.elements() == 1 && !is_of_module(source, value.name);  // of a formula
-    const bool exact = value.type.dtype == DataType::Float64;                             // a table, in a net of floats
+    // A number of a formula, and a table, in a net of floats.
+    const bool number = value.type.elements() == 1 && !is_of_module(source, value.name) && !parameters.contains(v);
+    const bool exact = value.type.dtype == DataType::Float64;
     const auto stated = kept.find(v);
     if (number || exact || (stated != kept.end() && stated->second == Kept::Constant)) {
       value.role = Role::Constant;
@@ -369,10 +381,13 @@ void note_producer(GraphSource& source, const std::string& producer) {
       producer == "pytorch" && std::any_of(source.nodes.begin(), source.nodes.end(), [](const SourceNode& node) {
         return node.op.text == "Constant" || node.label.text.starts_with('/');
       });
+  source.names_weights =
+      producer == "pytorch" && std::any_of(source.nodes.begin(), source.nodes.end(),
+                                           [](const SourceNode& node) { return node.label.text.starts_with('/'); });
 }
 
 bool is_of_module(const GraphSource& source, const std::string& name) {
-  return source.producer == "pytorch" && name.find('.') != name.npos;
+  return source.producer == "pytorch" && (name.find('.') != name.npos || (source.names_weights && !is_made_up(name)));
 }
 
 void own_parameters(Graph& graph, const GraphSource& source) {

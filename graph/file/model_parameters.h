@@ -10,20 +10,23 @@ namespace arbalest {
 
 // Enters the producer, and whether an initialiser that several nodes read is one parameter. PyTorch's exporters state
 // each, or copy by an Identity what is equal by chance, unless the graph was optimised afterwards. That leaves no
-// Constant node, nor a name with a slash in front, as the older exporter writes.
+// Constant node, nor a name with a slash in front, as the older exporter writes. And that exporter gives no names but
+// those of parameters and buffers, and made-up ones.
 void note_producer(GraphSource& source, const std::string& producer);
 
-// PyTorch's parameters and buffers are called by their module and a dot: no such initialiser is a number of a formula.
+// PyTorch's parameters and buffers are called by their module and a dot, if they are not the outermost module's: no
+// such initialiser is a number of a formula.
 bool is_of_module(const GraphSource& source, const std::string& name);
 
 // `graph` was built of `source`. Initialisers that the file calls buffers are frozen, and those that it calls constants
 // constant. Weights in Constant nodes become parameters, unless the producer writes initialisers for
-// them. Single numbers that are neither an operator's weight nor a module's parameter become constant. So do values
-// of which shapes, axes or bounds are computed, and the ones and zeros of norms without scale and bias. Initialisers
-// that are equal by chance, which exporters store once, become as many parameters as there were. These are initialisers
-// that an Identity copies, and those with one number throughout that several nodes read, unless the nodes are known to
-// share them. Zeros before the first step of a recurrent layer are left out. If the original name is lost, or counted
-// up by the exporter ("const_fold_opt__4859"), it is made of the node's weight, or else of the node that reads it.
+// them. Single numbers become constant that are neither an operator's weight nor a module's parameter, nor called one.
+// So do values of which shapes, axes or bounds are computed, and the ones and zeros of norms without scale and bias.
+// Initialisers that are equal by chance, which exporters store once, become as many parameters as there were. These are
+// initialisers that an Identity copies, and those with one number throughout that several nodes read, unless the nodes
+// are known to share them. Zeros before the first step of a recurrent layer are left out. If the original name is lost,
+// or counted up by the exporter ("const_fold_opt__4859"), it is made of the node's weight, or else of the node that
+// reads it.
 void own_parameters(Graph& graph, const GraphSource& source);
 
 // Batch norms and dropouts in training: as in training, or, if `training` is false, as in validation. A batch norm

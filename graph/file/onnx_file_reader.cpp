@@ -31,6 +31,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -106,15 +107,32 @@ std::vector<std::string> names_in(const std::string& call) {
   return names;
 }
 
-// Initialisers that are no parameters: buffers of modules (register_buffer), and constants in the text of `forward`.
+// The kinds of initialisers: parameters of modules, buffers (register_buffer), or constants in the text of `forward`.
 std::unordered_map<std::string, SourceValue::Kept> kept_initialisers(const onnx::GraphProto& graph) {
   std::unordered_map<std::string, SourceValue::Kept> kept;
   for (const onnx::ValueInfoProto& value : graph.value_info()) {
     const std::string kind = note_of(value, kOfValue, kKind);
+    if (kind == "PARAMETER") kept.emplace(value.name(), SourceValue::Kept::Parameter);
     if (kind == "BUFFER") kept.emplace(value.name(), SourceValue::Kept::Buffer);
     if (kind == "CONSTANT_TENSOR") kept.emplace(value.name(), SourceValue::Kept::Constant);
   }
   return kept;
+}
+
+// The index of nn.Embedding(padding_idx=…), the third argument of the call that a Gather stands for; none: there is
+// none.
+// "%embedding : […] = call_function[target=torch.ops.aten.embedding.default](args = (%p_weight, %ids, 1), kwargs = {})"
+std::optional<int64_t> padding_index(const onnx::NodeProto& node) {
+  if (node.op_type() != "Gather") return std::nullopt;
+  const std::string call = note_of(node, kOfNode, kCall);
+  const size_t target = call.find("aten.embedding."), arguments = call.find("(args = (", target);
+  if (target == call.npos || arguments == call.npos) return std::nullopt;
+  const size_t ids = call.find(", %", arguments), third = ids == call.npos ? ids : call.find(", ", ids + 2);
+  if (third == call.npos) return std::nullopt;
+  int64_t index = -1;
+  const char* const text = call.data() + third + 2;
+  std::from_chars(text, call.data() + call.size(), index);
+  return index < 0 ? std::nullopt : std::optional(index);
 }
 
 // tensor.detach(), which is exported as an Identity.
@@ -186,7 +204,9 @@ class Importer {
       const auto take = [&] { content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name())); };
       if (!errors.attempt(take)) continue;
       const bool number = is_floating(content.type.dtype) && content.type.shape.empty();
-      if (!ours && number && !is_of_module(source_, initializer.name())) {
+      const auto known = kept.find(initializer.name());
+      const bool stated = known != kept.end() && known->second == SourceValue::Kept::Parameter;
+      if (!ours && number && !stated && !is_of_module(source_, initializer.name())) {
         scalars.push_back(constant(initializer.name(), std::move(content)));
         continue;
       }
@@ -194,7 +214,7 @@ class Importer {
       added.name.text = initializer.name();
       added.type = std::move(content.type);
       added.data = std::move(content.data);
-      if (const auto known = kept.find(initializer.name()); known != kept.end()) added.kept = known->second;
+      if (known != kept.end()) added.kept = known->second;
     }
     errors.throw_if_any();
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
@@ -351,6 +371,11 @@ class Importer {
         }
       }
       cast_to_float_instead(node, kOnnxFloat16);
+      if (const auto index = padding_index(proto)) {
+        SourceAttribute& added = node.attributes.emplace_back();
+        added.name.text = "padding_index";
+        added.value = std::vector<int64_t>{*index};
+      }
       if (is_detached(proto)) {
         node.domain = kOwnDomain;
         node.op.text = "StopGradient";

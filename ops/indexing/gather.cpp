@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gather: slices of a tensor by their index along an axis, as embeddings take them; and its gradient.
+// Gather: slices of a tensor by their index along an axis, as embeddings take them; and its gradient, which may leave
+// out the slice of one index.
 
 #include "ops/indexing/gather.h"
 
@@ -28,13 +29,22 @@ void infer_gather(InferContext& context) {
   TensorType y{data.dtype, Shape(data.shape.begin(), data.shape.begin() + int64_t(axis))};
   y.shape.insert(y.shape.end(), indices.shape.begin(), indices.shape.end());
   y.shape.insert(y.shape.end(), data.shape.begin() + int64_t(axis) + 1, data.shape.end());
+  if (const auto padding = ints_attribute(context.node(), "padding_index"); !padding.empty()) {
+    const int64_t extent = data.shape[axis];
+    if (padding.size() > 1 || padding[0] < 0 || padding[0] >= extent) {
+      context.fail(fmt::format("attribute 'padding_index' is {}; expected one index, 0 to {}",
+                               to_string(padding, '[', ']'), extent - 1));
+    }
+  }
   context.set_output(0, y);
 }
 
 void grad_gather(GradContext& c) {
   const Shape shape = c.type(c.input(0)).shape;
   c.add_input_gradient("arbalest.GatherGrad", {c.input(IndexedInput::Indices)},
-                       {{"axis", int64_t(axis_of(c.node(), shape.size()))}, {"shape", shape}});
+                       {{"axis", int64_t(axis_of(c.node(), shape.size()))},
+                        {"shape", shape},
+                        {"padding_index", ints_attribute(c.node(), "padding_index")}});
 }
 
 void infer_gather_gradient(InferContext& context) {
@@ -93,15 +103,19 @@ std::unique_ptr<Kernel> gather_grad_cpu(const KernelRequest& request, auto eleme
   using T = decltype(element);
   const TensorType& dx = request.outputs[0];
   const Gathering g(dx, request.inputs[IndexedInput::Indices], axis_of(request.node, dx.shape.size()));
+  const std::vector<int64_t> padding = ints_attribute(request.node, "padding_index");
+  const int64_t left_out = padding.empty() ? -1 : padding[0];
   return with_index(request, [&](auto index) {
     using Index = decltype(index);
-    return make_kernel([g, elements = dx.elements(), node = request.node](const KernelContext& c) {
+    return make_kernel([g, left_out, elements = dx.elements(), node = request.node](const KernelContext& c) {
       const Places<Index> places(node, g, input<Index>(c, IndexedInput::Indices));
       const T* dy = input<T>(c, 0);
       Wide<T>* to = output<Wide<T>>(c, 0);
       std::fill_n(to, elements, Wide<T>(0));
       for (int64_t i = 0; i < g.outer * g.count; ++i) {
-        Wide<T>* slice = to + (i / g.count * g.extent + places[i % g.count]) * g.inner;
+        const int64_t place = places[i % g.count];
+        if (place == left_out) continue;
+        Wide<T>* slice = to + (i / g.count * g.extent + place) * g.inner;
         for (int64_t k = 0; k < g.inner; ++k) slice[k] += widen(dy[i * g.inner + k]);
       }
     });
@@ -161,20 +175,26 @@ std::vector<Sample> gather_gradient_samples() {
                        .attributes = {{"axis", c.axis}, {"shape", c.data}},
                        .tolerance = 1e-5});
   }
+  samples.push_back(samples[2]);
+  samples.back().name += ", one of them padding";
+  samples.back().attributes.set("padding_index", std::vector<int64_t>{3});
   return samples;
 }
 
 }  // namespace
 
 void register_indexing_gather(OpRegistry& registry) {
-  const AttributeSpec axis = int_spec("axis", 0, "that the indices are along; negative counts from the end");
+  const AttributeSpec axis = int_spec("axis", 0, "that the indices are along; negative counts from the end"),
+                      padding =
+                          ints_spec("padding_index", {},
+                                    "an index whose slice gets no gradient, as PyTorch's padding_idx; none: all do");
   registry.add(
       {.domain = "",
        .name = "Gather",
        .doc = "the slices of data that `indices` names along `axis`; on a GPU one that is out of range gives NaN",
        .inputs = {{.name = "data", .lowered = true}, {.name = "indices"}},
        .outputs = {{.name = "output", .lowered = true}},
-       .attributes = {axis},
+       .attributes = {axis, padding},
        .infer = infer_gather,
        .grad = grad_gather,
        .cost =
@@ -188,7 +208,7 @@ void register_indexing_gather(OpRegistry& registry) {
                 .doc = "the gradient of Gather: for each slice the sum of dY wherever it was taken",
                 .inputs = {{.name = "dY", .lowered = true}, {.name = "indices"}},
                 .outputs = {{.name = "dX"}},
-                .attributes = {axis, required_spec("shape", AttributeKind::Ints, "of dX")},
+                .attributes = {axis, required_spec("shape", AttributeKind::Ints, "of dX"), padding},
                 .internal = true,
                 .infer = infer_gather_gradient,
                 .cost = elementwise_cost(1),

@@ -36,23 +36,25 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    scatter_add_kernel(Gathering g, const T* dy, const Index* indices, float* dx) {
+    scatter_add_kernel(Gathering g, int64_t left_out, const T* dy, const Index* indices, float* dx) {
   for (int64_t i = thread_index(); i < g.outer * g.count * g.inner; i += thread_count()) {
     const int64_t slice = i / g.inner, k = i % g.inner;
     const int64_t place = place_of(indices[slice % g.count], g.extent);
-    if (place >= 0) atomicAdd(dx + (slice / g.count * g.extent + place) * g.inner + k, widen(dy[i]));
+    if (place >= 0 && place != left_out)
+      atomicAdd(dx + (slice / g.count * g.extent + place) * g.inner + k, widen(dy[i]));
   }
 }
 
 // Adds in a fixed order: a thread has an element of all slices to itself.
 template <typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    ordered_add_kernel(Gathering g, const T* dy, const Index* indices, float* dx) {
+    ordered_add_kernel(Gathering g, int64_t left_out, const T* dy, const Index* indices, float* dx) {
   for (int64_t i = thread_index(); i < g.outer * g.inner; i += thread_count()) {
     const int64_t outer = i / g.inner, k = i % g.inner;
     for (int64_t j = 0; j < g.count; ++j) {
       const int64_t place = place_of(indices[j], g.extent);
-      if (place >= 0) dx[(outer * g.extent + place) * g.inner + k] += widen(dy[(outer * g.count + j) * g.inner + k]);
+      if (place >= 0 && place != left_out)
+        dx[(outer * g.extent + place) * g.inner + k] += widen(dy[(outer * g.count + j) * g.inner + k]);
     }
   }
 }
@@ -98,7 +100,8 @@ std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
   const int64_t named = int_attribute(request.node, "axis");
   const Gathering g(dx, request.inputs[IndexedInput::Indices],
                     size_t(named < 0 ? named + int64_t(dx.shape.size()) : named));
-  const int64_t bytes = dx.bytes();
+  const std::vector<int64_t> padding = ints_attribute(request.node, "padding_index");
+  const int64_t bytes = dx.bytes(), left_out = padding.empty() ? -1 : padding[0];
   const bool ordered = request.deterministic;
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -111,10 +114,12 @@ std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
         if (g.outer * g.count * g.inner == 0) return;
         if (ordered) {
           ordered_add_kernel<<<blocks_for(g.outer * g.inner, multiprocessors), kThreads, 0, stream_of(c)>>>(
-              g, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices), output<float>(c, 0));
+              g, left_out, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices),
+              output<float>(c, 0));
         } else {
           scatter_add_kernel<<<blocks_for(g.outer * g.count * g.inner, multiprocessors), kThreads, 0, stream_of(c)>>>(
-              g, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices), output<float>(c, 0));
+              g, left_out, input<T>(c, IndexedInput::Data), input<Index>(c, IndexedInput::Indices),
+              output<float>(c, 0));
         }
         check_launch("gradient of gather");
       });

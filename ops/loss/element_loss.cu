@@ -3,9 +3,9 @@
 // CUDA kernels of the losses of element_loss.cpp and their gradients. Blocks sum first, then one block sums their sums,
 // in an order that depends on the number of elements and the device alone.
 
-#include "ops/cuda/row_mean.cuh"
 #include "ops/loss/element_rules.h"
 #include "ops/loss/operands.h"
+#include "ops/loss/row_mean.cuh"
 
 namespace arbalest {
 

@@ -17,6 +17,7 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/loss/operands.h"
+#include "ops/loss/score_rows.h"
 #include "ops/math/float_functions.h"
 
 namespace arbalest {
@@ -27,33 +28,31 @@ bool is_soft(const TensorType& label) {
   return is_floating(label.dtype);
 }
 
-struct Loss {
-  int64_t batch, classes;
+struct Loss : ScoreRows {
   double smoothing;
   IgnoredLabel ignored;
 
   explicit Loss(const KernelRequest& request, size_t logits)
-      : batch(request.inputs[logits].shape[0]),
-        classes(request.inputs[logits].shape[1]),
+      : ScoreRows(request.inputs[logits]),
         smoothing(float_attribute(request.node, "label_smoothing")),
         ignored(ignored_label(request.node)) {}
 };
 
-void check_class_weights(InferContext& context, size_t logits) {
+void check_class_weights(InferContext& context, size_t logits, int64_t classes) {
   const TensorType& type = context.input(logits);
   const size_t operand = logits + LossInput::Weights;
   if (context.has_input(operand)) {
-    expect_input(context, operand, {master_type(type.dtype), {type.shape[1]}}, "one weight a class");
+    expect_input(context, operand, {master_type(type.dtype), {classes}}, "one weight a class");
   }
   if (!context.node().op->attribute_spec("class_weights")) return;
   const std::vector<double> weights = floats_attribute(context.node(), "class_weights");
   if (weights.empty()) return;
   if (context.has_input(operand)) context.fail("'class_weights' are given twice: as an input and as an attribute");
-  if (int64_t(weights.size()) != type.shape[1]) {
+  if (int64_t(weights.size()) != classes) {
     context.fail(
         fmt::format("attribute 'class_weights' has {} numbers; expected one for each of the {} classes of "
                     "input 'logits'",
-                    weights.size(), type.shape[1]));
+                    weights.size(), classes));
   }
   for (const double weight : weights) {
     if (weight >= 0 && std::isfinite(float(weight))) continue;
@@ -67,24 +66,21 @@ void check_class_weights(InferContext& context, size_t logits) {
   }
 }
 
-void check_cross_entropy_operands(InferContext& context, size_t logits) {
-  const TensorType& type = floating_input(context, logits, {2});
-  if (type.shape[1] < 1) context.fail(fmt::format("input 'logits' is {}: there are no classes", to_string(type)));
-  if (is_soft(context.input(logits + LossInput::Target))) {
+void check_loss_attributes(InferContext& context, size_t logits, int64_t classes) {
+  const TensorType &type = context.input(logits), &label = context.input(logits + LossInput::Target);
+  if (classes < 1) context.fail(fmt::format("input 'logits' is {}: there are no classes", to_string(type)));
+  if (is_soft(label)) {
     expect_input(context, logits + LossInput::Target, {master_type(type.dtype), type.shape},
                  "the target of each class of each row of 'logits'");
-  } else {
-    expect_input(context, logits + LossInput::Target, {DataType::Int32, {type.shape[0]}},
-                 "one label a row of 'logits' (or, in floats, a target for each class)");
   }
   const double smoothing = float_attribute(context.node(), "label_smoothing");
   if (!(smoothing >= 0 && smoothing <= 1)) {
     context.fail(fmt::format("attribute 'label_smoothing' is {}; expected 0 to 1", smoothing));
   }
-  if (ignored_label(context.node()).any && is_soft(context.input(logits + LossInput::Target))) {
+  if (ignored_label(context.node()).any && is_soft(label)) {
     context.fail("attribute 'ignore_index' is for labels that are classes; input 'label' has a target for each class");
   }
-  check_class_weights(context, logits);
+  check_class_weights(context, logits, classes);
 }
 
 // Labels that are classes, with the weights of classes. `weights` may be null: all are 1.
@@ -225,7 +221,7 @@ std::unique_ptr<Kernel> cross_entropy_cpu(const KernelRequest& request, auto ele
       [=, loss = Loss(request, 0)](const KernelContext& context) {
         const T* logits = input<T>(context, 0);
         const W* weights = weighted ? input<W>(context, LossInput::Weights) : nullptr;
-        const int64_t valid = valid_samples(context, loss.batch);
+        const int64_t valid = loss.valid(context.scalars->valid);
         const auto put = [&](size_t at, W value) {
           if (wanted[at]) *output<W>(context, at) = value;
         };
@@ -243,7 +239,7 @@ std::unique_ptr<Kernel> cross_entropy_cpu(const KernelRequest& request, auto ele
         put(CrossEntropyOutput::Accuracy, share.value);
         put(CrossEntropyOutput::AccuracyWeight, share.weight);
       },
-      request.inputs[0].shape[0] * int64_t(sizeof(double)));
+      ScoreRows(request.inputs[0]).rows * int64_t(sizeof(double)));
 }
 
 // d_row = (softmax(row) · Σ target − target) · scale
@@ -266,14 +262,14 @@ void row_gradient(const Of& of, const T* logits, int64_t row, Wide<T> scale, T* 
 }
 
 template <typename T, typename Of>
-void cross_entropy_gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<T> dloss, T* d_logits) {
+void cross_entropy_gradient(const Of& of, const T* logits, int64_t valid, int64_t rows, Wide<T> dloss, T* d_logits) {
   double weight = 0;
   for (int64_t n = 0; n < valid; ++n) weight += of.weight(n);
   const Wide<T> scale = Wide<T>(dloss / (weight > 0 ? weight : double(std::max<int64_t>(1, valid))));
   parallel_for(valid, 16 * of.classes, [=, &of](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) row_gradient(of, logits, n, scale, d_logits);
   });
-  std::fill(d_logits + valid * of.classes, d_logits + batch * of.classes, T(0));
+  std::fill(d_logits + valid * of.classes, d_logits + rows * of.classes, T(0));
 }
 
 std::unique_ptr<Kernel> cross_entropy_grad_cpu(const KernelRequest& request, auto element) {
@@ -286,14 +282,14 @@ std::unique_ptr<Kernel> cross_entropy_grad_cpu(const KernelRequest& request, aut
     const W dloss = *input<W>(context, In::dLoss);
     const T* logits = input<T>(context, In::X);
     const W* weights = weighted ? input<W>(context, LossGradInput::Weights) : nullptr;
-    const int64_t valid = valid_samples(context, loss.batch);
+    const int64_t valid = loss.valid(context.scalars->valid);
     T* d_logits = output<T>(context, 0);
     if (soft) {
       const Targets<W> of(loss, input<W>(context, LossGradInput::Target), weights);
-      cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
+      cross_entropy_gradient(of, logits, valid, loss.rows, dloss, d_logits);
     } else {
       const Classes<W> of(loss, input<int32_t>(context, LossGradInput::Target), weights);
-      cross_entropy_gradient(of, logits, valid, loss.batch, dloss, d_logits);
+      cross_entropy_gradient(of, logits, valid, loss.rows, dloss, d_logits);
     }
   });
 }
@@ -306,8 +302,9 @@ struct CrossEntropyCase {
   double range = 3;
   bool soft = false, weighted = false;
   int ignored = 0;  // -1: labels are drawn from there on, and those are ignored
+  Shape places = {};
 };
-constexpr CrossEntropyCase kCrossEntropyCases[] = {
+const CrossEntropyCase kCrossEntropyCases[] = {
     {"digits", 64, 10, 64, 0},
     {"one sample", 1, 7, 1, 0},
     {"one class", 3, 1, 3, 0},
@@ -327,12 +324,19 @@ constexpr CrossEntropyCase kCrossEntropyCases[] = {
     {"soft", 17, 9, 16, 0, 3, true},
     {"soft, smoothed", 17, 9, 17, 0.1, 3, true},
     {"soft, class weights", 40, 1000, 33, 0.1, 3, true, true},
+    {"tokens", 3, 5, 2, 0.1, 3, false, false, 0, {7}},
+    {"pixels, ignored labels, class weights", 2, 4, 2, 0, 3, false, true, -1, {5, 6}},
+    {"pixels, soft", 2, 3, 1, 0, 3, true, false, 0, {4, 2}},
 };
 
 std::vector<Sample> cross_entropy_samples(bool gradient) {
   std::vector<Sample> samples;
   for (const CrossEntropyCase& c : kCrossEntropyCases) {
-    const TensorType logits{DataType::Float32, {c.batch, c.classes}}, classes{DataType::Int32, {c.batch}};
+    Shape rows = c.places;
+    rows.insert(rows.begin(), c.batch);
+    const TensorType classes{DataType::Int32, rows};
+    rows.push_back(c.classes);
+    const TensorType logits{DataType::Float32, rows};
     const bool ignores = c.ignored < 0, all = c.ignored == -2;
     std::vector<Sample::Input> inputs = {
         {logits, -c.range, c.range},
@@ -346,11 +350,12 @@ std::vector<Sample> cross_entropy_samples(bool gradient) {
                        .tolerance = 1e-5,
                        .scalars = {.valid = c.valid}});
     if (ignores) samples.back().attributes.set("ignore_index", int64_t{c.ignored});
+    if (!gradient) samples.back().attributes.set("axis", int64_t{-1});
     if (gradient || c.soft || c.batch * c.classes > 1000) continue;
     Sample with_accuracy = samples.back();
     with_accuracy.name += ", accuracy";
     with_accuracy.inputs[0].distinct = true;
-    with_accuracy.output_count = ignores ? 4 : c.weighted ? 3 : 2;
+    with_accuracy.output_count = ignores || !c.places.empty() ? 4 : c.weighted ? 3 : 2;
     samples.push_back(std::move(with_accuracy));
   }
   return samples;
@@ -360,10 +365,14 @@ AttributeSpec smoothing_spec() {
   return float_spec("label_smoothing", 0.0, "the share of the target spread over all classes");
 }
 
-// If every row weighs 1, the sum of weights is just the number of rows. The output is a token then, without a value.
+// If every row weighs 1, the sum of weights follows from the number of samples. The output is a token then, without a
+// value. The accuracy of several rows a sample has its weight all the same, since it counts rows.
 void infer_loss(InferContext& context) {
-  check_cross_entropy_operands(context, 0);
+  const TensorType& logits = floating_input(context, 0);
+  const size_t axis = class_axis(context);
   const bool soft = is_soft(context.input(LossInput::Target)), ignores = ignored_label(context.node()).any;
+  if (!soft) check_classes(context);
+  check_loss_attributes(context, 0, logits.shape[axis]);
   const bool counts = context.output_count() > CrossEntropyOutput::Accuracy &&
                       context.node().outputs[CrossEntropyOutput::Accuracy] != kNone;
   if (counts && soft) {
@@ -371,11 +380,22 @@ void infer_loss(InferContext& context) {
   }
   const bool weighted =
       context.has_input(LossInput::Weights) || !floats_attribute(context.node(), "class_weights").empty();
-  const TensorType scalar{master_type(context.input(0).dtype), {}}, none{DataType::Token, {}};
+  const TensorType scalar{master_type(logits.dtype), {}}, none{DataType::Token, {}};
   context.set_output(CrossEntropyOutput::Mean, scalar);
   context.set_output(CrossEntropyOutput::Accuracy, scalar);
   context.set_output(CrossEntropyOutput::MeanWeight, ignores || (weighted && !soft) ? scalar : none);
-  context.set_output(CrossEntropyOutput::AccuracyWeight, ignores ? scalar : none);
+  context.set_output(CrossEntropyOutput::AccuracyWeight, ignores || logits.shape.size() > 2 ? scalar : none);
+}
+
+void infer_loss_gradient(InferContext& context) {
+  const TensorType& logits = floating_input(context, LossGradInput::X);
+  if (!is_soft(context.input(LossGradInput::Target))) {
+    const Shape rows(logits.shape.begin(), logits.shape.end() - 1);
+    expect_input(context, LossGradInput::Target, {DataType::Int32, rows}, "one label a row of 'logits'");
+  }
+  check_loss_attributes(context, LossGradInput::X, logits.shape.back());
+  expect_input(context, LossGradInput::dLoss, {master_type(logits.dtype), {}}, "the type of the loss");
+  context.set_output(0, logits);
 }
 
 // Attributes that the loss hands on to its gradient and to the node that replaces it in expand_weights().
@@ -392,14 +412,16 @@ void grad_loss(GradContext& c) {
                shared_attributes(c.node()))[0]);
 }
 
-// The attribute's weights become the operand, which kernels read.
-void expand_class_weights(ExpandContext& c) {
-  const ValueId weights =
-      c.constant("class_weights", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "class_weights"));
-  const int outputs = int(c.node().outputs.size());
+// The attribute's weights become the operand, and rows lie, as kernels read them.
+void expand_loss(ExpandContext& c) {
+  const std::vector<double> weights = floats_attribute(c.node(), "class_weights");
+  const DataType type = master_type(c.type(c.input(0)).dtype);
+  const auto [logits, label] = rows_for_kernels(c);
+  const ValueId operand = weights.empty() ? c.input(LossInput::Weights) : c.constant("class_weights", type, weights);
+  Attributes attributes = shared_attributes(c.node());
+  attributes.set("axis", int64_t{-1});
   const std::vector<ValueId> made =
-      c.add("arbalest.SoftmaxCrossEntropy", "", {c.input(0), c.input(LossInput::Target), weights}, outputs,
-            shared_attributes(c.node()));
+      c.add("arbalest.SoftmaxCrossEntropy", "", {logits, label, operand}, int(c.node().outputs.size()), attributes);
   for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
@@ -415,20 +437,23 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
   registry.add(
       {.domain = "arbalest",
        .name = "SoftmaxCrossEntropy",
-       .doc = "the mean over the valid samples of −log softmax(logits)[label], weighted by the label's class, "
-              "or of −Σ label · log softmax(logits) where labels are float rows; the fraction whose label "
-              "is the foremost class; and what either is divided by, where that is not the number of samples",
+       .doc = "the mean over the valid samples, or all their places, of −log softmax(logits)[label], weighted by the "
+              "label's class, or of −Σ label · log softmax(logits) where labels are float rows; the fraction whose "
+              "label is the foremost class; and what either is divided by, where that is not the number of samples",
        .inputs = operands(),
        .outputs = {{.name = "loss"},
                    {.name = "accuracy", .arity = OperandSpec::Optional},
                    {.name = "loss_weight", .arity = OperandSpec::Optional},
                    {.name = "accuracy_weight", .arity = OperandSpec::Optional}},
        .attributes = {smoothing_spec(), floats_spec("class_weights", {}, "a weight for each class; none: all are 1"),
-                      ignore_spec()},
+                      ignore_spec(), class_axis_spec()},
        .infer = infer_loss,
        .grad = grad_loss,
-       .expand = expand_class_weights,
-       .expands = [](const InferContext& c) { return !floats_attribute(c.node(), "class_weights").empty(); },
+       .expand = expand_loss,
+       .expands =
+           [](const InferContext& c) {
+             return has_other_rows(c) || !floats_attribute(c.node(), "class_weights").empty();
+           },
        .cost =
            [](const Graph& graph, const Node& node) {
              return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
@@ -447,13 +472,7 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
        .outputs = {{.name = "dlogits", .lowered = true}},
        .attributes = {smoothing_spec(), ignore_spec()},
        .internal = true,
-       .infer =
-           [](InferContext& c) {
-             check_cross_entropy_operands(c, 1);
-             expect_input(c, LossGradInput::dLoss, {master_type(c.input(LossGradInput::X).dtype), {}},
-                          "the type of the loss");
-             c.set_output(0, c.input(LossGradInput::X));
-           },
+       .infer = infer_loss_gradient,
        .cost = elementwise_cost(4),
        .samples = [] { return cross_entropy_samples(true); },
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return cross_entropy_grad_cpu(r, t); }, 1)});

@@ -4,9 +4,9 @@
 
 #include <array>
 
-#include "ops/cuda/row_mean.cuh"
 #include "ops/definition.h"
 #include "ops/loss/operands.h"
+#include "ops/loss/row_mean.cuh"
 
 namespace arbalest {
 
@@ -29,8 +29,8 @@ struct LogSum {
   }
 };
 
-// Labels that are classes, int32 (N), with the weights of classes (see softmax_cross_entropy.cpp). `weights` (K) may be
-// null: all are 1.
+// Labels that are classes, int32 (rows), with the weights of classes (see softmax_cross_entropy.cpp). `weights` (K) may
+// be null: all are 1.
 struct Classes {
   const int32_t* label;
   const float* weights;
@@ -75,7 +75,7 @@ struct Classes {
   }
 };
 
-// A target of each class: float (N, K).
+// A target of each class: float (rows, K).
 struct Targets {
   const float *label, *weights;
   int classes;
@@ -121,7 +121,7 @@ __device__ float is_foremost(const T* x, int own, int classes, int lane) {
 template <typename T, typename Of>
 struct RowLoss {
   using Result = Weighted;
-  const T* logits;  // (N, K)
+  const T* logits;  // (rows, K)
   Of of;
   bool counts;  // whether the label is foremost
 
@@ -141,11 +141,11 @@ struct RowLoss {
 // dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones and ignored ones get 0, those
 // with a label out of range NaN.
 template <typename T, typename Of>
-__global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows, Of of, const StepScalars* scalars,
+__global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(ScoreRows rows, Of of, const StepScalars* scalars,
                                                                     const float* dloss, const T* logits, T* dlogits) {
   const int lane = int(threadIdx.x) % 32;
   wait_for_dependencies();
-  const int64_t valid = valid_rows(scalars, rows);
+  const int64_t valid = rows.valid(scalars->valid);
   float weight = float(valid);
   if (std::is_same_v<Of, Classes> && (of.weights != nullptr || of.ignored.any)) {
     weight = 0;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
     weight = block_sum(weight);
   }
   const float scale = *dloss / (weight > 0 ? weight : fmaxf(1.0f, float(valid)));
-  for (int64_t row = thread_index() / 32; row < rows; row += thread_count() / 32) {
+  for (int64_t row = thread_index() / 32; row < rows.rows; row += thread_count() / 32) {
     const T* x = logits + row * of.classes;
     T* dx = dlogits + row * of.classes;
     const bool idle = row >= valid || !of.takes_part(row);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
 // input `label`; the weights, if there are any, are the input after it.
 template <typename Function>
 std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, Function function) {
-  const int classes = int(request.inputs[label - 1].shape[1]);
+  const int classes = int(request.inputs[label - 1].shape.back());
   const float smoothing = float(float_attribute(request.node, "label_smoothing"));
   const bool weighted = request.has_input(label + 1);
   const IgnoredLabel ignored = ignored_label(request.node);
@@ -195,7 +195,7 @@ std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, 
 }
 
 std::unique_ptr<Kernel> loss(const KernelRequest& request) {
-  const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+  const ScoreRows rows(request.inputs[0]);
   const int multiprocessors = cuda_context(request).multiprocessors;
   std::array<bool, 4> wanted{};
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = request.has_output(i);
@@ -206,26 +206,25 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
           [=](const KernelContext& c) {
             const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), wanted[CrossEntropyOutput::Accuracy]};
             const auto to = [&](size_t i) { return wanted[i] ? output<float>(c, i) : nullptr; };
-            launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
-                            {to(0), to(1), to(2), to(3)});
+            launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, row, {to(0), to(1), to(2), to(3)});
           },
-          row_mean_workspace<Weighted>(rows, classes));
+          row_mean_workspace<Weighted>(rows));
     });
   });
 }
 
 std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
   using In = LossGradInput;
-  const int64_t rows = request.inputs[In::X].shape[0];
+  const ScoreRows rows(request.inputs[In::X]);
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return with_labels(request, LossGradInput::Target, [=](auto of) {
       return make_kernel([=](const KernelContext& c) {
-        if (rows == 0) return;
-        launch_dependent(softmax_gradient_kernel<T, decltype(of(c))>, blocks_for(rows * 32, multiprocessors), kThreads,
-                         0, stream_of(c), rows, of(c), c.scalars, input<float>(c, In::dLoss), input<T>(c, In::X),
-                         output<T>(c, 0));
+        if (rows.rows == 0) return;
+        launch_dependent(softmax_gradient_kernel<T, decltype(of(c))>, blocks_for(rows.rows * 32, multiprocessors),
+                         kThreads, 0, stream_of(c), rows, of(c), c.scalars, input<float>(c, In::dLoss),
+                         input<T>(c, In::X), output<T>(c, 0));
         check_launch("softmax_cross_entropy gradient");
       });
     });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Accuracy: the fraction of samples whose label is among the top k classes. A label beyond the classes makes it NaN.
+// Accuracy: the fraction of samples, or of their places, whose label is among the top k classes. A label beyond the
+// classes makes it NaN.
 
 #include <fmt/format.h>
 
@@ -9,24 +10,36 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/loss/score_rows.h"
 #include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 void infer_accuracy(InferContext& context) {
-  const TensorType& logits = floating_input(context, MetricInput::Scores, {2});
-  expect_input(context, MetricInput::Labels, {DataType::Int32, {logits.shape[0]}}, "one label a row of 'logits'");
+  const TensorType& logits = floating_input(context, MetricInput::Scores);
+  const int64_t classes = logits.shape[class_axis(context)];
+  check_classes(context);
   const int64_t top_k = int_attribute_from(context.node(), "top_k", 1);
-  if (top_k > logits.shape[1]) {
-    context.fail(fmt::format("attribute 'top_k' is {}; expected at most the {} classes of input 'logits'", top_k,
-                             logits.shape[1]));
+  if (top_k > classes) {
+    context.fail(
+        fmt::format("attribute 'top_k' is {}; expected at most the {} classes of input 'logits'", top_k, classes));
   }
   const TensorType scalar{master_type(logits.dtype), {}};
   context.set_output(MetricOutput::Mean, scalar);
-  // If all samples count, the sum of weights is just their number, and the output is a token without a value.
-  context.set_output(MetricOutput::Weight,
-                     ignored_label(context.node()).any ? scalar : TensorType{DataType::Token, {}});
+  // If one row of each sample counts, the sum of weights is just their number, and the output is a token without a
+  // value.
+  const bool weighs = ignored_label(context.node()).any || logits.shape.size() > 2;
+  context.set_output(MetricOutput::Weight, weighs ? scalar : TensorType{DataType::Token, {}});
+}
+
+void expand_accuracy(ExpandContext& c) {
+  const auto [logits, label] = rows_for_kernels(c);
+  const std::vector<ValueId> made = c.add("arbalest.Accuracy", "", {logits, label}, int(c.node().outputs.size()),
+                                          {{"top_k", int_attribute(c.node(), "top_k")},
+                                           {"ignore_index", ints_attribute(c.node(), "ignore_index")},
+                                           {"axis", int64_t{-1}}});
+  for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
 // True if fewer than k classes rank ahead of the label, which is a valid class. A class ranks ahead if its score is
@@ -45,14 +58,14 @@ std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element)
   using T = decltype(element);
   using In = MetricInput;
   using Out = MetricOutput;
-  const int64_t batch = request.inputs[In::Scores].shape[0], classes = request.inputs[In::Scores].shape[1];
-  const int64_t top_k = int_attribute(request.node, "top_k");
+  const ScoreRows rows(request.inputs[In::Scores]);
+  const int64_t classes = rows.classes, top_k = int_attribute(request.node, "top_k");
   const IgnoredLabel ignored = ignored_label(request.node);
   const bool weighs = request.has_output(Out::Weight);
   return make_kernel([=](const KernelContext& context) {
     const T* logits = input<T>(context, In::Scores);
     const int32_t* label = input<int32_t>(context, In::Labels);
-    const int64_t valid = valid_samples(context, batch);
+    const int64_t valid = rows.valid(context.scalars->valid);
     double right = 0, counted = 0;
     for (int64_t n = 0; n < valid; ++n) {
       if (ignored.holds(label[n])) continue;
@@ -68,11 +81,12 @@ std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element)
 
 std::vector<Sample> accuracy_samples() {
   const auto sample = [](std::string name, Shape shape, int64_t top_k, int32_t valid) {
-    const int64_t batch = shape[0], classes = shape[1];
+    const auto classes = double(shape.back());
+    const Shape rows(shape.begin(), shape.end() - 1);
     return Sample{.name = std::move(name),
                   .inputs = {{.type = {DataType::Float32, shape}, .distinct = true},
-                             {{DataType::Int32, {batch}}, 0, double(classes - 1), false}},
-                  .attributes = {{"top_k", top_k}},
+                             {{DataType::Int32, rows}, 0, classes - 1, false}},
+                  .attributes = {{"top_k", top_k}, {"axis", int64_t{-1}}},
                   .tolerance = 1e-6,
                   .scalars = {.valid = valid}};
   };
@@ -91,29 +105,34 @@ std::vector<Sample> accuracy_samples() {
           ignoring("ignored labels", {40, 3}, -1, 33),
           ignoring("a class is ignored", {33, 4}, 2, 33),
           ignoring("all ignored", {5, 1}, 0, 5),
-          ignoring("ignored labels, many", {400, 100}, 7, 399)};
+          ignoring("ignored labels, many", {400, 100}, 7, 399),
+          sample("tokens", {3, 7, 5}, 2, 2),
+          ignoring("pixels", {3, 4, 5, 6}, -1, 3)};
 }
 
 }  // namespace
 
 void register_metrics_accuracy(OpRegistry& registry) {
-  registry.add({.domain = "arbalest",
-                .name = "Accuracy",
-                .doc =
-                    "the fraction of the valid samples whose label is among the top_k classes; and, with ignore_index, "
-                    "the number of samples that it is of",
-                .inputs = {{.name = "logits", .lowered = true}, {.name = "label"}},
-                .outputs = {{.name = "fraction"}, {.name = "fraction_weight", .arity = OperandSpec::Optional}},
-                .attributes = {int_spec("top_k", 1, "how many of the greatest logits count as right"), ignore_spec()},
-                .infer = infer_accuracy,
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
-                    },
-                .samples = accuracy_samples,
-                .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1, .counts = true},
-                .compares = Comparison{Comparison::Target::Classes},
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "Accuracy",
+       .doc = "the fraction of the valid samples, or of all their places, whose label is among the top_k classes; "
+              "and the number that it is of, where that is not the number of samples",
+       .inputs = {{.name = "logits", .lowered = true}, {.name = "label"}},
+       .outputs = {{.name = "fraction"}, {.name = "fraction_weight", .arity = OperandSpec::Optional}},
+       .attributes = {int_spec("top_k", 1, "how many of the greatest logits count as right"), ignore_spec(),
+                      class_axis_spec()},
+       .infer = infer_accuracy,
+       .expand = expand_accuracy,
+       .expands = has_other_rows,
+       .cost =
+           [](const Graph& graph, const Node& node) {
+             return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+           },
+       .samples = accuracy_samples,
+       .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1, .counts = true},
+       .compares = Comparison{Comparison::Target::Classes},
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});
 }
 
 }  // namespace arbalest

@@ -2,8 +2,8 @@
 
 // CUDA kernel of arbalest.Accuracy: a warp a row.
 
-#include "ops/cuda/row_mean.cuh"
 #include "ops/definition.h"
+#include "ops/loss/row_mean.cuh"
 #include "ops/names.h"
 
 namespace arbalest {
@@ -17,7 +17,7 @@ namespace {
 template <typename T>
 struct RowHit {
   using Result = float;
-  const T* logits;  // (N, K)
+  const T* logits;  // (rows, K)
   const int32_t* label;
   int classes, top_k;
 
@@ -55,24 +55,24 @@ void register_metrics_accuracy_cuda(OpRegistry& registry) {
   using In = MetricInput;
   using Out = MetricOutput;
   registry.find("arbalest.Accuracy")->cuda = [](const KernelRequest& request) {
-    const int64_t rows = request.inputs[In::Scores].shape[0], classes = request.inputs[In::Scores].shape[1];
+    const ScoreRows rows(request.inputs[In::Scores]);
     const int top_k = int(int_attribute(request.node, "top_k"));
     const int multiprocessors = cuda_context(request).multiprocessors;
     const IgnoredLabel ignored = ignored_label(request.node);
-    const bool weighs = request.has_output(Out::Weight);
+    const bool weighs = request.has_output(Out::Weight), counted = weighs || ignored.any;
     return with_type(request, request.inputs[In::Scores].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowHit<T> hit{input<T>(c, In::Scores), input<int32_t>(c, In::Labels), int(classes), top_k};
-            if (ignored.any) {
-              launch_row_mean("accuracy", c, multiprocessors, rows, classes, CountedHit<T>{hit, ignored},
+            const RowHit<T> hit{input<T>(c, In::Scores), input<int32_t>(c, In::Labels), int(rows.classes), top_k};
+            if (counted) {
+              launch_row_mean("accuracy", c, multiprocessors, rows, CountedHit<T>{hit, ignored},
                               {output<float>(c, Out::Mean), nullptr, weighs ? output<float>(c, Out::Weight) : nullptr});
             } else {
-              launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, Out::Mean)});
+              launch_row_mean("accuracy", c, multiprocessors, rows, hit, {output<float>(c, Out::Mean)});
             }
           },
-          ignored.any ? row_mean_workspace<Weighted>(rows, classes) : row_mean_workspace<float>(rows, classes));
+          counted ? row_mean_workspace<Weighted>(rows) : row_mean_workspace<float>(rows));
     });
   };
 }

@@ -205,12 +205,35 @@ void infer_norm_inference(InferContext& context) {
   context.set_output(0, x);
 }
 
+// Statistics that are computed of what is trained have a gradient as well: a filter that is normalised by its own.
+void grad_given_statistics(GradContext& c, ValueId dscale, ValueId dbias) {
+  using In = BatchNormInput;
+  const ValueId scale = c.input(In::Scale), variance = c.input(In::Variance);
+  const auto one = [&](const char* op, const char* label, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return c.add(op, label, std::move(inputs), 1, std::move(attributes))[0];
+  };
+  const auto number = [&](const char* label, double value) {  // in every place of a row of channels
+    return one("Clip", label, {variance}, {{"min", value}, {"max", value}});
+  };
+  const ValueId spread = one("Add", "spread", {variance, number("epsilon", float_attribute(c.node(), "epsilon"))});
+  if (c.needs_gradient(In::Mean)) {
+    const ValueId sum = one("Mul", "sum", {scale, dbias});
+    const ValueId moved = one("Div", "moved", {sum, one("Sqrt", "deviation", {spread})});
+    c.set_input_gradient(In::Mean, one("Neg", "grad_mean", {moved}));
+  }
+  if (c.needs_gradient(In::Variance)) {
+    const ValueId scaled = one("Div", "scaled", {one("Mul", "product", {scale, dscale}), spread});
+    c.set_input_gradient(In::Variance, one("Mul", "grad_var", {scaled, number("half", -0.5)}));
+  }
+}
+
 void grad_norm_inference(GradContext& c) {
   using In = BatchNormInput;
   ValueId dy = c.output_gradient(0);
   if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
   if (c.input(In::Residual) != kNone && c.needs_gradient(In::Residual)) c.set_input_gradient(In::Residual, dy);
-  const bool parameters = c.needs_gradient(In::Scale) || c.needs_gradient(In::Bias);
+  const bool statistics = c.needs_gradient(In::Mean) || c.needs_gradient(In::Variance);
+  const bool parameters = c.needs_gradient(In::Scale) || c.needs_gradient(In::Bias) || statistics;
   if (!parameters && !c.needs_gradient(In::X)) return;
   const auto gradients = c.add("arbalest.BatchNormInferenceGrad", "grad",
                                {dy, c.input(In::X), c.input(In::Scale), c.input(In::Mean), c.input(In::Variance)},
@@ -218,6 +241,7 @@ void grad_norm_inference(GradContext& c) {
   for (const size_t i : {In::X, In::Scale, In::Bias}) {
     if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
   }
+  if (statistics) grad_given_statistics(c, gradients[1], gradients[2]);
 }
 
 void infer_inference_grad(InferContext& context) {
@@ -333,7 +357,7 @@ std::vector<Sample> norm_statistics_samples() {
 
 std::vector<Sample::Input> given_statistics(const SampleShape& s) {
   return {norm_tensor(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2), norm_channels(s.shape, -1, 1),
-          norm_channels(s.shape, s.low, s.high, false), norm_channels(s.shape, 0.5, 2, false)};
+          norm_channels(s.shape, s.low, s.high), norm_channels(s.shape, 0.5, 2)};
 }
 
 std::vector<Sample> norm_inference_samples() {

@@ -52,8 +52,9 @@ class Equation {
     return terms;
   }
 
-  // Letters of a term, with `others` axes in the place of "...", the last of them the last of all.
-  Axes axes(const std::string& term, size_t others) const {
+  // Letters of a term, with `others` axes in the place of "...", the last of them the last of all. An operand that
+  // names one twice is its diagonal.
+  Axes axes(const std::string& term, size_t others, bool repeats) const {
     Axes axes;
     for (size_t at = 0; at < term.size(); ++at) {
       const auto letter = static_cast<unsigned char>(term[at]);
@@ -62,8 +63,8 @@ class Equation {
         at += 2;
       } else if (!std::isalpha(letter)) {
         refuse(fmt::format("has '{}'; expected letters, commas, '->' and '...'", term[at]));
-      } else if (has(axes, letter)) {
-        refuse(fmt::format("names '{}' twice in '{}'; diagonals are not supported", term[at], term));
+      } else if (has(axes, letter) && !repeats) {
+        refuse(fmt::format("names '{}' twice in its result", term[at]));
       } else {
         axes.push_back(letter);
       }
@@ -79,7 +80,7 @@ class Equation {
     }
     if (open && most_others_ == 0) most_others_ = rank - named;
     if (open && most_others_ != rank - named) refuse("has different numbers of axes for '...'");
-    return axes(term, rank - named);
+    return axes(term, rank - named, true);
   }
 
   // Axes of a result that is not stated: those of "...", then the letters that occur once, in alphabetical order.
@@ -98,7 +99,7 @@ class Equation {
   }
 
   Axes stated(const std::string& term) const {
-    Axes stated = axes(term, term.find("...") != term.npos ? most_others_ : 0);
+    Axes stated = axes(term, term.find("...") != term.npos ? most_others_ : 0, false);
     for (const int axis : stated) {
       if (std::none_of(operands.begin(), operands.end(), [&](const Axes& each) { return has(each, axis); }))
         refuse(fmt::format("has '{}' in its result, and in no operand", char(axis)));
@@ -142,6 +143,36 @@ struct EinsumOperand {
 class Expansion {
  public:
   explicit Expansion(ExpandContext& context) : context_(context) {}
+
+  // Takes the diagonal of axes of one name: the matrix of the two as one row, and every element that is one more than
+  // its width from the one before.
+  EinsumOperand diagonal(const EinsumOperand& x) {
+    const auto twice = std::find_if(x.axes.begin(), x.axes.end(),
+                                    [&](int axis) { return std::count(x.axes.begin(), x.axes.end(), axis) > 1; });
+    if (twice == x.axes.end()) return x;
+    const int64_t first = twice - x.axes.begin();
+    const int64_t second = std::find(twice + 1, x.axes.end(), *twice) - x.axes.begin();
+    std::vector<int64_t> order;
+    Axes left;
+    for (int64_t i = 0; i < int64_t(x.axes.size()); ++i) {
+      if (i == first || i == second) continue;
+      order.push_back(i);
+      left.push_back(x.axes[size_t(i)]);
+    }
+    left.push_back(*twice);
+    const auto last = int64_t(order.size());
+    const int64_t extent = context_.type(x.value).shape[size_t(first)];
+    std::vector<int64_t> rows(order.size(), 0);  // 0: the extent that there is
+    rows.push_back(extent * extent);
+    order.insert(order.end(), {first, second});
+    const ValueId square = add("Transpose", "square", {x.value}, {{"perm", order}});
+    const ValueId taken = add("Slice", "diagonal", {add("Reshape", "row", {square}, {{"shape", rows}})},
+                              {{"starts", std::vector<int64_t>{0}},
+                               {"ends", std::vector<int64_t>{extent * extent}},
+                               {"axes", std::vector<int64_t>{last}},
+                               {"steps", std::vector<int64_t>{extent + 1}}});
+    return diagonal({taken, left});
+  }
 
   // Sums over all axes that are in none of `kept`.
   EinsumOperand without(EinsumOperand x, const std::vector<const Axes*>& kept) {
@@ -232,11 +263,11 @@ void expand_einsum(ExpandContext& context) {
   for (const ValueId input : context.node().inputs) ranks.push_back(context.type(input).shape.size());
   const Equation equation(context.node(), ranks);
   Expansion expansion(context);
-  EinsumOperand product{context.input(0), equation.operands[0]};
+  EinsumOperand product = expansion.diagonal({context.input(0), equation.operands[0]});
   for (size_t i = 1; i < ranks.size(); ++i) {
     std::vector<const Axes*> kept = {&equation.result};
     for (size_t later = i + 1; later < ranks.size(); ++later) kept.push_back(&equation.operands[later]);
-    product = expansion.product(product, {context.input(i), equation.operands[i]}, kept);
+    product = expansion.product(product, expansion.diagonal({context.input(i), equation.operands[i]}), kept);
   }
   product = expansion.without(product, {&equation.result});
   context.replace_output(0, expansion.transposed(product, equation.result));
@@ -247,7 +278,7 @@ void expand_einsum(ExpandContext& context) {
 void register_product_einsum(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Einsum",
-                .doc = "sums of products over axes that letters name, \"bij,bjk->bik\"; without diagonals",
+                .doc = "sums of products over axes that letters name, \"bij,bjk->bik\"",
                 .inputs = {{.name = "Inputs", .arity = OperandSpec::Variadic}},
                 .outputs = {{.name = "Output"}},
                 .attributes = {required_spec("equation", AttributeKind::String,

@@ -13,7 +13,7 @@ namespace arbalest {
 namespace {
 
 void infer_flatten(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
+  const TensorType& x = context.input(0);
   const int64_t rank = int64_t(x.shape.size());
   int64_t axis = int_attribute(context.node(), "axis");
   if (axis < -rank || axis > rank) {
@@ -57,6 +57,9 @@ std::vector<Sample> flatten_samples() {
   samples.push_back({.name = "axis 0",
                      .inputs = {{TensorType{DataType::Float32, {2, 3, 5, 4}}.in(Layout::ChannelsLast)}},
                      .attributes = {{"axis", int64_t{0}}},
+                     .tolerance = 0});
+  samples.push_back({.name = "flags",
+                     .inputs = {{TensorType{DataType::Bool, {2, 3, 5, 4}}.in(Layout::ChannelsLast), 0, 1, false}},
                      .tolerance = 0});
   return samples;
 }

@@ -204,6 +204,7 @@ bool leads_through(const Graph& graph, const Node& node) {
   }
   if (!node.is(op::Gather)) return names.contains(node.op->qualified_name());
   const ValueId index = node.input(IndexedInput::Indices);
+  if (!ints_attribute(node, "padding_index").empty()) return false;
   return graph.values[index].type.elements() == 1 && content_of(graph, index) != nullptr;
 }
 

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <string>
 
+#include "graph/layouts.h"
 #include "ops/product/gemm.h"
 #include "ops/shape/transpose.h"
 #include "passes/passes.h"
@@ -151,12 +153,20 @@ class TransposeFusion {
     for (int64_t& axis : axes) {
       if (axis < int64_t(chain->moved.size())) axis = chain->moved[size_t(axis)];
     }
+    const ValueId rows = node(chain->last).input(), result = node(chain->last).output();
+    if (axes.size() >= 4 && keeps_memory(axes, Layout::RowMajor, Layout::ChannelsLast)) {
+      // Elements stay where they are, as an image; what reads the result takes it row by row.
+      const ValueId image = rewriter_.add_before(chain->last, op::TransposeInPlace,
+                                                 rewriter_.value(result).name + ".image", {rows}, {{"perm", axes}});
+      const std::string row_major(name_of(Layout::RowMajor));
+      rewriter_.become(chain->last, op::ChangeLayout, {image}, {result}, {{"to", row_major}});
+      return;
+    }
     if (!std::is_sorted(axes.begin(), axes.end())) {
       rewriter_.attributes(chain->last).set("perm", axes);
       rewriter_.infer(chain->last);
       return;
     }
-    const ValueId rows = node(chain->last).input(), result = node(chain->last).output();
     rewriter_.replace_reads(result, rows);
     if (rewriter_.remove_unread(chain->last, result)) return;
     rewriter_.become(chain->last, op::Identity, {rows}, {result}, {});

@@ -461,6 +461,23 @@ e (float[N, 2] x) => (float[N, 2] y)
   CHECK(value(read("tf2onnx", constant), "y/blocks.0.gain").role == Role::Constant);
 }
 
+TEST_CASE("model: a number of PyTorch's older exporter is trained unless the exporter has made up its name") {
+  const Files files;
+  const std::string path = files.file("numbers.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+e (float[N, 2] x) => (float[N, 2] y)
+<float[1] logit_scale = {2}, float[1] "onnx::Mul_7" = {3}, float[1] "7" = {4}>
+{
+  ["/Mul"] a = Mul (x, logit_scale)
+  ["/Mul_1"] b = Mul (a, "onnx::Mul_7")
+  ["/Mul_2"] y = Mul (b, "7")
+})");
+  const Graph graph = files.read("y = model.numbers (x)", {{"", path}}, "float[6, 2] x");
+  CHECK(value(graph, "logit_scale").role == Role::Parameter);
+  CHECK(value(graph, "y/onnx::Mul_7").role == Role::Constant);
+  CHECK(value(graph, "y/7").role == Role::Constant);
+}
+
 TEST_CASE("model: norms of PyTorch's files without scale and bias have nothing to train") {
   const Files files;
   const std::string path = files.file("norms.onnxtxt");
@@ -581,8 +598,8 @@ TEST_CASE("model: all operators that are not supported are reported at once, wit
   const std::string path = files.file("odd.onnxtxt");
   Files::write(path, R"(odd (float[N, 2] x) => (float[N, 2] y)
 {
-  a = GridSample (x)
-  ["second"] b = GridSample (a)
+  a = MaxUnpool (x)
+  ["second"] b = MaxUnpool (a)
   c = com.example.Fused (b)
   d = inner (c)
   r = Multinomial (d)
@@ -592,7 +609,7 @@ TEST_CASE("model: all operators that are not supported are reported at once, wit
 inner (p) => (q) { q = Unique (p) })");
   const std::string message = files.fault("y = model.odd (x)", {{"", path}});
   CHECK(has(message, "odd.onnxtxt: 5 operators of model 'odd' are not supported"));
-  CHECK(has(message, "\n  GridSample: nodes 'a', 'second'"));
+  CHECK(has(message, "\n  MaxUnpool: nodes 'a', 'second'"));
   CHECK(has(message, "\n  com.example.Fused: node 'c'"));
   CHECK(has(message, "\n  Multinomial: node 'r'"));
   CHECK(has(message, "\n  Unique: node 'q' of function 'inner'"));

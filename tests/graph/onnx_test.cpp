@@ -239,6 +239,7 @@ TEST_CASE("onnx: what PyTorch notes of buffers, constants and detached tensors c
   onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
 net (float[N, 2] x) => (float[N, 2] y)
 <float[2, 2] fc_weight = {1, 2, 3, 4}, float[2] table = {1, 2}, float[2] lifted_tensor_0 = {3, 4},
+ float temperature = {2}, float[1] gate = {1}, float half = {0.5},
  float[2] bn_weight = {1, 2}, float[2] bn_bias = {1, 2}, float[2] bn_mean = {1, 2}, float[2] bn_var = {1, 2}>
 {
   a = MatMul (x, fc_weight)
@@ -250,9 +251,13 @@ net (float[N, 2] x) => (float[N, 2] y)
   d = Identity (c)
   detach = Identity (b)
   e = Mul (d, detach)
-  y = Neg (e)
+  warm = Mul (e, temperature)
+  gated = Mul (warm, gate)
+  y = Mul (gated, half)
 })");
   const std::map<std::string, std::string> kinds = {{"fc_weight", "PARAMETER"},
+                                                    {"temperature", "PARAMETER"},
+                                                    {"gate", "PARAMETER"},
                                                     {"bn_mean", "BUFFER"},
                                                     {"bn_var", "BUFFER"},
                                                     {"table", "BUFFER"},
@@ -273,6 +278,9 @@ net (float[N, 2] x) => (float[N, 2] y)
   verify(graph);
   const auto role = [&](const char* name) { return graph.values.at(graph.find_value(name)).role; };
   CHECK(role("fc_weight") == Role::Parameter);
+  CHECK(role("temperature") == Role::Parameter);
+  CHECK(role("gate") == Role::Parameter);
+  CHECK(role("y/half") == Role::Constant);
   CHECK(role("bn_weight") == Role::Parameter);  // of which nothing is noted
   CHECK(role("bn_mean") == Role::Parameter);    // a state, once layers are expanded, also behind an Identity
   CHECK(role("bn_var") == Role::Parameter);
@@ -281,6 +289,30 @@ net (float[N, 2] x) => (float[N, 2] y)
   const Node* const stop = graph.find_op("arbalest.StopGradient");
   REQUIRE(stop != nullptr);
   CHECK(graph.values.at(stop->outputs[0]).name == "y/detach");
+}
+
+TEST_CASE("onnx: the padding that PyTorch notes of an embedding gets no gradient") {
+  const FileTestFolder folder;
+  const auto padding = [&](const std::string& arguments, const char* target = "embedding") {
+    onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+net (int64[N, 2] x) => (float[N, 2, 3] y)
+<float[4, 3] words_weight = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+{
+  y = Gather (words_weight, x)
+})");
+    add_note(*model.mutable_graph()->mutable_node(0), 9, "pkg.torch.onnx.fx_node",
+             fmt::format("%embedding : [num_users=1] = call_function[target=torch.ops.aten.{}.default](args = ({}), "
+                         "kwargs = {{}})",
+                         target, arguments));
+    const Graph graph = read_graph_text("g (int64[4, 2] x) => () { y = model.net (x) }", folder.file("g.onnxtxt"),
+                                        builtin_ops(), 0, {{"", save(folder, model)}});
+    return ints_attribute(*graph.find_op("Gather"), "padding_index");
+  };
+  CHECK(padding("%p_words_weight, %x, 3") == std::vector<int64_t>{3});
+  CHECK(padding("%p_words_weight, %x, 0, True, False") == std::vector<int64_t>{0});
+  CHECK(padding("%p_words_weight, %x").empty());
+  CHECK(padding("%p_words_weight, %x, -1").empty());
+  CHECK(padding("%p_words_weight, %x, 1", "index_select").empty());
 }
 
 TEST_CASE("onnx: a detached tensor that PyTorch's optimiser has taken away is a warning") {

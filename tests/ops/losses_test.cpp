@@ -175,6 +175,54 @@ TEST_CASE("SoftmaxCrossEntropy passes over labels that are ignored, in the mean 
   }
 }
 
+TEST_CASE("SoftmaxCrossEntropy takes a label for each place, and classes along the axis that is named") {
+  const char* op = "arbalest.SoftmaxCrossEntropy";
+  const double l = std::log(3.0);
+  // Two samples of three places with two classes, (0, log 3) but for one place, which is (5, −5).
+  const Operand tokens = floats({2, 3, 2}, {0, l, 0, l, 5, -5, 0, l, 0, l, 0, l});
+  const Operand pixels = floats({2, 2, 3}, {0, 0, 5, l, l, -5, 0, 0, 0, l, l, l});
+  const Operand volume = floats({2, 2, 3, 1, 1}, pixels.values);
+  const std::vector<double> labels = {0, 1, 255, 1, 1, 1};
+  const double mean = (std::log(4.0) + 4 * std::log(4.0 / 3)) / 5;
+  const Attributes last{{"axis", int64_t{-1}}, {"ignore_index", int64_t{255}}};
+  const Attributes ignores{{"ignore_index", int64_t{255}}};
+  for (const DataType type : {DataType::Int32, DataType::Int64, DataType::Uint8}) {
+    INFO(name_of(type));
+    CHECK(loss(op, {tokens, whole(type, {2, 3}, labels)}, last) == about(mean));
+    CHECK(loss(op, {pixels, whole(type, {2, 3}, labels)}, ignores) == about(mean));
+    CHECK(loss(op, {volume, whole(type, {2, 3, 1, 1}, labels)}, ignores) == about(mean));
+    CHECK(loss("arbalest.Accuracy", {pixels, whole(type, {2, 3}, labels)}, ignores) == about(4.0 / 5));
+    CHECK(loss("arbalest.Accuracy", {tokens, whole(type, {2, 3}, labels)}, last) == about(4.0 / 5));
+  }
+  // All places of the one valid sample count, and none of the other.
+  CHECK(loss(op, {tokens, whole(DataType::Int32, {2, 3}, labels)}, last, 1) ==
+        about((std::log(4.0) + std::log(4.0 / 3)) / 2));
+  Attributes weighted = ignores;
+  weighted.set("class_weights", std::vector<double>{1, 3});
+  CHECK(loss(op, {pixels, whole(DataType::Int32, {2, 3}, labels)}, weighted) ==
+        about((std::log(4.0) + 12 * std::log(4.0 / 3)) / 13));
+  // Targets of each class, along the same axis.
+  CHECK(loss(op, {floats({1, 2, 2}, {0, 0, l, l}), floats({1, 2, 2}, {1, 0.5, 0, 0.5})}) ==
+        about((std::log(4.0) + 0.5 * std::log(4.0) + 0.5 * std::log(4.0 / 3)) / 2));
+}
+
+TEST_CASE("losses of classes refuse labels that are not one for each place") {
+  const char* op = "arbalest.SoftmaxCrossEntropy";
+  const TensorType logits{DataType::Float32, {4, 5, 7}};
+  check_parts(
+      refusal(op, {logits, {DataType::Int32, {4, 5}}}),
+      {"'label' is int32[4,5]; expected int32[4,7]", "float[4,5,7], whose classes lie along axis 1", "axis = -1 fits"});
+  check_parts(refusal(op, {logits, {DataType::Int32, {4, 7}}}, {{"axis", int64_t{-1}}}), {"axis = 1 fits"});
+  check_parts(refusal(op, {logits, {DataType::Int32, {4}}}), {"'label' is int32[4]; expected int32[4,7]"});
+  check_parts(refusal(op, {logits, {DataType::Bool, {4, 7}}}), {"'label' is bool[4,7]; expected int32[4,7]"});
+  for (const int64_t axis : {0, 3, -3}) {
+    check_parts(refusal(op, {logits, {DataType::Int32, {4, 7}}}, {{"axis", axis}}),
+                {"attribute 'axis' is", "expected an axis of input 'logits', float[4,5,7], after that of the samples"});
+  }
+  check_parts(refusal("arbalest.Accuracy", {{DataType::Float32, {4}}, {DataType::Int32, {4}}}),
+              {"'logits' is float[4]; expected rows of classes"});
+}
+
 TEST_CASE("a loss says what it is a mean over") {
   const auto outputs = [](const char* op, const std::vector<Operand>& operands, int count, const Attributes& attributes,
                           int valid) {

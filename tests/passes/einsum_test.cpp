@@ -35,7 +35,8 @@ TEST_CASE("Einsum is products of matrices, whatever the batch") {
   for (const Case& c : {Case{"nchw,cd->ndhw", "x, w", {5, 6, 6}}, Case{"cd,nchw->nhdw", "w, x", {6, 5, 6}},
                         Case{"nchw,cd,dw->nh", "x, w, v", {6}}, Case{"nchw->nwc", "x", {6, 2}},
                         Case{"n...w,kw->n...k", "x, v", {2, 6, 5}}, Case{"nchw,ncvw->nhv", "x, x", {6, 6}},
-                        Case{" nchw , kd -> n k c d ", "x, v", {5, 2, 6}}, Case{"abyz,bk", "x, w", {5, 6, 6}}}) {
+                        Case{" nchw , kd -> n k c d ", "x, v", {5, 2, 6}}, Case{"abyz,bk", "x, w", {5, 6, 6}},
+                        Case{"nchh->nhc", "x", {6, 2}}, Case{"nchh,cd->nd", "x, w", {5}}}) {
     INFO(c.equation);
     const Program program = make_program(net(einsum(c.equation, c.inputs)), {});
     for (const Loop& loop : program.loops) {
@@ -54,7 +55,8 @@ TEST_CASE("an Einsum that cannot be is refused") {
   };
   const auto has = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   CHECK(has(refusal("nchw,cd", "x"), "attribute 'equation', \"nchw,cd\", has 2 operands, and there are 1 inputs"));
-  CHECK(has(refusal("nchh->nc", "x"), "names 'h' twice in 'nchh'; diagonals are not supported"));
+  CHECK(has(refusal("nchw->nhh", "x"), "names 'h' twice in its result"));
+  CHECK(has(refusal("ncch->nc", "x"), "has an axis of 2 and of 6 elements in one place"));
   CHECK(has(refusal("nch,cd->nd", "x, w"), "has 3 axes for input 0, which has 4"));
   CHECK(has(refusal("nchw,hd->nd", "x, w"), "has an axis of 6 and of 2 elements in one place"));
   CHECK(has(refusal("nchw->nz", "x"), "has 'z' in its result, and in no operand"));

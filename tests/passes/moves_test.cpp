@@ -487,6 +487,19 @@ TEST_CASE("transpositions that rows go through and come back from are left out")
   }
 }
 
+// Their product is what leaves images where they are in memory, which products do not read so.
+TEST_CASE("two transpositions that bring the last axis to the front are one for rows as well") {
+  const std::string turned =
+      "r = Reshape <shape = [-1, 3, 4, 6]> (x)\nt = Transpose <perm = [0, 1, 3, 2]> (r)\n"
+      "u = Transpose <perm = [0, 2, 1, 3]> (t)\n";
+  for (const std::string& reader : {"m = MatMul (u, w)\n", "c = Identity (u)\nm = MatMul (c, w)\n",
+                                    "s = Softmax <axis = 2> (u)\nm = MatMul (s, w)\n"}) {
+    const Graph graph = same_as_without(turned + reader + "y = Flatten (m)\n" + kFlat + "#initial float[4, 5] w = {" +
+                                        numbers(20) + "}");
+    CHECK(count_ops(graph, "Transpose") <= 2);  // one, and its gradient
+  }
+}
+
 TEST_CASE("what is asked for by its name keeps its rows") {
   Graph graph = expanded(kTokens +
                          "t = Transpose <perm = [1, 0, 2]> (tokens)\nm = Relu (t)\n"

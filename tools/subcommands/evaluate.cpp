@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,6 +16,7 @@
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
 #include "executor/inference/label_counts.h"
+#include "io/sources/field_values.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/label_table.h"
 #include "tools/command/commands.h"
@@ -37,12 +39,16 @@ struct Evaluated {
   std::string scores, others;         // what classes are counted by, and alternatives to that; "": there are none
 };
 
-// The number of classes if output 0 is a row of scores per sample and output 1 the sample's class number; otherwise
-// none.
-std::optional<int64_t> classes_of(const Inference& inference) {
-  const TensorType logits = inference.output_type(0), label = inference.output_type(1);
-  if (logits.shape.size() != 1 || !label.shape.empty() || label.dtype != DataType::Int32) return std::nullopt;
-  return logits.shape[0];
+// The number of classes if output 0 has scores along the head's axis and output 1 a class number for each place;
+// otherwise none.
+std::optional<int64_t> classes_of(const Head& head, const Inference& inference) {
+  const TensorType scores = inference.output_type(0), label = inference.output_type(1);
+  const size_t axis = head.axis - 1;  // of a sample
+  if (axis >= scores.shape.size() || is_floating(label.dtype)) return std::nullopt;
+  Shape places = scores.shape;
+  places.erase(places.begin() + std::ptrdiff_t(axis));
+  if (label.shape != places) return std::nullopt;
+  return scores.shape[axis];
 }
 
 // The number of labels if output 0 is a row of scores per sample and output 1 a row as long, one label per score;
@@ -55,27 +61,43 @@ std::optional<int64_t> labels_of(const Inference& inference) {
 
 std::optional<int64_t> counted_by(const std::optional<Head>& head, const Inference& inference) {
   if (!head) return std::nullopt;
-  return head->labels ? labels_of(inference) : classes_of(inference);
+  return head->labels ? labels_of(inference) : classes_of(*head, inference);
 }
 
 // Names the classes or labels, of which there are `classes`, by the lines of a file.
 void name_classes(Inference& inference, const std::string& file, std::optional<int64_t> classes) {
   if (!classes) {
     throw GraphError(
-        "--class-names: the graph has neither SoftmaxCrossEntropy over one class a sample nor SigmoidCrossEntropy over "
+        "--class-names: the graph has neither SoftmaxCrossEntropy over classes of samples or their places nor "
+        "SigmoidCrossEntropy over "
         "a row of labels a sample");
   }
   inference.name_classes(ClassNames(file, {}, *classes).all());
 }
 
-void count(ConfusionMatrix& confusion, std::optional<int64_t> ignored, const InferredBatch& batch) {
-  const auto* logits = reinterpret_cast<const float*>(batch.values[0]);
-  const auto* labels = reinterpret_cast<const int32_t*>(batch.values[1]);
-  const int64_t classes = confusion.classes();  // a label that is none of them is ignored, or ends the pass
+// The class of the greatest of scores that lie `step` apart; of equal ones the first.
+int64_t greatest(const float* scores, int64_t step, int64_t classes) {
+  int64_t best = 0;
+  for (int64_t k = 1; k < classes; ++k) {
+    if (scores[best * step] < scores[k * step]) best = k;
+  }
+  return best;
+}
+
+void count(ConfusionMatrix& confusion, const Head& head, const Inference& inference, const InferredBatch& batch) {
+  const TensorType scores = inference.output_type(0), label = inference.output_type(1);
+  const int64_t places = label.elements(), classes = confusion.classes();
+  const int64_t step = element_count({scores.shape.begin() + std::ptrdiff_t(head.axis), scores.shape.end()});
   for (int64_t n = 0; n < int64_t(batch.rows.size()); ++n) {
-    if (ignored == labels[n] || labels[n] < 0 || labels[n] >= classes) continue;
-    const float* scores = logits + n * classes;
-    confusion.add(labels[n], std::max_element(scores, scores + classes) - scores);
+    const auto* of_sample = reinterpret_cast<const float*>(batch.values[0]) + n * scores.elements();
+    const std::span row(batch.values[1] + n * label.bytes(), size_t(label.bytes()));
+    const std::vector<double> labels = numbers(label.dtype, row);
+    for (int64_t p = 0; p < places; ++p) {
+      const auto of_place = int64_t(labels[size_t(p)]);
+      // A label that is no class is ignored, or ends the pass.
+      if (head.ignored == of_place || of_place < 0 || of_place >= classes) continue;
+      confusion.add(of_place, greatest(of_sample + p / step * step * classes + p % step, step, classes));
+    }
   }
 }
 
@@ -97,7 +119,7 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   std::function<void(const InferredBatch&)> each;  // none: nothing is counted, so that no answers are kept
   if (classes) {
     each = [&](const InferredBatch& batch) {
-      if (evaluated.confusion) count(*evaluated.confusion, head->ignored, batch);
+      if (evaluated.confusion) count(*evaluated.confusion, *head, inference, batch);
       if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
     };
   }
@@ -106,14 +128,31 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   return evaluated;
 }
 
+// Intersection over union, of a class's precision and recall as F1 has them.
+double overlap(double f1) {
+  return f1 / (2 - f1);
+}
+
+double mean_overlap(const ConfusionMatrix& confusion) {
+  double sum = 0;
+  int64_t defined = 0;
+  for (int64_t label = 0; label < confusion.classes(); ++label) {
+    const double one = overlap(confusion.f1(label));
+    if (std::isnan(one)) continue;
+    sum += one;
+    ++defined;
+  }
+  return defined > 0 ? sum / double(defined) : std::numeric_limits<double>::quiet_NaN();
+}
+
 Json fraction(double value) {
   return std::isnan(value) ? Json(nullptr) : Json(value);
 }
 
 // Keys of the report that are no metrics. `loss` is one.
-const std::vector<std::string> kKeys = {"graph",       "weights", "source",  "samples",        "left_out",
-                                        "seconds",     "scores",  "labels",  "confusion",      "mean_precision",
-                                        "mean_recall", "mean_f1", "classes", "confusion_cells"};
+const std::vector<std::string> kKeys = {"graph",       "weights", "source",   "samples",   "left_out",
+                                        "seconds",     "scores",  "labels",   "confusion", "mean_precision",
+                                        "mean_recall", "mean_f1", "mean_iou", "classes",   "confusion_cells"};
 
 // The key of the value that Train minimises: its name if a metric called loss is another value.
 std::string name_of_loss(const Inference& inference, const Validated& measured) {
@@ -145,13 +184,15 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
+  report["mean_iou"] = fraction(mean_overlap(confusion));
   Json classes = Json::array();
   for (int64_t label = 0; label < confusion.classes(); ++label) {
     classes.push_back({{"class", names[label]},
                        {"samples", confusion.samples(label)},
                        {"precision", fraction(confusion.precision(label))},
                        {"recall", fraction(confusion.recall(label))},
-                       {"f1", fraction(confusion.f1(label))}});
+                       {"f1", fraction(confusion.f1(label))},
+                       {"iou", fraction(overlap(confusion.f1(label)))}});
   }
   report["classes"] = std::move(classes);
   if (confusion.classes() <= kMostRows) {  // rows: the samples' class; columns: what they were taken for

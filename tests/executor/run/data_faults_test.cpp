@@ -95,6 +95,19 @@ TEST_CASE("a label beyond the logits ends a run, which names sample, value and r
           "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
 }
 
+TEST_CASE("a label of one of several places is named with its place") {
+  Data bad;
+  bad.marks[35] = 7;
+  const std::string places =
+      "row = Unsqueeze <axes = [2]> (logits)\nother = Neg (row)\npairs = Concat <axis = 2> (row, other)\n"
+      "turned = Transpose <perm = [0, 2, 1]> (pairs)\n";
+  for (const std::string loss : {"loss = arbalest.SoftmaxCrossEntropy <axis = -1> (pairs, marks)\n",
+                                 "loss = arbalest.SoftmaxCrossEntropy <axis = 1> (turned, marks)\n"}) {
+    blames(outcome(graph_of(places + loss), options_of(bad, Data())).error,
+           {"sample 11 of split 'train': 'marks' is 7 at [2]; ", "(arbalest.SoftmaxCrossEntropy) takes 0 to 1"});
+  }
+}
+
 TEST_CASE("labels that are counted from 1 are reported at the start of a run, and where they are beyond the logits") {
   Data data;
   for (int32_t& label : data.label) label = 1 + label % 2;

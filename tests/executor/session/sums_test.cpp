@@ -145,6 +145,19 @@ const std::string kSmoothed =
 const std::string kIgnoring = "loss = arbalest.SoftmaxCrossEntropy <ignore_index = 1> (logits, label)\n";
 const std::string kMarks = "loss = arbalest.SigmoidCrossEntropy (logits, marks)\n";
 
+// The same as kMarks as two classes a place: of tokens, whose classes are the last axis, and of images.
+std::string pairs(const std::string& axis) {
+  return "half = Constant <value_float = 0.5> ()\nyes = Mul (logits, half)\nno = Neg (yes)\n"
+         "y = Unsqueeze <axes = [" +
+         axis + "]> (yes)\nn = Unsqueeze <axes = [" + axis +
+         "]> (no)\n"
+         "pairs = Concat <axis = " +
+         axis + "> (n, y)\n";
+}
+std::string of_pairs(const std::string& axis) {
+  return pairs(axis) + "loss = arbalest.SoftmaxCrossEntropy <axis = " + axis + ", ignore_index = -1> (pairs, marks)\n";
+}
+
 struct Kind {
   std::string loss;
   Expected expected;
@@ -153,7 +166,9 @@ std::vector<Kind> kinds(const Data& data) {
   return {{kClasses, of_classes(data, {0.1, 1, 10})},
           {kSmoothed, of_classes(data, {0.5, 0, 2}, -1, 0.3)},  // batches of class 1 alone weigh 0
           {kIgnoring, of_classes(data, {1, 1, 1}, 1)},
-          {kMarks, of_marks(data)}};
+          {kMarks, of_marks(data)},
+          {of_pairs("2"), of_marks(data)},
+          {of_pairs("1"), of_marks(data)}};
 }
 
 // Samples of a batch, batches of an update, devices, and learners of each: one update of all samples.
@@ -195,6 +210,35 @@ TEST_CASE("a loss and an accuracy that no sample takes part in are undefined, an
       CHECK(std::isnan(validated.metrics.at(0).second));
       CHECK(end.story.ends.at(0).best_epoch == 0);
       for (const RunProgress& progress : end.story.reports) CHECK(progress.loss_undefined);
+    }
+  }
+}
+
+TEST_CASE("accuracy over several places of a sample counts places, in the loss's kernel and in its own") {
+  for (const bool missing : {false, true}) {
+    const Data data(missing);
+    double right = 0, counted = 0;
+    for (size_t i = 0; i < data.x.size(); ++i) {
+      if (data.marks[i] < 0) continue;
+      counted += 1;
+      right += (data.x[i] > 0) == (data.marks[i] == 1);
+    }
+    const std::string ignoring = missing ? ", ignore_index = -1" : "";
+    for (const std::string axis : {"1", "2"}) {
+      const std::string operands = " <axis = " + axis + ignoring + "> (pairs, marks)\n";
+      const std::string nodes =
+          pairs(axis) + "loss = arbalest.SoftmaxCrossEntropy" + operands + "accuracy = arbalest.Accuracy" + operands;
+      for (const std::string metrics : {"loss, accuracy", "loss, of_all"}) {
+        const std::string more = metrics == "loss, of_all" ? "of_all = Identity (accuracy)\n" : "";
+        for (const int64_t batch : {24, 7, 1}) {
+          INFO("axis ", axis, ", ", metrics, " in batches of ", batch);
+          Net net{.loss = nodes + more, .batch = 12, .test_batch = batch, .rate = "0.0", .metrics = metrics};
+          const Ended end = ended(net, data, 2);
+          CHECK(end.story.validations.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-12));
+          if (!more.empty()) continue;  // training reports what the loss's kernel counts
+          CHECK(end.story.epochs.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-6));
+        }
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/loss/score_rows.h"
 
 namespace arbalest::cuda {
 
@@ -51,10 +52,10 @@ __device__ inline void write_means(Weighted sum, int64_t valid, Means means) {
 // One block for all rows. value(row, lane): called by all lanes of a warp, the same result in each.
 template <typename Value>
 __global__ void __launch_bounds__(1024)
-    row_mean_kernel(int64_t rows, const StepScalars* scalars, Value value, Means means) {
+    row_mean_kernel(ScoreRows rows, const StepScalars* scalars, Value value, Means means) {
   const int lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
   wait_for_dependencies();
-  const int64_t valid = valid_rows(scalars, rows);
+  const int64_t valid = rows.valid(scalars->valid);
   typename Value::Result sum = {};
   for (int64_t row = threadIdx.x / 32; row < valid; row += warps) {
     const auto x = value(row, lane);
@@ -66,10 +67,10 @@ __global__ void __launch_bounds__(1024)
 // Many rows or long ones: a warp a row, then one block that averages. values: (rows).
 template <typename Value>
 __global__ void __launch_bounds__(kThreads)
-    row_values_kernel(int64_t rows, const StepScalars* scalars, Value value, typename Value::Result* values) {
+    row_values_kernel(ScoreRows rows, const StepScalars* scalars, Value value, typename Value::Result* values) {
   const int lane = int(threadIdx.x) % 32;
   wait_for_dependencies();
-  const int64_t valid = valid_rows(scalars, rows);
+  const int64_t valid = rows.valid(scalars->valid);
   for (int64_t row = thread_index() / 32; row < valid; row += thread_count() / 32) {
     const auto x = value(row, lane);
     if (lane == 0) values[row] = x;
@@ -78,37 +79,37 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Result>
 __global__ void __launch_bounds__(1024)
-    mean_kernel(int64_t rows, const StepScalars* scalars, const Result* values, Means means) {
+    mean_kernel(ScoreRows rows, const StepScalars* scalars, const Result* values, Means means) {
   wait_for_dependencies();
-  const int64_t valid = valid_rows(scalars, rows);
+  const int64_t valid = rows.valid(scalars->valid);
   Result sum = {};
   for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) sum = plus(sum, values[row]);
   write_means(sum, valid, means);
 }
 
 // Work that one block gets through in a few µs.
-inline bool fits_one_block(int64_t rows, int64_t classes) {
-  return rows * classes <= 32768;
+inline bool fits_one_block(const ScoreRows& rows) {
+  return rows.rows * rows.classes <= 32768;
 }
 
 // Bytes.
 template <typename Result>
-int64_t row_mean_workspace(int64_t rows, int64_t classes) {
-  return fits_one_block(rows, classes) ? 0 : rows * int64_t(sizeof(Result));
+int64_t row_mean_workspace(const ScoreRows& rows) {
+  return fits_one_block(rows) ? 0 : rows.rows * int64_t(sizeof(Result));
 }
 
 template <typename Value>
-void launch_row_mean(const char* name, const KernelContext& c, int multiprocessors, int64_t rows, int64_t classes,
-                     Value value, Means means) {
-  if (fits_one_block(rows, classes)) {
-    const int threads = int(std::clamp<int64_t>(rows, 1, 32) * 32);
+void launch_row_mean(const char* name, const KernelContext& c, int multiprocessors, const ScoreRows& rows, Value value,
+                     Means means) {
+  if (fits_one_block(rows)) {
+    const int threads = int(std::clamp<int64_t>(rows.rows, 1, 32) * 32);
     launch_dependent(row_mean_kernel<Value>, 1, threads, 0, stream_of(c), rows, c.scalars, value, means);
     check_launch(name);
     return;
   }
   auto* values = static_cast<typename Value::Result*>(c.workspace);
-  launch_dependent(row_values_kernel<Value>, blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c), rows,
-                   c.scalars, value, values);
+  launch_dependent(row_values_kernel<Value>, blocks_for(rows.rows * 32, multiprocessors), kThreads, 0, stream_of(c),
+                   rows, c.scalars, value, values);
   check_launch(name);
   launch_dependent(mean_kernel<typename Value::Result>, 1, 1024, 0, stream_of(c), rows, c.scalars, values, means);
   check_launch(name);

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small models of many kinds, exported to ONNX, trained by Arbalest and by PyTorch and taken away again: a table.
+
+    tests/pytorch/kinds.py ARBALEST [--models unet_smp,llama] [--exporters older,newer] [--folder FOLDER] [--jsonl FILE]
+
+The models are those of kinds_models.py, with random weights that are the same on both sides, in training mode. Both of
+PyTorch's exporters write each of them. All compute in fp32:
+  gradients  of every parameter for one batch, as a step of SGD with a large rate leaves them in the weights: the norm of
+             the difference over all parameters, over that of the gradient. In brackets the worst parameter.
+  losses     of five steps of SGD with momentum: the largest relative difference.
+  export     the trained model exported, run by onnxruntime, against `arbalest predict`: the largest difference over the
+             largest number.
+Gradients and losses are held against PyTorch in double precision, and so are PyTorch's own in fp32, after a slash. A model
+is over the limit where Arbalest is further off than both the limit and three times PyTorch's own error. Models that draw
+random numbers have no gradients to compare with. What is refused is a row with the first line of the error.
+Needs torch, torchvision, timm, transformers, segmentation-models-pytorch, onnx, onnxscript, onnxruntime and safetensors.
+The exit status is 1 where a model is over a limit; a refusal is none.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import onnx
+import torch
+from safetensors.numpy import load_file, save_file
+
+from kinds_models import CASES, SAMPLES
+
+LIMITS = {"gradients": 1e-4, "losses": 1e-4, "export": 1e-4}
+STEPS = 5
+RATE = 2.0**22  # as in models.py
+
+GRAPH = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
+kind () => (float loss)
+{{
+  {fields}, target = arbalest.Prefetch <source = "tensors:{data}{query}", batch = {samples}> ()
+  out = model.net ({fields})
+  loss = {loss}
+  trained = arbalest.Train <lr = {rate}, momentum = {momentum}, frozen = [{frozen}]> (loss)
+}}
+"""
+LOSSES = {
+    "numbers": "arbalest.MeanSquaredError (out, target)",
+    "classes": "arbalest.SoftmaxCrossEntropy (out, target)",
+    "places": "arbalest.SoftmaxCrossEntropy <axis = 1, ignore_index = [-1]> (out, target)",
+    "tokens": "arbalest.SoftmaxCrossEntropy <axis = -1, ignore_index = [-1]> (out, target)",
+}
+
+
+def loss_of(kind, out, target):
+    if kind == "numbers":
+        return torch.nn.functional.mse_loss(out, target.to(out.dtype))
+    if kind == "tokens":
+        out = out.movedim(-1, 1)
+    return torch.nn.functional.cross_entropy(out, target.long(), ignore_index=-1)
+
+
+class Refused(RuntimeError):
+    pass
+
+
+class Comparison:
+    def __init__(self, options, name, exporter):
+        self.options, self.name, self.exporter = options, name, exporter
+        self.make_module, shapes, self.loss = CASES[name]
+        self.folder = pathlib.Path(options.folder) / f"{name}_{exporter}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(1)
+        self.inputs = {}
+        for field, shape in shapes.items():
+            if isinstance(shape[0], tuple):
+                self.inputs[field] = rng.integers(0, shape[1], (SAMPLES, *shape[0]), dtype=np.int64)
+            else:
+                self.inputs[field] = rng.standard_normal((SAMPLES, *shape), dtype=np.float32)
+        with torch.no_grad():
+            shape = self.make()(*self.tensors(torch.float32)).shape
+        if self.loss == "numbers":
+            self.target = rng.standard_normal(shape, dtype=np.float32)
+        else:
+            axis = -1 if self.loss == "tokens" else 1
+            places = [extent for i, extent in enumerate(shape) if i != axis % len(shape)]
+            least = 0 if self.loss == "classes" else -1  # which is ignored
+            self.target = rng.integers(least, shape[axis], places).astype(np.int32)
+        for split in ("train", "test"):
+            save_file({**self.inputs, "target": self.target}, self.folder / f"{split}.safetensors")
+
+    def make(self, dtype=torch.float32):
+        torch.manual_seed(0)
+        model = self.make_module().to(dtype).train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                module.p = 0.0  # no two frameworks draw the same
+            if type(module).__name__ == "_SpectralNorm":
+                module.eval()  # an estimate that training carries on is in no file
+        return model
+
+    def tensors(self, dtype):
+        return [torch.from_numpy(x).to(dtype) if x.dtype == np.float32 else torch.from_numpy(x)
+                for x in self.inputs.values()]
+
+    def export_from_torch(self):
+        path = self.folder / "model.onnx"
+        names = {"input_names": list(self.inputs), "output_names": ["out"]}
+        if self.exporter == "older":
+            axes = {name: {0: "batch"} for name in [*self.inputs, "out"]}
+            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=False, dynamic_axes=axes,
+                              do_constant_folding=False, training=torch.onnx.TrainingMode.TRAINING, **names)
+        else:
+            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=True, optimize=False,
+                              verbose=False, **names)
+        return ["--model", path]
+
+    def buffers(self):
+        """Names of buffers in the file that the older exporter does not tell from parameters."""
+        if self.exporter != "older":
+            return []
+        kept = {x.name for x in onnx.load(self.folder / "model.onnx").graph.initializer}
+        norms = torch.nn.modules.batchnorm._NormBase  # whose statistics are told by the operator that reads them
+        return [f"{prefix}.{name}".strip(".") for prefix, module in self.make().named_modules()
+                for name, buffer in module.named_buffers(recurse=False)
+                if f"{prefix}.{name}".strip(".") in kept and buffer.is_floating_point() and not isinstance(module, norms)]
+
+    def graph(self, rate, momentum):
+        path = self.folder / "graph.onnxtxt"
+        query = f"?classes={max(2, int(self.target.max()) + 1)}" if self.loss == "classes" else ""
+        path.write_text(GRAPH.format(fields=", ".join(self.inputs), data=self.folder, samples=SAMPLES, rate=rate, query=query,
+                                     momentum=momentum, loss=LOSSES[self.loss],
+                                     frozen=", ".join(f'"{name}"' for name in self.buffers())))
+        return path
+
+    def arbalest(self, command, *arguments):
+        program = [self.options.arbalest, command, *map(str, arguments)]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no text"]
+            raise Refused(f"{command}: {' '.join(lines)[:1000]}")
+        return done.stdout
+
+    def run(self, graph, file, *arguments):
+        return self.arbalest("run", graph, *file, "--devices", "cpu:0", "--precision", "fp32", *arguments)
+
+    def torch_gradients(self, dtype):
+        model = self.make(dtype)
+        loss_of(self.loss, model(*self.tensors(dtype)), torch.from_numpy(self.target)).backward()
+        return {name: p.grad.double().numpy() for name, p in model.named_parameters() if p.grad is not None}
+
+    def gradients(self, file):
+        saved = self.folder / "stepped.safetensors"
+        began = time.perf_counter()
+        self.run(self.graph(RATE, 0), file, "--iterations", 1, "--epochs", 1, "--save", saved)
+        seconds = time.perf_counter() - began
+        stepped = load_file(saved)
+        model = self.make()
+        for name, parameter in model.named_parameters(remove_duplicate=False):  # one that is shared has one of its names
+            for other, same in model.named_parameters():
+                if same is parameter and name in stepped:
+                    stepped.setdefault(other, stepped[name])
+        before = {name: p.detach().double().numpy() for name, p in self.make().named_parameters()}
+        exact, single = self.torch_gradients(torch.float64), self.torch_gradients(torch.float32)
+        whole = np.sqrt(sum(np.square(g).sum() for g in exact.values()))
+        names = [n for n in exact if n in stepped and stepped[n].size == before[n].size]
+        missing = [n for n in exact if n not in names and np.linalg.norm(exact[n]) > 1e-9 * whole]
+        found = {n: (before[n] - stepped[n].astype(np.float64).reshape(before[n].shape)) / RATE for n in names}
+        off = lambda other, n: float(np.linalg.norm(other[n] - exact[n]))
+        total = lambda other: float(np.sqrt(sum(off(other, n)**2 for n in names)) / whole)
+        norm = lambda n: max(np.linalg.norm(exact[n]), 1e-5 * whole)
+        worst = max(names, key=lambda n: off(found, n) / norm(n))
+        return {"gradients": (total(found), total(single)), "worst": worst, "missing": missing, "seconds": round(seconds, 2),
+                "worst error": off(found, worst) / norm(worst)}
+
+    def torch_losses(self, dtype):
+        model = self.make(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(self.loss, model(*self.tensors(dtype)), torch.from_numpy(self.target))
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        return np.array(losses)
+
+    def losses(self, file):
+        log, saved, graph = self.folder / "log.jsonl", self.folder / "trained.safetensors", self.graph(0.01, 0.9)
+        self.run(graph, file, "--iterations", STEPS, "--epochs", STEPS, "--log-every", 1, "--log", log, "--save", saved)
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        found = np.array([event["loss"] for event in events if event.get("event") == "progress"])
+        exact, single = self.torch_losses(torch.float64), self.torch_losses(torch.float32)
+        error = lambda other: float(np.abs(other / exact - 1).max())
+        return {"losses": (error(found), error(single)), "first": float(found[0]), "last": float(found[-1]),
+                "expected": float(exact[-1])}, graph, saved
+
+    def exported(self, graph, file, saved):
+        import onnxruntime
+
+        target = self.folder / "exported.onnx"
+        self.arbalest("export", graph, target, *file, "--weights", saved, "--value", "out")
+        lines = self.arbalest("predict", graph, *file, "--weights", saved, "--value", "out", "--format", "json", "--devices",
+                              "cpu:0", "--precision", "fp32").splitlines()
+        predicted = np.array([json.loads(line)["value"] for line in lines], dtype=np.float64)
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+        kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": bool}
+        fed = {x.name: self.inputs[x.name].astype(kinds[x.type]) for x in session.get_inputs()}
+        found = session.run(None, fed)[0].reshape(predicted.shape)
+        return float(np.abs(found - predicted).max() / max(np.abs(predicted).max(), 1e-9))
+
+    def row(self):
+        result = {"model": self.name, "exporter": self.exporter}
+        try:
+            file = self.export_from_torch()
+        except Exception as error:
+            return {**result, "not exported": str(error).splitlines()[0][:200]}
+        try:
+            result.update(self.gradients(file))
+            more, graph, saved = self.losses(file)
+            result.update(more)
+            result["export"] = (self.exported(graph, file, saved), 0.0)
+        except Refused as error:
+            result["refused"] = str(error)
+        except subprocess.TimeoutExpired:
+            result["refused"] = "took more than five minutes"
+        except Exception as error:
+            result["refused"] = f"{type(error).__name__}: {str(error)[:500]}"
+        over = [key for key, limit in LIMITS.items() if key in result and not result[key][0] <= max(limit, 3 * result[key][1])]
+        return {**result, "over": over} if over else result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("arbalest")
+    parser.add_argument("--models", default=",".join(CASES))
+    parser.add_argument("--exporters", default="older,newer")
+    parser.add_argument("--folder", default="/tmp/arbalest-kinds")
+    parser.add_argument("--jsonl")
+    options = parser.parse_args()
+    options.arbalest = str(pathlib.Path(options.arbalest).resolve())
+    warnings.filterwarnings("ignore")
+    failed = False
+    for name in options.models.split(","):
+        for exporter in options.exporters.split(","):
+            row = Comparison(options, name, exporter).row()
+            failed = failed or "over" in row
+            show = lambda v: "/".join(f"{x:.1e}" for x in v) if isinstance(v, tuple) else f"{v:.4g}" if isinstance(v, float) else v
+            print(" | ".join(f"{key} {show(value)}" for key, value in row.items()), flush=True)
+            if options.jsonl:
+                with open(options.jsonl, "a") as out:
+                    out.write(json.dumps(row) + "\n")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

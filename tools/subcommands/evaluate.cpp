@@ -348,11 +348,10 @@ void declare_evaluate(Subcommands& commands) {
       ->check(real(0, 1));
   app.add_flag("--json", options.json, "as JSON; above 1000 classes [class, taken for, samples] in place of a table");
   app.footer(
-      "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
-      "of\n"
-      "each class and which classes are taken for which; for one with several labels, sensitivity and specificity "
-      "of\n"
-      "each, at --threshold and where their sum is greatest. Nothing is trained, and no file changes.");
+      "Measures what the graph's Validate lists and, for a model with a class for each sample, pixel or token,\n"
+      "precision, recall and F1 of each class and which classes are taken for which; for one with several labels,\n"
+      "sensitivity and specificity of each, at --threshold and where their sum is greatest. Nothing is trained, and\n"
+      "no file changes.");
 }
 
 }  // namespace arbalest

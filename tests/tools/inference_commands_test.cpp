@@ -130,12 +130,14 @@ TEST_CASE("evaluate counts the classes of places, along the axis that the loss n
     REQUIRE(command_run(*options_if<RunOptions>(training)) == kDone);
     const Command command =
         parse({"evaluate", graph.c_str(), "--weights", weights.c_str(), "--devices", "cpu:0", "--json"});
-    const Redirected output(folder / "out");
-    REQUIRE(command_evaluate(*options_if<EvaluateOptions>(command)) == kDone);
     std::string text;
-    for (const std::string& line : output.lines()) text += line + "\n";
+    {
+      const Redirected output(folder / "out");
+      REQUIRE(command_evaluate(*options_if<EvaluateOptions>(command)) == kDone);
+      for (const std::string& line : output.lines()) text += line + "\n";
+    }
     const auto report = nlohmann::json::parse(text);
-    CHECK(report.at("confusion") == nlohmann::json({{1, 1}, {1, 2}}));
+    CHECK(report.at("confusion").dump() == "[[1,1],[1,2]]");
     CHECK(report.at("classes")[0].at("iou").get<double>() == doctest::Approx(1.0 / 3));
     CHECK(report.at("classes")[1].at("iou").get<double>() == doctest::Approx(0.5));
     CHECK(report.at("mean_iou").get<double>() == doctest::Approx(5.0 / 12));

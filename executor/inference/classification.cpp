@@ -60,10 +60,7 @@ std::vector<Head> heads_of(const Graph& graph) {
       }
       const auto name = [&](ValueId value) { return graph.values[value].name; };
       Head head = {name(node.inputs.at(0)), name(label), labels, std::nullopt};
-      if (!labels && node.op->attribute_spec("axis")) {
-        const int64_t axis = int_attribute(node, "axis");
-        head.axis = size_t(axis < 0 ? axis + int64_t(graph.values[node.inputs[0]].type.shape.size()) : axis);
-      }
+      if (!labels && node.op->attribute_spec("axis")) head.axis = int_attribute(node, "axis");
       const bool ignores = node.op->attribute_spec("ignore_index") && !ints_attribute(node, "ignore_index").empty();
       if (ignores) head.ignored = ints_attribute(node, "ignore_index")[0];
       const auto same = [&](const Head& other) { return other.scores == head.scores; };

@@ -21,7 +21,7 @@ struct Head {
   // and a class for each place.
   bool labels = false;
   std::optional<int64_t> ignored;  // a class whose samples take no part
-  size_t axis = 1;                 // of the classes
+  int64_t axis = 1;                // of the classes; a negative one counts from the end
 };
 // Those of SoftmaxCrossEntropy before those of SigmoidCrossEntropy, in the graph's order; one for each value of scores.
 std::vector<Head> heads_of(const Graph& graph);

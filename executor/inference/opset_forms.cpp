@@ -132,12 +132,10 @@ int64_t affine_grid(Graph&, Node&) {
 }
 
 // Modes have other names before opset 20, in which there are no volumes.
-int64_t grid_sample(Graph& graph, Node& node) {
-  const bool volumes = graph.values[node.inputs[0]].type.shape.size() > 4;
-  const std::string mode = string_attribute(node, "mode"), prefix = "bi";
-  if (volumes && mode.starts_with(prefix)) node.attributes.set("mode", mode.substr(prefix.size()));
-  if (!volumes && (mode == "linear" || mode == "cubic")) node.attributes.set("mode", prefix + mode);
-  return volumes ? 20 : 18;
+int64_t grid_sample(Graph&, Node& node) {
+  const std::string mode = string_attribute(node, "mode"), before = "bi";
+  if (mode.starts_with(before)) node.attributes.set("mode", mode.substr(before.size()));
+  return 20;
 }
 
 int64_t extremum(Graph& graph, Node& node) {

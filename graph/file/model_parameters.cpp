@@ -59,7 +59,7 @@ bool is_norm(const Node& node) {
 // Whether PyTorch's exporters have made up the name.
 bool is_made_up(const std::string& name) {
   return name.find('/') != name.npos || name.starts_with("onnx::") || name.starts_with("val_") ||
-         (!name.empty() && name[0] >= '0' && name[0] <= '9');
+         name.find_first_not_of("0123456789") == name.npos;  // "1.weight" is a parameter of a Sequential
 }
 
 // Ones and zeros that PyTorch's exporters give to a norm whose module has no scale and bias, or applies them itself,

@@ -485,14 +485,14 @@ TEST_CASE("model: norms of PyTorch's files without scale and bias have nothing t
     Files::write(
         path, fmt::format(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "{}">
 e (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
-<float[2] "norm.weight" = {{1, 1}}, float[2] "norm.bias" = {{0, 0}}, float[2] val_3 = {{1, 1}}{}>
+<float[2] "1.weight" = {{1, 1}}, float[2] "1.bias" = {{0, 0}}, float[2] val_3 = {{1, 1}}{}>
 {{
   "/one" = Constant <value = float[2] {{1, 1}}> ()
   "/zero" = Constant <value = float[2] {{0, 0}}> ()
   "/filter" = Constant <value = float[2, 2, 1, 1] {{1, 2, 3, 4}}> ()
   a = InstanceNormalization (x, "/one", "/zero")
-  b = InstanceNormalization (a, val_3, "norm.bias")
-  c = InstanceNormalization (b, "norm.weight", "/zero")
+  b = InstanceNormalization (a, val_3, "1.bias")
+  c = InstanceNormalization (b, "1.weight", "/zero")
   y = Conv (c, {})
 }})",
                           producer,
@@ -505,9 +505,9 @@ e (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
     return parameters;
   };
   using Names = std::set<std::string>;
-  CHECK(read("pytorch", "fc.weight") == Names{"fc.weight", "norm.bias", "norm.weight"});
-  CHECK(read("pytorch", "/filter") == Names{"norm.bias", "norm.weight"});  // weights are initialisers
-  CHECK(read("", "/filter").size() == 7);                                  // "/zero" is two
+  CHECK(read("pytorch", "fc.weight") == Names{"fc.weight", "1.bias", "1.weight"});
+  CHECK(read("pytorch", "/filter") == Names{"1.bias", "1.weight"});  // weights are initialisers
+  CHECK(read("", "/filter").size() == 7);                            // "/zero" is two
 }
 
 TEST_CASE("model: what tf2onnx folds and stores once is called after the layer that reads it") {

@@ -4,10 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "io/formats/safetensors.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
@@ -94,6 +96,52 @@ TEST_CASE("evaluate prints what the last validation measured, and each class") {
   CHECK(starts("mean"));
   CHECK(starts("taken for"));
   for (const std::string& line : lines) CHECK(line.size() < 120);
+}
+
+// Two samples of three places with two classes: scores as they are in the file, times 1.
+TEST_CASE("evaluate counts the classes of places, along the axis that the loss names, and how far they overlap") {
+  const TestFolder folder;
+  const auto tensor = [](const char* name, DataType type, Shape shape, auto numbers) {
+    std::vector<uint8_t> bytes(numbers.size() * sizeof numbers[0]);
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    return NamedTensor{name, type, std::move(shape), std::move(bytes)};
+  };
+  const std::vector<uint8_t> mask = {0, 1, 1, 1, 255, 0};
+  const std::vector<float> images = {3, 0, 2, 0, 1, 1, 0, 0, 0, 4, 9, 5};  // (2, classes, places)
+  const std::vector<float> tokens = {3, 0, 0, 1, 2, 1, 0, 4, 0, 9, 0, 5};  // (2, places, classes)
+  for (const bool image : {true, false}) {
+    const Shape shape = image ? Shape{2, 2, 3} : Shape{2, 3, 2};
+    const TensorFile file{
+        {tensor("x", DataType::Float32, shape, image ? images : tokens), tensor("mask", DataType::Uint8, {2, 3}, mask)},
+        {}};
+    for (const char* split : {"train", "test"}) {
+      write_safetensors(std::filesystem::path(folder / (std::string(split) + ".safetensors")), file);
+    }
+    const std::string graph = folder / "places.onnxtxt", weights = folder / "places.safetensors";
+    std::ofstream(graph) << fmt::format(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nplaces () => (float loss)\n{{\n"
+        "x, mask = arbalest.Prefetch <source = \"tensors:{}\", batch = 2> ()\n"
+        "scores = arbalest.LayerScale <axis = 1, initial = 1.0> (x)\n"
+        "loss = arbalest.SoftmaxCrossEntropy <axis = {}, ignore_index = 255> (scores, mask)\n"
+        "trained = arbalest.Train <lr = 0.0> (loss)\n"
+        "report = arbalest.Validate <split = \"test\"> (trained, loss)\n}}\n",
+        std::string(folder / ""), image ? 1 : -1);
+    const Command training = parse({"run", graph.c_str(), "--devices", "cpu:0", "--save", weights.c_str()});
+    REQUIRE(command_run(*options_if<RunOptions>(training)) == kDone);
+    const Command command =
+        parse({"evaluate", graph.c_str(), "--weights", weights.c_str(), "--devices", "cpu:0", "--json"});
+    std::string text;
+    {
+      const Redirected output(folder / "out");
+      REQUIRE(command_evaluate(*options_if<EvaluateOptions>(command)) == kDone);
+      for (const std::string& line : output.lines()) text += line + "\n";
+    }
+    const auto report = nlohmann::json::parse(text);
+    CHECK(report.at("confusion").dump() == "[[1,1],[1,2]]");
+    CHECK(report.at("classes")[0].at("iou").get<double>() == doctest::Approx(1.0 / 3));
+    CHECK(report.at("classes")[1].at("iou").get<double>() == doctest::Approx(0.5));
+    CHECK(report.at("mean_iou").get<double>() == doctest::Approx(5.0 / 12));
+  }
 }
 
 TEST_CASE("predict prints a line a sample in the order of the split, as text, CSV or JSON") {

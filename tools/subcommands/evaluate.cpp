@@ -39,11 +39,16 @@ struct Evaluated {
   std::string scores, others;         // what classes are counted by, and alternatives to that; "": there are none
 };
 
+// The axis of the classes in the scores of a sample.
+size_t class_axis_of_sample(const Head& head, const Shape& scores) {
+  return size_t(head.axis < 0 ? head.axis + int64_t(scores.size()) : head.axis - 1);
+}
+
 // The number of classes if output 0 has scores along the head's axis and output 1 a class number for each place;
 // otherwise none.
 std::optional<int64_t> classes_of(const Head& head, const Inference& inference) {
   const TensorType scores = inference.output_type(0), label = inference.output_type(1);
-  const size_t axis = head.axis - 1;  // of a sample
+  const size_t axis = class_axis_of_sample(head, scores.shape);
   if (axis >= scores.shape.size() || is_floating(label.dtype)) return std::nullopt;
   Shape places = scores.shape;
   places.erase(places.begin() + std::ptrdiff_t(axis));
@@ -87,7 +92,8 @@ int64_t greatest(const float* scores, int64_t step, int64_t classes) {
 void count(ConfusionMatrix& confusion, const Head& head, const Inference& inference, const InferredBatch& batch) {
   const TensorType scores = inference.output_type(0), label = inference.output_type(1);
   const int64_t places = label.elements(), classes = confusion.classes();
-  const int64_t step = element_count({scores.shape.begin() + std::ptrdiff_t(head.axis), scores.shape.end()});
+  const auto axis = std::ptrdiff_t(class_axis_of_sample(head, scores.shape));
+  const int64_t step = element_count({scores.shape.begin() + axis + 1, scores.shape.end()});
   for (int64_t n = 0; n < int64_t(batch.rows.size()); ++n) {
     const auto* of_sample = reinterpret_cast<const float*>(batch.values[0]) + n * scores.elements();
     const std::span row(batch.values[1] + n * label.bytes(), size_t(label.bytes()));
@@ -348,11 +354,10 @@ void declare_evaluate(Subcommands& commands) {
       ->check(real(0, 1));
   app.add_flag("--json", options.json, "as JSON; above 1000 classes [class, taken for, samples] in place of a table");
   app.footer(
-      "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
-      "of\n"
-      "each class and which classes are taken for which; for one with several labels, sensitivity and specificity "
-      "of\n"
-      "each, at --threshold and where their sum is greatest. Nothing is trained, and no file changes.");
+      "Measures what the graph's Validate lists and, for a model with a class for each sample, pixel or token,\n"
+      "precision, recall and F1 of each class and which classes are taken for which; for one with several labels,\n"
+      "sensitivity and specificity of each, at --threshold and where their sum is greatest. Nothing is trained, and\n"
+      "no file changes.");
 }
 
 }  // namespace arbalest

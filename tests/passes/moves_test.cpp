@@ -492,8 +492,8 @@ TEST_CASE("two transpositions that bring the last axis to the front are one for 
   const std::string turned =
       "r = Reshape <shape = [-1, 3, 4, 6]> (x)\nt = Transpose <perm = [0, 1, 3, 2]> (r)\n"
       "u = Transpose <perm = [0, 2, 1, 3]> (t)\n";
-  for (const std::string& reader : {"m = MatMul (u, w)\n", "c = Identity (u)\nm = MatMul (c, w)\n",
-                                    "s = Softmax <axis = 2> (u)\nm = MatMul (s, w)\n"}) {
+  for (const char* reader : {"m = MatMul (u, w)\n", "c = Identity (u)\nm = MatMul (c, w)\n",
+                             "s = Softmax <axis = 2> (u)\nm = MatMul (s, w)\n"}) {
     const Graph graph = same_as_without(turned + reader + "y = Flatten (m)\n" + kFlat + "#initial float[4, 5] w = {" +
                                         numbers(20) + "}");
     CHECK(count_ops(graph, "Transpose") <= 2);  // one, and its gradient

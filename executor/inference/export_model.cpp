@@ -136,6 +136,7 @@ class Exporter {
     if (output_name_.empty() || exported_.probabilities) {
       const Head head = head_of(graph_, output_name_, compared());
       of_labels_ = head.labels;
+      class_axis_ = head.axis;
       const bool chosen = !output_name_.empty();
       if (!chosen) output_name_ = head.scores;
       const std::string others = other_heads(graph_, head);
@@ -153,7 +154,7 @@ class Exporter {
 
   ValueId add_probabilities(ValueId scores) {
     if (of_labels_) return append(graph_, "Sigmoid", "probabilities", {scores});
-    return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", int64_t{-1}}});
+    return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", class_axis_}});
   }
 
   // Makes inputs of the graph out of Prefetch's outputs, of the outputs of host nodes and, without preprocessing, of
@@ -484,6 +485,7 @@ class Exporter {
   const ExportOptions& exported_;
   std::string output_name_;
   bool of_labels_ = false;                 // whether the output's probabilities are its sigmoid
+  int64_t class_axis_ = -1;                // otherwise their softmax along this axis
   std::set<std::string> as_stated_;        // nodes that cast operands of models' calls
   std::vector<std::string> stored_names_;  // of the whole graph, of which one output is exported
 };

@@ -73,12 +73,19 @@ Notes idle_norms(const Graph& graph) {
   return notes;
 }
 
+// The classes whose scores an Accuracy compares with labels.
+int64_t class_count(const Graph& graph, const Node& accuracy) {
+  const Shape& shape = value(graph, accuracy.input()).type.shape;
+  const int64_t axis = int_attribute(accuracy, "axis");
+  return shape[size_t(axis < 0 ? axis + int64_t(shape.size()) : axis)];
+}
+
 // Metrics and losses whose attributes leave nothing of what they compare.
 Notes empty_comparisons(const Graph& graph) {
   Notes notes;
   for (const Node& node : graph.nodes) {
     const std::string op = node.op->qualified_name();
-    if (op == "arbalest.Accuracy" && int_attribute(node, "top_k") == value(graph, node.inputs[0]).type.shape[1]) {
+    if (op == "arbalest.Accuracy" && int_attribute(node, "top_k") == class_count(graph, node)) {
       notes.push_back(note(
           node, fmt::format("is 1 whatever the logits are, as top_k is all {} classes", int_attribute(node, "top_k"))));
     }

@@ -398,7 +398,7 @@ void infer_loss_gradient(InferContext& context) {
   context.set_output(0, logits);
 }
 
-// Attributes that the loss hands on to its gradient and to the node that replaces it in expand_weights().
+// Attributes that the loss hands on to its gradient and to the node that replaces it in expand_loss().
 Attributes shared_attributes(const Node& node) {
   return {{"label_smoothing", float_attribute(node, "label_smoothing")},
           {"ignore_index", ints_attribute(node, "ignore_index")}};

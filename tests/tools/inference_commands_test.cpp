@@ -141,6 +141,27 @@ TEST_CASE("evaluate counts the classes of places, along the axis that the loss n
     CHECK(report.at("classes")[0].at("iou").get<double>() == doctest::Approx(1.0 / 3));
     CHECK(report.at("classes")[1].at("iou").get<double>() == doctest::Approx(0.5));
     CHECK(report.at("mean_iou").get<double>() == doctest::Approx(5.0 / 12));
+
+    std::vector<std::string> table;
+    {
+      const Redirected output(folder / "out");
+      const Command shown = parse({"evaluate", graph.c_str(), "--weights", weights.c_str(), "--devices", "cpu:0"});
+      REQUIRE(command_evaluate(*options_if<EvaluateOptions>(shown)) == kDone);
+      table = output.lines();
+    }
+    const auto has_line = [&](const std::string& part) {
+      return std::any_of(table.begin(), table.end(), [&](const auto& line) { return line.find(part) != line.npos; });
+    };
+    CHECK(has_line("  places  "));
+    CHECK(has_line("mean intersection over union 0.4167"));
+
+    const std::string model = folder / "places.exported.onnxtxt";
+    const Command exporting = parse({"export", graph.c_str(), model.c_str(), "--weights", weights.c_str(),
+                                     "--probabilities", "--devices", "cpu:0"});
+    REQUIRE(command_export(*options_if<ExportCommandOptions>(exporting)) == kDone);
+    std::ifstream exported(model);
+    const std::string written{std::istreambuf_iterator<char>(exported), {}};
+    CHECK(written.find(fmt::format("Softmax <axis = {}>", image ? 1 : -1)) != written.npos);
   }
 }
 

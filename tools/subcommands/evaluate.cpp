@@ -36,6 +36,7 @@ struct Evaluated {
   std::optional<ConfusionMatrix> confusion;
   std::optional<LabelCounts> labels;  // or of several labels a sample
   std::vector<std::string> names;     // of its classes, or of these
+  bool of_places = false;             // a sample has several classes, such as one for each pixel
   std::string scores, others;         // what classes are counted by, and alternatives to that; "": there are none
 };
 
@@ -74,8 +75,7 @@ void name_classes(Inference& inference, const std::string& file, std::optional<i
   if (!classes) {
     throw GraphError(
         "--class-names: the graph has neither SoftmaxCrossEntropy over classes of samples or their places nor "
-        "SigmoidCrossEntropy over "
-        "a row of labels a sample");
+        "SigmoidCrossEntropy over a row of labels a sample");
   }
   inference.name_classes(ClassNames(file, {}, *classes).all());
 }
@@ -120,7 +120,10 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   Evaluated evaluated;
   const auto classes = counted_by(head, inference);
   if (classes && head->labels) evaluated.labels.emplace(size_t(*classes));
-  if (classes && !head->labels) evaluated.confusion.emplace(*classes);
+  if (classes && !head->labels) {
+    evaluated.confusion.emplace(*classes);
+    evaluated.of_places = inference.output_type(1).elements() > 1;
+  }
   if (classes) evaluated.names = names_for(inference.graph(), inference.class_names(), *classes);
   std::function<void(const InferredBatch&)> each;  // none: nothing is counted, so that no answers are kept
   if (classes) {
@@ -217,9 +220,10 @@ std::string ratio_text(double value) {
   return std::isnan(value) ? "-" : fmt::format("{:.4f}", value);
 }
 
-void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
+void print_classes(const ConfusionMatrix& confusion, const ClassNames& names, bool of_places) {
   const size_t width = std::max<size_t>(5, names.width());
-  fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", "class", width, "samples", "precision", "recall", "F1");
+  const char* const counted = of_places ? "places" : "samples";
+  fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", "class", width, counted, "precision", "recall", "F1");
   const auto line = [&](const std::string& name, int64_t samples, double precision, double recall, double f1) {
     fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", printable(name), width, samples, ratio_text(precision),
                ratio_text(recall), ratio_text(f1));
@@ -229,6 +233,7 @@ void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
          confusion.f1(label));
   }
   line("mean", confusion.samples(), confusion.mean_precision(), confusion.mean_recall(), confusion.mean_f1());
+  if (of_places) fmt::print("mean intersection over union {}\n", ratio_text(mean_overlap(confusion)));
 }
 
 // Prints a table if it fits a terminal, else the pairs that are confused most often.
@@ -287,7 +292,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   }
   if (!evaluated.confusion) return;
   const ClassNames names("", evaluated.names, evaluated.confusion->classes());
-  print_classes(*evaluated.confusion, names);
+  print_classes(*evaluated.confusion, names, evaluated.of_places);
   print_confusion(*evaluated.confusion, names);
 }
 

@@ -170,6 +170,20 @@ TEST_CASE("facts that differ are named, and long ones by their first lines that 
   differ(usual, {}, "nothing; it has 0 in all; expected as on rank 0");
 }
 
+TEST_CASE("a rank of another build, which states more or less, is refused everywhere") {
+  for (const int states_build : {0, 1}) {
+    const auto found = world(2, [&](Ranks& ranks) {
+      std::vector<Fact> facts = {{"seed", "5"}};
+      if (ranks.rank() == states_build) facts.push_back({"build", "1"});
+      check_alike(ranks, facts);
+    });
+    for (const std::string& error : found) {
+      has(error, "rank 1 on ") && has(error, fmt::format(": rank {} on ", states_build));
+      has(error, " alone states its build; expected the same build on both");
+    }
+  }
+}
+
 TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {
   const auto found = world(3, [&](Ranks& ranks) {
     const Ranks::ClockReading clock = ranks.read_clock();  // here all have the same

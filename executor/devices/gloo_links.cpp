@@ -8,6 +8,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -20,7 +21,7 @@
 namespace arbalest {
 namespace {
 
-constexpr auto kConnecting = std::chrono::seconds(4);  // Gloo waits five times as long for each rank
+constexpr auto kConnecting = std::chrono::seconds(4), kGivesUp = 5 * kConnecting;  // Gloo's own, for each rank
 constexpr auto kSoon = std::chrono::milliseconds(3000);
 // Ranks may be as far apart as one of them writes a file or makes kernels. Whether a rank is still there is for Ranks
 // to say, which aborts what waits for it.
@@ -156,8 +157,9 @@ GlooLinks::GlooLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arr
   try {
     transport_ = std::make_unique<GlooTransport>(*ranks_);
   } catch (const gloo::Exception& error) {
-    // A rank that has ended is known soon, and one whose host is gone before Gloo gives up.
-    throw RunError(ranks_->find_out(kSoon).value_or(
+    // A rank that has ended is known soon. One whose host is gone may be known after Gloo has given up.
+    const auto longest = std::max<std::chrono::milliseconds>(kSoon, ranks_->loss_known_after() - kGivesUp);
+    throw RunError(ranks_->find_out(longest).value_or(
         fmt::format("the ranks cannot be connected by Gloo, from {}: {}; expected that each reaches the others at any "
                     "TCP port: does a firewall keep them apart?",
                     ranks_->own_address(), error.what())));

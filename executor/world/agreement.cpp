@@ -58,14 +58,18 @@ void check_alike(Ranks& ranks, const std::vector<Fact>& facts) {
     if (parts[0] == parts[size_t(rank)]) continue;
     const std::vector<std::string> other = lines_of(parts[size_t(rank)]);
     const auto at = size_t(std::mismatch(first.begin(), first.end(), other.begin(), other.end()).first - first.begin());
+    const auto name_of = [](const std::string& line) { return line.substr(0, line.find('\t')); };
     if (at == std::min(first.size(), other.size())) {
-      throw GraphError(fmt::format("{} differs from {} in what it works on", ranks.name(rank), ranks.name(0)));
+      const bool first_has_more = at < first.size();
+      throw GraphError(fmt::format("{} differs from {}: {} alone states its {}; expected the same build on both",
+                                   ranks.name(rank), ranks.name(0), ranks.name(first_has_more ? 0 : rank),
+                                   name_of((first_has_more ? first : other)[at])));
     }
     const auto value = [](const std::string& line) { return line.substr(std::min(line.find('\t') + 1, line.size())); };
-    const std::string name = other[at].substr(0, other[at].find('\t'));
+    const std::string name = name_of(other[at]);
     std::string there = value(other[at]), expected = value(first[at]);
     // A rank that comes back hears no more than the others exchanged before.
-    const bool same_name = name == first[at].substr(0, first[at].find('\t'));
+    const bool same_name = name == name_of(first[at]);
     if (same_name && at < facts.size() && facts[at].texts.at && !ranks.returns()) {
       find_difference(ranks, facts[at].texts, rank, there, expected);
     }

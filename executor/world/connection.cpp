@@ -194,6 +194,14 @@ std::string Connection::local_address() const {
   return text_of(reinterpret_cast<sockaddr*>(&address), bytes);
 }
 
+bool Connection::within_host() const {
+  const std::string own = local_address();
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (getpeername(descriptor_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return is_loopback(own);
+  return is_loopback(own) || text_of(reinterpret_cast<sockaddr*>(&address), bytes) == own;
+}
+
 std::string own_addresses() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";

@@ -61,6 +61,7 @@ class Connection {
   bool is_down() const { return down_.load(); }
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // so far
   std::string local_address() const;                                                  // of this end, without the port
+  bool within_host() const;  // both ends have the same address, or loopback ones
 
  private:
   void write_all(const char* from, size_t bytes);

@@ -146,13 +146,14 @@ void Ranks::receive(int from, const std::shared_ptr<Connection>& connection) {
     const std::string silent = own_silence();
     if (left) {
       send(*connection, Frame::Kind::Failed, {}, error.what());
-    } else if (!silent.empty()) {
+    } else if (first() || silent.empty()) {  // rank 0 can go on without it, even if it was silent itself
+      lose({fmt::format("{} is lost: {}{}{}{}", name_of(from), error.what(), last_place(from),
+                        silent.empty() ? "" : "; ", silent),
+            from, from, first() ? Outcome::Left : Outcome::Over});
+    } else {
       const std::string told =
           fmt::format("{}; {} has taken it for lost since: {}", silent, name_of(from), error.what());
       lose({told, from, Loss::kUnknown, Outcome::Over});
-    } else {
-      lose({fmt::format("{} is lost: {}{}", name_of(from), error.what(), last_place(from)), from, from,
-            first() ? Outcome::Left : Outcome::Over});
     }
     connection->shut_down();  // what is still sent there fails at once
   }
@@ -455,6 +456,7 @@ void Ranks::begin_again(std::vector<int> numbers) {
   waiting_.clear();
   lost_.reset();
   watched_.standstill.forget_all();
+  watched_.pauses.forget();
   back_.returns = false;
   losses_.begun = true;
   changed_.notify_all();
@@ -478,7 +480,7 @@ bool Ranks::over() const {
 
 std::optional<std::string> Ranks::find_out(std::optional<std::chrono::milliseconds> longest) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, longest.value_or(silence() + alive()), [&] { return lost_ || closing_.load(); });
+  changed_.wait_for(lock, longest.value_or(loss_known_after()), [&] { return lost_ || closing_.load(); });
   return lost_;
 }
 

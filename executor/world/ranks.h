@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "executor/world/pauses.h"
 #include "executor/world/rendezvous.h"
 #include "executor/world/standstill.h"
 
@@ -77,8 +78,9 @@ class Ranks {
   std::optional<std::string> lost() const;
   bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
-  // `longest`: by default as long as it takes until a rank is lost that is no longer heard of.
+  // `longest`: by default loss_known_after().
   std::optional<std::string> find_out(std::optional<std::chrono::milliseconds> longest = {}) const;
+  std::chrono::milliseconds loss_known_after() const;  // how long a rank that is no longer heard of is not lost yet
 
   // After a loss, or to take ranks back: goes on with the ranks that are left, which all call this, while nothing of
   // theirs is under way here. Parts that were on their way are forgotten, and ranks count anew. Returns once rank 0 has
@@ -191,17 +193,12 @@ class Ranks {
     int looks_down = 0;  // for how many looks the connection has been down
     int looks_same = 0;  // for how many looks it has read nothing
   };
-  struct Looks {  // of the thread that shows the others that this rank lives
-    SteadyTime last = std::chrono::steady_clock::now();
-    SteadyTime::duration pause{0};  // the longest between two looks
-    SteadyTime pause_end;
-  };
   struct Watched {
     std::timed_mutex mutex;  // of the function, while it is called
     std::function<RankProgress()> progress;
     Standstill standstill;          // by number, at rank 0 of all, elsewhere of rank 0; under mutex_
     std::map<int, Reader> readers;  // by number; the looking thread's
-    Looks looks;                    // under mutex_
+    Pauses pauses;                  // of the looking thread; under mutex_
   };
   mutable Watched watched_;
   std::atomic<int64_t> called_{0};

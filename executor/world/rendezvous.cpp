@@ -143,12 +143,14 @@ class RankZero {
   }
 
  private:
-  // The address of this host by which a rank of another host has come, if there is one. Names of hosts may be loopback
-  // addresses on the hosts themselves.
+  // The address of this host by which a rank of another host has come. Ranks of this host may come by one that no other
+  // host reaches, which counts if all are of this host.
   std::string address() const {
     std::string found;
-    for (size_t rank = 1; rank < met_.connections.size() && (found.empty() || is_loopback(found)); ++rank) {
-      found = met_.connections[rank]->local_address();
+    for (size_t rank = 1; rank < met_.connections.size(); ++rank) {
+      const Connection& connection = *met_.connections[rank];
+      if (!connection.within_host()) return connection.local_address();
+      if (found.empty() || is_loopback(found)) found = connection.local_address();
     }
     return found;
   }
@@ -323,7 +325,7 @@ Met visit(const WorldSettings& settings) {
   const std::string of_rank_zero = met.hosts.back();
   met.hosts.pop_back();
   met.own_address = connection->local_address();
-  if (is_loopback(met.own_address)) met.own_address = of_rank_zero;  // this is its host
+  if (connection->within_host()) met.own_address = of_rank_zero;
   met.connections.push_back(std::move(connection));
   return met;
 }

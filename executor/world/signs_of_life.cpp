@@ -38,17 +38,16 @@ std::chrono::milliseconds Ranks::alive() const {
   return std::clamp(silence() * 2 / 15, kLeast, kMost);
 }
 
+std::chrono::milliseconds Ranks::loss_known_after() const {
+  return silence() + alive();
+}
+
 void Ranks::stay_alive() {
   name_thread("signs of life");
+  const auto now = [] { return std::chrono::steady_clock::now(); };
   std::unique_lock lock(mutex_);
+  watched_.pauses.begin(now());
   while (!closing_.load()) {
-    Looks& looks = watched_.looks;
-    const SteadyTime now = std::chrono::steady_clock::now();
-    const SteadyTime::duration pause = now - std::exchange(looks.last, now);
-    if (pause >= looks.pause || now - looks.pause_end >= 2 * silence()) {
-      looks.pause = pause;
-      looks.pause_end = now;
-    }
     Connections all = connections_;
     for (const auto& [number, visit] : back_.visits) all.push_back(visit.connection);
     lock.unlock();
@@ -57,12 +56,16 @@ void Ranks::stay_alive() {
       const std::scoped_lock calling(watched_.mutex);
       if (watched_.progress) own = watched_.progress();
     }
+    lock.lock();
+    watched_.pauses.end(now());  // before it sends, which may wait for a large part, whose bytes show life as well
+    lock.unlock();
     for (const auto& connection : all) {
       if (connection) show_life(*connection, own);
     }
     if (first()) look_for_standstill(std::move(own));
     look_for_dead_readers();
     lock.lock();
+    watched_.pauses.begin(now());
     changed_.wait_for(lock, alive(), [this] { return closing_.load(); });
   }
 }
@@ -71,10 +74,7 @@ void Ranks::stay_alive() {
 // taken it for lost. "": this rank has shown that it lives, all the time.
 std::string Ranks::own_silence() const {
   const std::scoped_lock lock(mutex_);
-  const Looks& looks = watched_.looks;
-  const SteadyTime now = std::chrono::steady_clock::now();
-  const bool recent = now - looks.pause_end < 2 * silence();
-  const SteadyTime::duration pause = std::max(now - looks.last, recent ? looks.pause : SteadyTime::duration(0));
+  const SteadyTime::duration pause = watched_.pauses.recent(std::chrono::steady_clock::now());
   if (pause < silence()) return "";
   return fmt::format("{} was itself silent for {:.1f} s, because it was stopped or had no processor", name_of(number_),
                      std::chrono::duration<double>(pause).count());

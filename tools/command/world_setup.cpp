@@ -17,6 +17,7 @@
 #include "base/process.h"
 #include "executor/devices/device.h"
 #include "executor/plan/device_list.h"
+#include "executor/session/facts.h"
 #include "executor/trace/link_model.h"
 #include "executor/world/agreement.h"
 #include "executor/world/part.h"
@@ -85,6 +86,7 @@ std::string machine() {
 }
 
 void check_machines_apart(const Ranks& ranks, const Ranks::Parts& machines) {
+  if (ranks.returns()) return;  // others of its host may be lost as well, and have told before their host was restarted
   std::map<std::string, int> first;  // rank, by host
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const int other = first.try_emplace(ranks.host(rank), rank).first->second;
@@ -132,8 +134,10 @@ std::optional<DeviceModel> gpu_of_first(Ranks& ranks, const PlanDevice& own) {
 
 void share_session(const std::shared_ptr<Ranks>& ranks, const std::string& devices, SessionOptions& session) {
   session.ranks = ranks;
+  // Another build may exchange other things, so nothing may come before.
   check_options_alike(*ranks, {{"--collectives", to_string(ranks->settings().collectives)},
-                               {"--lost-after", fmt::format("{} s", ranks->settings().silence)}});
+                               {"--lost-after", fmt::format("{} s", ranks->settings().silence)},
+                               {"build", build_text()}});
   check_machines_apart(*ranks, ranks->exchange("machines", machine()));
   const int asked = session.execution.threads;
   const int threads = asked > 0 ? asked : std::max(1, thread_count(0) / ranks->on_this_host());

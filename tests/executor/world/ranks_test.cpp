@@ -170,6 +170,20 @@ TEST_CASE("facts that differ are named, and long ones by their first lines that 
   differ(usual, {}, "nothing; it has 0 in all; expected as on rank 0");
 }
 
+TEST_CASE("a rank of another build, which states more or less, is refused everywhere") {
+  for (const int states_build : {0, 1}) {
+    const auto found = world(2, [&](Ranks& ranks) {
+      std::vector<Fact> facts = {{"seed", "5"}};
+      if (ranks.rank() == states_build) facts.push_back({"build", "1"});
+      check_alike(ranks, facts);
+    });
+    for (const std::string& error : found) {
+      has(error, "rank 1 on ") && has(error, fmt::format(": rank {} on ", states_build));
+      has(error, " alone states its build; expected the same build on both");
+    }
+  }
+}
+
 TEST_CASE("ranks know rank 0's clock to within an error that they know as well") {
   const auto found = world(3, [&](Ranks& ranks) {
     const Ranks::ClockReading clock = ranks.read_clock();  // here all have the same
@@ -616,33 +630,101 @@ TEST_CASE("a rank whose own thread that reads from another stands still says so,
   }
 }
 
+// Keeps the thread that shows that a rank lives, as if it were stopped, until this is let go.
+class Stop {
+ public:
+  // Returns once the thread has been kept for so long.
+  void keep(Ranks& ranks, std::chrono::milliseconds longest) {
+    ranks.watch([this] {
+      if (!is_kept_.exchange(true)) kept_.set_value();
+      go_on_.wait();
+      return RankProgress{UnderWay::Others, 100, 7, 0, "sum"};
+    });
+    kept_.get_future().wait();
+    std::this_thread::sleep_for(longest);
+  }
+  void let_go(Ranks& ranks) {
+    let_go_.set_value();
+    ranks.watch({});
+  }
+
+ private:
+  std::atomic<bool> is_kept_{false};
+  std::promise<void> kept_, let_go_;
+  const std::shared_future<void> go_on_ = let_go_.get_future().share();
+};
+
 TEST_CASE("a rank that was stopped says so, and does not blame the rank that has ended since") {
   const int port = free_port();
   const auto join = [port](int rank) {
     WorldSettings own = settings(rank, 2, port);
-    own.silence = 1;
+    own.silence = rank == 1 ? 3 : 9;  // rank 0 waits for longer than rank 1 is stopped
     return own;
   };
-  const auto stop = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); };
-  const auto found =
-      faults({[&] {
-                Ranks ranks(join(0));
-                ranks.exchange("part", "");
-              },
-              [&] {
-                Ranks ranks(join(1));
-                std::promise<std::string> lost;
-                ranks.listen([&](const std::string& message) { lost.set_value(message); });
-                ranks.watch([&] {  // on the thread that shows that this rank lives
-                  stop();
-                  return RankProgress{UnderWay::Others, 100, 7, 0, "sum"};
-                });
-                ranks.exchange("part", "", [&](const Ranks::Parts&) { stop(); });  // on the one that reads
-                has(lost.get_future().get(), ranks.name(1) + " was itself silent for ");
-                ranks.listen({});
-                ranks.watch({});
-              }});
+  std::promise<void> given, over;
+  const auto found = faults({[&] {
+                               Ranks ranks(join(0));
+                               ranks.exchange("part", "", [](const Ranks::Parts&) {});
+                               given.set_value();
+                               over.get_future().wait();
+                             },
+                             [&] {
+                               Ranks ranks(join(1));
+                               std::promise<std::string> lost;
+                               ranks.listen([&](const std::string& message) { lost.set_value(message); });
+                               given.get_future().wait();
+                               Stop stop;
+                               std::promise<void> stopped;
+                               // On the thread that reads, which is stopped as well.
+                               ranks.exchange("part", "", [&](const Ranks::Parts&) { stopped.get_future().wait(); });
+                               stop.keep(ranks, std::chrono::milliseconds(3500));
+                               over.set_value();
+                               stopped.set_value();
+                               const std::string message = lost.get_future().get();
+                               has(message, ranks.name(1) + " was itself silent for ");
+                               has(message, "; " + ranks.name(0) + " has taken it for lost since: it has ended");
+                               stop.let_go(ranks);
+                               ranks.listen({});
+                             }});
   CHECK(found == std::vector<std::string>(2));
+}
+
+TEST_CASE("rank 0 goes on without a rank that has ended while rank 0 was stopped") {
+  const int port = free_port();
+  std::promise<void> stopped;
+  const std::shared_future<void> leave = stopped.get_future().share();
+  const auto join = [port](int rank) {
+    WorldSettings own = settings(rank, 3, port);
+    own.silence = rank == 0 ? 3 : 9;  // the others wait for longer than rank 0 is stopped
+    return own;
+  };
+  const auto found = faults({[&] {
+                               Ranks ranks(join(0));
+                               std::promise<std::string> lost;
+                               ranks.listen([&](const std::string& message) { lost.set_value(message); });
+                               Stop stop;
+                               stop.keep(ranks, std::chrono::milliseconds(3500));
+                               stopped.set_value();
+                               const std::string message = lost.get_future().get();
+                               has(message, ranks.name(2) + " is lost: it has ended");
+                               has(message, "; " + ranks.name(0) + " was itself silent for ");
+                               stop.let_go(ranks);
+                               ranks.listen({});
+                               ranks.go_on();
+                               CHECK(ranks.size() == 2);
+                               ranks.end();
+                             },
+                             [&] {
+                               Ranks ranks(join(1));
+                               CHECK_THROWS_AS(ranks.exchange("never whole", ""), RunError);
+                               ranks.go_on();
+                               ranks.end();
+                             },
+                             [&] {
+                               Ranks ranks(join(2));
+                               leave.wait();
+                             }});
+  CHECK(found == std::vector<std::string>(3));
 }
 
 TEST_CASE("ranks that are left go on, count anew and keep their names, and forget what was on its way") {

@@ -35,7 +35,8 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   std::byte* slot = binding_.address(buffer_, tick);
   Part& part = parts_[size_t(tick) % parts_.size()];
   const int64_t position = number * batch_ + first_;
-  order.range(uint64_t(epoch), number * batch_, position, part.order);
+  const auto ordered = uint64_t(epoch & ~kDrawsOfRecalibration);
+  order.range(ordered, number * batch_, position, part.order);
   for (int64_t i = 0; i < count_; ++i) {
     part.samples[size_t(i)] = {part.order[size_t(i)], uint64_t(epoch), uint64_t(position + i)};
   }
@@ -43,7 +44,7 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
     name_samples(slot, epoch, number, part.samples);
     return;
   }
-  reader_->will_read(order.blocks_ahead(uint64_t(epoch), position, count_));
+  reader_->will_read(order.blocks_ahead(ordered, position, count_));
   for (size_t field = 0; field < part.fields.size(); ++field) {
     const int64_t offset = layout_.offsets[field];
     part.fields[field] = offset > 0 ? slot + offset + first_ * reader_->stride(field) : nullptr;

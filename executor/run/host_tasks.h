@@ -15,7 +15,8 @@
 namespace arbalest {
 
 // Bits of StepScalars::epoch by which draws in validation and inference, and those in recalibration, are others than
-// those of training and of each other.
+// those of training and of each other. Samples of recalibration have its bit as well (SampleRef::epoch), for sources
+// and host nodes that draw. In validation host nodes draw nothing.
 constexpr int64_t kDrawsApart = int64_t{1} << 62, kDrawsOfRecalibration = int64_t{1} << 61;
 
 // Does the work of one Fill task: batches of a learner or of validation, or one part of each of them, into its slots.

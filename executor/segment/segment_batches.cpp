@@ -133,10 +133,8 @@ std::function<void(int64_t)> SegmentBatches::fill_recalibration(const Filler& fi
     scalars.accumulated = int32_t(tick % batches);
     const int64_t validated = clock_.validated_after(tick / batches);
     const int64_t batch = tick % batches * validators + place;
-    const int64_t epoch = clock_.epoch_of(validated - 1) + 1 + batch / in_epoch;
-    if (filler->has_scalars()) {
-      filler->put_scalars(tick, order_, kDrawsOfRecalibration | epoch, batch % in_epoch, scalars);
-    }
+    const int64_t epoch = kDrawsOfRecalibration | (clock_.epoch_of(validated - 1) + 1 + batch / in_epoch);
+    if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch % in_epoch, scalars);
     filler->fill(tick, order_, epoch, batch % in_epoch);
     if (place != 0 || !filler->has_scalars()) return;  // as with validation's
     monitor_.validating(clock_.position(validated).epoch, double(tick % batches + 1) / double(batches), true);

@@ -157,10 +157,10 @@ void warn_of_whole_classes(const Source& source, const Fold& fold, const std::ve
     whole += std::all_of(samples.begin(), samples.end(), in_first) ? 1 : 0;
   }
   if (whole == 0) return;
-  warn(
-      fmt::format("{} folds by {}: all samples of {} of {} classes are held together in one fold, so that its model is "
-                  "judged by what it was not trained to tell",
-                  fold.folds, fold.by.empty() ? "groups" : "'" + fold.by + "'", whole, classes));
+  warn(fmt::format(
+      "{} folds by {}: all samples of {} of {} classes are held together in one fold, so that the model which "
+      "is judged by them has seen none of them",
+      fold.folds, fold.by.empty() ? "groups" : "'" + fold.by + "'", whole, classes));
 }
 
 }  // namespace

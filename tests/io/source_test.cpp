@@ -383,7 +383,8 @@ TEST_CASE("source: folds that keep whole classes together are told") {
   };
   const std::vector<std::string> found = warnings_of("glyphs:?train=200&by=label&folds=3&fold=2", "train");
   REQUIRE(found.size() == 1);
-  check_parts(found[0], {"3 folds by 'label': all samples of 10 of 10 classes are held together in one fold"});
+  check_parts(found[0],
+              {"3 folds by 'label': all samples of 10 of 10 classes are held together in one fold, so that the model"});
   CHECK(warnings_of("glyphs:?train=200&by=label&folds=3&fold=3", "train") == found);  // once for all trials
   CHECK(warnings_of("glyphs:?train=200&by=label&folds=3&fold=2", "test").empty());
   CHECK(warnings_of("glyphs:?train=200&folds=3&fold=2", "train").empty());

@@ -333,6 +333,10 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   if (!has_nvtx()) says({"run", "g", "--nvtx"}, "--nvtx: this build has no NVTX");
   says({"report", "l.jsonl", "--plot", "loss"}, "--plot 'loss': expected scaling or accuracy");
   says({"--epochs", "3", "run", "g"}, "option '--epochs' stands before the command; expected arbalest run … --epochs");
+  says({"--threshold", "0.1", "bench", "compare", "a", "b"},
+       "option '--threshold' stands before the command; expected arbalest bench compare … --threshold");
+  says({"sweep", "g", "--vary", "-o", "x"}, "--vary: found the option '-o', expected a value");
+  says({"run", "g", "--save", "--log", "x"}, "--save: found the option '--log', expected a value");
   says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "g", "--epoch=3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "--hlep"}, "did you mean '--help'?");

@@ -13,21 +13,37 @@
 namespace arbalest {
 namespace {
 
+// The words that name a command after "arbalest": "run", "bench compare".
+std::string words_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  const bool nested = parent != nullptr && parent->get_parent() != nullptr;
+  return (nested ? parent->get_name() + " " : "") + command.get_name();
+}
+
 CommandOptions options_of(const CLI::App& command) {
-  CommandOptions found{command.get_name(), {}};
+  CommandOptions found{words_of(command), {}};
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& word : option->get_lnames()) found.options.push_back("--" + word);
   }
   return found;
 }
 
+// Refuses the name of an option in the place of another one's value.
+void refuse_swallowed(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional()) continue;  // "--" may stand before names that begin with "-"
+    for (const std::string& value : option->results()) {
+      if (value.size() < 2 || value[0] != '-' || !command.get_option_no_throw(value)) continue;
+      throw GraphError(fmt::format("{}: found the option '{}', expected a value", option->get_name(), value));
+    }
+  }
+}
+
 }  // namespace
 
 void require(const std::string& value, const char* what, const CLI::App& command) {
   if (!value.empty()) return;
-  const bool nested = command.get_parent()->get_parent() != nullptr;
-  const std::string name = (nested ? command.get_parent()->get_name() + " " : "") + command.get_name();
-  throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", name, what));
+  throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", words_of(command), what));
 }
 
 void reject(const CLI::App& command, const std::vector<std::string>& rest) {
@@ -88,6 +104,7 @@ Command Subcommands::chosen() const {
   };
   auto entry = entry_of(parsed.front());
   const auto check_rest = [&](const std::vector<std::string>& rest) {
+    refuse_swallowed(*entry->app);
     if (rest.empty()) return;
     if (entry->refuse) entry->refuse(rest);
     reject(*entry->app, rest);

@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-// The words of a command: its name and its options, "--epochs".
+// The words of a command: its name, "run" or "bench compare", and its options, "--epochs".
 struct CommandOptions {
   std::string command;
   std::vector<std::string> options;

@@ -85,6 +85,16 @@ void check_folds(const AverageOptions& options) {
   }
 }
 
+// Models of different first weights lie apart, and the mean of their weights is a model of neither.
+void warn_of_worthless_mean(const ModelAverage& average, const std::vector<ModelAverage::Measured>& single,
+                            const ModelAverage::Measured& mean) {
+  const auto no_better = [&](const ModelAverage::Measured& each) { return average.as_good(mean.value, each.value); };
+  if (std::any_of(single.begin(), single.end(), no_better)) return;
+  warn(
+      "the mean is worse than each of its models; expected models that share a part of their training, such as several "
+      "that --weights began from one");
+}
+
 // The files, with the models that a sweep has kept in place of its folder: the best first.
 std::vector<std::string> models_in(const std::vector<std::string>& files) {
   std::vector<std::string> models;
@@ -147,6 +157,7 @@ int command_average(const AverageOptions& given) {
   }
   average.save(options.out, soup.mean, soup.models.size());
   table.line(fmt::format("mean of {}", soup.models.size()), soup.mean, fmt::format(": {}", printable(options.out)));
+  warn_of_worthless_mean(average, single, soup.mean);
   return kDone;
 }
 

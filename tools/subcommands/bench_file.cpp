@@ -95,6 +95,8 @@ class Bench {
     const auto held = hold_outputs({{"--output", options_.output}, {"--bundle", options_.bundle}});
     if (!options_.output.empty()) check_kind_kept("--output", options_.output, OutputKind::Page);
     if (!options_.bundle.empty()) check_kind_kept("--bundle", options_.bundle, OutputKind::Bundle);
+    const bool draws = options_.slurm.empty() && !options_.quote && !options_.dry_run;
+    if (draws && !options_.svg.empty()) make_folders(options_.svg);
     if (!options_.slurm.empty()) return write_scripts();
     if (!options_.collect.empty()) collect();
     trials_ =
@@ -103,7 +105,6 @@ class Bench {
     tell_changes();
     if (options_.quote) return quote();
     if (options_.dry_run) return dry_run();
-    if (!options_.svg.empty()) make_folders(options_.svg);
     if (!options_.collect.empty()) {
       print();
       return pending().empty() ? kDone : kFailed;

@@ -482,11 +482,16 @@ class Sweep {
   std::atomic<bool> time_is_up_ = false;
 };
 
-// The words that are not among the others; "none".
-std::string words_without(const std::vector<std::string>& words, const std::vector<std::string>& others) {
+// The words that the others lack; "none".
+std::string words_without(const std::vector<std::string>& words, std::vector<std::string> others) {
   std::vector<std::string> left;
   for (const std::string& word : words) {
-    if (std::find(others.begin(), others.end(), word) == others.end()) left.push_back(shell_word(word));
+    const auto same = std::find(others.begin(), others.end(), word);
+    if (same == others.end()) {
+      left.push_back(shell_word(word));
+    } else {
+      others.erase(same);
+    }
   }
   return left.empty() ? "none" : fmt::format("{}", fmt::join(left, " "));
 }
@@ -516,11 +521,11 @@ std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan&
     }
     return record;
   }
-  std::string differs =
-      fmt::format("the options of its runs (there {}, here {})", words_without(record.plan.words, plan.words),
-                  words_without(plan.words, record.plan.words));
-  if (record.plan.words == plan.words) differs = "the trials";
-  if (record.plan.words == plan.words && record.plan.trials == plan.trials) differs = "the search";
+  const std::string there = words_without(record.plan.words, plan.words),
+                    here = words_without(plan.words, record.plan.words);
+  std::string differs = fmt::format("the options of its runs (there {}, here {})", there, here);
+  if (there == here) differs = "the orders of options that state one setting";
+  if (record.plan.has_words_of(plan)) differs = record.plan.trials == plan.trials ? "the search" : "the trials";
   throw GraphError(fmt::format("{}: the sweep there is another one: {} differ; expected the same command line",
                                options.out, differs));
 }
@@ -540,17 +545,22 @@ void print_plan(const SweepPlan& plan, int lanes) {
   }
 }
 
-// Says where the models of these trials are, as far as they were kept: one word of a shell for all.
+// Says where the models of these trials are, as far as they were kept: a few as one word of a shell, more a line each.
 void print_models(const SweepOptions& options, const std::vector<int>& trials) {
-  std::vector<std::string> models;
+  constexpr size_t kFew = 8;
+  std::vector<std::string> numbers, models;
   std::error_code unknown;
   for (const int trial : trials) {
-    if (fs::exists(trial_model(options.out, trial), unknown)) models.push_back(fmt::format("{:03}", trial + 1));
+    const std::string model = trial_model(options.out, trial);
+    if (!fs::exists(model, unknown)) continue;
+    numbers.push_back(fmt::format("{:03}", trial + 1));
+    models.push_back(printable(shell_word(model)));
   }
-  if (models.empty()) return;
-  const std::string all = models.size() == 1 ? models[0] : fmt::format("{{{}}}", fmt::join(models, ","));
-  fmt::print("best model{}: {}\n", models.size() == 1 ? "" : "s",
-             printable((fs::path(options.out) / ("trial-" + all) / "model.safetensors").string()));
+  if (models.size() == 1) fmt::print("best model: {}\n", models.front());
+  if (models.size() > kFew) fmt::print("best models:\n  {}\n", fmt::join(models, "\n  "));
+  if (models.size() < 2 || models.size() > kFew) return;
+  const std::string folder = shell_word((fs::path(options.out) / "").string());  // a shell expands no quoted braces
+  fmt::print("best models: {}trial-{{{}}}/model.safetensors\n", printable(folder), fmt::join(numbers, ","));
 }
 
 // Writes the predictions of the best settings and says where they and the models are. Returns false if they cannot be

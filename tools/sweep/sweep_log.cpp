@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -91,15 +92,26 @@ SweepResult result_of(const Json& line) {
   return result;
 }
 
+// The words in an order of their own. Those of one setting, "--set=train.lr=0.1", stay as they are: the last one holds.
+std::vector<std::string> by_setting(std::vector<std::string> words) {
+  const auto setting = [](const std::string& word) { return word.substr(0, word.find('=', word.find('=') + 1)); };
+  std::stable_sort(words.begin(), words.end(),
+                   [&](const std::string& one, const std::string& two) { return setting(one) < setting(two); });
+  return words;
+}
+
 }  // namespace
+
+bool SweepPlan::has_words_of(const SweepPlan& other) const {
+  return by_setting(words) == by_setting(other.words);
+}
 
 bool SweepPlan::operator==(const SweepPlan& other) const {
   const auto same = [](const HalvingRule& one, const HalvingRule& two) {
     return one.epochs == two.epochs && one.reduction == two.reduction && one.lanes == two.lanes;
   };
   const bool alike = halving && other.halving ? same(*halving, *other.halving) : !halving && !other.halving;
-  return alike && words == other.words && trials == other.trials && finds_rate == other.finds_rate &&
-         fold == other.fold;
+  return alike && has_words_of(other) && trials == other.trials && finds_rate == other.finds_rate && fold == other.fold;
 }
 
 std::optional<double> SweepResult::score() const {

@@ -31,6 +31,7 @@ struct SweepPlan {
   std::vector<std::vector<std::string>> together;  // names of settings that change together
   std::map<std::string, std::string> inputs;       // hashes of graphs, models and weights, by the names of their files
 
+  bool has_words_of(const SweepPlan& other) const;  // settings that differ may stand in any order
   bool operator==(const SweepPlan& other) const;
 };
 

@@ -7,10 +7,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/files/file.h"
 #include "base/random.h"
+#include "executor/run/host_tasks.h"
+#include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 
@@ -83,6 +87,32 @@ class Meeting final : public Source {
   mutable std::condition_variable changed_;
   mutable int inside_ = 0;
   mutable bool met_ = false;
+};
+
+// A source that notes the epochs, positions and indices that it was asked for.
+class Noting final : public Source {
+ public:
+  explicit Noting(const std::string& split) : inner_(open_source("glyphs:?train=96&test=50&size=16", split, 1)) {}
+
+  std::vector<Field> fields() const override { return inner_->fields(); }
+  int64_t size() const override { return inner_->size(); }
+  double microseconds_per_sample() const override { return inner_->microseconds_per_sample(); }
+  std::string describe() const override { return "noting " + inner_->describe(); }
+
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    inner_->fill(samples, fields);
+    const std::scoped_lock lock(mutex_);
+    for (const SampleRef& sample : samples) asked_[{sample.epoch, sample.position}] = sample.index;
+  }
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> asked() const {
+    const std::scoped_lock lock(mutex_);
+    return asked_;
+  }
+
+ private:
+  std::unique_ptr<Source> inner_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::pair<uint64_t, uint64_t>, int64_t> asked_;  // indices, by epoch and position
 };
 
 TinyNet recalibrated() {
@@ -203,6 +233,25 @@ TEST_CASE("what a part throws names the part, and ends the run") {
   options.sources.training = std::make_shared<Broken>();
   const std::string message = message_of([&] { run(tiny(net), options); });
   CHECK(message == "cpu:0/learner 0/fill 1, device cpu:0, learner 0, batch 1: no more pixels");
+}
+
+TEST_CASE("recalibration takes an epoch's samples in its order, and draws for them by a key of its own") {
+  const auto training = std::make_shared<Noting>("train");
+  SessionOptions options = on_cpus();
+  options.numerics.deterministic = true;
+  options.length.epochs = 2;
+  options.sources = {training, std::make_shared<Noting>("test")};
+  run(tiny(recalibrated()), options);
+  const DataOrder order(options.numerics.seed, training->size(), true);
+  std::map<uint64_t, int64_t> drawn;  // samples, by the epoch that they draw by
+  for (const auto& [key, index] : training->asked()) {
+    const auto& [epoch, position] = key;
+    CHECK(index == order.sample(epoch & ~uint64_t(kDrawsOfRecalibration), int64_t(position)));
+    ++drawn[epoch];
+  }
+  CHECK(drawn[0] == 90);  // nine whole batches of ten
+  CHECK(drawn[uint64_t(kDrawsOfRecalibration | 1)] == 30);
+  CHECK(drawn[uint64_t(kDrawsOfRecalibration | 2)] == 30);
 }
 
 }  // namespace fill_test

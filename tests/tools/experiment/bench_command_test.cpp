@@ -356,6 +356,8 @@ TEST_CASE("a script for SLURM is written with its folders, and what its elements
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue")}) == kFailed);  // nothing is there yet
   REQUIRE(place.run("queue/results/" + id + ".jsonl", {"--cell", id}) == kDone);
   const size_t before = read_text(place.path("r.jsonl")).size();
+  CHECK(place.run("r.jsonl", {"--collect", place.path("queue"), "--svg", place.path("g.onnxtxt/x")}) == kFailed);
+  CHECK(read_text(place.path("r.jsonl")).size() == before);  // refused before anything was taken over
   CHECK(place.run("r.jsonl", {"--collect", place.path("queue"), "--dry-run"}) == kDone);
   CHECK(place.text("out").find("2 cells, 1 trial to run") != std::string::npos);
   CHECK(read_text(place.path("r.jsonl")).size() == before);

@@ -392,6 +392,23 @@ TEST_CASE("sweep: one that was killed goes on to the same answer") {
   CHECK(killed.fault.find("the options of its runs (there none, here --precision=bf16) differ") != std::string::npos);
 }
 
+TEST_CASE("sweep: --set may stand in another order when it goes on, but for one setting") {
+  Place place;
+  const auto swept = [&](std::vector<std::string> sets) {
+    std::vector<std::string> words = {"--vary", "seed=1..2", "--iterations", "1", "--resume"};
+    for (std::string& set : sets) words.insert(words.end(), {"--set", std::move(set)});
+    return place.sweep(words);
+  };
+  REQUIRE(swept({"train.ema=0.9", "prefetch.batch=8", "train.lr=0.1", "train.lr=0.2"}) == 0);
+  CHECK(swept({"train.lr=0.1", "prefetch.batch=8", "train.lr=0.2", "train.ema=0.9"}) == 0);
+  CHECK(place.record().results.size() == 2);
+  CHECK(swept({"train.ema=0.9", "prefetch.batch=8", "train.lr=0.2", "train.lr=0.1"}) == 2);
+  CHECK_MESSAGE(place.fault.find("the orders of options that state one setting differ") != std::string::npos,
+                place.fault);
+  CHECK(swept({"train.ema=0.9", "prefetch.batch=8", "train.lr=0.2"}) == 2);
+  CHECK_MESSAGE(place.fault.find("(there --set=train.lr=0.1, here none)") != std::string::npos, place.fault);
+}
+
 TEST_CASE("sweep: a trial that asha promotes trains on as if it had never stopped") {
   for (const std::string ema : {"train.ema=0", "train.ema=0.9"}) {
     CAPTURE(ema);

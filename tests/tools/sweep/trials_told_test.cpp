@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,11 @@ struct Noted {
 bool has_line(const Place& place, const std::string& part) {
   return std::any_of(place.lines.begin(), place.lines.end(),
                      [&](const std::string& line) { return line.find(part) != line.npos; });
+}
+
+bool has_warning(const std::string& part) {
+  return std::any_of(warned.begin(), warned.end(),
+                     [&](const std::string& warning) { return warning.find(part) != warning.npos; });
 }
 
 }  // namespace
@@ -168,6 +175,36 @@ TEST_CASE("sweep: options that trials have by themselves are not in the help, an
     CHECK_MESSAGE(help->text.find(option) == std::string::npos, option);
   }
   CHECK(help->text.find("--checkpoint-every") != std::string::npos);
+}
+
+TEST_CASE("sweep: the models that stay are one word of a shell, or a line each; the mean of strangers is warned of") {
+  Place place;
+  const std::string two = (place.folder / "two words").string(), nine = (place.folder / "nine").string();
+  const auto sweep = [&](const std::string& out, const std::string& seeds, const std::string& epochs) {
+    return place.run({"sweep", place.graph, "-o", out, "--vary", "seed=1.." + seeds, "--epochs", epochs, "--keep", "9",
+                      "--set", "train.lr=0.1", "--set", "prefetch.source=glyphs:?train=1000&test=500&size=16",
+                      "--deterministic"});
+  };
+  REQUIRE(sweep(two, "2", "10") == 0);
+  const std::string listed = (place.folder / "listed").string(), prefix = "best models: ";
+  REQUIRE(place.lines.back().starts_with(prefix));
+  std::ofstream(place.folder / "list.sh") << "ls " << place.lines.back().substr(prefix.size()) << " > " << listed;
+  CHECK(std::system(("bash " + (place.folder / "list.sh").string()).c_str()) == 0);
+  CHECK(content(listed) == trial_model(two, 0) + "\n" + trial_model(two, 1) + "\n");
+
+  REQUIRE(sweep(nine, "9", "1") == 0);
+  REQUIRE(place.lines.size() > 10);
+  CHECK(place.lines[place.lines.size() - 10] == "best models:");
+  const std::vector<int> ranked = ranked_trials(read_sweep_log(sweep_log_path(nine)));
+  CHECK(place.lines.back() == "  " + trial_model(nine, ranked.back()));
+
+  const Noted noted;
+  const std::string mean = (place.folder / "mean.safetensors").string();
+  REQUIRE(place.run({"average", place.graph, two, "-o", mean}) == 0);
+  CHECK(has_warning("the mean is worse than each of its models"));
+  warned.clear();
+  REQUIRE(place.run({"average", place.graph, trial_model(two, 0), trial_model(two, 0), "-o", mean}) == 0);
+  CHECK_FALSE(has_warning("the mean is worse"));
 }
 
 }  // namespace sweep_test

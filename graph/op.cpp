@@ -152,8 +152,14 @@ ValueId ExpandContext::constant(std::string_view label, DataType dtype, double n
 }
 
 ValueId ExpandContext::constant(std::string_view label, DataType dtype, const std::vector<double>& numbers) {
-  const auto initializer =
-      dtype == DataType::Float64 ? data_of(numbers) : data_of(std::vector<float>(numbers.begin(), numbers.end()));
+  const auto data = [&]<typename T>(T) { return data_of(std::vector<T>(numbers.begin(), numbers.end())); };
+  Initializer initializer;
+  switch (dtype) {
+    case DataType::Float64: initializer = data(double{}); break;
+    case DataType::Bfloat16: initializer = data(bfloat16{}); break;
+    case DataType::Int64: initializer = data(int64_t{}); break;
+    default: initializer = data(float{}); break;
+  }
   const ValueId id = state(label, {int64_t(numbers.size())}, initializer);
   graph_.values[id].role = Role::Constant;
   graph_.values[id].type.dtype = dtype;

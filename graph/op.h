@@ -123,7 +123,7 @@ class ExpandContext {
   ValueId state(std::string_view label, Shape shape, Initializer initializer);  // as parameter(), not trained
   // A scalar of the type `dtype`.
   ValueId constant(std::string_view label, DataType dtype, double number);
-  // A list: Float32 or Float64.
+  // A list of floats or of Int64.
   ValueId constant(std::string_view label, DataType dtype, const std::vector<double>& numbers);
   // Adds a node named "<node name>" or "<node name>.<label>" and infers its types.
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,

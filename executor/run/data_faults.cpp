@@ -16,6 +16,7 @@
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "io/sources/field_values.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -71,6 +72,24 @@ struct LabelRule {
   }
 };
 
+// The whole numbers that the value is a copy of: in a wider type, or with what does not fit as its nearest. So what is
+// found is named as the field is, and counts once for all that read it.
+ValueId stated_label(const Graph& graph, ValueId label) {
+  for (;;) {
+    const Value& value = graph.values[label];
+    if (value.producer == kNone) return label;
+    const Node& node = graph.nodes[value.producer];
+    const bool nearest = node.op->qualified_name() == "arbalest.CastToNearest";
+    if (!nearest && !node.is(op::Cast)) return label;
+    const auto is_whole = [](DataType type) {
+      return type == DataType::Uint8 || type == DataType::Int32 || type == DataType::Int64;
+    };
+    const DataType from = graph.values[node.input()].type.dtype, to = value.type.dtype;
+    if (!is_whole(from) || !is_whole(to) || (!nearest && size_of(from) > size_of(to))) return label;
+    label = node.input();
+  }
+}
+
 std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   using Target = Comparison::Target;
   const auto type = [&](size_t input) { return graph.values[node.inputs[input]].type; };
@@ -85,7 +104,8 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   const bool classes = scores.size() == 2 && scores[1] > 1 && (label.size() == 1 || label[1] == 1);
   const bool always = comparison->target == Target::Classes;
   if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
-  return LabelRule{&node, node.inputs[1], classes || always ? scores.back() : 0, ints_attribute(node, "ignore_index")};
+  if (!classes && !always) return LabelRule{&node, node.inputs[1], 0, ints_attribute(node, "ignore_index")};
+  return LabelRule{&node, stated_label(graph, node.inputs[1]), scores.back(), ints_attribute(node, "ignore_index")};
 }
 
 // The nodes and the source's fields that a loop's labels are made of.

@@ -83,7 +83,9 @@ std::pair<ValueId, ValueId> rows_for_kernels(ExpandContext& context) {
     if (is_floating(type.dtype)) label = context.add("Transpose", "targets", {label}, 1, {{"perm", order}})[0];
   }
   if (is_class_type(type.dtype) && type.dtype != DataType::Int32) {
-    label = context.add("Cast", "label", {label}, 1, {{"to", onnx_number(DataType::Int32)}})[0];
+    // A label that int32 cannot hold stays one that is out of range.
+    const char* cast = type.dtype == DataType::Int64 ? "arbalest.CastToNearest" : "Cast";
+    label = context.add(cast, "label", {label}, 1, {{"to", onnx_number(DataType::Int32)}})[0];
   }
   return {scores, label};
 }

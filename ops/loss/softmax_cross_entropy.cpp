@@ -326,6 +326,7 @@ const CrossEntropyCase kCrossEntropyCases[] = {
     {"soft, class weights", 40, 1000, 33, 0.1, 3, true, true},
     {"tokens", 3, 5, 2, 0.1, 3, false, false, 0, {7}},
     {"pixels, ignored labels, class weights", 2, 4, 2, 0, 3, false, true, -1, {5, 6}},
+    {"many pixels, ignored labels, class weights", 3, 4, 2, 0, 3, false, true, -1, {64, 48}},
     {"pixels, soft", 2, 3, 1, 0, 3, true, false, 0, {4, 2}},
 };
 

@@ -138,16 +138,31 @@ struct RowLoss {
   }
 };
 
+// Sums of the weights of rows, one for each of kThreads blocks.
+template <typename Of>
+__global__ void __launch_bounds__(kThreads)
+    weights_kernel(ScoreRows rows, Of of, const StepScalars* scalars, float* sums) {
+  wait_for_dependencies();
+  const int64_t valid = rows.valid(scalars->valid);
+  float weight = 0;
+  for (int64_t row = thread_index(); row < valid; row += thread_count()) weight += of.weight(row);
+  weight = block_sum(weight);
+  if (threadIdx.x == 0) sums[blockIdx.x] = weight;
+}
+
 // dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones and ignored ones get 0, those
-// with a label out of range NaN.
+// with a label out of range NaN. `sums`: of weights_kernel; null: every block adds up the weights.
 template <typename T, typename Of>
-__global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(ScoreRows rows, Of of, const StepScalars* scalars,
-                                                                    const float* dloss, const T* logits, T* dlogits) {
+__global__ void __launch_bounds__(kThreads)
+    softmax_gradient_kernel(ScoreRows rows, Of of, const StepScalars* scalars, const float* sums, const float* dloss,
+                            const T* logits, T* dlogits) {
   const int lane = int(threadIdx.x) % 32;
   wait_for_dependencies();
   const int64_t valid = rows.valid(scalars->valid);
   float weight = float(valid);
-  if (std::is_same_v<Of, Classes> && (of.weights != nullptr || of.ignored.any)) {
+  if (sums != nullptr) {
+    weight = block_sum(sums[threadIdx.x]);
+  } else if (std::is_same_v<Of, Classes> && (of.weights != nullptr || of.ignored.any)) {
     weight = 0;
     for (int64_t row = threadIdx.x; row < valid; row += kThreads) weight += of.weight(row);
     weight = block_sum(weight);
@@ -217,16 +232,29 @@ std::unique_ptr<Kernel> entropy_gradient(const KernelRequest& request) {
   using In = LossGradInput;
   const ScoreRows rows(request.inputs[In::X]);
   const int multiprocessors = cuda_context(request).multiprocessors;
+  // Few rows are added up by every block in less time than one more kernel takes.
+  constexpr int64_t kFewRows = 8192;
+  const bool differ = request.inputs[In::Target].dtype == DataType::Int32 &&
+                      (request.has_input(In::Target + 1) || ignored_label(request.node).any);
+  const bool apart = differ && rows.rows > kFewRows;
   return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
-    return with_labels(request, LossGradInput::Target, [=](auto of) {
-      return make_kernel([=](const KernelContext& c) {
-        if (rows.rows == 0) return;
-        launch_dependent(softmax_gradient_kernel<T, decltype(of(c))>, blocks_for(rows.rows * 32, multiprocessors),
-                         kThreads, 0, stream_of(c), rows, of(c), c.scalars, input<float>(c, In::dLoss),
-                         input<T>(c, In::X), output<T>(c, 0));
-        check_launch("softmax_cross_entropy gradient");
-      });
+    return with_labels(request, In::Target, [=](auto of) {
+      return make_kernel(
+          [=](const KernelContext& c) {
+            using Of = decltype(of(c));
+            if (rows.rows == 0) return;
+            float* sums = apart ? static_cast<float*>(c.workspace) : nullptr;
+            if (apart) {
+              launch_dependent(weights_kernel<Of>, kThreads, kThreads, 0, stream_of(c), rows, of(c), c.scalars, sums);
+              check_launch("softmax_cross_entropy weights");
+            }
+            launch_dependent(softmax_gradient_kernel<T, Of>, blocks_for(rows.rows * 32, multiprocessors), kThreads, 0,
+                             stream_of(c), rows, of(c), c.scalars, sums, input<float>(c, In::dLoss), input<T>(c, In::X),
+                             output<T>(c, 0));
+            check_launch("softmax_cross_entropy gradient");
+          },
+          apart ? kThreads * int64_t(sizeof(float)) : 0);
     });
   });
 }

@@ -38,22 +38,26 @@ void infer_cast(InferContext& context) {
   context.set_output(0, type);
 }
 
-template <typename From, typename To>
+template <bool nearest, typename From, typename To>
 std::unique_ptr<Kernel> cast_kernel(int64_t count) {
   return make_kernel([count](const KernelContext& context) {
     const From* x = input<From>(context, 0);
     To* y = output<To>(context, 0);
     parallel_for(count, 1, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = narrow<To>(convert_number<Wide<To>>(widen(x[i])));
+      for (int64_t i = begin; i < end; ++i) {
+        const auto value = widen(x[i]);
+        y[i] = narrow<To>(nearest ? nearest_number<Wide<To>>(value) : convert_number<Wide<To>>(value));
+      }
     });
   });
 }
 
+template <bool nearest>
 std::unique_ptr<Kernel> cast_cpu(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
   return dispatch_element(request.inputs[0].dtype, [&](auto from) {
     return dispatch_element(request.outputs[0].dtype,
-                            [&](auto to) { return cast_kernel<decltype(from), decltype(to)>(count); });
+                            [&](auto to) { return cast_kernel<nearest, decltype(from), decltype(to)>(count); });
   });
 }
 
@@ -91,6 +95,21 @@ std::vector<Sample> cast_samples() {
   add({300}, Bool, Float32, 0, 1);
   add({300}, Int64, Uint8, -1000, 1000);
   add({0, 4}, Float32, Int32, 0, 1);
+  return samples;
+}
+
+std::vector<Sample> nearest_samples() {
+  std::vector<Sample> samples;
+  using enum DataType;
+  const std::pair<DataType, DataType> types[] = {{Int64, Int32}, {Int64, Uint8}, {Int32, Uint8}, {Uint8, Int32}};
+  for (const auto& [from, to] : types) {
+    for (const int64_t count : {0, 1, 300}) {
+      const double far = from == Int64 ? 9e9 : from == Int32 ? 600 : 0;
+      samples.push_back({.name = fmt::format("{} {} to {}", count, name_of(from), name_of(to)),
+                         .inputs = {{{from, {count}}, -far, far + 200, false}},
+                         .attributes = {{"to", onnx_number(to)}}});
+    }
+  }
   return samples;
 }
 
@@ -174,12 +193,25 @@ void register_math_cast(OpRegistry& registry) {
           .expands = [](const InferContext& context) { return context.input(0).dtype == cast_type(context.node()); },
           .cost = elementwise_cost(0),
           .samples = cast_samples,
-          .cpu = cast_cpu,
+          .cpu = cast_cpu<false>,
           .element =
               ElementFunction{.text = "x", .arguments = {"x"}, .floats = copy_row<float>, .doubles = copy_row<double>},
           .arithmetic = Arithmetic::Keeps};
   cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
   registry.add(std::move(cast));
+  registry.add(
+      {.domain = "arbalest",
+       .name = "CastToNearest",
+       .doc = "Cast, but whole numbers that the type cannot hold become its nearest instead of wrapping around",
+       .inputs = {{.name = "input"}},
+       .outputs = {{.name = "output"}},
+       .attributes = {required_spec("to", AttributeKind::Int, "the type's number in ONNX")},
+       .internal = true,
+       .layout = std::nullopt,
+       .infer = infer_cast,
+       .cost = elementwise_cost(0),
+       .samples = nearest_samples,
+       .cpu = cast_cpu<true>});
   registry.add(as_stated());
   registry.add({.domain = "",
                 .name = "CastLike",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA kernels of Cast.
+// CUDA kernels of Cast and arbalest.CastToNearest.
 
 #include "ops/cuda/elements.cuh"
 #include "ops/math/convert.h"
@@ -11,9 +11,15 @@ using namespace cuda;
 
 namespace {
 
+template <typename To, typename From>
+__device__ To whole_number(From x, bool nearest) {
+  return nearest ? nearest_number<To>(x) : convert_number<To>(x);
+}
+
 // One kernel for all types that X may become, so that few are compiled.
 template <typename From>
-__global__ void __launch_bounds__(kThreads) cast_kernel(int64_t count, DataType to, const From* x, void* y) {
+__global__ void __launch_bounds__(kThreads)
+    cast_kernel(int64_t count, DataType to, bool nearest, const From* x, void* y) {
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const auto value = number(x[i]);
     switch (to) {
@@ -22,9 +28,9 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(int64_t count, DataType 
         static_cast<__nv_bfloat16*>(y)[i] = narrow<__nv_bfloat16>(convert_number<float>(value));
         break;
       case DataType::Bool: static_cast<bool*>(y)[i] = convert_number<bool>(value); break;
-      case DataType::Uint8: static_cast<uint8_t*>(y)[i] = convert_number<uint8_t>(value); break;
-      case DataType::Int32: static_cast<int32_t*>(y)[i] = convert_number<int32_t>(value); break;
-      case DataType::Int64: static_cast<int64_t*>(y)[i] = convert_number<int64_t>(value); break;
+      case DataType::Uint8: static_cast<uint8_t*>(y)[i] = whole_number<uint8_t>(value, nearest); break;
+      case DataType::Int32: static_cast<int32_t*>(y)[i] = whole_number<int32_t>(value, nearest); break;
+      case DataType::Int64: static_cast<int64_t*>(y)[i] = whole_number<int64_t>(value, nearest); break;
       default: break;
     }
   }
@@ -45,6 +51,7 @@ std::unique_ptr<Kernel> floating_cast(const KernelRequest& request) {
   });
 }
 
+template <bool nearest>
 std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
   const DataType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
   if (is_floating(from) && is_floating(to)) return floating_cast(request);
@@ -55,8 +62,8 @@ std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
     using From = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
-      cast_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(count, to, input<From>(c, 0),
-                                                                                     c.outputs[0]);
+      cast_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(count, to, nearest,
+                                                                                     input<From>(c, 0), c.outputs[0]);
       check_launch("cast");
     });
   });
@@ -65,7 +72,8 @@ std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
 }  // namespace
 
 void register_math_cast_cuda(OpRegistry& registry) {
-  registry.find("Cast")->cuda = make_cast;
+  registry.find("Cast")->cuda = make_cast<false>;
+  registry.find("arbalest.CastToNearest")->cuda = make_cast<true>;
 }
 
 }  // namespace arbalest

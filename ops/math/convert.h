@@ -2,6 +2,7 @@
 #pragma once
 // Numbers of one type as another, the same on CPUs and GPUs.
 
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -23,6 +24,18 @@ ARBALEST_HOST_DEVICE inline To convert_number(From x) {
     return static_cast<To>(x);
   } else {
     return static_cast<To>(x);
+  }
+}
+
+// As convert_number(), but whole numbers that an integer type cannot hold become its nearest number as well.
+template <typename To, typename From>
+ARBALEST_HOST_DEVICE inline To nearest_number(From x) {
+  if constexpr (std::is_integral_v<From> && std::is_integral_v<To> && !std::is_same_v<To, bool>) {
+    constexpr int64_t kLeast = std::numeric_limits<To>::min(), kMost = std::numeric_limits<To>::max();
+    const int64_t whole = int64_t(x);
+    return static_cast<To>(whole < kLeast ? kLeast : whole > kMost ? kMost : whole);
+  } else {
+    return convert_number<To>(x);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -160,17 +161,15 @@ class Expansion {
       left.push_back(x.axes[size_t(i)]);
     }
     left.push_back(*twice);
-    const auto last = int64_t(order.size());
-    const int64_t extent = context_.type(x.value).shape[size_t(first)];
-    std::vector<int64_t> rows(order.size(), 0);  // 0: the extent that there is
-    rows.push_back(extent * extent);
+    const size_t last = order.size();
     order.insert(order.end(), {first, second});
     const ValueId square = add("Transpose", "square", {x.value}, {{"perm", order}});
-    const ValueId taken = add("Slice", "diagonal", {add("Reshape", "row", {square}, {{"shape", rows}})},
-                              {{"starts", std::vector<int64_t>{0}},
-                               {"ends", std::vector<int64_t>{extent * extent}},
-                               {"axes", std::vector<int64_t>{last}},
-                               {"steps", std::vector<int64_t>{extent + 1}}});
+    const ValueId row = reshaped(square, "row", {extents(square, 0, last), product_of(square, last, 2)});
+    const ValueId width = extents(square, last, 1), one = context_.constant("one", DataType::Int64, std::vector{1.0});
+    const auto list = [](int64_t number) { return std::vector<int64_t>{number}; };
+    const ValueId taken =
+        add("Slice", "diagonal", {row, kNone, kNone, kNone, add("Add", "step", {width, one}, {})},
+            {{"starts", list(0)}, {"ends", list(std::numeric_limits<int64_t>::max())}, {"axes", list(int64_t(last))}});
     return diagonal({taken, left});
   }
 
@@ -242,6 +241,10 @@ class Expansion {
     return add("Shape", "extents", {x}, {{"start", int64_t(first)}, {"end", int64_t(first + count)}});
   }
 
+  ValueId product_of(ValueId x, size_t first, size_t count) {
+    return add("ReduceProd", "extent", {extents(x, first, count)}, {{"axes", std::vector<int64_t>{0}}});
+  }
+
   ValueId reshaped(ValueId x, const char* label, std::vector<ValueId> extents) {
     return add("Reshape", label, {x, add("Concat", "shape", std::move(extents), {{"axis", int64_t{0}}})}, {});
   }
@@ -249,10 +252,8 @@ class Expansion {
   // Reshapes to matrices after `batches` axes: the next `rows` axes as one, and the `columns` axes after them as one.
   ValueId matrices(ValueId x, size_t batches, size_t rows, size_t columns) {
     if (rows == 1 && columns == 1) return x;
-    const auto product = [&](size_t first, size_t count) {
-      return add("ReduceProd", "extent", {extents(x, first, count)}, {{"axes", std::vector<int64_t>{0}}});
-    };
-    return reshaped(x, "matrices", {extents(x, 0, batches), product(batches, rows), product(batches + rows, columns)});
+    return reshaped(x, "matrices",
+                    {extents(x, 0, batches), product_of(x, batches, rows), product_of(x, batches + rows, columns)});
   }
 
   ExpandContext& context_;

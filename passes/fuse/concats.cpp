@@ -12,11 +12,6 @@
 namespace arbalest {
 namespace {
 
-// A batch norm, in training or inference form, with nothing added to it but Relu.
-bool takes_parts(const Node& node) {
-  return is_batch_norm(node) && node.inputs.size() == BatchNormInput::Residual;
-}
-
 class ConcatFusion {
  public:
   explicit ConcatFusion(Graph& graph)
@@ -53,6 +48,14 @@ class ConcatFusion {
   const Node& node(NodeId id) const { return rewriter_.node(id); }
   const TensorType& type(ValueId id) const { return rewriter_.value(id).type; }
   static bool is_training(const Node& node) { return node.is(op::BatchNormTraining); }
+
+  // A batch norm, in training or inference form, with nothing added to it but Relu. No gradient reaches the statistics
+  // of parts, so that those of inference have to be values of the model.
+  bool takes_parts(const Node& node) const {
+    if (!is_batch_norm(node) || node.inputs.size() != BatchNormInput::Residual) return false;
+    const auto is_made = [&](size_t input) { return rewriter_.value(node.inputs[input]).producer != kNone; };
+    return is_training(node) || !(is_made(BatchNormInput::Mean) || is_made(BatchNormInput::Variance));
+  }
 
   // Along the channels, of tensors that lie in memory as the whole does.
   bool is_concat(const Node& node) const {

@@ -82,6 +82,16 @@ Numbers run_expanded(const char* name, const std::vector<Tensor>& inputs, const 
 
 }  // namespace
 
+TEST_CASE("CastToNearest takes the nearest number of the type, where Cast wraps around") {
+  using enum DataType;
+  const Numbers far = {-4294967295.0, -2147483649.0, -2147483648.0, -7, 2147483647.0, 2147483648.0, 4294967299.0};
+  CHECK(values("arbalest.CastToNearest", {tensor(Int64, far)}, {{"to", onnx_number(Int32)}}) ==
+        Numbers{-2147483648.0, -2147483648.0, -2147483648.0, -7, 2147483647.0, 2147483647.0, 2147483647.0});
+  CHECK(values("arbalest.CastToNearest", {tensor(Int32, {-1, 0, 255, 256})}, {{"to", onnx_number(Uint8)}}) ==
+        Numbers{0, 0, 255, 255});
+  CHECK(cast(Int64, Int32, {4294967299.0}) == Numbers{3});
+}
+
 TEST_CASE("arithmetic of integers is defined for all of them: it wraps around, and dividing by 0 gives 0") {
   using enum DataType;
   const double least = -2147483648.0, most = 2147483647.0;

@@ -164,6 +164,11 @@ TEST_CASE("SoftmaxCrossEntropy passes over labels that are ignored, in the mean 
   CHECK(loss(op, {logits, whole(DataType::Int32, {3}, {-100, -100, -100})}, ignores) == 0);
   CHECK(std::isnan(loss(op, {logits, whole(DataType::Int32, {3}, {0, -1, 1})}, ignores)));
   CHECK(std::isnan(loss(op, {logits, whole(DataType::Int32, {3}, {0, -100, 1})})));
+  // Labels beyond int32 are none of the classes, and none that is ignored.
+  const double around = double(int64_t{1} << 32);
+  for (const double far : {around + 1, around - 100, -around + 1, -around - 100}) {
+    CHECK(std::isnan(loss(op, {logits, whole(DataType::Int64, {3}, {0, far, 1})}, ignores)));
+  }
   // A class may be what is ignored, and the others keep their weights.
   const Attributes weighted{{"ignore_index", int64_t{1}}, {"class_weights", std::vector<double>{2, 5}}};
   CHECK(loss(op, {logits, whole(DataType::Int32, {3}, {0, 1, 1})}, weighted) == about(std::log(4.0)));

@@ -223,6 +223,25 @@ TEST_CASE("a batch norm over parts may be frozen") {
   CHECK(count_ops(step, "Concat") == 1);  // for its gradient
 }
 
+TEST_CASE("a Concat stays for a batch norm whose statistics nodes compute, and goes for one that has them") {
+  const auto step_of = [](const std::string& mean, const std::string& variance) {
+    return program_of_net(conv("a", "x", 2) + conv("b", "x", 2) + "c = Concat <axis = 1> (a, b)\nm = Mul (w, w)\n" +
+                          "v = Exp (u)\nn = BatchNormalization (c, s, t, " + mean + ", " + variance + ")\n" +
+                          "h = Relu (n)\n" + kHead +
+                          "#initial float[4] s = {1, 1, 1, 1}, float[4] t = {0, 0, 0, 0}, float[4] w = {1, 2, 3, 4}, "
+                          "float[4] u = {0, 1, 0, 1}")
+        .training()
+        .graph;
+  };
+  for (const auto& [mean, variance] :
+       {std::pair{"m", "v"}, std::pair{"m", "u"}, std::pair{"w", "v"}, std::pair{"w", "u"}}) {
+    INFO(mean, variance);
+    const Graph step = step_of(mean, variance);
+    const bool made = std::string(mean) == "m" || std::string(variance) == "v";
+    CHECK(count_ops(step, kInference) == (made ? 0 : 1));
+  }
+}
+
 TEST_CASE("what flows back into a part is not written over where others read it, too") {
   // The sum's gradient is that of `a` and of `b` alike.
   const Graph step = program_of_net(conv("a", "x", 4) + conv("b", "x", 4) + "s = Concat <axis = 1> (a, b)\n" +

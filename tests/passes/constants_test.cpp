@@ -45,6 +45,22 @@ std::string refusal(const std::string& nodes, const std::string& initial = "") {
 
 }  // namespace
 
+TEST_CASE("constants that layers are made of have the type of what they work on, bfloat16 as well") {
+  for (const std::string nodes :
+       {"t = arbalest.Linear <units = 6> (x)\nmaps = Reshape <shape = [0, 2, 3]> (t)\nlow = Cast <to = 16> (maps)\n"
+        "made = AffineGrid <size = [4, 1, 5, 7]> (low)\n",
+        "columns = Reshape <shape = [0, 8, 9]> (x)\nlow = Cast <to = 16> (columns)\n"
+        "made = Col2Im <image_shape = [6, 6], block_shape = [2, 2], strides = [2, 2]> (low)\n"}) {
+    INFO(nodes);
+    Graph graph = net(nodes + "wide = Cast <to = 1> (made)\nh = Flatten (wide)\n" + kHead);
+    expand_layers(graph);
+    const Value& places = graph.values[graph.find_value("made.places")];
+    CHECK(places.type.dtype == DataType::Bfloat16);
+    REQUIRE(places.initializer.data);
+    CHECK(int64_t(places.initializer.data->size()) == places.type.bytes());
+  }
+}
+
 TEST_CASE("shapes, and what is computed of constants alone, are known when a graph is read") {
   const Graph graph =
       net("whole = Shape (x)\n"

@@ -49,6 +49,26 @@ TEST_CASE("Einsum is products of matrices, whatever the batch") {
   }
 }
 
+TEST_CASE("a diagonal of two axes that are both the batch is taken in validation's batches, too") {
+  for (const std::string equation : {"nn->n", "nxn->nx", "nnab->nab"}) {
+    INFO(equation);
+    const std::string input = equation == "nn->n" ? "square" : equation == "nxn->nx" ? "middle" : "last";
+    const Program program = make_program(
+        net(fmt::format("flat = Flatten (x)\nturned = Transpose (flat)\nsquare = MatMul (flat, turned)\n"
+                        "middle = Unsqueeze <axes = [1]> (square)\nlast = Unsqueeze <axes = [2, 3]> (square)\n"
+                        "own = Einsum <equation = \"{}\"> ({})\nh = Reshape <shape = [-1, 1]> (own)\n"
+                        "logits = arbalest.Linear <units = 3> (h)\n{}",
+                        equation, input, kLoss)),
+        {});
+    for (const Loop& loop : program.loops) {
+      CHECK(loop.graph.find_op("Einsum") == nullptr);
+      const ValueId logits = loop.graph.find_value("logits");
+      REQUIRE(logits != kNone);
+      CHECK(loop.graph.values[logits].type.shape == Shape{loop.batch, 3});
+    }
+  }
+}
+
 TEST_CASE("an Einsum that cannot be is refused") {
   const auto refusal = [](const std::string& equation, const std::string& inputs) {
     return error_of([&] { net(einsum(equation, inputs)); });

@@ -171,6 +171,13 @@ TEST_CASE("gradients through batch norms that run by their statistics are the lo
   check_gradients(body);
   check_gradients(body, {"d.bn.*"});
   check_gradients(body, {"scale", "bias", "b.*", "d.bn.running_*"});
+  // Statistics that nodes compute, of tensors side by side.
+  check_gradients(
+      "a = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\nb = Neg (x)\nc = Concat <axis = 1> (a, b)\n"
+      "m = Mul (w, w)\nv = Exp (u)\nn = BatchNormalization (c, s, t, m, v)\nh = GlobalAveragePool (n)\n" +
+      kHead +
+      "#initial float[4] s = {1, 2, 1, 1}, float[4] t = {0, 0, 0, 0}, float[4] w = {0.5, 1, 0.2, 0.3}, "
+      "float[4] u = {0, 1, 0, 1}");
 }
 
 TEST_CASE("gradients through batch norms over parts are the loss's differences, and the loss is that of copies") {

@@ -95,6 +95,31 @@ TEST_CASE("a label beyond the logits ends a run, which names sample, value and r
           "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
 }
 
+// Losses read int32, and other whole numbers by a cast.
+TEST_CASE("a label is named as its field, and counts once, whatever its type") {
+  const auto check = [](auto type, int64_t bad, const std::string& number) {
+    using Label = decltype(type);
+    const Data data;
+    const std::vector<Label> good(data.label.begin(), data.label.end());
+    std::vector<Label> with_bad = good;
+    with_bad[11] = Label(bad);
+    const auto source = [&](const std::vector<Label>& labels) {
+      return memory_source(
+          {owned_array("x", {4}, data.x), owned_array("label", {}, labels), owned_array("marks", {3}, data.marks)},
+          "points");
+    };
+    SessionOptions options = options_of(data, data);
+    options.sources = {source(with_bad), source(good)};
+    const std::string both = kClasses + "accuracy = arbalest.Accuracy (logits, label)\n";
+    const std::string error = outcome(graph_of(both, "loss, accuracy"), options).error;
+    blames(error, {"sample 11 of split 'train': 'label' is " + number + "; ", "takes 0 to 2"});
+    CHECK_MESSAGE(!contains(error, "are like that"), error);
+  };
+  check(uint8_t{}, 7, "7");
+  check(int64_t{}, 3, "3");
+  check(int64_t{}, (int64_t{1} << 32) + 1, "4.29497e+09");
+}
+
 TEST_CASE("a label of one of several places is named with its place") {
   Data bad;
   bad.marks[35] = 7;

@@ -356,7 +356,7 @@ std::vector<Sample> cross_entropy_samples(bool gradient) {
     Sample with_accuracy = samples.back();
     with_accuracy.name += ", accuracy";
     with_accuracy.inputs[0].distinct = true;
-    with_accuracy.output_count = ignores || !c.places.empty() ? 4 : c.weighted ? 3 : 2;
+    with_accuracy.output_count = ignores ? 4 : c.weighted ? 3 : 2;  // otherwise weights of the loss are a token
     samples.push_back(std::move(with_accuracy));
   }
   return samples;

@@ -16,7 +16,6 @@
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "io/sources/field_values.h"
-#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -79,8 +78,8 @@ ValueId stated_label(const Graph& graph, ValueId label) {
     const Value& value = graph.values[label];
     if (value.producer == kNone) return label;
     const Node& node = graph.nodes[value.producer];
-    const bool nearest = node.op->qualified_name() == "arbalest.CastToNearest";
-    if (!nearest && !node.is(op::Cast)) return label;
+    const bool nearest = node.is("arbalest.CastToNearest");
+    if (!nearest && !node.is("Cast")) return label;
     const auto is_whole = [](DataType type) {
       return type == DataType::Uint8 || type == DataType::Int32 || type == DataType::Int64;
     };

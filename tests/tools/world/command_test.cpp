@@ -258,6 +258,7 @@ TEST_CASE("a rank whose kernel computes for ever ends with its name, and the oth
       place.start(2, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0", "--device-timeout",
                       "0.5", "--checkpoint", place.path("c"), "--checkpoint-every", "4it"});
   await_checkpoints(place.path("c"), 1);
+  std::this_thread::sleep_for(std::chrono::seconds(5));  // rank 0 has heard where rank 1 is by then
   const pid_t process = ranks[1]->process(), computes = find_thread(process, "the device cpu:");
   REQUIRE(computes != 0);
   const auto is_busy = [&] {

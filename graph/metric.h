@@ -49,9 +49,10 @@ struct MetricSpec {
       finish = nullptr;
 };
 
-// Scores (input 0) and targets (input 1) that a loss or a metric compares, one row per sample.
+// Scores (input 0) and targets (input 1) that a loss or a metric compares, a row for each sample or for each of its
+// places.
 struct Comparison {
-  // The content of input 1. Classes: a class number per sample, or a row of floats with a target for each class.
+  // The content of input 1. Classes: a class number for each row, or a row of floats with a target for each class.
   // Labels: for each score a value from 0 to 1, or missing. Either: classes if there is a row of scores and one number
   // for it, labels otherwise. Numbers: any.
   enum class Target : uint8_t { Classes, Labels, Either, Numbers };

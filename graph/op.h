@@ -230,9 +230,10 @@ struct Op {
   // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
   // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
   std::function<std::vector<std::byte>(const InferContext&)> content;
-  std::function<void(GradContext&)> grad;            // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;        // layers; such an op has no kernels, unless `expands` is there
-  std::function<bool(const InferContext&)> expands;  // whether this node is expanded; the others have kernels
+  std::function<void(GradContext&)> grad;               // none: gradients stop here
+  std::function<void(ExpandContext&)> expand;           // such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
+  bool is_layer() const { return expand && !expands; }  // every node of it is expanded
   // A fused operator in terms of simpler ones: adds nodes of them and replaces every output. It says what the operator
   // means. Kernels are held against it, and CPUs run it if they gain nothing by a kernel (ops/fused/decomposed.h).
   std::function<void(ExpandContext&)> decompose;

@@ -69,6 +69,11 @@ struct bfloat16 {
 // in memory.
 using Shape = std::vector<int64_t>;
 
+// An axis counted from 0; a negative one counts from the end.
+inline size_t normalized_axis(int64_t axis, size_t rank) {
+  return size_t(axis < 0 ? axis + int64_t(rank) : axis);
+}
+
 inline int64_t element_count(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }

@@ -67,7 +67,7 @@ std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
   const Shape& x = graph.values[node.input()].type.shape;
   const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
   int64_t values = 1;
-  for (size_t i = size_t(axis < 0 ? axis + int64_t(x.size()) : axis); i < x.size(); ++i) {
+  for (size_t i = normalized_axis(axis, x.size()); i < x.size(); ++i) {
     values *= of_batch && i == 1 ? 1 : x[i];
   }
   return values;

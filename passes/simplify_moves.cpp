@@ -215,8 +215,7 @@ class MoveSimplification {
     const Ints around = ints_attribute(node, "pads"), axes = ints_attribute(node, "axes");
     for (size_t i = 0; i < around.size(); ++i) {
       const size_t entry = i % (around.size() / 2), side = i / (around.size() / 2);
-      const int64_t named = axes.empty() ? int64_t(entry) : axes[entry];
-      const size_t axis = size_t(named < 0 ? named + int64_t(rank) : named);
+      const size_t axis = axes.empty() ? entry : normalized_axis(axes[entry], rank);
       if (around[i] < 0 || (around[i] > 0 && axis < 2)) return;
       if (around[i] == 0) continue;
       const size_t at = axis - 2;

@@ -162,6 +162,11 @@ double ConfusionMatrix::f1(int64_t label) const {
   return fraction(2 * count(label, label), samples(label) + taken_for_[size_t(label)]);
 }
 
+double ConfusionMatrix::iou(int64_t label) const {
+  const int64_t both = count(label, label);
+  return fraction(both, samples(label) + taken_for_[size_t(label)] - both);
+}
+
 double ConfusionMatrix::mean(double (ConfusionMatrix::*of)(int64_t) const) const {
   double sum = 0;
   int64_t defined = 0;

@@ -50,7 +50,7 @@ class ConfusionMatrix {
   // Nothing is counted yet.
   explicit ConfusionMatrix(int64_t classes) : of_(size_t(classes)), taken_for_(size_t(classes)) {}
 
-  // Counts one sample.
+  // Counts one sample, or one place of a sample.
   void add(int64_t label, int64_t predicted);
 
   // Samples of one class that were taken for one.
@@ -69,10 +69,12 @@ class ConfusionMatrix {
   double precision(int64_t label) const;  // of those taken for the class, which are of it
   double recall(int64_t label) const;     // of the class, which were taken for it
   double f1(int64_t label) const;         // the harmonic mean of the two
+  double iou(int64_t label) const;        // intersection over union of the two
   // Means over the classes for which they are defined.
   double mean_precision() const { return mean(&ConfusionMatrix::precision); }
   double mean_recall() const { return mean(&ConfusionMatrix::recall); }  // over classes that have samples
   double mean_f1() const { return mean(&ConfusionMatrix::f1); }          // over classes that have both
+  double mean_iou() const { return mean(&ConfusionMatrix::iou); }
 
  private:
   double mean(double (ConfusionMatrix::*of)(int64_t) const) const;

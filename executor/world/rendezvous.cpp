@@ -183,8 +183,9 @@ class RankZero {
 
   [[noreturn]] void give_up() {
     std::string likely = "were all of them started?";
-    if (stays_here(settings_.host))
+    if (stays_here(settings_.host)) {
       likely = "were all of them started, on this host? Others need another address of it;";
+    }
     if (!elsewhere_.empty()) {
       likely = fmt::format("{}; {}, in {};", elsewhere_, kExpectedAddress, name_of(SettingKey::Rendezvous));
     }

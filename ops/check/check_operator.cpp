@@ -92,7 +92,7 @@ std::vector<std::string> check_operator(const Op& op) {
   } catch (const GraphError& error) {
     return {error.what()};
   }
-  if (op.expand && !op.expands) return {};           // what it expands into is checked by itself
+  if (op.is_layer()) return {};                      // what it expands into is checked by itself
   if (op.content && !op.cpu && !op.cuda) return {};  // nothing runs
   std::vector<std::string> faults;
   const auto append = [&](std::vector<std::string> more) { faults.insert(faults.end(), more.begin(), more.end()); };

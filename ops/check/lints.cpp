@@ -76,8 +76,7 @@ Notes idle_norms(const Graph& graph) {
 // The classes whose scores an Accuracy compares with labels.
 int64_t class_count(const Graph& graph, const Node& accuracy) {
   const Shape& shape = value(graph, accuracy.input()).type.shape;
-  const int64_t axis = int_attribute(accuracy, "axis");
-  return shape[size_t(axis < 0 ? axis + int64_t(shape.size()) : axis)];
+  return shape[normalized_axis(int_attribute(accuracy, "axis"), shape.size())];
 }
 
 // Metrics and losses whose attributes leave nothing of what they compare.

@@ -140,7 +140,7 @@ std::vector<GatherCase> gather_cases() {
 }
 
 Sample::Input gather_indices(const GatherCase& c) {
-  const int64_t extent = c.data[size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis)];
+  const int64_t extent = c.data[normalized_axis(c.axis, c.data.size())];
   return {.type = {c.index, c.indices}, .low = double(-extent), .high = double(extent - 1)};
 }
 
@@ -166,7 +166,7 @@ std::vector<Sample> gather_samples() {
 std::vector<Sample> gather_gradient_samples() {
   std::vector<Sample> samples;
   for (const GatherCase& c : gather_cases()) {
-    const size_t axis = size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis);
+    const size_t axis = normalized_axis(c.axis, c.data.size());
     Shape y(c.data.begin(), c.data.begin() + int64_t(axis));
     y.insert(y.end(), c.indices.begin(), c.indices.end());
     y.insert(y.end(), c.data.begin() + int64_t(axis) + 1, c.data.end());

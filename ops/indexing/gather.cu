@@ -75,8 +75,8 @@ void gather(const KernelContext& c, Gathering g, int64_t bytes, int multiprocess
 std::unique_ptr<Kernel> gather_cuda(const KernelRequest& request) {
   using In = IndexedInput;
   const TensorType& data = request.inputs[In::Data];
-  const int64_t named = int_attribute(request.node, "axis");
-  const Gathering g(data, request.inputs[In::Indices], size_t(named < 0 ? named + int64_t(data.shape.size()) : named));
+  const Gathering g(data, request.inputs[In::Indices],
+                    normalized_axis(int_attribute(request.node, "axis"), data.shape.size()));
   const int64_t element = int64_t(size_of(data.dtype)), bytes = g.inner * element;  // of a slice
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_index(request, [=](auto index) {
@@ -97,9 +97,8 @@ std::unique_ptr<Kernel> gather_cuda(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
   const TensorType& dx = request.outputs[0];
-  const int64_t named = int_attribute(request.node, "axis");
   const Gathering g(dx, request.inputs[IndexedInput::Indices],
-                    size_t(named < 0 ? named + int64_t(dx.shape.size()) : named));
+                    normalized_axis(int_attribute(request.node, "axis"), dx.shape.size()));
   const std::vector<int64_t> padding = ints_attribute(request.node, "padding_index");
   const int64_t bytes = dx.bytes(), left_out = padding.empty() ? -1 : padding[0];
   const bool ordered = request.deterministic;

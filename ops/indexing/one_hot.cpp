@@ -16,8 +16,7 @@ namespace arbalest {
 
 OneHotExtents::OneHotExtents(const KernelRequest& request) : elements(request.outputs[0].elements()) {
   const Shape& shape = request.outputs[0].shape;
-  const int64_t named = int_attribute(request.node, "axis");
-  const size_t axis = size_t(named < 0 ? named + int64_t(shape.size()) : named);
+  const size_t axis = normalized_axis(int_attribute(request.node, "axis"), shape.size());
   depth = shape[axis];
   for (size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
 }

@@ -13,7 +13,7 @@ size_t layer_axis(const Node& node, const TensorType& x) {
     fail(node, fmt::format("attribute 'axis' is {}; expected 1 to {}, or {} to -1, for input 'X', {}", axis, rank - 1,
                            1 - rank, to_string(x)));
   }
-  return size_t(axis < 0 ? axis + rank : axis);
+  return normalized_axis(axis, size_t(rank));
 }
 
 }  // namespace arbalest

@@ -19,11 +19,6 @@ bool is_class_type(DataType type) {
   return type == DataType::Int32 || type == DataType::Int64 || type == DataType::Uint8;
 }
 
-int64_t counted_from_zero(const Node& node, size_t rank) {
-  const int64_t axis = int_attribute(node, "axis");
-  return axis < 0 ? axis + int64_t(rank) : axis;
-}
-
 }  // namespace
 
 AttributeSpec class_axis_spec() {
@@ -32,7 +27,7 @@ AttributeSpec class_axis_spec() {
 
 size_t class_axis(const InferContext& context) {
   const TensorType& scores = floating_input(context, MetricInput::Scores);
-  const int64_t axis = counted_from_zero(context.node(), scores.shape.size());
+  const auto axis = int64_t(normalized_axis(int_attribute(context.node(), "axis"), scores.shape.size()));
   if (scores.shape.size() < 2) {
     context.fail(
         fmt::format("{} is {}; expected rows of classes", input_name(context, MetricInput::Scores), to_string(scores)));
@@ -72,7 +67,7 @@ std::pair<ValueId, ValueId> rows_for_kernels(ExpandContext& context) {
   ValueId scores = context.input(MetricInput::Scores), label = context.input(MetricInput::Labels);
   const TensorType type = context.type(label);
   const auto rank = int64_t(context.type(scores).shape.size());
-  const int64_t axis = counted_from_zero(context.node(), size_t(rank));
+  const auto axis = int64_t(normalized_axis(int_attribute(context.node(), "axis"), size_t(rank)));
   if (axis + 1 != rank) {
     std::vector<int64_t> order;
     for (int64_t i = 0; i < rank; ++i) {

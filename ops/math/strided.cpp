@@ -79,7 +79,7 @@ Strided::Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& st
 }
 
 AxisVectors::AxisVectors(const TensorType& type, int64_t axis) {
-  const size_t place = size_t(axis < 0 ? axis + int64_t(type.shape.size()) : axis);
+  const size_t place = normalized_axis(axis, type.shape.size());
   length = type.shape[place];
   step = memory_strides(type)[place];
   count = length == 0 ? 0 : type.elements() / length;

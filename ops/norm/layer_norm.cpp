@@ -22,9 +22,8 @@ struct RowExtents {
   int64_t rows = 1, length = 1;
 
   RowExtents(const Node& node, const TensorType& x) {
-    const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
-    const int64_t first = axis < 0 ? axis + rank : axis;
-    for (int64_t i = 0; i < rank; ++i) (i < first ? rows : length) *= x.shape[size_t(i)];
+    const size_t first = normalized_axis(int_attribute(node, "axis"), x.shape.size());
+    for (size_t i = 0; i < x.shape.size(); ++i) (i < first ? rows : length) *= x.shape[i];
   }
 };
 
@@ -35,7 +34,7 @@ size_t first_axis(const InferContext& context, const TensorType& x) {
     context.fail(fmt::format("attribute 'axis' is {}; expected {} to {} for input 'X', {}", axis, -rank, rank - 1,
                              to_string(x)));
   }
-  return size_t(axis < 0 ? axis + rank : axis);
+  return normalized_axis(axis, size_t(rank));
 }
 
 void check_least_epsilon(const InferContext& context) {

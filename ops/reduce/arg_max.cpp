@@ -13,8 +13,7 @@ namespace {
 
 ReducedAxes axes_of(const Node& node, size_t rank) {
   std::vector<bool> reduced(rank, false);
-  const int64_t axis = int_attribute(node, "axis");
-  reduced[size_t(axis < 0 ? axis + int64_t(rank) : axis)] = true;
+  reduced[normalized_axis(int_attribute(node, "axis"), rank)] = true;
   return {reduced, flag_attribute(node, "keepdims")};
 }
 
@@ -26,7 +25,7 @@ void infer_arg(InferContext& context) {
     context.fail(fmt::format("attribute 'axis' is {} and {} is {}; expected {} to {}, and a rank of 1 to {}", axis,
                              input_name(context, 0), to_string(x), -rank, rank - 1, Strided::kMaxRank));
   }
-  if (x.shape[size_t(axis < 0 ? axis + rank : axis)] == 0) {
+  if (x.shape[normalized_axis(axis, size_t(rank))] == 0) {
     context.fail(
         fmt::format("{} is {}; expected an element along axis {}", input_name(context, 0), to_string(x), axis));
   }

@@ -78,8 +78,7 @@ std::unique_ptr<Kernel> make_arg(const SumAxes& axes, Selection selection, int m
 std::unique_ptr<Kernel> arg_cuda(const KernelRequest& request, bool greatest) {
   const TensorType &x = request.inputs[0], &y = request.outputs[0];
   std::vector<bool> reduced(x.shape.size(), false);
-  const int64_t axis = int_attribute(request.node, "axis");
-  reduced[size_t(axis < 0 ? axis + int64_t(reduced.size()) : axis)] = true;
+  reduced[normalized_axis(int_attribute(request.node, "axis"), reduced.size())] = true;
   const SumAxes axes(reducing_walk({reduced, flag_attribute(request.node, "keepdims")}, x, y));
   const Selection selection{greatest, flag_attribute(request.node, "select_last_index")};
   const int multiprocessors = cuda_context(request).multiprocessors;

@@ -17,7 +17,7 @@ namespace arbalest {
 
 ReducedAxes::ReducedAxes(const Node& node, size_t rank) : reduced(rank, false), keep(flag_attribute(node, "keepdims")) {
   const std::vector<int64_t> axes = ints_attribute(node, "axes");
-  for (const int64_t axis : axes) reduced[size_t(axis < 0 ? axis + int64_t(rank) : axis)] = true;
+  for (const int64_t axis : axes) reduced[normalized_axis(axis, rank)] = true;
   if (axes.empty() && !flag_attribute(node, "noop_with_empty_axes")) reduced.assign(rank, true);
 }
 
@@ -259,7 +259,7 @@ struct ReduceCase {
 
   ReducedAxes reduced() const {
     std::vector<bool> reduced(x.shape.size(), axes.empty() && !none);
-    for (const int64_t axis : axes) reduced[size_t(axis < 0 ? axis + int64_t(x.shape.size()) : axis)] = true;
+    for (const int64_t axis : axes) reduced[normalized_axis(axis, x.shape.size())] = true;
     return {reduced, keep};
   }
   std::string name() const {

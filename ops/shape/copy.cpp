@@ -41,8 +41,7 @@ void check_rank(const InferContext& context) {
 }
 
 size_t axis_of(const Node& node, size_t rank) {
-  const int64_t axis = int_attribute(node, "axis");
-  return size_t(axis < 0 ? axis + int64_t(rank) : axis);
+  return normalized_axis(int_attribute(node, "axis"), rank);
 }
 
 size_t axis_of(const InferContext& context) {

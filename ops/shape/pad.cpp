@@ -22,8 +22,7 @@ struct Pads {
   Pads(size_t rank, const Ints& pads, const Ints& axes) : before(rank, 0), after(rank, 0) {
     const size_t count = pads.size() / 2;
     for (size_t i = 0; i < count; ++i) {
-      const int64_t named = axes.empty() ? int64_t(i) : axes[i];
-      const size_t axis = size_t(named < 0 ? named + int64_t(rank) : named);
+      const size_t axis = axes.empty() ? i : normalized_axis(axes[i], rank);
       before[axis] = pads[i];
       after[axis] = pads[count + i];
     }

@@ -16,8 +16,7 @@ namespace arbalest {
 Cut::Cut(const Shape& x, const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps)
     : first(x.size(), 0), step(x.size(), 1), shape(x) {
   for (size_t i = 0; i < starts.size(); ++i) {
-    const int64_t named = axes.empty() ? int64_t(i) : axes[i];
-    const size_t axis = size_t(named < 0 ? named + int64_t(x.size()) : named);
+    const size_t axis = axes.empty() ? i : normalized_axis(axes[i], x.size());
     const int64_t extent = x[axis], by = steps.empty() ? 1 : steps[i];
     const auto bound = [&](int64_t at, int64_t least, int64_t most) {
       return std::clamp(at < 0 ? at + extent : at, least, most);

@@ -61,8 +61,8 @@ class ConcatFusion {
   bool is_concat(const Node& node) const {
     if (!node.is(op::Concat)) return false;
     const TensorType& whole = type(node.output());
-    const int64_t rank = int64_t(whole.shape.size()), axis = int_attribute(node, "axis");
-    return rank >= 2 && (axis < 0 ? axis + rank : axis) == 1 &&
+    const size_t rank = whole.shape.size();
+    return rank >= 2 && normalized_axis(int_attribute(node, "axis"), rank) == 1 &&
            std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
              const TensorType& part = type(input);
              return part.layout == whole.layout && part.elements() > 0;

@@ -31,11 +31,11 @@ import onnx
 import torch
 from safetensors.numpy import load_file, save_file
 
+from comparison import RATE, arbalest, gradients_of, logged_losses, over, torch_gradients, torch_losses
 from kinds_models import CASES, SAMPLES
 
 LIMITS = {"gradients": 1e-4, "losses": 1e-4, "export": 1e-4}
 STEPS = 5
-RATE = 2.0**22  # as in models.py
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
 kind () => (float loss)
@@ -60,10 +60,6 @@ def loss_of(kind, out, target):
     if kind == "tokens":
         out = out.movedim(-1, 1)
     return torch.nn.functional.cross_entropy(out, target.long(), ignore_index=-1)
-
-
-class Refused(RuntimeError):
-    pass
 
 
 class Comparison:
@@ -136,20 +132,15 @@ class Comparison:
         return path
 
     def arbalest(self, command, *arguments):
-        program = [self.options.arbalest, command, *map(str, arguments)]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no text"]
-            raise Refused(f"{command}: {' '.join(lines)[:1000]}")
-        return done.stdout
+        return arbalest(self.options.arbalest, command, *arguments, timeout=300)
 
     def run(self, graph, file, *arguments):
         return self.arbalest("run", graph, *file, "--devices", "cpu:0", "--precision", "fp32", *arguments)
 
-    def torch_gradients(self, dtype):
-        model = self.make(dtype)
-        loss_of(self.loss, model(*self.tensors(dtype)), torch.from_numpy(self.target)).backward()
-        return {name: p.grad.double().numpy() for name, p in model.named_parameters() if p.grad is not None}
+    def in_torch(self, dtype):
+        """The model, and its loss."""
+        tensors, target = self.tensors(dtype), torch.from_numpy(self.target)
+        return self.make(dtype), lambda model: loss_of(self.loss, model(*tensors), target)
 
     def gradients(self, file):
         saved = self.folder / "stepped.safetensors"
@@ -163,11 +154,11 @@ class Comparison:
                 if same is parameter and name in stepped:
                     stepped.setdefault(other, stepped[name])
         before = {name: p.detach().double().numpy() for name, p in self.make().named_parameters()}
-        exact, single = self.torch_gradients(torch.float64), self.torch_gradients(torch.float32)
+        exact, single = (torch_gradients(*self.in_torch(dtype)) for dtype in (torch.float64, torch.float32))
         whole = np.sqrt(sum(np.square(g).sum() for g in exact.values()))
         names = [n for n in exact if n in stepped and stepped[n].size == before[n].size]
         missing = [n for n in exact if n not in names and np.linalg.norm(exact[n]) > 1e-9 * whole]
-        found = {n: (before[n] - stepped[n].astype(np.float64).reshape(before[n].shape)) / RATE for n in names}
+        found = gradients_of({n: before[n] for n in names}, stepped)
         off = lambda other, n: float(np.linalg.norm(other[n] - exact[n]))
         total = lambda other: float(np.sqrt(sum(off(other, n)**2 for n in names)) / whole)
         norm = lambda n: max(np.linalg.norm(exact[n]), 1e-5 * whole)
@@ -175,24 +166,11 @@ class Comparison:
         return {"gradients": (total(found), total(single)), "worst": worst, "missing": missing, "seconds": round(seconds, 2),
                 "worst error": off(found, worst) / norm(worst)}
 
-    def torch_losses(self, dtype):
-        model = self.make(dtype)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        losses = []
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = loss_of(self.loss, model(*self.tensors(dtype)), torch.from_numpy(self.target))
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        return np.array(losses)
-
     def losses(self, file):
         log, saved, graph = self.folder / "log.jsonl", self.folder / "trained.safetensors", self.graph(0.01, 0.9)
         self.run(graph, file, "--iterations", STEPS, "--epochs", STEPS, "--log-every", 1, "--log", log, "--save", saved)
-        events = [json.loads(line) for line in log.read_text().splitlines()]
-        found = np.array([event["loss"] for event in events if event.get("event") == "progress"])
-        exact, single = self.torch_losses(torch.float64), self.torch_losses(torch.float32)
+        found = logged_losses(log, STEPS)
+        exact, single = (torch_losses(*self.in_torch(dtype), STEPS) for dtype in (torch.float64, torch.float32))
         error = lambda other: float(np.abs(other / exact - 1).max())
         return {"losses": (error(found), error(single)), "first": float(found[0]), "last": float(found[-1]),
                 "expected": float(exact[-1])}, graph, saved
@@ -222,14 +200,12 @@ class Comparison:
             more, graph, saved = self.losses(file)
             result.update(more)
             result["export"] = (self.exported(graph, file, saved), 0.0)
-        except Refused as error:
-            result["refused"] = str(error)
         except subprocess.TimeoutExpired:
             result["refused"] = "took more than five minutes"
         except Exception as error:
             result["refused"] = f"{type(error).__name__}: {str(error)[:500]}"
-        over = [key for key, limit in LIMITS.items() if key in result and not result[key][0] <= max(limit, 3 * result[key][1])]
-        return {**result, "over": over} if over else result
+        worse = over(result, LIMITS)
+        return {**result, "over": worse} if worse else result
 
 
 def main():

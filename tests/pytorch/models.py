@@ -22,7 +22,6 @@ onnxruntime and safetensors. The exit status is 1 where a model fails or is over
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import traceback
 import warnings
@@ -31,6 +30,8 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
+from comparison import RATE, arbalest, gradients_of, logged_losses, over, torch_gradients, torch_losses
+
 MODELS = [
     "resnet18", "resnet50", "densenet121", "vgg16_bn", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny",
     "timm:vit_small_patch16_224", "regnet_y_400mf", "shufflenet_v2_x1_0", "squeezenet1_1", "googlenet", "swin_t",
@@ -38,7 +39,6 @@ MODELS = [
 LIMITS = {"logits": 1e-4, "gradients": 1e-3, "losses": 1e-3, "export": 1e-4}
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 IMAGES, CLASSES, STEPS = 8, 1000, 10
-RATE = 2.0**22  # of the step that shows gradients: so large that weights before it do not round them, and a power of two
 
 TRAINING = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
 compare () => (float loss)
@@ -85,13 +85,6 @@ def make(name, smooth):
     if smooth:
         without_kinks(model)
     return model
-
-
-def arbalest(program, *arguments):
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"arbalest {arguments[0]}: {(done.stderr or done.stdout).strip()[-600:]}")
-    return done.stdout
 
 
 def relative(found, expected):
@@ -146,10 +139,11 @@ class Comparison:
         file = self.export_from_torch(model, False)
         return relative(self.predicted(self.graph("logits", 0.1, 0), *file), expected)
 
-    def torch_gradients(self, dtype):
-        model = self.make().to(self.device, dtype).train()
-        torch.nn.functional.cross_entropy(model(self.x64.to(dtype)), self.y).backward()
-        return {name: p.grad.double().cpu().numpy() for name, p in model.named_parameters()}
+    def in_torch(self, dtype):
+        """The model in training mode, and its loss."""
+        x = self.x64.to(dtype)
+        return (self.make().to(self.device, dtype).train(),
+                lambda model: torch.nn.functional.cross_entropy(model(x), self.y))
 
     def gradients(self):
         model = self.make().to(self.device)
@@ -162,24 +156,12 @@ class Comparison:
         missing = sorted(set(before) - set(stepped))
         if missing:
             raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; it has {', '.join(sorted(stepped)[:8])}")
-        found = {name: (before[name] - stepped[name].astype(np.float64)) / RATE for name in before}
-        exact, single = self.torch_gradients(torch.float64), self.torch_gradients(torch.float32)
+        found = gradients_of(before, stepped)
+        exact, single = (torch_gradients(*self.in_torch(dtype)) for dtype in (torch.float64, torch.float32))
         # The gradient of a bias before a batch norm is rounding error alone.
         names = [n for n in exact if np.linalg.norm(exact[n]) > 1e-9 * max(1.0, np.linalg.norm(before[n]))]
         error = lambda other: {n: float(np.linalg.norm(other[n] - exact[n]) / np.linalg.norm(exact[n])) for n in names}
         return error(found), error(single)
-
-    def torch_losses(self, dtype):
-        model = self.make().to(self.device, dtype).train()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        losses = []
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(self.x64.to(dtype)), self.y)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        return np.array(losses)
 
     def losses(self):
         file = self.export_from_torch(self.make().to(self.device), True)
@@ -187,11 +169,8 @@ class Comparison:
         graph = self.graph("training", 0.01, 0.9)
         arbalest(self.options.arbalest, "run", graph, *self.common, *file, "--iterations", STEPS, "--epochs", STEPS,
                  "--log-every", 1, "--log", log, "--save", saved)
-        events = [json.loads(line) for line in log.read_text().splitlines()]
-        found = np.array([event["loss"] for event in events if event.get("event") == "progress"])
-        if len(found) != STEPS:
-            raise RuntimeError(f"{len(found)} losses in the log, expected {STEPS}")
-        exact, single = self.torch_losses(torch.float64), self.torch_losses(torch.float32)
+        found = logged_losses(log, STEPS)
+        exact, single = (torch_losses(*self.in_torch(dtype), STEPS) for dtype in (torch.float64, torch.float32))
         error = lambda other: float(np.abs(other / exact - 1).max())
         return error(found), error(single), found, graph, file, saved
 
@@ -261,12 +240,12 @@ def main():
             if not isinstance(error, RuntimeError):
                 traceback.print_exc()
             continue
-        over = [key for key, limit in LIMITS.items() if not r[key][0] <= max(limit, 3 * r[key][1])]
-        failed += bool(over)
+        worse = over(r, LIMITS)
+        failed += bool(worse)
         print(f"| {name} | {r['logits'][0]:.1e} | {r['gradients'][0]:.1e} ({r['worst error']:.1e}) / {r['gradients'][1]:.1e} | "
               f"{r['losses'][0]:.1e} / {r['losses'][1]:.1e} | {r['export'][0]:.1e} | "
               f"{r['curve'][0]:.4f} → {r['curve'][1]:.4f} |"
-              f"{' over: ' + ', '.join(over) + ', worst ' + r['worst'] if over else ''}", flush=True)
+              f"{' over: ' + ', '.join(worse) + ', worst ' + r['worst'] if worse else ''}", flush=True)
     sys.exit(1 if failed else 0)
 
 

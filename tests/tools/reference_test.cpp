@@ -46,7 +46,7 @@ std::string listed(const std::vector<OperandSpec>& operands) {
 std::string section(const Op& op) {
   std::string text = fmt::format("### {}\n\n{}. Inputs: {}. Outputs: {}.", op.qualified_name(), op.doc,
                                  listed(op.inputs), listed(op.outputs));
-  text += op.grad || (op.expand && !op.expands) ? "\n" : " Gradients stop here.\n";
+  text += op.grad || op.is_layer() ? "\n" : " Gradients stop here.\n";
   if (!op.attributes.empty()) text += "\n| attribute | type | default | |\n| --- | --- | --- | --- |\n";
   for (const AttributeSpec& attribute : op.attributes) {
     text += fmt::format("| `{}` | {} | {} | {} |\n", attribute.name, name_of(attribute.kind),

@@ -64,7 +64,7 @@ Json attribute_json(const Attribute& attribute) {
 
 // Data, augmentation, losses, optimiser and synchronisation, rather than the model's operators and layers.
 bool trains(const Node& node) {
-  return node.op->domain == "arbalest" && (!node.op->expand || node.op->expands);
+  return node.op->domain == "arbalest" && !node.op->is_layer();
 }
 
 Json attributes_json(const Graph& graph, const std::function<bool(const Node&)>& wanted) {

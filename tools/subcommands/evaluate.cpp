@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -42,7 +41,7 @@ struct Evaluated {
 
 // The axis of the classes in the scores of a sample.
 size_t class_axis_of_sample(const Head& head, const Shape& scores) {
-  return size_t(head.axis < 0 ? head.axis + int64_t(scores.size()) : head.axis - 1);
+  return normalized_axis(head.axis, scores.size() + 1) - 1;
 }
 
 // The number of classes if output 0 has scores along the head's axis and output 1 a class number for each place;
@@ -137,23 +136,6 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   return evaluated;
 }
 
-// Intersection over union, of a class's precision and recall as F1 has them.
-double overlap(double f1) {
-  return f1 / (2 - f1);
-}
-
-double mean_overlap(const ConfusionMatrix& confusion) {
-  double sum = 0;
-  int64_t defined = 0;
-  for (int64_t label = 0; label < confusion.classes(); ++label) {
-    const double one = overlap(confusion.f1(label));
-    if (std::isnan(one)) continue;
-    sum += one;
-    ++defined;
-  }
-  return defined > 0 ? sum / double(defined) : std::numeric_limits<double>::quiet_NaN();
-}
-
 Json fraction(double value) {
   return std::isnan(value) ? Json(nullptr) : Json(value);
 }
@@ -193,7 +175,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
-  report["mean_iou"] = fraction(mean_overlap(confusion));
+  report["mean_iou"] = fraction(confusion.mean_iou());
   Json classes = Json::array();
   for (int64_t label = 0; label < confusion.classes(); ++label) {
     classes.push_back({{"class", names[label]},
@@ -201,7 +183,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
                        {"precision", fraction(confusion.precision(label))},
                        {"recall", fraction(confusion.recall(label))},
                        {"f1", fraction(confusion.f1(label))},
-                       {"iou", fraction(overlap(confusion.f1(label)))}});
+                       {"iou", fraction(confusion.iou(label))}});
   }
   report["classes"] = std::move(classes);
   if (confusion.classes() <= kMostRows) {  // rows: the samples' class; columns: what they were taken for
@@ -233,7 +215,7 @@ void print_classes(const ConfusionMatrix& confusion, const ClassNames& names, bo
          confusion.f1(label));
   }
   line("mean", confusion.samples(), confusion.mean_precision(), confusion.mean_recall(), confusion.mean_f1());
-  if (of_places) fmt::print("mean intersection over union {}\n", ratio_text(mean_overlap(confusion)));
+  if (of_places) fmt::print("mean intersection over union {}\n", ratio_text(confusion.mean_iou()));
 }
 
 // Prints a table if it fits a terminal, else the pairs that are confused most often.

@@ -74,7 +74,7 @@ class ConfusionMatrix {
   double mean_precision() const { return mean(&ConfusionMatrix::precision); }
   double mean_recall() const { return mean(&ConfusionMatrix::recall); }  // over classes that have samples
   double mean_f1() const { return mean(&ConfusionMatrix::f1); }          // over classes that have both
-  double mean_iou() const { return mean(&ConfusionMatrix::iou); }
+  double mean_iou() const { return mean(&ConfusionMatrix::iou); }        // over classes that have either
 
  private:
   double mean(double (ConfusionMatrix::*of)(int64_t) const) const;

@@ -7,14 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -33,10 +30,10 @@
 #include "tools/command/session_setup.h"
 #include "tools/experiment/answer/bench_page.h"
 #include "tools/experiment/answer/bundle.h"
-#include "tools/experiment/answer/compare.h"
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/cells/cells.h"
 #include "tools/experiment/quote/quote.h"
+#include "tools/experiment/trials/bench_trials.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"
 #include "tools/experiment/trials/machine_state.h"
@@ -44,34 +41,12 @@
 #include "tools/experiment/trials/run_trial.h"
 #include "tools/experiment/trials/trials.h"
 #include "tools/page/page_file.h"
-#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
 
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
-}
-
-// The results of a file, after a warning for each line that cannot be read.
-std::vector<TrialResult> told_results(const std::string& path) {
-  Results results = read_results(path);
-  warn_of_faults(results.faults);
-  return std::move(results.trials);
-}
-
-// Whether a cell's name has all of these parts, with ", " between them: those of "batch 32, devices cuda:0" are
-// "batch 32" and "devices cuda:0".
-bool has_parts(const std::string& name, const std::string& parts) {
-  constexpr std::string_view kBetween = ", ";
-  const std::string all = fmt::format("{}{}{}", kBetween, name, kBetween);
-  for (size_t at = 0; at <= parts.size();) {
-    const size_t end = std::min(parts.find(kBetween, at), parts.size());
-    const std::string part = parts.substr(at, end - at);
-    if (part.empty() || all.find(fmt::format("{}{}{}", kBetween, part, kBetween)) == all.npos) return false;
-    at = end + kBetween.size();
-  }
-  return true;
 }
 
 // A file, its cells and its results.
@@ -81,9 +56,10 @@ class Bench {
       : options_(options),
         file_(read_bench_file(options.file, options.set)),
         cells_(expand(file_)),
-        identities_(options.program) {
+        identities_(options.program),
+        trials_(!options.collect.empty()) {
     give_queues();
-    keep_asked();
+    keep_cells(cells_, options.cells, options.file);
     const std::string name = name_without(options.file, {".toml"});
     results_path_ = options.results.empty() ? name + ".results.jsonl" : options.results;
     for (const Position& idle : cells_.idle) {
@@ -97,70 +73,34 @@ class Bench {
     if (!options_.bundle.empty()) check_kind_kept("--bundle", options_.bundle, OutputKind::Bundle);
     const bool draws = options_.slurm.empty() && !options_.quote && !options_.dry_run;
     if (draws && !options_.svg.empty()) make_folders(options_.svg);
-    if (!options_.slurm.empty()) return write_scripts();
+    if (!options_.slurm.empty()) {
+      write_queue_scripts(file_, cells_, options_.set,
+                          {options_.program.empty() ? own_program() : options_.program,
+                           std::filesystem::absolute(options_.slurm).lexically_normal().string(),
+                           std::filesystem::current_path().string()},
+                          name_without(options_.file, {".toml"}));
+      fmt::print("then arbalest bench {} --collect {}\n", shell_word(options_.file), shell_word(options_.slurm));
+      return kDone;
+    }
     if (!options_.collect.empty()) collect();
-    trials_ =
-        trials_of(file_, cells_, [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); });
-    take(told_results(results_path_));
-    tell_changes();
+    trials_.set(trials_of(file_, cells_,
+                          [&](const BenchCell& cell, const auto& words) { return identities_.of(cell, words); }));
+    trials_.take(told_results(results_path_));
+    trials_.tell_changes();
     if (options_.quote) return quote();
     if (options_.dry_run) return dry_run();
     if (!options_.collect.empty()) {
       print();
-      return pending().empty() ? kDone : kFailed;
+      return trials_.pending(options_.retry).empty() ? kDone : kFailed;
     }
-    if (!pending().empty()) check_one_machine();
-    const int status = pending().empty() ? kDone : measure();
+    if (!trials_.pending(options_.retry).empty()) check_one_machine();
+    const int status = trials_.pending(options_.retry).empty() ? kDone : measure();
     print();
     if (status != kDone) return status;
-    const bool good = std::all_of(trials_.begin(), trials_.end(), [&](const Trial& trial) {
-      const TrialResult* result = result_of(trial);
-      return result && (result->error.empty() || result->too_large);
-    });
-    return good ? kDone : kFailed;
+    return trials_.all_good() ? kDone : kFailed;
   }
 
  private:
-  // Writes scripts for a queue of batch jobs, and the folders that they need.
-  int write_scripts() {
-    namespace fs = std::filesystem;
-    const fs::path folder = fs::absolute(options_.slurm).lexically_normal();
-    const std::string program = options_.program.empty() ? own_program() : options_.program;
-    BenchFile file = file_;
-    file.path = fs::absolute(file.path).lexically_normal().string();
-    const auto scripts = slurm_scripts(file, cells_, options_.set, {program, folder.string(), fs::current_path()});
-    for (const char* inner : {"output", "results"}) make_folders(folder / inner);
-    const std::string name = name_without(options_.file, {".toml"});
-    remove_scripts(folder, name);
-    for (const QueueScript& script : scripts) {
-      const std::string need = scripts.size() == 1 ? "" : fmt::format("-{}x{}", script.hosts, script.gpus);
-      const std::string path = (folder / (name + need + ".sbatch")).string();
-      AtomicFile written(path);
-      written.write(script.text);
-      written.commit();
-      fmt::print("{}: {} elements; sbatch {}\n", printable(path), script.elements, shell_word(path));
-    }
-    fmt::print("then arbalest bench {} --collect {}\n", shell_word(options_.file), shell_word(options_.slurm));
-    return kDone;
-  }
-
-  // Removes the scripts that an earlier call has written: their cells may have changed, or have others now.
-  static void remove_scripts(const std::filesystem::path& folder, const std::string& name) {
-    constexpr std::string_view kEnd = ".sbatch";
-    std::vector<std::filesystem::path> earlier;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      const std::string file = entry.path().filename().string();
-      if (!file.starts_with(name) || !file.ends_with(kEnd) || file.size() < name.size() + kEnd.size()) continue;
-      const std::string need = file.substr(name.size(), file.size() - name.size() - kEnd.size());
-      int hosts = 0, gpus = 0, length = 0;
-      const bool numbered = std::sscanf(need.c_str(), "-%dx%d%n", &hosts, &gpus, &length) == 2;
-      if (!need.empty() && (!numbered || size_t(length) != need.size())) continue;
-      // "b-1x2.toml" has a name that a script of "b.toml" may have.
-      if (read_text(entry.path()).find(job_name_line(name)) != std::string::npos) earlier.push_back(entry.path());
-    }
-    for (const auto& path : earlier) std::filesystem::remove(path);
-  }
-
   // The files of results that elements of an array job, or machines, have left in the folder that is collected.
   std::vector<std::filesystem::path> collected_files() const {
     namespace fs = std::filesystem;
@@ -191,72 +131,12 @@ class Bench {
     }
     warn(fmt::format("{}: {} results of {} files are new", results_path_, fresh.size(), files.size()));
     if (options_.dry_run) {
-      held_ = std::move(fresh);
+      for (TrialResult& trial : fresh) trials_.hold(std::move(trial));
       return;
     }
     check_kind_kept("--results", results_path_, OutputKind::Log);
     ResultsFile written(results_path_);
     for (TrialResult& trial : fresh) written.add(std::move(trial));
-  }
-
-  // Leaves the cells that the command line asks for.
-  void keep_asked() {
-    if (options_.cells.empty()) return;
-    const auto is_meant = [](const BenchCell& cell, const std::string& asked) {
-      return (!asked.empty() && cell.id.starts_with(asked)) || has_parts(cell.name, asked);
-    };
-    for (const std::string& asked : options_.cells) {
-      const bool known = std::any_of(cells_.cells.begin(), cells_.cells.end(),
-                                     [&](const BenchCell& cell) { return is_meant(cell, asked); });
-      if (!known) {
-        throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", asked, options_.file));
-      }
-    }
-    std::erase_if(cells_.cells, [&](const BenchCell& cell) {
-      return std::none_of(options_.cells.begin(), options_.cells.end(),
-                          [&](const std::string& asked) { return is_meant(cell, asked); });
-    });
-  }
-
-  void take(std::vector<TrialResult> results) {
-    results_ = std::move(results);
-    results_.insert(results_.end(), held_.begin(), held_.end());
-    found_.clear();
-    for (const TrialResult& result : results_) {
-      for (const std::string& place :
-           {result.key, own_place(result.key, result.cell), place_of(result.cell, result.measure, result.repetition)}) {
-        found_[place] = &result;
-      }
-    }
-  }
-  static std::string own_place(const std::string& key, const std::string& cell) { return key + " " + cell; }
-  static std::string place_of(const std::string& cell, Measure measure, int64_t repetition) {
-    return fmt::format("{} {} {}", cell, name_of(measure), repetition);
-  }
-  // The trial's result, or nullptr. A cell's own result comes before one of another cell whose command is the same.
-  // Collected ones may be of another build and of other devices than are here: there a command that several cells of
-  // this program share says nothing of the device that a cell was measured on; each has a result of its own.
-  const TrialResult* result_of(const Trial& trial) const {
-    std::vector<std::string> places = {own_place(trial.key, trial.cell->id)};
-    const bool collects = !options_.collect.empty();
-    if (collects) places.push_back(place_of(trial.cell->id, trial.measure, trial.repetition));
-    if (!collects || !trial.cell->peer.empty()) places.push_back(trial.key);
-    for (const std::string& place : places) {
-      if (const auto found = found_.find(place); found != found_.end()) return found->second;
-    }
-    return nullptr;
-  }
-
-  // Trials without a result; those that failed too, if they are to run again. Each key once.
-  std::vector<const Trial*> pending() const {
-    std::vector<const Trial*> waiting;
-    std::set<std::string> seen;
-    for (const Trial& trial : trials_) {
-      const TrialResult* result = result_of(trial);
-      const bool done = result && !(options_.retry && !result->error.empty());
-      if (!done && seen.insert(trial.key).second) waiting.push_back(&trial);
-    }
-    return waiting;
   }
 
   // The needs of a cell for a measure; of another program nothing is known.
@@ -283,25 +163,9 @@ class Bench {
     return all;
   }
 
-  // Names what makes earlier results of the same cells count no longer.
-  void tell_changes() const {
-    std::map<std::string, std::set<std::string>> cells_by_cause;
-    for (const Trial& trial : trials_) {
-      if (result_of(trial)) continue;
-      for (const TrialResult& earlier : results_) {
-        if (earlier.cell != trial.cell->id || earlier.measure != trial.measure) continue;
-        const std::vector<std::string> causes = differences(earlier.identity, trial.identity);
-        if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, ", "))].insert(trial.cell->name);
-      }
-    }
-    for (const auto& [cause, names] : cells_by_cause) {
-      warn(fmt::format("changed since they were measured ({}): {}", cause, fmt::join(names, "; ")));
-    }
-  }
-
   int dry_run() {
     quotes_ = current_quotes();
-    std::vector<const Trial*> waiting = pending();
+    std::vector<const Trial*> waiting = trials_.pending(options_.retry);
     std::erase_if(waiting, [&](const Trial* trial) { return !needs(*trial->cell, trial->measure).fault.empty(); });
     std::vector<TimeLeft> lefts;
     double longest = 0;
@@ -352,7 +216,7 @@ class Bench {
                     all_known ? "" : "; how long training takes is unknown, and --quote predicts it"));
     std::vector<ResultTable> tables = {table};
     if (!all_run) tables.front().notes.emplace_back("cells whose note is an error cannot run: their trials would fail");
-    add_quotes(summarize(file_, cells_, current()), tables);
+    add_quotes(summarize(file_, cells_, trials_.current()), tables);
     write(tables);
     return all_run ? kDone : kFailed;
   }
@@ -365,7 +229,7 @@ class Bench {
   TimeLeft time_left(const BenchCell& cell, const std::vector<const Trial*>& waiting) {
     constexpr double kStart = 1;  // s that a process takes before it trains
     std::vector<double> rates;
-    for (const TrialResult& result : results_) {
+    for (const TrialResult& result : trials_.results()) {
       if (result.cell == cell.id && result.images_per_second > 0) rates.push_back(result.images_per_second);
     }
     const auto quote = std::find_if(quotes_.begin(), quotes_.end(), [&](const Quote& q) { return q.cell == cell.id; });
@@ -390,9 +254,9 @@ class Bench {
   int measure() {
     check_kind_kept("--results", results_path_, OutputKind::Log);
     ResultsFile written(results_path_);
-    take(written.trials());
-    if (add_missing(written)) take(written.trials());
-    std::vector<const Trial*> waiting = pending();
+    trials_.take(written.trials());
+    if (trials_.add_missing(written)) trials_.take(written.trials());
+    std::vector<const Trial*> waiting = trials_.pending(options_.retry);
     for (const Trial* trial : waiting) hold_too_large(*trial);
     std::erase_if(waiting, [&](const Trial* trial) { return needs(*trial->cell, trial->measure).too_large; });
     bool all = tell_absent() == 0;
@@ -406,7 +270,7 @@ class Bench {
       std::string outcome;
       const std::optional<TrialResult> result = measure(*waiting[i], interrupt.token(), outcome);
       if (InterruptHandler::requested()) {
-        take(written.trials());  // for the answer so far
+        trials_.take(written.trials());  // for the answer so far
         return kInterrupted;
       }
       if (result) outcome = outcome_of(*result);
@@ -416,11 +280,11 @@ class Bench {
                        left < 60 ? "" : fmt::format("; about {} left", shown_time(left))));
       all = all && result;
       if (!result) continue;
-      add_for_all(written, *result);
+      trials_.add_for_all(written, *result);
       std::error_code ignored;  // checkpoints left behind cost room alone
       std::filesystem::remove_all(folder_of(*waiting[i]) / "checkpoints", ignored);
     }
-    take(written.trials());
+    trials_.take(written.trials());
     return all ? kDone : kFailed;
   }
 
@@ -439,8 +303,9 @@ class Bench {
     std::map<std::string, std::vector<std::string>> names;
     size_t count = 0;
     for (const BenchCell& cell : cells_.cells) {
-      const bool done = std::all_of(trials_.begin(), trials_.end(),
-                                    [&](const Trial& trial) { return trial.cell != &cell || result_of(trial); });
+      const bool done = std::all_of(trials_.all().begin(), trials_.all().end(), [&](const Trial& trial) {
+        return trial.cell != &cell || trials_.result_of(trial);
+      });
       const std::string what = lacks(cell);
       if (what.empty() || done) continue;
       names[what].push_back(cell.name);
@@ -465,41 +330,14 @@ class Bench {
     });
   }
 
-  // Cells whose commands are the same share what was measured, and each has a line.
-  void add_for_all(ResultsFile& written, const TrialResult& result) const {
-    written.add(result);
-    for (const Trial& trial : trials_) {
-      if (trial.key != result.key || trial.cell->id == result.cell) continue;
-      written.add(for_cell(result, trial));
-    }
-  }
-
-  // The same for cells that were not measured then, as with --cell. Returns whether there are any.
-  bool add_missing(ResultsFile& written) const {
-    std::vector<TrialResult> missing;
-    for (const Trial& trial : trials_) {
-      const TrialResult* known = result_of(trial);
-      if (!known || known->cell == trial.cell->id || known->too_large) continue;
-      missing.push_back(for_cell(*known, trial));
-    }
-    for (TrialResult& each : missing) written.add(std::move(each));
-    return !missing.empty();
-  }
-
-  static TrialResult for_cell(TrialResult result, const Trial& trial) {
-    result.cell = trial.cell->id;
-    result.name = trial.cell->name;
-    result.settings = trial.cell->settings;
-    return result;
-  }
-
   // Takes it for a result of this process alone that a trial does not fit: other devices may have more memory.
   void hold_too_large(const Trial& trial) {
     const CellNeeds& takes = needs(*trial.cell, trial.measure);
     if (!takes.too_large) return;
-    held_.push_back(result_for(trial));
-    held_.back().error = takes.fault;
-    held_.back().too_large = true;
+    TrialResult result = result_for(trial);
+    result.error = takes.fault;
+    result.too_large = true;
+    trials_.hold(std::move(result));
     warn(fmt::format("{}: {}", trial.name(), takes.fault));
   }
 
@@ -630,18 +468,6 @@ class Bench {
     return quotes;
   }
 
-  // The results of the trials that the file asks for.
-  std::vector<TrialResult> current() const {
-    std::vector<TrialResult> current;
-    for (const Trial& trial : trials_) {
-      const TrialResult* result = result_of(trial);
-      if (!result) continue;
-      current.push_back(*result);
-      current.back().cell = trial.cell->id;  // another program's trial may be that of several cells
-    }
-    return current;
-  }
-
   // Predicted against measured, if there are predictions.
   void add_quotes(const std::vector<CellSummary>& summaries, std::vector<ResultTable>& tables) {
     if (quotes_.empty()) quotes_ = current_quotes();
@@ -649,7 +475,7 @@ class Bench {
   }
 
   BenchPage answer() {
-    const std::vector<TrialResult> results = current();
+    const std::vector<TrialResult> results = trials_.current();
     std::set<std::string> builds, devices, states;
     int64_t disturbed = 0;
     for (const TrialResult& result : results) {
@@ -738,8 +564,8 @@ class Bench {
   // Names the runs whose logs are not in the bundle: they were collected before, or without their folders.
   void tell_without_logs(const std::set<std::string>& logged) const {
     std::vector<std::string> names;
-    for (const Trial& trial : trials_) {
-      const TrialResult* result = result_of(trial);
+    for (const Trial& trial : trials_.all()) {
+      const TrialResult* result = trials_.result_of(trial);
       if (!result || !result->error.empty() || trial.measure != Measure::Accuracy || !trial.cell->peer.empty())
         continue;
       if (!logged.contains(result->key)) names.push_back(trial.name());
@@ -763,51 +589,16 @@ class Bench {
   BenchCells cells_;
   std::string results_path_;
   Identities identities_;
-  std::vector<Trial> trials_;
-  std::vector<TrialResult> results_;
-  std::map<std::string, const TrialResult*> found_;             // by key, by key and cell, by cell and repetition
+  BenchTrials trials_;
   std::map<std::pair<std::string, Measure>, CellNeeds> needs_;  // by a cell's id
-  std::vector<TrialResult> held_;  // that stand in no file: of a dry run, and of trials that do not fit
-  std::vector<Quote> quotes_;      // of the cells as they are
-  bool gave_queues_ = false;       // whether the environment has kQueues from here
+  std::vector<Quote> quotes_;                                   // of the cells as they are
+  bool gave_queues_ = false;                                    // whether the environment has kQueues from here
 };
 
 }  // namespace
 
 int command_bench(const BenchOptions& options) {
   return Bench(options).run();
-}
-
-int command_bench_compare(const BenchCompareOptions& options) {
-  std::vector<std::vector<TrialResult>> sides;
-  for (const std::string& file : options.files) {
-    std::error_code unknown;
-    if (!std::filesystem::exists(file, unknown)) throw GraphError(fmt::format("{}: there is no such file", file));
-    try {
-      sides.push_back(told_results(file));
-    } catch (const RunError& error) {
-      throw GraphError(error.what());
-    }
-    if (sides.back().empty()) throw GraphError(fmt::format("{}: has no results of a bench", file));
-  }
-  const bool trained = std::any_of(sides[0].begin(), sides[0].end(), [](const TrialResult& trial) {
-    return trial.measure == Measure::Accuracy && trial.error.empty();
-  });
-  if (!options.targets.empty() && !trained) {
-    throw GraphError(
-        fmt::format("--target {:g}: {} has no training run that could meet it; expected results of a file "
-                    "with [accuracy]",
-                    options.targets.front(), options.files[0]));
-  }
-  const ResultComparison found = compare(sides[0], sides[1], options.threshold, options.targets);
-  std::fputs(print_tables({found.table}, TableFormat::Text).c_str(), stdout);
-  if (found.judged == 0) {
-    throw GraphError(
-        fmt::format("{}, {}: no row has {} repetitions on both sides, so that none can ever be worse; expected "
-                    "[throughput] repetitions or [accuracy] seeds of {} or more",
-                    options.files[0], options.files[1], kFewest, kFewest));
-  }
-  return found.worse + found.missing == 0 ? kDone : kFailed;
 }
 
 }  // namespace arbalest

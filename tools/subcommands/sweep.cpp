@@ -6,17 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <map>
-#include <mutex>
+#include <map>
 #include <optional>
 #include <set>
-#include <stop_token>
 #include <string_view>
 #include <utility>
 
@@ -24,19 +20,15 @@
 #include "base/files/folder.h"
 #include "base/process.h"
 #include "base/shell_word.h"
-#include "base/time/deadlines.h"
-#include "executor/console/terminal.h"
 #include "executor/plan/device_list.h"
-#include "executor/plan/make_plan.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/shared_resources.h"
-#include "executor/sweep/lane_tuner.h"
-#include "graph/file/overrides.h"
 #include "tools/command/commands.h"
-#include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/subcommand.h"
-#include "tools/experiment/answer/summary.h"
+#include "tools/experiment/answer/table.h"
+#include "tools/subcommands/sweep_plan.h"
+#include "tools/subcommands/sweep_run.h"
 #include "tools/sweep/check_trials.h"
 #include "tools/sweep/fold_predictions.h"
 #include "tools/sweep/graph_variations.h"
@@ -44,7 +36,6 @@
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/rate_search.h"
 #include "tools/sweep/trial_runs.h"
-#include "tools/watch/json_lines.h"
 
 namespace arbalest {
 namespace {
@@ -55,29 +46,8 @@ constexpr int kMostAtOnce = 64;
 constexpr int kMostOnGpu = 32;   // unless told otherwise
 constexpr int kLikelyOnGpu = 8;  // for which kernels are chosen until more are found to pay
 
-// Options of a run that a sweep sets for each trial, or that make no sense for several runs, and what takes their
-// place.
-const std::map<std::string, std::string_view, std::less<>> kOfTrials = {
-    {"save", "the model of trial 7 is trial-007/model.safetensors in --output's folder; --keep says how many stay"},
-    {"save-best", "the model of trial 7 is that of its best epoch, trial-007/model.safetensors in --output's folder"},
-    {"checkpoint", "trials that have not ended keep theirs in --output's folder; --checkpoint-every says how often"},
-    {"log", "the log of trial 7 is trial-007/log.jsonl in --output's folder, and all are in 'arbalest report DIR'"},
-    {"trace", "a sweep writes no traces; 'arbalest run' with the settings of a trial does"},
-    {"sample-every", "a sweep writes no traces; 'arbalest run' with the settings of a trial does"},
-    {"change", "a sweep goes on with the settings that it was begun with"},
-};
 // Those that hold for the sweep rather than for each of its runs.
 const std::set<std::string> kOfSweep = {"devices", "threads", "resume", "set", "time-limit"};
-
-bool is_of_trials(const CLI::Option& option) {
-  return !option.get_lnames().empty() && kOfTrials.contains(option.get_lnames().front());
-}
-
-// Throws GraphError that says where the files are which an option of a run names, if it is one of those.
-void refuse_of_trials(std::string_view option) {
-  const auto found = kOfTrials.find(option);
-  if (found != kOfTrials.end()) throw GraphError(fmt::format("sweep has no --{}: {}", option, found->second));
-}
 
 // Notes the options of runs that are given, and those that may differ.
 void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& options) {
@@ -95,122 +65,6 @@ void take_words(const std::vector<const CLI::Option*>& of_runs, SweepOptions& op
     }
     for (const std::string& value : option->results()) options.words.push_back(fmt::format("--{}={}", name, value));
   }
-}
-
-// The graph's node of the operator; throws GraphError if there is none.
-const Node& node_of(const Graph& graph, std::string_view op) {
-  const Node* node = graph.find_op(op);
-  if (!node) throw GraphError(fmt::format("graph '{}' has no {} node; a sweep needs one", graph.name, op));
-  return *node;
-}
-
-int64_t epochs_of(const SweepOptions& options, const Graph& graph) {
-  if (options.session.length.epochs) return *options.session.length.epochs;
-  return std::max<int64_t>(1, int64_t(float_attribute(node_of(graph, "arbalest.Train"), "epochs")));
-}
-
-std::vector<VariedSettings> varied_of(const SweepOptions& options) {
-  std::vector<VariedSettings> varied;
-  for (const std::string& text : options.vary) varied.push_back(parse_varied(text));
-  if (options.folds > 0) varied.push_back(parse_varied(fmt::format("fold=1..{}", options.folds)));
-  const bool rates = std::any_of(varied.begin(), varied.end(), [](const VariedSettings& each) {
-    return std::any_of(each.names.begin(), each.names.end(), is_rate);
-  });
-  if (options.find_rate && !rates) varied.push_back(parse_varied("train.lr=log(1e-5,1,16)"));
-  if (varied.empty()) {
-    throw GraphError("sweep: nothing varies; expected --vary, --folds, --find-lr, or metadata \"vary\" of the graph");
-  }
-  return varied;
-}
-
-// The override that names the data of a fold, without the fold's number.
-std::string fold_of(const SweepOptions& options, const Graph& graph) {
-  if (options.folds == 0) return "";
-  const Node& prefetch = node_of(graph, "arbalest.Prefetch");
-  node_of(graph, "arbalest.Validate");
-  const std::string source = string_attribute(prefetch, "source");
-  const std::string by = options.fold_by.empty() ? "" : "by=" + options.fold_by + "&";
-  return fmt::format("prefetch.source={}{}folds={}&{}fold=", source, source.find('?') == source.npos ? "?" : "&",
-                     options.folds, by);
-}
-
-// The first attributes of the graph with this name, in words; "": there are none.
-std::string attributes_named(const std::string& name, const Graph& graph) {
-  constexpr size_t kMost = 5;
-  const Table<NodeId, std::string> targets = override_names(graph);
-  std::vector<std::string> found;
-  for (const NodeId node : targets.ids()) {
-    const bool has = graph.nodes[node].op->attribute_spec(name) != nullptr;
-    if (has && found.size() < kMost) found.push_back(targets[node] + "." + name);
-  }
-  return found.empty() ? "" : fmt::format(", or an attribute of the graph: {}", fmt::join(found, ", "));
-}
-
-void check_names(const SweepPlan& plan, const SweepOptions& options, const Graph& graph) {
-  for (const auto& [name, value] : plan.trials.front()) {
-    if ((name == "fold" && !plan.fold.empty()) || name.find('.') != name.npos || options.varies.contains(name))
-      continue;
-    refuse_of_trials(name);
-    if (name == "fold") throw GraphError("--vary fold: expected --folds K, which trains on all but each of K parts");
-    const std::vector<std::string> names(options.varies.begin(), options.varies.end());
-    const std::string attributes = attributes_named(name, graph);
-    throw GraphError(
-        fmt::format("--vary {}: expected NODE.ATTRIBUTE{}, or an option of 'arbalest run' that is not given "
-                    "already and may differ between trials{}",
-                    name, attributes, attributes.empty() ? did_you_mean(name, names) : ""));
-  }
-}
-
-// Refuses two names of one attribute, of which one would have no effect.
-void check_attributes(const SweepPlan& plan, const SweepOptions& options, const Graph& graph) {
-  std::vector<NamedAssignment> all, kept;  // `kept`: what --set may not state as well
-  for (const auto& [name, value] : plan.trials.front()) {
-    if (name.find('.') == name.npos) continue;
-    all.push_back({"--vary " + name, fmt::format("{}={}", name, value)});
-    if (!options.find_rate || !is_rate(name)) kept.push_back(all.back());  // --find-lr tries others than a stated rate
-  }
-  for (const std::string& stated : options.set) {
-    kept.push_back({"--set " + stated, stated});
-    refuse_two_names(graph, kept, "--vary");
-    kept.pop_back();
-  }
-  if (!plan.fold.empty()) all.push_back({"--folds", plan.fold});
-  refuse_two_names(graph, all, "--vary");
-}
-
-SweepPlan plan_of(const SweepOptions& options, const Graph& graph) {
-  SweepPlan plan;
-  plan.title = graph.name;
-  plan.words = options.words;
-  plan.command = options.command_line;
-  std::error_code unknown;
-  plan.directory = fs::current_path(unknown).string();
-  const std::vector<VariedSettings> varied = varied_of(options);
-  plan.trials = combinations(varied, options.samples, options.session.numerics.seed);
-  for (const VariedSettings& each : varied) {
-    if (each.names.size() > 1) plan.together.push_back(each.names);
-  }
-  plan.fold = fold_of(options, graph);
-  plan.finds_rate = options.find_rate;
-  if (options.find_rate) add_words_of_rate_search(plan.words, graph, options);
-  if (options.search == SweepOptions::Search::Asha) {
-    const auto& first = plan.trials.front();
-    if (std::any_of(first.begin(), first.end(), [](const auto& each) { return each.first == "epochs"; })) {
-      throw GraphError("--search asha decides how many epochs a trial trains; --vary epochs excludes it");
-    }
-    std::erase_if(plan.words, [](const std::string& word) { return word.starts_with("--epochs="); });
-    plan.halving =
-        HalvingRule{rungs_between(options.first_rung, epochs_of(options, graph), options.reduction), options.reduction};
-    if (plan.halving->epochs.size() == 1) {
-      throw GraphError(
-          fmt::format("--search asha judges trials first after epoch {}, where their training ends; expected "
-                      "more --epochs, or no search",
-                      plan.halving->epochs.front()));
-    }
-  }
-  check_names(plan, options, graph);
-  check_attributes(plan, options, graph);
-  return plan;
 }
 
 // The most runs at once: on CPUs one for each thread, on GPUs as many as LaneTuner finds useful.
@@ -234,300 +88,6 @@ SweepSurroundings surroundings_for(const SweepOptions& options, const std::vecto
   around.threads = std::max(gpus ? kFewestOfGpu : 1, threads / most);
   around.shared = std::make_shared<SharedResources>(at_once, threads, gpus);
   return around;
-}
-
-// Whether a sweep's best models predict what they have not seen.
-bool tells_predictions(const SweepPlan& plan) {
-  return !plan.fold.empty() && !plan.finds_rate;
-}
-
-// The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
-class Sweep {
- public:
-  Sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before)
-      : options_(options),
-        schedule_(int(plan.trials.size()), plan.halving),
-        log_(options.out, plan, before.has_value()),
-        redraws_(can_redraw(stdout)) {
-    record_.plan = std::move(plan);
-    if (before) known_ = std::move(before->results);
-    if (options.retry) std::erase_if(known_, [](const SweepResult& result) { return !result.error.empty(); });
-  }
-
-  // Returns false if it was interrupted.
-  bool run(SweepSurroundings around, int most) {
-    const std::vector<PlanDevice>& devices = around.devices;
-    const bool gpus = devices.front().kind == PlanDevice::Kind::Cuda;
-    constexpr int kFirstOnGpu = 4;  // learners at once, before more are tried
-    const InterruptHandler interrupt("\narbalest: ending; --resume goes on; once more to stop at once\n");
-    std::stop_source ending;
-    const std::stop_callback interrupted(interrupt.token(), [&] { ending.request_stop(); });
-    const double seconds = options_.session.length.seconds;
-    const auto end_early = [&] {
-      time_is_up_ = true;
-      ending.request_stop();
-    };
-    const TimedLook limit = seconds > 0 ? look_after(std::chrono::duration<double>(seconds), end_early) : TimedLook();
-    around.stop = ending.get_token();
-    around.progress = [this](const SweepResult& result) { progress(result); };
-    around.noted = [this](int trial, const std::string& note) { tell_note(trial, note); };
-    JobLanes lanes(schedule_, most, [&](const SweepJob& job, int lane) { return run_job(job, lane, around); },
-                   {[this](int left, const std::string& why) { tell_shrunk(left, why); },
-                    [this](const SweepJob& job, const std::string& why) { tell_too_large(job, why); }});
-    lanes_ = &lanes;
-    const int first = std::max(1, kFirstOnGpu / std::max(1, int(options_.session.learners.per_device)));
-    if (options_.at_once == 0 && gpus) tuner_.emplace(first * int(devices.size()), most);
-    if (tuner_) lanes.allow(tuner_->lanes());
-    lanes.run(ending.get_token());
-    lanes_ = nullptr;
-    const bool over = schedule_.over();
-    if (over || !record_.plan.halving) keep_best();
-    clear_status();
-    if (over) log_.finished(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
-    if (over) remove_checkpoints();
-    if (!over && time_is_up_) {
-      warn(fmt::format(
-          "--time-limit ends the sweep; the same command with --resume goes on, as 'arbalest resume {}' does",
-          shell_word(options_.out)));
-    }
-    return over;
-  }
-
-  const SweepRecord& record() const { return record_; }
-  bool written() const { return !log_.failed(); }
-
- private:
-  JobEnd run_job(const SweepJob& job, int lane, const SweepSurroundings& around) {
-    // The latest: one that failed may have run once more.
-    const auto found =
-        std::find_if(known_.rbegin(), known_.rend(), [&](const SweepResult& result) { return result.job == job; });
-    if (found != known_.rend()) {
-      const std::scoped_lock lock(mutex_);
-      record_.results.push_back(*found);
-      return {JobEnd::Kind::Judged, found->score(), {}};
-    }
-    {
-      const std::scoped_lock lock(mutex_);
-      log_.started(job, lane, to_string(around.devices[size_t(lane) % around.devices.size()]));
-      under_way_[job.trial] = {};
-    }
-    TrialEnd trial = run_trial(record_.plan, job, lane, around);
-    const std::scoped_lock lock(mutex_);
-    ended_images_ += under_way_[job.trial].images;
-    under_way_.erase(job.trial);
-    if (trial.end.kind != JobEnd::Kind::Judged) return trial.end;
-    log_.result(trial.result);
-    record_.results.push_back(trial.result);
-    tell_result(trial.result);
-    // Trials that a search promotes later need their checkpoints, and models of epochs that may remain their best.
-    if (record_.plan.halving) return trial.end;
-    if (trial.result.error.empty()) remove_checkpoints_of(job.trial);
-    keep_best();
-    return trial.end;
-  }
-
-  void tell_result(const SweepResult& result) {
-    clear_status();
-    const auto all = record_.plan.trials.size();
-    const std::string settings = to_string(record_.plan.trials[size_t(result.job.trial)]);
-    std::string text = "no value";
-    if (!result.error.empty()) {
-      text = "failed: " + result.error;
-    } else if (result.value) {
-      text = fmt::format("{} {:.5g}", result.metric, *result.value);
-      if (result.metric != "loss") text += fmt::format(" in epoch {}", result.epoch);
-    } else if (result.loss && !result.validated) {
-      text = fmt::format("loss of training {:.5g}", *result.loss);
-    }
-    const bool within = result.ended_within_epoch();
-    const int64_t length = within ? result.iterations : result.epochs;
-    fmt::print("{}\n", printable(fmt::format("trial {:>{}}/{}  {}  {}, {} {}{} in {:.1f} s", result.job.trial + 1,
-                                             std::to_string(all).size(), all, settings, text, length,
-                                             within ? "iteration" : "epoch", length == 1 ? "" : "s", result.seconds)));
-    show_status();
-    std::fflush(stdout);
-  }
-
-  void progress(const SweepResult& result) {
-    const std::scoped_lock lock(mutex_);
-    under_way_[result.job.trial] = result;
-    tune();
-    clear_status();
-    show_status();
-  }
-
-  void tell_shrunk(int at_once, const std::string& why) {
-    const std::scoped_lock lock(mutex_);
-    clear_status();
-    tuner_.reset();  // memory decides
-    log_.lanes(at_once, why);
-    warn(fmt::format("{} from here on, since there is no memory for more: {}",
-                     at_once == 1 ? "one trial trains at a time" : fmt::format("{} trials train at once", at_once),
-                     why.substr(0, why.find('\n'))));
-  }
-
-  void tell_too_large(const SweepJob& job, const std::string& why) {
-    const std::scoped_lock lock(mutex_);
-    SweepResult result;
-    result.job = job;
-    result.error = why;
-    log_.result(result);
-    record_.results.push_back(result);
-    tell_result(result);
-  }
-
-  // Lets more trials train at once as long as that raises the throughput of all.
-  void tune() {
-    if (!tuner_ || tuner_->done()) return;
-    int64_t images = ended_images_;
-    int training = 0;
-    for (const auto& [trial, result] : under_way_) {
-      images += result.images;
-      training += result.images > 0;
-    }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-    if (!tuner_->look(seconds, images, training >= tuner_->lanes())) return;
-    lanes_->allow(tuner_->lanes());
-    if (tuner_->done()) log_.lanes(tuner_->lanes(), "more at once do not train faster");
-  }
-
-  // A note of one trial holds for others, too.
-  void tell_note(int trial, const std::string& note) {
-    const std::scoped_lock lock(mutex_);
-    const bool of_other = !noted_.empty() && noted_.begin()->first != trial;
-    if (record_.plan.finds_rate || of_other || !noted_.emplace(trial, note).second) return;
-    clear_status();
-    warn(note);
-  }
-
-  // One line that later ones replace; nothing unless standard output is a terminal.
-  void show_status() {
-    if (!redraws_) return;
-    double rate = 0;
-    for (const auto& [trial, result] : under_way_) rate += result.images_per_second;
-    std::set<int> under_way;
-    for (const auto& [trial, result] : under_way_) under_way.insert(trial);
-    const size_t ended = ended_trials(record_, under_way), all = record_.plan.trials.size();
-    std::string text =
-        fmt::format("{} of {} trials ended, {} under way, {:.0f} images/s", ended, all, under_way_.size(), rate);
-    if (const double left = seconds_left(ended); left > 0) text += fmt::format(", about {} left", shown_time(left));
-    fmt::print("{}", first_columns(text, terminal_width(stdout) - 1));
-    std::fflush(stdout);
-    shown_ = true;
-  }
-  // If others take as long as those that have ended; 0: none has, or a search decides how far they train.
-  double seconds_left(size_t ended) const {
-    if (record_.plan.halving || ended == 0 || under_way_.empty()) return 0;
-    double took = 0, begun = 0;
-    for (size_t trial = 0; trial < record_.plan.trials.size(); ++trial) {
-      const SweepResult* last = last_result(record_, int(trial));
-      if (last != nullptr && !under_way_.contains(int(trial))) took += last->seconds;
-    }
-    for (const auto& [trial, result] : under_way_) begun += result.seconds;
-    const double left = took / double(ended) * double(record_.plan.trials.size() - ended) - begun;
-    return left / double(under_way_.size());
-  }
-  void clear_status() {
-    if (std::exchange(shown_, false)) fmt::print("\r\x1b[K");
-  }
-
-  // Removes the models of trials that are no longer among the best. Those under way may be better than they were. Folds
-  // of the same settings stay or go together, those of the best at least until they have predicted what they held out.
-  void keep_best() {
-    if (options_.keep == "all") return;
-    auto most = size_t(std::stoll(options_.keep));
-    std::vector<std::vector<int>> ranked;
-    if (!tells_predictions(record_.plan)) {
-      if (record_.plan.finds_rate) most = 0;
-      for (const int trial : ranked_trials(record_)) ranked.push_back({trial});
-    } else {
-      most = std::max<size_t>(most, 1);
-      const Leaderboard board = leaderboard_of(record_);
-      for (const TrialGroup* group : ranked_whole_groups(board, record_)) ranked.push_back(group->trials);
-    }
-    std::error_code ignored;
-    for (size_t place = most; place < ranked.size(); ++place) {
-      for (const int trial : ranked[place]) {
-        if (!under_way_.contains(trial)) fs::remove(trial_model(options_.out, trial), ignored);
-      }
-    }
-  }
-
-  // Nobody goes on from them, unless the log lacks what they led to.
-  void remove_checkpoints_of(int trial) const {
-    std::error_code ignored;
-    if (!log_.failed()) fs::remove_all(trial_checkpoints(options_.out, trial), ignored);
-  }
-  void remove_checkpoints() const {
-    for (int trial = 0; trial < int(record_.plan.trials.size()); ++trial) {
-      const SweepResult* last = last_result(record_, trial);
-      if (last && last->error.empty()) remove_checkpoints_of(trial);  // --retry goes on from those of others
-    }
-  }
-
-  const SweepOptions& options_;
-  SweepSchedule schedule_;
-  SweepLog log_;
-  const bool redraws_;
-  SweepRecord record_;
-  std::vector<SweepResult> known_;        // of the sweep that this one goes on with
-  std::mutex mutex_;                      // of what follows, the log, the record, and standard output
-  std::map<int, SweepResult> under_way_;  // by trial
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  JobLanes* lanes_ = nullptr;  // while they run
-  std::optional<LaneTuner> tuner_;
-  int64_t ended_images_ = 0;                     // of jobs that have ended
-  std::set<std::pair<int, std::string>> noted_;  // what has been told of the trial whose notes are
-  bool shown_ = false;                           // the status line
-  std::atomic<bool> time_is_up_ = false;
-};
-
-// The words that the others lack; "none".
-std::string words_without(const std::vector<std::string>& words, std::vector<std::string> others) {
-  std::vector<std::string> left;
-  for (const std::string& word : words) {
-    const auto same = std::find(others.begin(), others.end(), word);
-    if (same == others.end()) {
-      left.push_back(shell_word(word));
-    } else {
-      others.erase(same);
-    }
-  }
-  return left.empty() ? "none" : fmt::format("{}", fmt::join(left, " "));
-}
-
-// The record of the sweep in the folder, which has to be the same as this one; nothing if there is none.
-std::optional<SweepRecord> record_before(const SweepOptions& options, SweepPlan& plan) {
-  const std::string path = sweep_log_path(options.out);
-  std::error_code unknown;
-  if (!fs::exists(path, unknown) || fs::file_size(path, unknown) == 0) {
-    if (options.session.checkpoints.resume)
-      warn(fmt::format("{}: no sweep to go on with; it starts afresh", options.out));
-    return std::nullopt;
-  }
-  if (!options.session.checkpoints.resume) {
-    throw GraphError(
-        fmt::format("{}: holds a sweep; --resume goes on with it, another one needs another folder", options.out));
-  }
-  SweepRecord record = read_sweep_log(path);
-  warn_of_faults(record.faults);
-  if (record.plan == plan) {
-    for (const auto& [file, hash] : record.plan.inputs) {
-      if (const auto now = plan.inputs.find(file); now != plan.inputs.end() && now->second == hash) continue;
-      throw GraphError(
-          fmt::format("{}: the sweep there was begun with another content of '{}'; expected the file as it "
-                      "was then, or another folder",
-                      options.out, file));
-    }
-    return record;
-  }
-  const std::string there = words_without(record.plan.words, plan.words),
-                    here = words_without(plan.words, record.plan.words);
-  std::string differs = fmt::format("the options of its runs (there {}, here {})", there, here);
-  if (there == here) differs = "the orders of options that state one setting";
-  if (record.plan.has_words_of(plan)) differs = record.plan.trials == plan.trials ? "the search" : "the trials";
-  throw GraphError(fmt::format("{}: the sweep there is another one: {} differ; expected the same command line",
-                               options.out, differs));
 }
 
 std::string trials_of(const SweepPlan& plan) {
@@ -667,7 +227,7 @@ int command_sweep(const SweepOptions& given) {
   give_learners_queues((options.at_once > 0 ? options.at_once : kMostOnGpu) * options.session.learners.per_device,
                        options.devices);
   const std::vector<PlanDevice> devices = parse_devices(options.devices, default_devices);
-  SweepPlan plan = plan_of(options, graph);
+  SweepPlan plan = sweep_plan(options, graph);
   int lanes = lanes_for(options, devices, int64_t(plan.trials.size()));
   if (plan.halving) lanes = std::min(lanes, plan.halving->lanes);
   SweepSurroundings around = surroundings_for(options, devices, lanes);
@@ -689,19 +249,19 @@ int command_sweep(const SweepOptions& given) {
   std::optional<SweepRecord> before = record_before(options, plan);
   make_folders(options.out);
   std::signal(SIGPIPE, SIG_IGN);
-  Sweep sweep(options, std::move(plan), std::move(before));
-  fmt::print("{}, {} at once; logs and models in {}\n", trials_of(sweep.record().plan), lanes, printable(options.out));
-  tell_more();
-  std::fflush(stdout);
-  const bool over = sweep.run(around, lanes);
-  print_answer(options, sweep.record());
+  const SweepEnd sweep = run_sweep(options, plan, std::move(before), around, lanes, [&] {
+    fmt::print("{}, {} at once; logs and models in {}\n", trials_of(plan), lanes, printable(options.out));
+    tell_more();
+    std::fflush(stdout);
+  });
+  print_answer(options, sweep.record);
   around.keeps_samples = false;  // each is read once more
   around.threads = thread_count(options.session);
-  const bool told = !over || !tells_predictions(sweep.record().plan) || print_folds(options, sweep.record(), around);
-  if (!sweep.written() || !told) return kFailed;
-  if (!over) return kInterrupted;
-  const Leaderboard board = leaderboard_of(sweep.record());
-  const bool good = board.failed == 0 || (sweep.record().plan.finds_rate && board.done > 0);  // rates that are too high
+  const bool told = !sweep.over || !tells_predictions(plan) || print_folds(options, sweep.record, around);
+  if (!sweep.written || !told) return kFailed;
+  if (!sweep.over) return kInterrupted;
+  const Leaderboard board = leaderboard_of(sweep.record);
+  const bool good = board.failed == 0 || (plan.finds_rate && board.done > 0);  // rates that are too high
   return good ? kDone : kFailed;
 }
 
@@ -712,7 +272,9 @@ void declare_sweep(Subcommands& commands) {
   SweepOptions& options = command.options;
   options.command_line = commands.words();
   bind_training(app, options);
-  for (CLI::Option* option : app.get_options([](const CLI::Option* each) { return is_of_trials(*each); })) {
+  for (CLI::Option* option : app.get_options([](const CLI::Option* each) {
+         return !each->get_lnames().empty() && place_of_trials(each->get_lnames().front()) != nullptr;
+       })) {
     app.remove_option(option);
   }
   const std::vector<const CLI::Option*> of_runs = std::as_const(app).get_options();

@@ -194,6 +194,20 @@ void add(const BenchFile& file, BenchCell cell, BenchCells& all) {
   }
 }
 
+// Whether a cell's name has all of these parts, with ", " between them: those of "batch 32, devices cuda:0" are
+// "batch 32" and "devices cuda:0".
+bool has_parts(const std::string& name, const std::string& parts) {
+  constexpr std::string_view kBetween = ", ";
+  const std::string all = fmt::format("{}{}{}", kBetween, name, kBetween);
+  for (size_t at = 0; at <= parts.size();) {
+    const size_t end = std::min(parts.find(kBetween, at), parts.size());
+    const std::string part = parts.substr(at, end - at);
+    if (part.empty() || all.find(fmt::format("{}{}{}", kBetween, part, kBetween)) == all.npos) return false;
+    at = end + kBetween.size();
+  }
+  return true;
+}
+
 }  // namespace
 
 BenchCells expand(const BenchFile& file) {
@@ -269,6 +283,24 @@ std::string fill_in(const std::string& command, const Settings& settings, const 
     i = end;
   }
   return filled;
+}
+
+void keep_cells(BenchCells& cells, const std::vector<std::string>& asked_for, const std::string& file) {
+  if (asked_for.empty()) return;
+  const auto is_meant = [](const BenchCell& cell, const std::string& asked) {
+    return (!asked.empty() && cell.id.starts_with(asked)) || has_parts(cell.name, asked);
+  };
+  for (const std::string& asked : asked_for) {
+    const bool known = std::any_of(cells.cells.begin(), cells.cells.end(),
+                                   [&](const BenchCell& cell) { return is_meant(cell, asked); });
+    if (!known) {
+      throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", asked, file));
+    }
+  }
+  std::erase_if(cells.cells, [&](const BenchCell& cell) {
+    return std::none_of(asked_for.begin(), asked_for.end(),
+                        [&](const std::string& asked) { return is_meant(cell, asked); });
+  });
 }
 
 }  // namespace arbalest

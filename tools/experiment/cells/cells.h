@@ -37,6 +37,10 @@ inline constexpr size_t kMostTrials = 100'000;  // of a file, those of other pro
 // expression that is wrong, and for combinations that are the same or too many.
 BenchCells expand(const BenchFile& file);
 
+// Leaves the cells whose ids begin with one of these texts, or whose names have it as parts; none: all stay. Throws
+// GraphError, with --cell and the file's name, for a text that is of no cell.
+void keep_cells(BenchCells& cells, const std::vector<std::string>& asked, const std::string& file);
+
 // The settings of a cell in expressions, with device_count.
 double number_of(const std::string& expression, const Settings& settings, const Position& where);
 

@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
+#include "base/files/folder.h"
 #include "base/shell_word.h"
 #include "executor/plan/plan.h"
 #include "tools/experiment/trials/cell_command.h"
@@ -60,7 +64,7 @@ std::string header(const BenchFile& file, const QueueScript& script, const Queue
   const QueueSettings& queue = file.queue;
   const std::string outputs = (std::filesystem::path(paths.folder) / "output").string();
   std::string text = "#!/usr/bin/env bash\n";
-  text += job_name_line(std::filesystem::path(file.path).stem().string());
+  text += option("job-name", std::filesystem::path(file.path).stem().string());
   text += option("array", fmt::format("0-{}%{}", script.elements - 1, queue.at_once));
   text += option("account", queue.account) + option("partition", queue.partition) + option("qos", queue.qos);
   text += option("constraint", queue.constraint);
@@ -128,11 +132,24 @@ std::string script_text(const BenchFile& file, const QueueScript& script, const 
   return text;
 }
 
-}  // namespace
-
-std::string job_name_line(const std::string& name) {
-  return option("job-name", name);
+// Removes the scripts that an earlier call has written: their cells may have changed, or have others now.
+void remove_scripts(const std::filesystem::path& folder, const std::string& name) {
+  constexpr std::string_view kEnd = ".sbatch";
+  std::vector<std::filesystem::path> earlier;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string file = entry.path().filename().string();
+    if (!file.starts_with(name) || !file.ends_with(kEnd) || file.size() < name.size() + kEnd.size()) continue;
+    const std::string need = file.substr(name.size(), file.size() - name.size() - kEnd.size());
+    int hosts = 0, gpus = 0, length = 0;
+    const bool numbered = std::sscanf(need.c_str(), "-%dx%d%n", &hosts, &gpus, &length) == 2;
+    if (!need.empty() && (!numbered || size_t(length) != need.size())) continue;
+    // "b-1x2.toml" has a name that a script of "b.toml" may have.
+    if (read_text(entry.path()).find(option("job-name", name)) != std::string::npos) earlier.push_back(entry.path());
+  }
+  for (const auto& path : earlier) std::filesystem::remove(path);
 }
+
+}  // namespace
 
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths) {
@@ -142,6 +159,24 @@ std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& 
     script.text = script_text(file, script, own, changes, paths);
   }
   return scripts;
+}
+
+void write_queue_scripts(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
+                         const QueuePaths& paths, const std::string& name) {
+  const std::filesystem::path folder = paths.folder;
+  BenchFile placed = file;
+  placed.path = std::filesystem::absolute(file.path).lexically_normal().string();
+  const std::vector<QueueScript> scripts = slurm_scripts(placed, cells, changes, paths);
+  for (const char* inner : {"output", "results"}) make_folders(folder / inner);
+  remove_scripts(folder, name);
+  for (const QueueScript& script : scripts) {
+    const std::string need = scripts.size() == 1 ? "" : fmt::format("-{}x{}", script.hosts, script.gpus);
+    const std::string path = (folder / (name + need + ".sbatch")).string();
+    AtomicFile written(path);
+    written.write(script.text);
+    written.commit();
+    fmt::print("{}: {} elements; sbatch {}\n", printable(path), script.elements, shell_word(path));
+  }
 }
 
 }  // namespace arbalest

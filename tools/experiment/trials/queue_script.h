@@ -33,7 +33,9 @@ struct QueueScript {
 std::vector<QueueScript> slurm_scripts(const BenchFile& file, const BenchCells& cells,
                                        const std::vector<std::string>& changes, const QueuePaths& paths);
 
-// The line of a script that has the name of its bench file.
-std::string job_name_line(const std::string& name);
+// Writes the scripts NAME.sbatch to paths.folder, with the folders that they need, in place of those that an earlier
+// call has written for the file, and prints their paths. Throws RunError if they cannot be written.
+void write_queue_scripts(const BenchFile& file, const BenchCells& cells, const std::vector<std::string>& changes,
+                         const QueuePaths& paths, const std::string& name);
 
 }  // namespace arbalest

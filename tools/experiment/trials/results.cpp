@@ -148,6 +148,12 @@ Results read_results(const std::string& path) {
   return results;
 }
 
+std::vector<TrialResult> told_results(const std::string& path) {
+  Results results = read_results(path);
+  warn_of_faults(results.faults);
+  return std::move(results.trials);
+}
+
 ResultsFile::ResultsFile(const std::string& path)
     : file_(with_folder(path), "file of results", "and so does the bench"), results_(read_results(path)) {
   file_.cut(results_.whole);

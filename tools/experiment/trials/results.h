@@ -75,6 +75,9 @@ struct Results {
 };
 Results read_results(const std::string& path);
 
+// The results of a file, after a warning for each line that does not count.
+std::vector<TrialResult> told_results(const std::string& path);
+
 // Results that are added one by one. Other processes cannot write the file meanwhile.
 class ResultsFile {
  public:

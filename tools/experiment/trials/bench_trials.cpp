@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/experiment/trials/bench_trials.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/process.h"
+
+namespace arbalest {
+namespace {
+
+std::string own_place(const std::string& key, const std::string& cell) {
+  return key + " " + cell;
+}
+std::string place_of(const std::string& cell, Measure measure, int64_t repetition) {
+  return fmt::format("{} {} {}", cell, name_of(measure), repetition);
+}
+
+TrialResult for_cell(TrialResult result, const Trial& trial) {
+  result.cell = trial.cell->id;
+  result.name = trial.cell->name;
+  result.settings = trial.cell->settings;
+  return result;
+}
+
+}  // namespace
+
+void BenchTrials::take(std::vector<TrialResult> results) {
+  results_ = std::move(results);
+  results_.insert(results_.end(), held_.begin(), held_.end());
+  found_.clear();
+  for (const TrialResult& result : results_) {
+    for (const std::string& place :
+         {result.key, own_place(result.key, result.cell), place_of(result.cell, result.measure, result.repetition)}) {
+      found_[place] = &result;
+    }
+  }
+}
+
+const TrialResult* BenchTrials::result_of(const Trial& trial) const {
+  std::vector<std::string> places = {own_place(trial.key, trial.cell->id)};
+  if (collects_) places.push_back(place_of(trial.cell->id, trial.measure, trial.repetition));
+  if (!collects_ || !trial.cell->peer.empty()) places.push_back(trial.key);
+  for (const std::string& place : places) {
+    if (const auto found = found_.find(place); found != found_.end()) return found->second;
+  }
+  return nullptr;
+}
+
+std::vector<const Trial*> BenchTrials::pending(bool retry) const {
+  std::vector<const Trial*> waiting;
+  std::set<std::string> seen;
+  for (const Trial& trial : trials_) {
+    const TrialResult* result = result_of(trial);
+    const bool done = result && !(retry && !result->error.empty());
+    if (!done && seen.insert(trial.key).second) waiting.push_back(&trial);
+  }
+  return waiting;
+}
+
+std::vector<TrialResult> BenchTrials::current() const {
+  std::vector<TrialResult> current;
+  for (const Trial& trial : trials_) {
+    const TrialResult* result = result_of(trial);
+    if (!result) continue;
+    current.push_back(*result);
+    current.back().cell = trial.cell->id;  // another program's trial may be that of several cells
+  }
+  return current;
+}
+
+bool BenchTrials::all_good() const {
+  return std::all_of(trials_.begin(), trials_.end(), [&](const Trial& trial) {
+    const TrialResult* result = result_of(trial);
+    return result && (result->error.empty() || result->too_large);
+  });
+}
+
+void BenchTrials::tell_changes() const {
+  std::map<std::string, std::set<std::string>> cells_by_cause;
+  for (const Trial& trial : trials_) {
+    if (result_of(trial)) continue;
+    for (const TrialResult& earlier : results_) {
+      if (earlier.cell != trial.cell->id || earlier.measure != trial.measure) continue;
+      const std::vector<std::string> causes = differences(earlier.identity, trial.identity);
+      if (!causes.empty()) cells_by_cause[fmt::format("{}", fmt::join(causes, ", "))].insert(trial.cell->name);
+    }
+  }
+  for (const auto& [cause, names] : cells_by_cause) {
+    warn(fmt::format("changed since they were measured ({}): {}", cause, fmt::join(names, "; ")));
+  }
+}
+
+void BenchTrials::add_for_all(ResultsFile& written, const TrialResult& result) const {
+  written.add(result);
+  for (const Trial& trial : trials_) {
+    if (trial.key != result.key || trial.cell->id == result.cell) continue;
+    written.add(for_cell(result, trial));
+  }
+}
+
+bool BenchTrials::add_missing(ResultsFile& written) const {
+  std::vector<TrialResult> missing;
+  for (const Trial& trial : trials_) {
+    const TrialResult* known = result_of(trial);
+    if (!known || known->cell == trial.cell->id || known->too_large) continue;
+    missing.push_back(for_cell(*known, trial));
+  }
+  for (TrialResult& each : missing) written.add(std::move(each));
+  return !missing.empty();
+}
+
+}  // namespace arbalest

@@ -11,6 +11,7 @@
 #include "graph/file/onnx_file.h"
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -111,7 +112,7 @@ const std::string& Tensor::name() const {
 }
 
 std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options) {
-  const auto made = model.add("arbalest.Prefetch", {}, attributes_of(options), 2);
+  const auto made = model.add(op::Prefetch, {}, attributes_of(options), 2);
   return {made[0].named("image"), made[1].named("label")};
 }
 
@@ -119,7 +120,7 @@ Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<s
   if (fields.empty()) throw GraphError("prefetch: no field is asked for, expected one or more");
   Attributes attributes = attributes_of(options);
   attributes.set("by_name", int64_t{1});
-  std::vector<Tensor> made = model.add("arbalest.Prefetch", {}, std::move(attributes), int(fields.size()));
+  std::vector<Tensor> made = model.add(op::Prefetch, {}, std::move(attributes), int(fields.size()));
   for (size_t i = 0; i < fields.size(); ++i) made[i].named(fields[i]);
   return Batch(std::move(made));
 }
@@ -135,7 +136,7 @@ Tensor Batch::operator[](std::string_view name) const {
 }
 
 Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options) {
-  return unary("arbalest.RandomResizedCrop", files,
+  return unary(op::RandomResizedCrop, files,
                {{"size", Ints{options.height, options.width}},
                 {"channels", options.channels},
                 {"area", std::vector<double>{options.area.first, options.area.second}},
@@ -144,7 +145,7 @@ Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options
 }
 
 Tensor resize_crop(Tensor files, const ResizeCropOptions& options) {
-  return unary("arbalest.ResizeCrop", files,
+  return unary(op::ResizeCrop, files,
                {{"size", Ints{options.height, options.width}},
                 {"channels", options.channels},
                 {"resize", options.resize},
@@ -173,11 +174,11 @@ Tensor augment(Tensor image, const AugmentOptions& options) {
   set("erase", &AugmentOptions::erase);
   set("erase_area", &AugmentOptions::erase_area);
   set("erase_ratio", &AugmentOptions::erase_ratio);
-  return unary("arbalest.Augment", image, std::move(attributes));
+  return unary(op::Augment, image, std::move(attributes));
 }
 
 std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOptions& options) {
-  const auto made = image.model().add("arbalest.MixImages", {image, label},
+  const auto made = image.model().add(op::MixImages, {image, label},
                                       {{"classes", options.classes},
                                        {"mixup", options.mixup},
                                        {"cutmix", options.cutmix},
@@ -197,99 +198,99 @@ Tensor conv(Tensor x, const ConvOptions& options) {
   if (options.stride != 1) attributes.set("strides", Ints{options.stride, options.stride});
   if (options.dilation != 1) attributes.set("dilations", Ints{options.dilation, options.dilation});
   if (options.pad) attributes.set("pads", four(*options.pad));
-  return unary("arbalest.Conv", x, std::move(attributes));
+  return unary(op::ConvLayer, x, std::move(attributes));
 }
 
 Tensor batch_norm(Tensor x, const BatchNormOptions& options) {
-  return unary("arbalest.BatchNorm", x, {{"epsilon", options.epsilon}, {"momentum", options.momentum}});
+  return unary(op::BatchNorm, x, {{"epsilon", options.epsilon}, {"momentum", options.momentum}});
 }
 
 Tensor layer_norm(Tensor x, const LayerNormOptions& options) {
-  return unary("arbalest.LayerNorm", x, {{"axis", options.axis}, {"epsilon", options.epsilon}});
+  return unary(op::LayerNorm, x, {{"axis", options.axis}, {"epsilon", options.epsilon}});
 }
 
 Tensor linear(Tensor x, const LinearOptions& options) {
   return unary(
-      "arbalest.Linear", x,
+      op::Linear, x,
       {{"units", options.units}, {"axis", options.axis}, {"bias", int64_t(options.bias)}, {"init", options.init}});
 }
 
 Tensor max_pool(Tensor x, const PoolOptions& options) {
-  return pool("MaxPool", x, options);
+  return pool(op::MaxPool, x, options);
 }
 Tensor average_pool(Tensor x, const PoolOptions& options) {
-  return pool("AveragePool", x, options);
+  return pool(op::AveragePool, x, options);
 }
 Tensor global_average_pool(Tensor x) {
-  return unary("GlobalAveragePool", x);
+  return unary(op::GlobalAveragePool, x);
 }
 
 Tensor relu(Tensor x) {
-  return unary("Relu", x);
+  return unary(op::Relu, x);
 }
 Tensor swish(Tensor x) {
-  return unary("Swish", x);
+  return unary(op::Swish, x);
 }
 Tensor hard_swish(Tensor x) {
-  return unary("HardSwish", x);
+  return unary(op::HardSwish, x);
 }
 Tensor gelu(Tensor x) {
-  return unary("Gelu", x);
+  return unary(op::Gelu, x);
 }
 Tensor sigmoid(Tensor x) {
-  return unary("Sigmoid", x);
+  return unary(op::Sigmoid, x);
 }
 Tensor hard_sigmoid(Tensor x, double alpha, double beta) {
-  return unary("HardSigmoid", x, {{"alpha", alpha}, {"beta", beta}});
+  return unary(op::HardSigmoid, x, {{"alpha", alpha}, {"beta", beta}});
 }
 Tensor softmax(Tensor x, int64_t axis) {
-  return unary("Softmax", x, {{"axis", axis}});
+  return unary(op::Softmax, x, {{"axis", axis}});
 }
 
 Tensor dropout(Tensor x, double ratio) {
-  return unary("Dropout", x, {{"ratio", ratio}, {"training_mode", int64_t{1}}});
+  return unary(op::Dropout, x, {{"ratio", ratio}, {"training_mode", int64_t{1}}});
 }
 Tensor stochastic_depth(Tensor x, double ratio) {
-  return unary("arbalest.StochasticDepth", x, {{"ratio", ratio}});
+  return unary(op::StochasticDepth, x, {{"ratio", ratio}});
 }
 Tensor layer_scale(Tensor x, double initial, int64_t axis) {
-  return unary("arbalest.LayerScale", x, {{"axis", axis}, {"initial", initial}});
+  return unary(op::LayerScale, x, {{"axis", axis}, {"initial", initial}});
 }
 Tensor class_token(Tensor x, double deviation) {
-  return unary("arbalest.ClassToken", x, {{"deviation", deviation}});
+  return unary(op::ClassToken, x, {{"deviation", deviation}});
 }
 Tensor position_embedding(Tensor x, double deviation) {
-  return unary("arbalest.PositionEmbedding", x, {{"deviation", deviation}});
+  return unary(op::PositionEmbedding, x, {{"deviation", deviation}});
 }
 
 Tensor flatten(Tensor x) {
-  return unary("Flatten", x);
+  return unary(op::Flatten, x);
 }
 Tensor reshape(Tensor x, const Ints& shape) {
-  return unary("Reshape", x, {{"shape", shape}});
+  return unary(op::Reshape, x, {{"shape", shape}});
 }
 Tensor transpose(Tensor x, const Ints& permutation) {
-  return unary("Transpose", x, {{"perm", permutation}});
+  return unary(op::Transpose, x, {{"perm", permutation}});
 }
 Tensor concat(const std::vector<Tensor>& parts, int64_t axis) {
   if (parts.empty()) throw GraphError("concat: there is no tensor, expected one or more");
-  return parts[0].model().add("Concat", parts, {{"axis", axis}})[0];
+  return parts[0].model().add(op::Concat, parts, {{"axis", axis}})[0];
 }
 std::vector<Tensor> split(Tensor x, int64_t axis, int parts) {
-  return x.model().add("Split", {x}, {{"axis", axis}}, parts);
+  return x.model().add(op::Split, {x}, {{"axis", axis}}, parts);
 }
 Tensor slice(Tensor x, int64_t axis, int64_t begin, int64_t end) {
-  return unary("Slice", x, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
+  return unary(op::Slice, x, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
 }
 
 Tensor matmul(Tensor a, Tensor b) {
-  return a.model().add("MatMul", {a, b}, {})[0];
+  return a.model().add(op::MatMul, {a, b}, {})[0];
 }
 Tensor add(Tensor a, Tensor b) {
-  return a.model().add("Add", {a, b}, {})[0];
+  return a.model().add(op::Add, {a, b}, {})[0];
 }
 Tensor multiply(Tensor a, Tensor b) {
-  return a.model().add("Mul", {a, b}, {})[0];
+  return a.model().add(op::Mul, {a, b}, {})[0];
 }
 
 namespace {
@@ -301,34 +302,34 @@ std::vector<int64_t> list_of(const std::optional<int64_t>& label) {
 }  // namespace
 
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {
-  return logits.model().add("arbalest.SoftmaxCrossEntropy", {logits, label},
+  return logits.model().add(op::SoftmaxCrossEntropy, {logits, label},
                             {{"label_smoothing", options.label_smoothing},
                              {"class_weights", options.class_weights},
                              {"ignore_index", list_of(options.ignore_index)},
                              {"axis", options.axis}})[0];
 }
 Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options) {
-  return logits.model().add("arbalest.SigmoidCrossEntropy", {logits, label}, {{"pos_weight", options.pos_weight}})[0];
+  return logits.model().add(op::SigmoidCrossEntropy, {logits, label}, {{"pos_weight", options.pos_weight}})[0];
 }
 Tensor mean_squared_error(Tensor prediction, Tensor target) {
-  return prediction.model().add("arbalest.MeanSquaredError", {prediction, target}, {})[0];
+  return prediction.model().add(op::MeanSquaredError, {prediction, target}, {})[0];
 }
 Tensor l1_loss(Tensor prediction, Tensor target) {
-  return prediction.model().add("arbalest.L1Loss", {prediction, target}, {})[0];
+  return prediction.model().add(op::L1Loss, {prediction, target}, {})[0];
 }
 
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options) {
   return logits.model().add(
-      "arbalest.Accuracy", {logits, label},
+      op::Accuracy, {logits, label},
       {{"top_k", options.top_k}, {"ignore_index", list_of(options.ignore_index)}, {"axis", options.axis}})[0];
 }
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options) {
-  return scores.model().add("arbalest.AUC", {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];
+  return scores.model().add(op::AUC, {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];
 }
 
 namespace {
 
-Tensor rate(const char* op, Tensor scores, Tensor label, const RateOptions& options) {
+Tensor rate(std::string_view op, Tensor scores, Tensor label, const RateOptions& options) {
   return scores.model().add(
       op, {scores, label},
       {{"average", options.average}, {"threshold", options.threshold}, {"logits", int64_t(options.logits)}})[0];
@@ -337,13 +338,13 @@ Tensor rate(const char* op, Tensor scores, Tensor label, const RateOptions& opti
 }  // namespace
 
 Tensor precision(Tensor scores, Tensor label, const RateOptions& options) {
-  return rate("arbalest.Precision", scores, label, options);
+  return rate(op::Precision, scores, label, options);
 }
 Tensor recall(Tensor scores, Tensor label, const RateOptions& options) {
-  return rate("arbalest.Recall", scores, label, options);
+  return rate(op::Recall, scores, label, options);
 }
 Tensor f1(Tensor scores, Tensor label, const RateOptions& options) {
-  return rate("arbalest.F1", scores, label, options);
+  return rate(op::F1, scores, label, options);
 }
 
 Tensor train(Tensor loss, const TrainOptions& options) {
@@ -382,11 +383,11 @@ Tensor train(Tensor loss, const TrainOptions& options) {
                            {"accumulate", options.accumulate},
                            {"ema", options.ema}};
   for (const NamedAttribute& own : options.own) attributes.set(own.name, own.value);
-  return unary("arbalest.Train", loss, std::move(attributes));
+  return unary(op::Train, loss, std::move(attributes));
 }
 
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
-  return trained.model().add("arbalest.Synchronize", {trained},
+  return trained.model().add(op::Synchronize, {trained},
                              {{"strategy", options.strategy},
                               {"every", options.every},
                               {"every_hosts", options.every_hosts},
@@ -407,7 +408,7 @@ Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const Valida
                            {"every_epochs", options.every_epochs},
                            {"recalibrate", options.recalibrate}};
   if (!options.directions.empty()) attributes.set("directions", options.directions);
-  return trained.model().add("arbalest.Validate", inputs, std::move(attributes))[0];
+  return trained.model().add(op::Validate, inputs, std::move(attributes))[0];
 }
 
 }  // namespace arbalest

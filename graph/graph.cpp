@@ -187,7 +187,7 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 }
 
 bool Node::is(std::string_view qualified_name) const {
-  return op->qualified_name() == qualified_name;
+  return op->is(qualified_name);
 }
 
 void fail(const Node& node, const std::string& message) {

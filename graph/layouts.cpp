@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/names.h"
+
 namespace arbalest {
 
 ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader) {
@@ -14,8 +16,8 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
   const std::string to(name_of(layout));
   const Stage stage = reader.stage;
   const Position where = reader.where;  // `reader` may move
-  const NodeId change = graph.add_node(graph.op("arbalest.ChangeLayout"),
-                                       fmt::format("{}.{}", graph.values[value].name, to), {value}, 1, {{"to", to}});
+  const NodeId change = graph.add_node(graph.op(op::ChangeLayout), fmt::format("{}.{}", graph.values[value].name, to),
+                                       {value}, 1, {{"to", to}});
   graph.nodes[change].stage = stage;
   graph.nodes[change].where = where;
   infer(graph, change);

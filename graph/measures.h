@@ -14,10 +14,10 @@ namespace arbalest {
 // Whether the operator is a loss over one class of several, and whether it is one over labels that are decided each by
 // itself.
 inline bool is_loss_of_classes(const Op& op) {
-  return op.compares && op.compares->activation == "Softmax";
+  return op.compares && op.compares->activation == Comparison::Activation::Softmax;
 }
 inline bool is_loss_of_labels(const Op& op) {
-  return op.compares && op.compares->activation == "Sigmoid";
+  return op.compares && op.compares->activation == Comparison::Activation::Sigmoid;
 }
 
 struct MetricDirection {

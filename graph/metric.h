@@ -56,9 +56,10 @@ struct Comparison {
   // Labels: for each score a value from 0 to 1, or missing. Either: classes if there is a row of scores and one number
   // for it, labels otherwise. Numbers: any.
   enum class Target : uint8_t { Classes, Labels, Either, Numbers };
+  enum class Activation : uint8_t { None, Softmax, Sigmoid };
 
   Target target = Target::Numbers;
-  std::string activation = {};  // that a loss itself applies to its scores: "Softmax", "Sigmoid"; "": none
+  Activation activation = Activation::None;  // that a loss itself applies to its scores
 };
 
 }  // namespace arbalest

@@ -238,10 +238,16 @@ Op& OpRegistry::add(Op op) {
   return ops_.emplace_back(std::move(op));
 }
 
+bool Op::is(std::string_view qualified_name) const {
+  if (domain.empty()) return qualified_name == name;
+  return qualified_name.size() == domain.size() + 1 + name.size() && qualified_name.starts_with(domain) &&
+         qualified_name[domain.size()] == '.' && qualified_name.ends_with(name);
+}
+
 Op* OpRegistry::find(std::string_view qualified_name) {
   const std::lock_guard lock(mutex_);
   for (Op& op : ops_) {
-    if (op.qualified_name() == qualified_name) return &op;
+    if (op.is(qualified_name)) return &op;
   }
   return nullptr;
 }

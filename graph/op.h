@@ -22,6 +22,18 @@ namespace arbalest {
 // One of the inputs or outputs that an operator states.
 struct OperandSpec {
   enum Arity : uint8_t { Required, Optional, Variadic };  // Variadic: last, one or more
+  // The part in a model of the numbers that its file keeps for the operand.
+  enum Part : uint8_t {
+    Any,
+    Weight,
+    Scale,  // of a norm
+    Bias,
+    Mean,  // of a norm, as Variance: running statistics
+    Variance,
+    OwnWeight,     // called as the operand is
+    InitialState,  // before the first step of all, for each sample; zeros if it is left out
+    ClassWeight,   // not trained
+  };
   std::string name;
   Arity arity = Required;
   // Whether the operand follows the compute precision (--precision bf16). What does not (statistics, losses, biases,
@@ -31,6 +43,14 @@ struct OperandSpec {
   // same name, which replaces the operand if that is left out. Passes move the content there (fold_constants), so that
   // gradients and kernels read only the attribute. Such an operand is optional, unless Op::content follows from it.
   bool constant = false;
+  Part part = Any;
+
+  // The same operand with its part in a model.
+  OperandSpec as(Part of_model) const {
+    OperandSpec spec = *this;
+    spec.part = of_model;
+    return spec;
+  }
 };
 
 // One of the attributes that an operator states.
@@ -234,6 +254,8 @@ struct Op {
   std::function<void(ExpandContext&)> expand;           // such an op has no kernels, unless `expands` is there
   std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
   bool is_layer() const { return expand && !expands; }  // every node of it is expanded
+  // Whether the expansion may make values, such as parameters, whose names begin with the node's output.
+  bool owns_values() const { return bool(expand); }
   // A fused operator in terms of simpler ones: adds nodes of them and replaces every output. It says what the operator
   // means. Kernels are held against it, and CPUs run it if they gain nothing by a kernel (ops/fused/decomposed.h).
   std::function<void(ExpandContext&)> decompose;
@@ -267,11 +289,14 @@ struct Op {
   // Normalises each channel by the batch's statistics. Inputs 1 to 4 are scale, bias, running mean and running
   // variance, and outputs 1 and 2 the new running ones.
   bool keeps_statistics = false;
+  // Before ONNX's opset 13 all axes of input 0 from the attribute `axis` on, by default 1, counted as one.
+  bool took_axes_as_one = false;
 
   const OperandSpec* input_spec(size_t i) const;   // the variadic spec for all that follow; nullptr past the end
   const OperandSpec* output_spec(size_t i) const;  // the same for outputs
   const AttributeSpec* attribute_spec(std::string_view name) const;                           // nullptr: there is none
   std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }  // "arbalest.Linear"
+  bool is(std::string_view qualified_name) const;                                             // whether it is this one
 };
 
 // Bytes of all operands of a node, each once.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Names of the operators that passes look for and make, and places of operands. The operators of a file that has a
-// header of its own name theirs there: `struct GemmInput`.
+// Names of the operators that the rooms above look for and make, and places of operands. The operators of a file that
+// has a header of its own name theirs there: `struct GemmInput`.
 
 #include <cstddef>
 #include <string_view>
+
+#include "graph/names.h"
 
 namespace arbalest {
 
@@ -50,51 +52,59 @@ struct AccumulateInput {
 namespace op {
 
 // ONNX's operators.
-inline constexpr std::string_view Add = "Add", Bernoulli = "Bernoulli", Cast = "Cast", CastLike = "CastLike",
-                                  Concat = "Concat", Conv = "Conv", Div = "Div", Dropout = "Dropout", Exp = "Exp",
-                                  Expand = "Expand", Flatten = "Flatten", Floor = "Floor", Gather = "Gather",
-                                  GatherND = "GatherND", Gemm = "Gemm", Greater = "Greater",
-                                  GreaterOrEqual = "GreaterOrEqual", Identity = "Identity", Less = "Less",
-                                  LessOrEqual = "LessOrEqual", MatMul = "MatMul", MaxPool = "MaxPool", Mul = "Mul",
-                                  Neg = "Neg", Not = "Not", Pad = "Pad", RandomNormalLike = "RandomNormalLike",
-                                  RandomUniform = "RandomUniform", RandomUniformLike = "RandomUniformLike",
-                                  Relu = "Relu", Reshape = "Reshape", ScatterND = "ScatterND", Shape = "Shape",
+inline constexpr std::string_view Add = "Add", AffineGrid = "AffineGrid", AveragePool = "AveragePool",
+                                  BatchNormalization = "BatchNormalization", Bernoulli = "Bernoulli",
+                                  CastLike = "CastLike", Concat = "Concat", Conv = "Conv", Div = "Div",
+                                  Dropout = "Dropout", Exp = "Exp", Floor = "Floor", Gather = "Gather",
+                                  GatherND = "GatherND", Gelu = "Gelu", Gemm = "Gemm",
+                                  GlobalAveragePool = "GlobalAveragePool", Greater = "Greater",
+                                  GreaterOrEqual = "GreaterOrEqual", GridSample = "GridSample",
+                                  GroupNormalization = "GroupNormalization", HardSigmoid = "HardSigmoid",
+                                  HardSwish = "HardSwish", Less = "Less", LessOrEqual = "LessOrEqual",
+                                  MatMul = "MatMul", MaxPool = "MaxPool", Mul = "Mul", Neg = "Neg", Not = "Not",
+                                  Pad = "Pad", RandomNormalLike = "RandomNormalLike", RandomUniform = "RandomUniform",
+                                  RandomUniformLike = "RandomUniformLike", ReduceMax = "ReduceMax",
+                                  ReduceMin = "ReduceMin", Relu = "Relu", Resize = "Resize", Scatter = "Scatter",
+                                  ScatterElements = "ScatterElements", ScatterND = "ScatterND", Sigmoid = "Sigmoid",
                                   Slice = "Slice", Softmax = "Softmax", Split = "Split", Squeeze = "Squeeze",
-                                  Sub = "Sub", Sum = "Sum", Tile = "Tile", Transpose = "Transpose", Where = "Where";
+                                  Sub = "Sub", Sum = "Sum", Swish = "Swish", Tile = "Tile", TopK = "TopK",
+                                  Transpose = "Transpose", Unsqueeze = "Unsqueeze", Upsample = "Upsample",
+                                  Where = "Where";
 
 // The library's own.
-inline constexpr std::string_view Accumulate = "arbalest.Accumulate", Accuracy = "arbalest.Accuracy",
-                                  Assemble = "arbalest.Assemble", Attention = "arbalest.Attention",
-                                  BatchMatMul = "arbalest.BatchMatMul", BatchNormGrad = "arbalest.BatchNormGrad",
-                                  BatchNormInference = "arbalest.BatchNormInference",
-                                  BatchNormPairGrad = "arbalest.BatchNormPairGrad",
-                                  BatchNormPairTraining = "arbalest.BatchNormPairTraining",
-                                  BatchNormPartsGrad = "arbalest.BatchNormPartsGrad",
-                                  BatchNormPartsInference = "arbalest.BatchNormPartsInference",
-                                  BatchNormPartsTraining = "arbalest.BatchNormPartsTraining",
-                                  BatchNormStatistics = "arbalest.BatchNormStatistics",
-                                  BatchNormTraining = "arbalest.BatchNormTraining",
-                                  BatchWeight = "arbalest.BatchWeight", ChangeLayout = "arbalest.ChangeLayout",
-                                  ChannelStatistics = "arbalest.ChannelStatistics", ChannelSum = "arbalest.ChannelSum",
-                                  ClipFactor = "arbalest.ClipFactor", ConvGradInput = "arbalest.ConvGradInput",
-                                  ConvGradInputSums = "arbalest.ConvGradInputSums", ConvRelu = "arbalest.ConvRelu",
-                                  ConvStatistics = "arbalest.ConvStatistics",
-                                  FlattenInPlace = "arbalest.FlattenInPlace", GemmGradB = "arbalest.GemmGradB",
-                                  GemmSum = "arbalest.GemmSum", Interleave = "arbalest.Interleave",
-                                  KeepRows = "arbalest.KeepRows", KeepStatistics = "arbalest.KeepStatistics",
-                                  MaxPoolGrad = "arbalest.MaxPoolGrad", MaxPoolTaps = "arbalest.MaxPoolTaps",
-                                  MaxPoolTapsGrad = "arbalest.MaxPoolTapsGrad", Normalize = "arbalest.Normalize",
-                                  NormalizeGrad = "arbalest.NormalizeGrad",
-                                  NormalizeSamples = "arbalest.NormalizeSamples",
-                                  PackedAttention = "arbalest.PackedAttention", Prefetch = "arbalest.Prefetch",
-                                  Region = "arbalest.Region", ReluGrad = "arbalest.ReluGrad",
-                                  ReluGradSums = "arbalest.ReluGradSums",
-                                  RestoreStatistics = "arbalest.RestoreStatistics", SliceGrad = "arbalest.SliceGrad",
-                                  SoftmaxCrossEntropy = "arbalest.SoftmaxCrossEntropy",
-                                  StochasticDepth = "arbalest.StochasticDepth", StopGradient = "arbalest.StopGradient",
-                                  SumTo = "arbalest.SumTo", Tally = "arbalest.Tally", Train = "arbalest.Train",
-                                  TransposeInPlace = "arbalest.TransposeInPlace",
-                                  UnflattenInPlace = "arbalest.UnflattenInPlace", Validate = "arbalest.Validate";
+inline constexpr std::string_view
+    AUC = "arbalest.AUC",
+    Accumulate = "arbalest.Accumulate", Accuracy = "arbalest.Accuracy", AllReduce = "arbalest.AllReduce",
+    Assemble = "arbalest.Assemble", Attention = "arbalest.Attention", Augment = "arbalest.Augment",
+    BatchMatMul = "arbalest.BatchMatMul", BatchNormGrad = "arbalest.BatchNormGrad",
+    BatchNormInference = "arbalest.BatchNormInference", BatchNormPairGrad = "arbalest.BatchNormPairGrad",
+    BatchNormPairTraining = "arbalest.BatchNormPairTraining", BatchNormPartsGrad = "arbalest.BatchNormPartsGrad",
+    BatchNormPartsInference = "arbalest.BatchNormPartsInference",
+    BatchNormPartsTraining = "arbalest.BatchNormPartsTraining", BatchNormStatistics = "arbalest.BatchNormStatistics",
+    BatchNormTraining = "arbalest.BatchNormTraining", BatchWeight = "arbalest.BatchWeight",
+    CastToNearest = "arbalest.CastToNearest", ChannelStatistics = "arbalest.ChannelStatistics",
+    ChannelSum = "arbalest.ChannelSum", ClassToken = "arbalest.ClassToken", ClearGaps = "arbalest.ClearGaps",
+    ClipFactor = "arbalest.ClipFactor", Combine = "arbalest.Combine", BatchNorm = "arbalest.BatchNorm",
+    LayerNorm = "arbalest.LayerNorm", ConvLayer = "arbalest.Conv", ConvGradInput = "arbalest.ConvGradInput",
+    ConvGradInputSums = "arbalest.ConvGradInputSums", ConvRelu = "arbalest.ConvRelu",
+    ConvStatistics = "arbalest.ConvStatistics", F1 = "arbalest.F1", FlattenInPlace = "arbalest.FlattenInPlace",
+    GemmGradB = "arbalest.GemmGradB", GemmSum = "arbalest.GemmSum", Interleave = "arbalest.Interleave",
+    KeepRows = "arbalest.KeepRows", KeepStatistics = "arbalest.KeepStatistics", L1Loss = "arbalest.L1Loss",
+    LayerScale = "arbalest.LayerScale", Linear = "arbalest.Linear", MaxPoolGrad = "arbalest.MaxPoolGrad",
+    MaxPoolTaps = "arbalest.MaxPoolTaps", MaxPoolTapsGrad = "arbalest.MaxPoolTapsGrad",
+    MeanSquaredError = "arbalest.MeanSquaredError", MergeStatistics = "arbalest.MergeStatistics",
+    MixImages = "arbalest.MixImages", MixLabels = "arbalest.MixLabels", MovingAverage = "arbalest.MovingAverage",
+    Normalize = "arbalest.Normalize", NormalizeGrad = "arbalest.NormalizeGrad",
+    NormalizeSamples = "arbalest.NormalizeSamples", PackedAttention = "arbalest.PackedAttention",
+    PositionEmbedding = "arbalest.PositionEmbedding", Precision = "arbalest.Precision", Prefetch = "arbalest.Prefetch",
+    RandomResizedCrop = "arbalest.RandomResizedCrop", Recall = "arbalest.Recall", Region = "arbalest.Region",
+    ReluGrad = "arbalest.ReluGrad", ReluGradSums = "arbalest.ReluGradSums", ResizeCrop = "arbalest.ResizeCrop",
+    RestoreStatistics = "arbalest.RestoreStatistics", SigmoidCrossEntropy = "arbalest.SigmoidCrossEntropy",
+    SliceGrad = "arbalest.SliceGrad", SoftmaxCrossEntropy = "arbalest.SoftmaxCrossEntropy",
+    StochasticDepth = "arbalest.StochasticDepth", StopGradient = "arbalest.StopGradient", SumTo = "arbalest.SumTo",
+    Synchronize = "arbalest.Synchronize", TakeSamples = "arbalest.TakeSamples", Tally = "arbalest.Tally",
+    Train = "arbalest.Train", TransposeInPlace = "arbalest.TransposeInPlace",
+    UnflattenInPlace = "arbalest.UnflattenInPlace", Validate = "arbalest.Validate";
 
 }  // namespace op
 }  // namespace arbalest

@@ -12,18 +12,19 @@
 #include "executor/segment/segment.h"
 #include "executor/weights/class_names.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
 
 // Makes of the training rule one that changes no weight: a batch only runs so that a validation follows it.
 Graph standing_still(Graph graph) {
-  Node* train = graph.find_op("arbalest.Train");
+  Node* train = graph.find_op(op::Train);
   if (!train) return graph;  // prepare() refuses it
   Attributes still{{"optimizer", std::string("sgd")}, {"lr", 0.0}};
   if (const Attribute* frozen = train->attributes.find("frozen")) still.set("frozen", *frozen);
   train->attributes = std::move(still);
-  if (Node* validate = graph.find_op("arbalest.Validate")) validate->attributes.set("every_epochs", int64_t{1});
+  if (Node* validate = graph.find_op(op::Validate)) validate->attributes.set("every_epochs", int64_t{1});
   return graph;
 }
 
@@ -49,7 +50,7 @@ ModelAverage::ModelAverage(Graph graph, SessionOptions options, const std::vecto
     : options_(for_one_pass(std::move(options))), prepared_(prepare(standing_still(std::move(graph)), options_)) {
   if (!prepared_.validation) throw GraphError("means of models are measured; expected a graph that validates");
   if (prepared_.program.training().arenas.statistics != kNone && !prepared_.program.find(LoopRole::Recalibrate)) {
-    prepared_.graph.find_op("arbalest.Validate")->attributes.set("recalibrate", kRecalibrate);
+    prepared_.graph.find_op(op::Validate)->attributes.set("recalibrate", kRecalibrate);
     set_learners(prepared_, 1, options_);
   }
   PlanRequest& request = prepared_.request;

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -40,7 +41,7 @@ std::string source_of(const Graph& graph, const std::string& name) {
   ValueId value = graph.find_value(name);
   while (value != kNone && graph.values[value].producer != kNone) {
     const Node& producer = graph.nodes[graph.values[value].producer];
-    if (producer.op->qualified_name() != "Identity") break;
+    if (!producer.is(op::Identity)) break;
     value = producer.inputs[0];
   }
   return value == kNone ? name : graph.values[value].name;
@@ -55,7 +56,7 @@ std::vector<Head> heads_of(const Graph& graph) {
       if (!(labels ? is_loss_of_labels(*node.op) : is_loss_of_classes(*node.op))) continue;
       ValueId label = node.inputs.at(1);
       const NodeId producer = graph.values[label].producer;
-      if (!labels && producer != kNone && graph.nodes[producer].op->qualified_name() == "arbalest.MixImages") {
+      if (!labels && producer != kNone && graph.nodes[producer].is(op::MixImages)) {
         label = graph.nodes[producer].inputs.at(1);  // rows that classes were mixed to
       }
       const auto name = [&](ValueId value) { return graph.values[value].name; };

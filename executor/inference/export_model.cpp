@@ -19,6 +19,7 @@
 #include "executor/session/state.h"
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "ops/names.h"
 #include "passes/name_patterns.h"
 #include "passes/passes.h"
 #include "passes/samples_apart.h"
@@ -43,7 +44,7 @@ ValueId add_constant(Graph& graph, const std::string& name, DataType dtype, Shap
 }
 
 // Appends a node and returns its output; nodes are put in order at the end.
-ValueId append(Graph& graph, const char* op, const std::string& name, std::vector<ValueId> inputs,
+ValueId append(Graph& graph, std::string_view op, const std::string& name, std::vector<ValueId> inputs,
                Attributes attributes = {}) {
   const NodeId node = graph.add_node(graph.op(op), name, std::move(inputs), 1, std::move(attributes));
   infer(graph, node);
@@ -88,7 +89,7 @@ class Exporter {
     ValueId output = chosen_output();
     const std::optional<MixingNode> mixing = find_mixing(graph_);
     for (const Node& node : graph_.nodes) {
-      if (node.op->qualified_name() == "arbalest.AsStated") as_stated_.insert(node.name);
+      if (node.is(op::AsStated)) as_stated_.insert(node.name);
     }
     expand_layers(graph_, false);
     find_dropouts(graph_);
@@ -117,7 +118,7 @@ class Exporter {
   }
 
  private:
-  static int64_t batch_of(const Graph& graph) { return int_attribute(*graph.find_op("arbalest.Prefetch"), "batch"); }
+  static int64_t batch_of(const Graph& graph) { return int_attribute(*graph.find_op(op::Prefetch), "batch"); }
 
   // Advice on --value for a graph of which no loss takes scores.
   std::string compared() const {
@@ -153,8 +154,8 @@ class Exporter {
   }
 
   ValueId add_probabilities(ValueId scores) {
-    if (of_labels_) return append(graph_, "Sigmoid", "probabilities", {scores});
-    return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", class_axis_}});
+    if (of_labels_) return append(graph_, op::Sigmoid, "probabilities", {scores});
+    return append(graph_, op::Softmax, "probabilities", {scores}, {{"axis", class_axis_}});
   }
 
   // Makes inputs of the graph out of Prefetch's outputs, of the outputs of host nodes and, without preprocessing, of
@@ -162,8 +163,7 @@ class Exporter {
   void take_inputs(ValueId& output) {
     for (const NodeId n : graph_.nodes.ids()) {
       const Node node = graph_.nodes[n];
-      const std::string op = node.op->qualified_name();
-      if (op != "arbalest.Augment") continue;
+      if (!node.is(op::Augment)) continue;
       if (!exported_.preprocessing) {
         make_input(node.outputs[0]);
         continue;
@@ -173,7 +173,7 @@ class Exporter {
       if (output == node.outputs[0]) output = made;
     }
     for (const Node& node : graph_.nodes) {
-      if (!node.op->prepare && node.op->qualified_name() != "arbalest.Prefetch") continue;
+      if (!node.op->prepare && !node.is(op::Prefetch)) continue;
       for (const ValueId output : node.outputs) {
         if (output != kNone && graph_.values[output].type.dtype != DataType::String) make_input(output);
       }
@@ -219,10 +219,10 @@ class Exporter {
     }
     const Shape each{from[1], 1, 1};
     const std::string name = augment.name + ".";
-    ValueId value = append(graph_, "Cast", name + "float", {image}, {{"to", int64_t{1}}});
-    value = append(graph_, "Mul", name + "scaled",
+    ValueId value = append(graph_, op::Cast, name + "float", {image}, {{"to", int64_t{1}}});
+    value = append(graph_, op::Mul, name + "scaled",
                    {value, add_constant(graph_, name + "scale", DataType::Float32, each, scale)});
-    value = append(graph_, "Add", name + "normalised",
+    value = append(graph_, op::Add, name + "normalised",
                    {value, add_constant(graph_, name + "shift", DataType::Float32, each, shift)});
     if (!floats_attribute(augment, "area").empty()) value = resized(name, value, augment);
     value = crop(name, value, graph_.values[augment.outputs[0]].type.shape);
@@ -234,12 +234,12 @@ class Exporter {
   ValueId resized(const std::string& name, ValueId value, const Node& augment) {
     if (const int64_t pad = int_attribute(augment, "pad"); pad > 0) {
       const std::vector<int64_t> pads{0, 0, pad, pad, 0, 0, pad, pad};
-      value = append(graph_, "Pad", name + "framed", {value}, {{"pads", pads}});
+      value = append(graph_, op::Pad, name + "framed", {value}, {{"pads", pads}});
     }
     const Shape from = graph_.values[value].type.shape;
     const int64_t shorter = std::min(from[2], from[3]), resize = int_attribute(augment, "resize");
     const std::vector<int64_t> sizes{resize * from[2] / shorter, resize * from[3] / shorter};
-    return append(graph_, "Resize", name + "resized", {value},
+    return append(graph_, op::Resize, name + "resized", {value},
                   {{"mode", "linear"}, {"axes", std::vector<int64_t>{2, 3}}, {"sizes", sizes}});
   }
 
@@ -257,9 +257,9 @@ class Exporter {
       pad = pad || pads[axis] > 0 || pads[axis + 4] > 0;
       slice = slice || begin > 0 || end < from[axis];
     }
-    if (pad) value = append(graph_, "Pad", name + "padded", {value}, {{"pads", pads}});
+    if (pad) value = append(graph_, op::Pad, name + "padded", {value}, {{"pads", pads}});
     if (slice) {
-      value = append(graph_, "Slice", name + "cropped", {value},
+      value = append(graph_, op::Slice, name + "cropped", {value},
                      {{"starts", starts}, {"ends", ends}, {"axes", std::vector<int64_t>{2, 3}}});
     }
     return value;
@@ -319,9 +319,9 @@ class Exporter {
 
   void restore_batch_norms() {
     for (Node& node : graph_.nodes) {
-      if (node.op->qualified_name() != "arbalest.BatchNormInference") continue;
+      if (!node.is(op::BatchNormInference)) continue;
       const double epsilon = float_attribute(node, "epsilon");
-      node.op = &graph_.op("BatchNormalization");
+      node.op = &graph_.op(op::BatchNormalization);
       node.attributes = {{"epsilon", epsilon}};
     }
   }
@@ -331,17 +331,17 @@ class Exporter {
     const NodeId count = graph_.nodes.end_id();
     for (NodeId n = 0; n < count; ++n) {
       const Node swish = graph_.nodes[n];
-      if (swish.op->qualified_name() != "Swish") continue;
+      if (!swish.is(op::Swish)) continue;
       const ValueId x = swish.inputs[0];
       const double alpha = float_attribute(swish, "alpha");
       ValueId scaled = x;
       if (alpha != 1) {
         const ValueId factor =
             add_constant(graph_, swish.name + ".alpha", DataType::Float32, {}, std::vector<float>{float(alpha)});
-        scaled = append(graph_, "Mul", swish.name + ".scaled", {x, factor});
+        scaled = append(graph_, op::Mul, swish.name + ".scaled", {x, factor});
       }
-      const ValueId gate = append(graph_, "Sigmoid", swish.name + ".gate", {scaled});
-      const ValueId product = append(graph_, "Mul", swish.name + ".product", {x, gate});
+      const ValueId gate = append(graph_, op::Sigmoid, swish.name + ".gate", {scaled});
+      const ValueId product = append(graph_, op::Mul, swish.name + ".product", {x, gate});
       graph_.replace_uses(swish.outputs[0], product);
       std::swap(graph_.values[product].name, graph_.values[swish.outputs[0]].name);
       if (output == swish.outputs[0]) output = product;
@@ -353,9 +353,9 @@ class Exporter {
     const Table<ValueId, std::vector<NodeId>> readers = graph_.consumers();
     for (const NodeId n : graph_.nodes.ids()) {
       const Node norm = graph_.nodes[n];
-      if (norm.op->qualified_name() != "BatchNormalization") continue;
+      if (!norm.is(op::BatchNormalization)) continue;
       const NodeId c = graph_.values[norm.inputs[0]].producer;
-      if (c == kNone || graph_.nodes[c].op->qualified_name() != "Conv" || readers[norm.inputs[0]].size() != 1) {
+      if (c == kNone || !graph_.nodes[c].is(op::Conv) || readers[norm.inputs[0]].size() != 1) {
         continue;
       }
       Node& conv = graph_.nodes[c];
@@ -419,7 +419,7 @@ class Exporter {
   void count_parts() {
     for (Node& node : graph_.nodes) {
       const bool extents = node.inputs.size() > 1 && node.inputs[1] != kNone;
-      if (node.op->qualified_name() == "Split" && !extents) {
+      if (node.is(op::Split) && !extents) {
         node.attributes.set("num_outputs", int64_t(node.outputs.size()));
       }
     }

@@ -8,6 +8,7 @@
 #include "executor/weights/weights_file.h"
 #include "graph/measures.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -34,13 +35,13 @@ bool is_target(const Graph& graph, ValueId value, const std::function<bool(const
 }
 
 bool takes_classes(const Op& op) {
-  return is_loss_of_classes(op) || std::string_view(op.qualified_name()) == "arbalest.MixImages";
+  return is_loss_of_classes(op) || op.is(op::MixImages);
 }
 
 }  // namespace
 
 std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& files) {
-  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  const Node* prefetch = graph.find_op(op::Prefetch);
   if (!prefetch) return {};
   std::vector<std::string> names;
   if (!files.weights.empty()) names = WeightsFile(files.weights).class_names();

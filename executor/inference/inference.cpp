@@ -14,6 +14,7 @@
 #include "executor/session/reading.h"
 #include "executor/world/part.h"
 #include "executor/world/ranks.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -139,7 +140,7 @@ void Inference::take_others(std::string kept, const std::function<void(const Inf
 void Inference::blame_data(const Measurement& measured) const {
   if (std::none_of(measured.values.begin(), measured.values.end(), [](double v) { return !std::isfinite(v); })) return;
   const bool finite = all_means_finite(model_->loop(), measured);
-  const std::string split = string_attribute(*graph().find_op("arbalest.Validate"), "split");
+  const std::string split = string_attribute(*graph().find_op(op::Validate), "split");
   const auto fault =
       fault_in_data(model_->loop(), source(), split, finite ? LookFor::Labels : LookFor::LabelsAndNumbers);
   if (fault) throw RunError("what is measured is not finite: " + fault->text);

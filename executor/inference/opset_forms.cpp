@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/inference/opset_forms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -34,7 +37,7 @@ int64_t take_scales(Node& node) {
 }
 
 int64_t upsample(Graph& graph, Node& node) {
-  node.op = &graph.op("Resize");
+  node.op = &graph.op(op::Resize);
   return take_scales(node);
 }
 
@@ -58,7 +61,7 @@ int64_t top_k(Graph&, Node& node) {
 }
 
 int64_t scatter(Graph& graph, Node& node) {
-  node.op = &graph.op("ScatterElements");
+  node.op = &graph.op(op::ScatterElements);
   return 18;
 }
 
@@ -72,7 +75,7 @@ int64_t cast(Graph&, Node& node) {
 // Before opset 22 a last window that lies in the padding after the image counted.
 int64_t pool(Graph& graph, Node& node) {
   int64_t least = 18;
-  if (node.op->name == "AveragePool") {
+  if (node.is(op::AveragePool)) {
     const std::vector<int64_t> dilations = ints_attribute(node, "dilations");
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t by) { return by != 1; });
     if (!dilated) node.attributes.erase("dilations");
@@ -103,15 +106,15 @@ int64_t group_norm(Graph& graph, Node& node) {
     ValueId value = norm.inputs[i];
     const int64_t groups = graph.values[value].type.shape[0];
     if (groups == channels) continue;
-    const auto add = [&](const char* op, const char* attribute, const Shape& shape) {
-      const std::string name = norm.name + "." + norm.op->inputs[i].name + "." + op;
-      const NodeId id = graph.add_node(graph.op(op), name, {value}, 1, {{attribute, shape}});
+    const auto add = [&](std::string_view op, const char* attribute, const Shape& shape) {
+      std::string name = fmt::format("{}.{}.{}", norm.name, norm.op->inputs[i].name, op);
+      const NodeId id = graph.add_node(graph.op(op), std::move(name), {value}, 1, {{attribute, shape}});
       infer(graph, id);
       value = graph.nodes[id].outputs[0];
     };
-    add("Reshape", "shape", {groups, 1});
-    add("Expand", "shape", {groups, channels / groups});
-    add("Reshape", "shape", {channels});
+    add(op::Reshape, "shape", {groups, 1});
+    add(op::Expand, "shape", {groups, channels / groups});
+    add(op::Reshape, "shape", {channels});
     graph.nodes[n].inputs[i] = value;
   }
   return 21;
@@ -145,22 +148,22 @@ int64_t extremum(Graph& graph, Node& node) {
 }  // namespace
 
 int64_t put_in_opset(Graph& graph) {
-  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{"AffineGrid", affine_grid},
-                                                                               {"AveragePool", pool},
-                                                                               {"Cast", cast},
-                                                                               {"CastLike", cast},
-                                                                               {"Gather", gather},
-                                                                               {"Gelu", gelu},
-                                                                               {"GridSample", grid_sample},
-                                                                               {"GroupNormalization", group_norm},
-                                                                               {"MaxPool", pool},
-                                                                               {"Pad", pad},
-                                                                               {"Resize", resize},
-                                                                               {"Scatter", scatter},
-                                                                               {"ReduceMax", extremum},
-                                                                               {"ReduceMin", extremum},
-                                                                               {"TopK", top_k},
-                                                                               {"Upsample", upsample}};
+  static const std::map<std::string_view, int64_t (*)(Graph&, Node&)> forms = {{op::AffineGrid, affine_grid},
+                                                                               {op::AveragePool, pool},
+                                                                               {op::Cast, cast},
+                                                                               {op::CastLike, cast},
+                                                                               {op::Gather, gather},
+                                                                               {op::Gelu, gelu},
+                                                                               {op::GridSample, grid_sample},
+                                                                               {op::GroupNormalization, group_norm},
+                                                                               {op::MaxPool, pool},
+                                                                               {op::Pad, pad},
+                                                                               {op::Resize, resize},
+                                                                               {op::Scatter, scatter},
+                                                                               {op::ReduceMax, extremum},
+                                                                               {op::ReduceMin, extremum},
+                                                                               {op::TopK, top_k},
+                                                                               {op::Upsample, upsample}};
   int64_t opset = 18;
   for (const NodeId n : graph.nodes.ids()) {
     const auto found = forms.find(graph.nodes[n].op->qualified_name());

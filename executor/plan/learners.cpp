@@ -14,6 +14,7 @@
 #include "executor/plan/strategy.h"
 #include "graph/op.h"
 #include "graph/optimizer.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -91,7 +92,7 @@ class LearnerBuilder {
       firsts.push_back(first);
       counts.push_back(count);
     }
-    builder_.add_node(parts_.replica.step.back(), "arbalest.ClearGaps", fmt::format("gaps {}", index), {gradients},
+    builder_.add_node(parts_.replica.step.back(), op::ClearGaps, fmt::format("gaps {}", index), {gradients},
                       {gradients}, {{"firsts", firsts}, {"counts", counts}});
     builder_.plan.launches.back().aside = has_branches(in_, parts_.replica.device);
   }

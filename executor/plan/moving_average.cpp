@@ -5,6 +5,7 @@
 // own: whatever waits for that model finds its average up to date.
 
 #include "executor/plan/phases.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -39,9 +40,8 @@ void add_moving_average(PlanBuilder& builder, const PlanInputs& in, const Shared
     period = met->period / in.program.accumulate;
   }
   const Term average{{buffers.weights, 0, 0}, model.type}, progress{{buffers.progress, 0, 0}, kProgress};
-  builder.add_node(task, "arbalest.MovingAverage", in.device_name(device) + "/moving average",
-                   {model, average, progress}, {average, progress},
-                   {{"decay", in.program.ema}, {"every", every}, {"period", period}});
+  builder.add_node(task, op::MovingAverage, in.device_name(device) + "/moving average", {model, average, progress},
+                   {average, progress}, {{"decay", in.program.ema}, {"every", every}, {"period", period}});
 }
 
 }  // namespace arbalest

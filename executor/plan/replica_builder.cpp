@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -64,7 +65,7 @@ void ReplicaBuilder::add_taking(BufferId from, const std::string& name) {
     inputs.push_back({{all, 0, 0}, {DataType::Uint8, {count, bytes}}});
     outputs.push_back({{replica.slots, layout_.offsets[field], 0}, {DataType::Uint8, {loop_.batch, bytes}}});
   }
-  builder_.add_node(replica.copy, "arbalest.TakeSamples", name, inputs, outputs, {}, Stage::Forward);
+  builder_.add_node(replica.copy, op::TakeSamples, name, inputs, outputs, {}, Stage::Forward);
 }
 
 ReplicaBuilder::ReplicaBuilder(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop,
@@ -233,7 +234,7 @@ std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int3
 TaskId add_all_reduce(PlanBuilder& builder, LaneId lane, const std::string& name, ClockId clock,
                       const std::vector<Term>& operands, bool mean) {
   const TaskId task = builder.add_task(Task::Kind::Collective, name, lane, clock);
-  builder.add_node(task, "arbalest.AllReduce", name, operands, operands, {{"mean", int64_t{mean}}});
+  builder.add_node(task, op::AllReduce, name, operands, operands, {{"mean", int64_t{mean}}});
   builder.task(task).reduced_bytes = operands.front().type.bytes();
   builder.add_lane_order(task);
   return task;

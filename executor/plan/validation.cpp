@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "executor/plan/replica_builder.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -58,7 +59,7 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
     const TaskId task =
         builder.add_task(Task::Kind::Average, name, given.lanes.averaging[size_t(d)], given.clocks.validation);
     gathered.sums.push_back({{builder.add_device_buffer(name, d, type.bytes(), 1, kNone), 0, 0}, type});
-    builder.add_node(task, "arbalest.MergeStatistics", name, terms, {gathered.sums.back()},
+    builder.add_node(task, op::MergeStatistics, name, terms, {gathered.sums.back()},
                      {{"gather", int64_t{1}}, {"replicas", int64_t{0}}});
     builder.add_lane_order(task);
     for (const Replica* replica : on_device(given.learners, d)) {
@@ -96,7 +97,7 @@ void snapshot_weights(const ValidationInputs& given, const Validator& validator,
                              ? given.memory.shared[size_t(device)]
                              : Operand{given.memory.moving_averages[size_t(device)].weights, 0, 0};
   const Term average{source, given.in.type_of(from.weights)};
-  given.builder.add_node(validator.snapshot, "arbalest.Combine", given.in.device_name(device) + "/validation/weights",
+  given.builder.add_node(validator.snapshot, op::Combine, given.in.device_name(device) + "/validation/weights",
                          {average}, targets, {{"coefficients", std::vector<double>{1}}, {"lowered", lowered}});
 }
 
@@ -117,7 +118,7 @@ void snapshot_statistics(const ValidationInputs& given, const GatheredStatistics
   for (const Replica* learner : learners) terms.push_back(term_of(given.in.training(), learner->placement, from));
   if (!here) terms = {gathered.sums[size_t(device)]};
   given.builder.add_node(
-      validator.snapshot, "arbalest.MergeStatistics", given.in.device_name(device) + "/validation/statistics", terms,
+      validator.snapshot, op::MergeStatistics, given.in.device_name(device) + "/validation/statistics", terms,
       {term_of(given.loop, placement, to)}, {{"gather", int64_t{here}}, {"replicas", given.in.learners()}});
 }
 

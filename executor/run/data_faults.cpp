@@ -16,6 +16,7 @@
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "io/sources/field_values.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -78,8 +79,8 @@ ValueId stated_label(const Graph& graph, ValueId label) {
     const Value& value = graph.values[label];
     if (value.producer == kNone) return label;
     const Node& node = graph.nodes[value.producer];
-    const bool nearest = node.is("arbalest.CastToNearest");
-    if (!nearest && !node.is("Cast")) return label;
+    const bool nearest = node.is(op::CastToNearest);
+    if (!nearest && !node.is(op::Cast)) return label;
     const auto is_whole = [](DataType type) {
       return type == DataType::Uint8 || type == DataType::Int32 || type == DataType::Int64;
     };
@@ -92,10 +93,7 @@ ValueId stated_label(const Graph& graph, ValueId label) {
 std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   using Target = Comparison::Target;
   const auto type = [&](size_t input) { return graph.values[node.inputs[input]].type; };
-  const std::string op = node.op->qualified_name();
-  if (op == "arbalest.MixLabels") {
-    return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
-  }
+  if (node.is(op::MixLabels)) return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
   const std::optional<Comparison>& comparison = node.op->compares;
   if (!comparison || comparison->target == Target::Numbers) return std::nullopt;
   if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[1], 0, {}};
@@ -269,16 +267,9 @@ namespace {
 // The first layer, or product with a parameter, that takes the value or what only changes its type or shape. Whole
 // numbers are indices if a layer takes them as they are. kNone: there is none.
 NodeId layer_that_takes(const Graph& graph, ValueId value) {
-  static const std::set<std::string_view> pass_on = {"arbalest.AsStated",
-                                                     "arbalest.StopGradient",
-                                                     "Cast",
-                                                     "Concat",
-                                                     "Flatten",
-                                                     "Identity",
-                                                     "Reshape",
-                                                     "Transpose",
-                                                     "Squeeze",
-                                                     "Unsqueeze"};
+  static const std::set<std::string_view> pass_on = {op::AsStated, op::StopGradient, op::Cast,    op::Concat,
+                                                     op::Flatten,  op::Identity,     op::Reshape, op::Transpose,
+                                                     op::Squeeze,  op::Unsqueeze};
   std::set<ValueId> same = {value};
   for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
@@ -296,7 +287,7 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
     const bool product = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
       return input != kNone && graph.values[input].role == Role::Parameter;
     });
-    if (node.op->expand || product) return n;
+    if (node.op->owns_values() || product) return n;
   }
   return kNone;
 }
@@ -325,7 +316,7 @@ FieldRange range_of(const Source& source, size_t field) {
 std::string unscaled_numbers(const Graph& graph, const Source& source, const std::string& split) {
   constexpr double kLargest = 50;  // of numbers that a layer learns from at usual rates
   if (source.resident()) return "";
-  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const Node& prefetch = *graph.find_op(op::Prefetch);
   const std::vector<Field> fields = source.fields();
   const std::vector<int> of_outputs = fields_of_outputs(graph, prefetch, fields);
   for (size_t o = 0; o < of_outputs.size(); ++o) {

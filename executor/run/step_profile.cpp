@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "executor/trace/layer_times.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -76,9 +77,9 @@ DeviceLimits find_limits(Device& device, LaneId lane, const Graph& graph, const 
   const int64_t side = cpu ? 1024 : 8192, elements = int64_t{1} << (cpu ? 24 : 27);
   DeviceLimits limits;
   try {
-    const Alone copy(device, lane, options, graph.op("Relu"), 1, {precision, {elements}});
+    const Alone copy(device, lane, options, graph.op(op::Relu), 1, {precision, {elements}});
     limits.bytes_per_second = 2 * double(elements) * double(size_of(precision)) / copy.seconds();
-    const Alone product(device, lane, options, graph.op("MatMul"), 2, {precision, {side, side}});
+    const Alone product(device, lane, options, graph.op(op::MatMul), 2, {precision, {side, side}});
     limits.flops_per_second = 2 * double(side) * double(side) * double(side) / product.seconds();
   } catch (const RunError&) {
   }

@@ -8,6 +8,7 @@
 #include "executor/run/host_tasks.h"
 #include "executor/session/reading.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -40,7 +41,7 @@ bool SegmentBatches::bring_split(bool validation, int threads, const SegmentOpti
   if (filled) return true;
   const Loop& loop = loop_of(validation ? LoopRole::Validate : LoopRole::Train);
   const auto& source = validation ? prepared_.validation : prepared_.training;
-  const Node& named = *prepared_.graph.find_op(validation ? "arbalest.Validate" : "arbalest.Prefetch");
+  const Node& named = *prepared_.graph.find_op(validation ? op::Validate : op::Prefetch);
   const SampleReader reader(loop, *source, clock_.times().seed, prepared_.bad.get(), nullptr, prepared_.watch.get());
   const auto began = std::chrono::steady_clock::now();
   KeepingOptions keeping;
@@ -107,7 +108,7 @@ std::function<void(int64_t)> SegmentBatches::fill_validation(const Filler& fille
   // Batches that are read while recalibration goes on, which tells how far it is: those that wait for their copy and
   // those that have been copied, at most. With a depth of 0 the first of a validation is.
   const bool recalibrates = prepared_.program.find(LoopRole::Recalibrate) != nullptr;
-  const int64_t depth = int_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "depth");
+  const int64_t depth = int_attribute(*prepared_.graph.find_op(op::Prefetch), "depth");
   const int64_t ahead = recalibrates ? std::max<int64_t>(2 * depth, 1) : 0;
   return [this, filler, order, batches, validators, ahead, place](int64_t tick) {
     const int64_t batch = tick % batches * validators + place;

@@ -8,10 +8,11 @@
 
 #include "executor/session/session.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
-std::string SegmentFaults::split_of(const char* op) const {
+std::string SegmentFaults::split_of(std::string_view op) const {
   return string_attribute(*prepared_.graph.find_op(op), "split");
 }
 
@@ -32,16 +33,16 @@ std::vector<int64_t> SegmentFaults::samples_trained(int64_t from, int64_t to) co
 
 std::optional<DataFault> SegmentFaults::in_samples(LookFor what, const std::vector<int64_t>& samples) const {
   if (samples.empty()) return std::nullopt;
-  return fault_in_data(prepared_.program.training(), *prepared_.training, split_of("arbalest.Prefetch"), what, samples);
+  return fault_in_data(prepared_.program.training(), *prepared_.training, split_of(op::Prefetch), what, samples);
 }
 
 std::optional<DataFault> SegmentFaults::in_validation(LookFor what) const {
-  return fault_in_data(*prepared_.program.find(LoopRole::Validate), *prepared_.validation,
-                       split_of("arbalest.Validate"), what);
+  return fault_in_data(*prepared_.program.find(LoopRole::Validate), *prepared_.validation, split_of(op::Validate),
+                       what);
 }
 
 std::string SegmentFaults::cause_in_range() const {
-  const std::string cause = unscaled_numbers(prepared_.graph, *prepared_.training, split_of("arbalest.Prefetch"));
+  const std::string cause = unscaled_numbers(prepared_.graph, *prepared_.training, split_of(op::Prefetch));
   return cause.empty() ? "" : "; the probable cause: " + cause;
 }
 

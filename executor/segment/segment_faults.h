@@ -34,7 +34,7 @@ class SegmentFaults {
   std::string cause_in_range() const;
 
  private:
-  std::string split_of(const char* op) const;
+  std::string split_of(std::string_view op) const;
   std::vector<int64_t> samples_trained(int64_t from, int64_t to) const;
   std::optional<DataFault> in_samples(LookFor what, const std::vector<int64_t>& samples) const;
   std::optional<DataFault> in_validation(LookFor what) const;

@@ -15,6 +15,7 @@
 #include "executor/session/facts.h"
 #include "executor/session/shared_resources.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -88,7 +89,7 @@ std::string text_of_samples(const Prepared& prepared) {
 }
 
 void make_stores(Prepared& prepared) {
-  const Node& prefetch = *prepared.graph.find_op("arbalest.Prefetch");
+  const Node& prefetch = *prepared.graph.find_op(op::Prefetch);
   const std::string where = string_attribute(prefetch, "cache");
   if (where == "device") keep_on_devices(prepared, prefetch);
   if (where != "host") return;
@@ -111,7 +112,7 @@ void make_stores(Prepared& prepared) {
 
 void add_caches(Prepared& prepared, SharedResources* shared) {
   if (!shared) return make_stores(prepared);
-  const std::string where = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "cache");
+  const std::string where = string_attribute(*prepared.graph.find_op(op::Prefetch), "cache");
   prepared.shared_stores = shared->samples(where + text_of_samples(prepared), [&] {
     make_stores(prepared);
     SampleStores made = prepared.stores;
@@ -140,7 +141,7 @@ bool can_be_read_within(const Source& source, double microseconds) {
   return files || source.microseconds_per_sample() * double(source.size()) <= microseconds;
 }
 
-std::string split_of(const Prepared& prepared, const char* op) {
+std::string split_of(const Prepared& prepared, std::string_view op) {
   return string_attribute(*prepared.graph.find_op(op), "split");
 }
 
@@ -154,9 +155,9 @@ void check_samples(Prepared& prepared) {
     if (found.fault) throw RunError(found.fault->text);
     return found.note;
   };
-  std::string note = look(prepared.program.training(), *prepared.training, split_of(prepared, "arbalest.Prefetch"));
+  std::string note = look(prepared.program.training(), *prepared.training, split_of(prepared, op::Prefetch));
   const Loop* validation = prepared.program.find(LoopRole::Validate);
-  if (validation) look(*validation, *prepared.validation, split_of(prepared, "arbalest.Validate"));
+  if (validation) look(*validation, *prepared.validation, split_of(prepared, op::Validate));
   if (!note.empty()) prepared.notes.push_back(std::move(note));
 }
 
@@ -164,8 +165,7 @@ std::string note_of_labels(const Prepared& prepared) {
   constexpr double kMostTime = 1e6;  // µs
   const Source& source = *prepared.training;
   if (prepared.stores.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
-  return look_at_data(prepared.program.training(), source, split_of(prepared, "arbalest.Prefetch"), LookFor::Counting)
-      .note;
+  return look_at_data(prepared.program.training(), source, split_of(prepared, op::Prefetch), LookFor::Counting).note;
 }
 
 int64_t samples_left_out(const Prepared& prepared) {

@@ -16,9 +16,10 @@
 #include "executor/session/shared_resources.h"
 #include "graph/measures.h"
 #include "graph/op.h"
-#include "ops/check/lints.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
+#include "ops/check/lints.h"
+#include "ops/names.h"
 #include "ops/optim/train.h"
 #include "passes/samples_apart.h"
 
@@ -59,11 +60,11 @@ void open_for(const Node& prefetch, const Open& open) {
 
 // Opens what Prefetch and Validate name, and tells Prefetch the fields of a sample.
 void open_sources(Prepared& prepared, const SessionOptions& options) {
-  Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
+  Node* prefetch = prepared.graph.find_op(op::Prefetch);
   if (!prefetch) return;  // make_program says so
   open_for(*prefetch, [&] {
     prepared.training = open_split(options.sources.training, *prefetch, *prefetch, options);
-    if (const Node* validate = prepared.graph.find_op("arbalest.Validate")) {
+    if (const Node* validate = prepared.graph.find_op(op::Validate)) {
       prepared.validation = open_split(options.sources.validation, *prefetch, *validate, options);
     }
   });
@@ -78,7 +79,7 @@ void open_sources(Prepared& prepared, const SessionOptions& options) {
 // The field that a value of the graph is, unchanged; nullptr if it is none.
 const Field* field_of(const Graph& graph, const std::vector<Field>& fields, ValueId value) {
   const NodeId producer = graph.values[value].producer;
-  if (producer == kNone || graph.nodes[producer].op->qualified_name() != "arbalest.Prefetch") return nullptr;
+  if (producer == kNone || !graph.nodes[producer].is(op::Prefetch)) return nullptr;
   const Node& prefetch = graph.nodes[producer];
   const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), value) - prefetch.outputs.begin();
   return &fields[size_t(fields_of_outputs(graph, prefetch, fields)[size_t(output)])];
@@ -90,7 +91,7 @@ void check_classes(Prepared& prepared) {
   if (!source) return;
   const std::vector<Field> fields = source->fields();
   for (const Node& node : prepared.graph.nodes) {
-    const bool mixes = node.op->name == "MixImages" && node.op->domain == "arbalest";
+    const bool mixes = node.is(op::MixImages);
     if (!mixes && !is_loss_of_classes(*node.op)) continue;
     const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
     const int64_t numbers = prepared.graph.values[rows].type.shape.back();
@@ -102,7 +103,7 @@ void check_classes(Prepared& prepared) {
     if (label && label->classes > 0 && numbers > label->classes && prepared.training) {
       prepared.notes.push_back(fmt::format("node '{}': {} {} for {} classes of '{}': those from {} on never occur",
                                            node.name, numbers, mixes ? "numbers" : "logits", label->classes,
-                                           string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"),
+                                           string_attribute(*prepared.graph.find_op(op::Prefetch), "source"),
                                            label->classes));
     }
   }
@@ -111,8 +112,8 @@ void check_classes(Prepared& prepared) {
 // Samples of a batch, in training and, if the graph is validated, in validation.
 std::vector<int64_t> batches_of(const Graph& graph) {
   std::vector<int64_t> batches;
-  if (const Node* prefetch = graph.find_op("arbalest.Prefetch")) batches.push_back(int_attribute(*prefetch, "batch"));
-  const Node* validate = graph.find_op("arbalest.Validate");
+  if (const Node* prefetch = graph.find_op(op::Prefetch)) batches.push_back(int_attribute(*prefetch, "batch"));
+  const Node* validate = graph.find_op(op::Validate);
   if (validate && int_attribute(*validate, "batch") > 0) batches.push_back(int_attribute(*validate, "batch"));
   return batches;
 }
@@ -175,7 +176,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   passes.sums = strategy.sums_gradients;
   passes.averaging = strategy.corrects;
   passes.alone = strategy.alone;
-  const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
+  const LearningRate rate(*require_op(prepared.graph, op::Train));
   passes.restarts = strategy.restarts && (options.rules.plateau > 0 || rate.drops_in_steps());
   passes.validators = validator_count(request);
   passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
@@ -202,7 +203,7 @@ void divide_batch(Graph& graph, const SessionOptions& options) {
                                  set_to(SettingKey::BatchTotal, std::to_string(options.learners.batch_total)),
                                  learners));
   }
-  if (Node* prefetch = graph.find_op("arbalest.Prefetch")) {
+  if (Node* prefetch = graph.find_op(op::Prefetch)) {
     prefetch->attributes.set("batch", options.learners.batch_total / learners);
   }
 }
@@ -231,7 +232,7 @@ BatchOrigin origin_of(const Source& source, bool keeps_samples) {
 // `keeps_samples`: they stay on the devices, if Prefetch's `cache` says so.
 void describe_sources(Prepared& prepared, bool keeps_samples) {
   PlanRequest& request = prepared.request;
-  const Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
+  const Node* prefetch = prepared.graph.find_op(op::Prefetch);
   keeps_samples = keeps_samples && prefetch && string_attribute(*prefetch, "cache") == "device";
   const double preparing = preparation_time(prepared.graph);
   if (prepared.training) {
@@ -247,10 +248,9 @@ void describe_sources(Prepared& prepared, bool keeps_samples) {
 
 // The graph's Validate node; one that measures the loss if there is none.
 Node& validate_of(Graph& graph) {
-  if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
-  const Node train = *require_op(graph, "arbalest.Train");
-  const NodeId id =
-      graph.add_node(graph.op("arbalest.Validate"), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
+  if (Node* validate = graph.find_op(op::Validate)) return *validate;
+  const Node train = *require_op(graph, op::Train);
+  const NodeId id = graph.add_node(graph.op(op::Validate), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
   return graph.nodes[id];
 }
 
@@ -265,7 +265,7 @@ std::vector<std::string> hand_out(Graph& graph, const std::vector<std::string>& 
       for (const Value& each : graph.values) known.push_back(each.name);
       throw GraphError(fmt::format("graph '{}' has no value '{}'{}", graph.name, name, did_you_mean(name, known)));
     }
-    const NodeId node = graph.add_node(graph.op("Identity"), "output of " + name, {value}, 1);
+    const NodeId node = graph.add_node(graph.op(op::Identity), "output of " + name, {value}, 1);
     names.push_back(graph.values[graph.nodes[node].outputs[0]].name);
   }
   return names;
@@ -327,7 +327,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   prepared.watch = std::make_shared<ReadWatch>(options.execution.read_timeout);
   if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
   if (options.rules.recalibrate > 0) {
-    Node* validate = prepared.graph.find_op("arbalest.Validate");
+    Node* validate = prepared.graph.find_op(op::Validate);
     if (!validate) throw GraphError(name_of(SettingKey::Recalibrate) + " needs a graph that validates");
     validate->attributes.set("recalibrate", options.rules.recalibrate);
   }
@@ -350,13 +350,13 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   prepared.bad = make_bad_samples(options);
   prepared.watch = std::make_shared<ReadWatch>(options.execution.read_timeout);
   Node& validate = validate_of(prepared.graph);
-  const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
+  const Node& prefetch = *require_op(prepared.graph, op::Prefetch);
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);
   if (asked.batch > 0) validate.attributes.set("batch", asked.batch);
   validate.attributes.set("recalibrate", int64_t{0});
   open_for(prefetch,
            [&] { prepared.validation = open_split(options.sources.validation, prefetch, validate, options); });
-  set_fields(*prepared.graph.find_op("arbalest.Prefetch"), prepared.validation->fields());
+  set_fields(*prepared.graph.find_op(op::Prefetch), prepared.validation->fields());
   ProgramOptions passes = passes_for(options);
   passes.outputs = hand_out(prepared.graph, asked.outputs);
   verify(prepared.graph);
@@ -423,7 +423,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.learners = learners;
   if (options.shared) request.at_once = options.shared->at_once();
   const int64_t all = int64_t(request.devices.size()) * learners;
-  require_op(prepared.graph, "arbalest.Train");
+  require_op(prepared.graph, op::Train);
   prepared.strategies = strategy_phases(prepared.graph, options.learners.strategy, all);
   for (const StrategyPhase& phase : prepared.strategies) {
     const std::string& strategy = phase.strategy.name;

@@ -8,6 +8,7 @@
 
 #include "base/setting.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 
@@ -33,7 +34,7 @@ std::vector<StrategyPhase> strategy_phases(const Graph& graph, const std::option
     if (!spec.averages_hosts_apart) strategy.every_hosts = 1;
     if (!spec.corrects) strategy.follows_rate = false;
     if (!spec.averages_models || learners == 1) strategy.growth = 0;
-    strategy = resolved(strategy, learners, *graph.find_op("arbalest.Train"));
+    strategy = resolved(strategy, learners, *graph.find_op(op::Train));
   }
   return phases;
 }

@@ -15,6 +15,7 @@
 #include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"
 #include "executor/strategies/sum_models.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -89,7 +90,7 @@ std::vector<TaskId> Diloco::add_tasks(const PlanSoFar& plan, const StepCut& /*cu
       std::vector<double> coefficients = std::move(of_slots);
       for (const double share : shares) coefficients.push_back(rate * share);
       inputs.insert(inputs.end(), terms.begin(), terms.end());
-      plan.builder.add_node(task, "arbalest.Combine", plan.in.device_name(d) + what, inputs, {to},
+      plan.builder.add_node(task, op::Combine, plan.in.device_name(d) + what, inputs, {to},
                             {{"coefficients", coefficients}});
     };
     add("/outer step", {step.lead * step.keep, -step.drag}, step.lead * step.rate, {z, x}, x);

@@ -6,6 +6,7 @@
 #include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"
 #include "executor/strategies/sum_models.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -46,7 +47,7 @@ std::vector<TaskId> Local::add_tasks(const PlanSoFar& plan, const StepCut& /*cut
   for (int32_t d = 0; d < plan.in.devices(); ++d) {
     const Term& met = mean.means[size_t(d)];
     const auto become = [&](TaskId task, const Replica&, const std::vector<Term>& places) {
-      plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, {met}, places,
+      plan.builder.add_node(task, op::Combine, plan.builder.task(task).name, {met}, places,
                             {{"coefficients", std::vector<double>{1}}, {"lowered", int64_t(places.size()) - 1}});
     };
     plan.met.push_back(add_model_move(plan, "replace models by those of hosts", d, become));

@@ -19,6 +19,7 @@
 
 #include "executor/session/run_state.h"
 #include "executor/strategies/sum_models.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -91,7 +92,7 @@ std::vector<TaskId> Sma::add_tasks(const PlanSoFar& plan, const StepCut& /*cut*/
       terms.insert(terms.begin(), {now, other});
       coefficients.insert(coefficients.begin(), {keep, -momentum});
     }
-    plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, {other},
+    plan.builder.add_node(task, op::Combine, plan.builder.task(task).name, terms, {other},
                           {{"coefficients", coefficients}});
     if (!apart) add_moving_average(plan.builder, plan.in, plan.memory, d, task, other);
   };
@@ -132,14 +133,14 @@ void Sma::meet(const PlanSoFar& plan, const SummedModels& sums) const {
     const Term &own = now[size_t(d)], &met = mean.means[size_t(d)];
     const TaskId read = sums.reads[size_t(d)], written = sums.writes[size_t(d)];
     const auto write = [&](TaskId task, const Replica&, const std::vector<Term>& models) {
-      builder.add_node(task, "arbalest.Combine", builder.task(task).name, {models.front(), met, own}, models,
+      builder.add_node(task, op::Combine, builder.task(task).name, {models.front(), met, own}, models,
                        {{"coefficients", std::vector<double>{1, 1, -1}}, {"lowered", int64_t(models.size()) - 1}});
     };
     const TaskId moved = add_model_move(plan, "move models", d, write);
     edge(mean.all, moved, 0, Edge::Why::Data, "average of hosts");
     const TaskId adopted = builder.add_task(Task::Kind::Average, plan.in.device_name(d) + "/adopt average",
                                             plan.lanes.averaging[size_t(d)], plan.clocks.hosts);
-    builder.add_node(adopted, "arbalest.Combine", builder.task(adopted).name, {met}, {own},
+    builder.add_node(adopted, op::Combine, builder.task(adopted).name, {met}, {own},
                      {{"coefficients", std::vector<double>{1}}});
     edge(moved, adopted, 0, Edge::Why::Reuse, "average");
     edge(written, adopted, 0, Edge::Why::Reuse, "average");

@@ -10,6 +10,7 @@
 #include "executor/plan/strategy.h"
 #include "executor/session/run_state.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -37,7 +38,7 @@ class Ssgd final : public Strategy {
 NodeId find_accumulate(const PlanInputs& in) {
   const Table<NodeId, Node>& nodes = in.training().graph.nodes;
   const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
-    return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
+    return node.stage == Stage::Update && node.is(op::Accumulate);
   });
   return found == nodes.end() ? kNone : nodes.id_of(found);
 }
@@ -125,7 +126,7 @@ std::pair<Term, TaskId> bucket_on(const GradientInputs& given, int32_t device, s
   given.builder.task(task).every = batches_averaged(given);
   const Term mean =
       part({given.memory.gradients[size_t(device)], 0, 0}, DataType::Float32, bucket.offset, bucket.bytes);
-  given.builder.add_node(task, "arbalest.Combine", name, terms, {mean},
+  given.builder.add_node(task, op::Combine, name, terms, {mean},
                          {{"coefficients", std::vector<double>(terms.size(), 1.0 / double(given.in.learners()))}});
   given.builder.add_lane_order(task);
   for (const Replica* replica : on_device(given.learners, device)) {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "ops/names.h"
+
 namespace arbalest {
 
 Term weights_of(const PlanSoFar& plan, const Replica& replica) {
@@ -37,7 +39,7 @@ void sum_models(const PlanSoFar& plan, const std::string& name, const Group& gro
     } else {
       sums.push_back(
           {{plan.builder.add_device_buffer(task_name + " of models", d, type.bytes(), 1, kNone), 0, 0}, type});
-      plan.builder.add_node(task, "arbalest.Combine", task_name, models, {sums.back()}, {{"coefficients", shares}});
+      plan.builder.add_node(task, op::Combine, task_name, models, {sums.back()}, {{"coefficients", shares}});
     }
     plan.builder.add_lane_order(task);
     for (const Replica* replica : on_device(plan.learners, d)) {
@@ -100,7 +102,7 @@ Term replace_models(const PlanSoFar& plan, TaskId task, int32_t device, const st
   }
   const auto count = int64_t(lowered.size());
   models.insert(models.end(), lowered.begin(), lowered.end());
-  plan.builder.add_node(task, "arbalest.Combine", plan.builder.task(task).name, terms, models,
+  plan.builder.add_node(task, op::Combine, plan.builder.task(task).name, terms, models,
                         {{"coefficients", coefficients}, {"lowered", count}});
   return models.front();
 }
@@ -124,7 +126,7 @@ HostsMean add_hosts_mean(const PlanSoFar& plan, const std::string& name, const s
     const BufferId buffer =
         plan.builder.add_device_buffer(plan.in.device_name(d) + "/" + name + " of hosts", d, type.bytes(), 1, kNone);
     mean.means.push_back({{buffer, 0, 0}, type});
-    plan.builder.add_node(copy, "arbalest.Combine", task_name, {arrays[size_t(d)]}, {mean.means.back()},
+    plan.builder.add_node(copy, op::Combine, task_name, {arrays[size_t(d)]}, {mean.means.back()},
                           {{"coefficients", std::vector<double>{1}}});
     plan.builder.add_edge(after[size_t(d)], copy, 0, Edge::Needs::Issued, Edge::Why::Data, name);
     copies.push_back(copy);

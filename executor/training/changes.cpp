@@ -11,6 +11,7 @@
 #include "executor/training/checkpoint.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -36,7 +37,7 @@ std::string attribute_in(const std::string& line, const std::string& name) {
 
 std::vector<std::string> changes_between(const Graph& graph, const std::string& before, const std::string& now) {
   std::vector<std::string> changes;
-  const Node* train = graph.find_op("arbalest.Train");
+  const Node* train = graph.find_op(op::Train);
   for (const std::string& name : kChangeable) {
     const Attribute* value = train ? train->attributes.find(name) : nullptr;
     if (!value || attribute_in(before, name) == attribute_in(now, name)) continue;
@@ -59,7 +60,7 @@ void apply_changes(Graph& graph, const std::vector<std::string>& changes) {
   for (const std::string& change : changes) {
     const auto [node, attribute] = override_target(graph, change, name_of(SettingKey::Change));
     const bool known = std::find(kChangeable.begin(), kChangeable.end(), attribute) != kChangeable.end();
-    if (!known || graph.nodes[node].op->qualified_name() != "arbalest.Train") {
+    if (!known || !graph.nodes[node].is(op::Train)) {
       throw GraphError(fmt::format("{}: expected a number of the learning rate's schedule: train.{}",
                                    set_to(SettingKey::Change, change), fmt::join(kChangeable, ", train.")));
     }

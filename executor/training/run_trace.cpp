@@ -19,6 +19,7 @@
 #include "executor/training/utc_time.h"
 #include "executor/world/part.h"
 #include "graph/op.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -53,7 +54,7 @@ void RunTrace::describe(const Segment& segment, const Prepared& prepared) {
   run_.iterations = segment.position().iteration;
   run_.first = segment.clock().times().from.iteration;
   run_.command = options_.command;
-  run_.source = string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source");
+  run_.source = string_attribute(*prepared.graph.find_op(op::Prefetch), "source");
   run_.precision = name_of(options_.numerics.precision);
   run_.batch = prepared.program.training().batch;
   run_.models = device_models(segment.plan().devices);

@@ -98,7 +98,7 @@ void GraphBuilder::find_own_names() {
   for (const SourceNode& node : source_.nodes) {
     const std::string name = qualified_name(node);
     const Op* op = registry_.find(name);
-    const bool owns = functions_.count(name) || (op && op->expand);
+    const bool owns = functions_.count(name) || (op && op->owns_values());
     for (const SourceName& output : node.outputs) {
       names_.own.insert(output.text);
       if (owns) names_.owners.insert(output.text);

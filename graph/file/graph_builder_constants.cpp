@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "graph/constants.h"
+#include "graph/names.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -67,7 +68,7 @@ void GraphBuilder::add_constant_of_shape(const SourceNode& node, Scope& scope) {
   SourceNode expand = node;
   expand.attributes.clear();
   expand.inputs.insert(expand.inputs.begin(), value);
-  add_op(expand, registry_.get("Expand"), scope);
+  add_op(expand, registry_.get(op::Expand), scope);
 }
 
 template <typename T>

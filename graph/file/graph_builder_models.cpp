@@ -8,6 +8,7 @@
 #include "base/setting.h"
 #include "graph/file/graph_builder.h"
 #include "graph/file/model_call.h"
+#include "graph/names.h"
 
 namespace arbalest {
 namespace {
@@ -124,7 +125,7 @@ void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model,
 ValueId GraphBuilder::state_operand(const SourceNode& call, ValueId operand, const Value& declared,
                                     const std::string& prefix) {
   Node stated;
-  stated.op = &registry_.get("arbalest.AsStated");
+  stated.op = &registry_.get(op::AsStated);
   stated.name = free_name(names_.nodes, prefix, declared.name);
   stated.where = position(call.op.place);
   stated.attributes.set("to", onnx_number(declared.type.dtype), stated.where);

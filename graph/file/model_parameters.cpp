@@ -9,39 +9,34 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/constants.h"
+#include "graph/names.h"
 #include "graph/op.h"
 
 namespace arbalest {
 namespace {
 
-constexpr size_t kMeanInput = 3, kVarianceInput = 4;            // of BatchNormalization
-constexpr size_t kInitialH = 5, kInitialC = 6, kPeepholes = 7;  // of RNN, GRU and LSTM
+constexpr const char* kMode = "training_mode";  // the attribute of operators that compute otherwise in training
 
 bool is_stored(const Value& value) {
   return (value.role == Role::Parameter || value.role == Role::Constant) &&
          value.initializer.kind == Initializer::Kind::Data;
 }
 
-bool is_recurrent(const Node& node) {
-  constexpr std::string_view kRecurrent[] = {"RNN", "GRU", "LSTM"};
-  return node.op->domain.empty() &&
-         std::find(std::begin(kRecurrent), std::end(kRecurrent), node.op->name) != std::end(kRecurrent);
+OperandSpec::Part part_of(const Node& node, size_t input) {
+  const OperandSpec* spec = node.op->input_spec(input);
+  return spec ? spec->part : OperandSpec::Any;
 }
 
-// Whether the operator learns what stands there.
+bool is_statistics(const Node& node, size_t input) {
+  const OperandSpec::Part part = part_of(node, input);
+  return part == OperandSpec::Mean || part == OperandSpec::Variance;
+}
+
+// Whether the operator learns what stands there, or carries it on.
 bool is_weight(const Node& node, size_t input) {
-  constexpr std::string_view kLearned[] = {"Conv",
-                                           "ConvTranspose",
-                                           "Gemm",
-                                           "BatchNormalization",
-                                           "LayerNormalization",
-                                           "PRelu",
-                                           "GroupNormalization",
-                                           "InstanceNormalization"};
-  if (!node.op->domain.empty()) return false;
-  if (node.op->name == "MatMul") return true;
-  if (is_recurrent(node)) return (input > 0 && input < 4) || input == kPeepholes;
-  return input > 0 && std::find(std::begin(kLearned), std::end(kLearned), node.op->name) != std::end(kLearned);
+  const OperandSpec::Part part = part_of(node, input);
+  return part >= OperandSpec::Weight && part <= OperandSpec::OwnWeight;
 }
 
 ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
@@ -53,7 +48,9 @@ ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
 }
 
 bool is_norm(const Node& node) {
-  return node.op->domain.empty() && node.op->name.ends_with("Normalization");
+  const std::vector<OperandSpec>& inputs = node.op->inputs;
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [](const OperandSpec& spec) { return spec.part == OperandSpec::Scale; });
 }
 
 // Whether PyTorch's exporters have made up the name.
@@ -111,8 +108,9 @@ std::unordered_set<ValueId> stated_parameters(const Graph& graph, const GraphSou
 // Statistics of batch norms are a state, and train as such.
 void leave_out_statistics(const Graph& graph, std::unordered_map<ValueId, Kept>& kept) {
   for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() != "BatchNormalization") continue;
-    for (size_t i = kMeanInput; i < node.inputs.size(); ++i) kept.erase(node.inputs[i]);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (is_statistics(node, i)) kept.erase(node.inputs[i]);
+    }
   }
 }
 
@@ -157,12 +155,17 @@ bool is_uniform(const Value& value) {
 
 // The role of the node's operand `input`, for names of parameters: "weight", "scale".
 std::string label_of(const Node& node, size_t input) {
-  constexpr std::string_view kLabels[] = {"", "weight", "bias", "running_mean", "running_var"};
-  const std::string& op = node.op->name;
-  if (is_weight(node, input) && !is_recurrent(node))
-    return std::string(kLabels[std::clamp<size_t>(input, 1, std::size(kLabels) - 1)]);
-  if (op == "Mul" || op == "Div") return "scale";
-  if (op == "Add" || op == "Sub") return "bias";
+  switch (part_of(node, input)) {
+    case OperandSpec::Weight:
+    case OperandSpec::Scale: return "weight";
+    case OperandSpec::Bias: return "bias";
+    case OperandSpec::Mean: return "running_mean";
+    case OperandSpec::Variance: return "running_var";
+    default: break;
+  }
+  const Arithmetic arithmetic = node.op->inputs.size() == 2 ? node.op->arithmetic : Arithmetic::Other;
+  if (arithmetic == Arithmetic::Scales || arithmetic == Arithmetic::Divides) return "scale";
+  if (arithmetic == Arithmetic::Adds) return "bias";
   const OperandSpec* spec = node.op->input_spec(input);
   return spec ? spec->name : "operand";
 }
@@ -243,7 +246,7 @@ void copy_identities(Graph& graph, std::unordered_map<ValueId, Kept>& kept) {
   Table<NodeId, bool> gone(graph.nodes.size(), false);
   for (const NodeId n : graph.nodes.ids()) {
     const Node& node = graph.nodes[n];
-    if (node.op->qualified_name() != "Identity" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
+    if (!node.is(op::Identity) || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
     if (node.outputs.size() != 1) continue;  // verify() refuses it
     const Value& from = graph.values[node.inputs[0]];
     if (!is_stored(from)) continue;
@@ -278,7 +281,7 @@ void read_uncast(Graph& graph) {
     for (ValueId& input : node.inputs) {
       if (const auto found = same.find(input); found != same.end()) input = found->second;
     }
-    if (node.op->qualified_name() != "Cast" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
+    if (!node.is(op::Cast) || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
     if (node.outputs.size() != 1 || asked.count(node.outputs[0])) continue;
     const Value& from = graph.values[node.inputs[0]];
     const NamedAttribute* to = node.attributes.find_named("to");
@@ -300,17 +303,12 @@ void leave_out_zero_states(Graph& graph) {
     return std::all_of(numbers, numbers + value.type.elements(), [](float each) { return each == 0; });
   };
   for (Node& node : graph.nodes) {
-    if (!is_recurrent(node)) continue;
-    for (size_t i = kInitialH; i <= kInitialC && i < node.inputs.size(); ++i) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (part_of(node, i) != OperandSpec::InitialState || node.inputs[i] == kNone) continue;
       const size_t samples = int_attribute(node, "layout") == 1 ? 0 : 1;
-      if (node.inputs[i] != kNone && is_zeros(node.inputs[i], samples)) node.inputs[i] = kNone;
+      if (is_zeros(node.inputs[i], samples)) node.inputs[i] = kNone;
     }
   }
-}
-
-// Weights of classes are no weights of the model: PyTorch has no gradient for them.
-bool weighs_classes(const Node& node, size_t input) {
-  return input == 2 && (node.op->name == "NegativeLogLikelihoodLoss" || node.op->name == "SoftmaxCrossEntropyLoss");
 }
 
 // From operands that have to be known back to the initialisers that they are computed of. What a shape is asked of need
@@ -319,7 +317,8 @@ void keep_constants(Graph& graph) {
   std::vector<ValueId> open;
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (weighs_classes(node, i) && node.inputs[i] != kNone) {
+      // Weights of classes are no weights of the model: PyTorch has no gradient for them.
+      if (part_of(node, i) == OperandSpec::ClassWeight && node.inputs[i] != kNone) {
         Value& weights = graph.values[node.inputs[i]];
         if (weights.role == Role::Parameter) weights.role = Role::Constant;
       }
@@ -365,10 +364,10 @@ bool is_before(const Graph& graph, int64_t opset) {
 }
 
 // Appends a node at the place of another.
-ValueId append(Graph& graph, const Node& at, const char* op, std::string_view label, std::vector<ValueId> inputs,
+ValueId append(Graph& graph, const Node& at, const Op& op, std::string_view label, std::vector<ValueId> inputs,
                Attributes attributes = {}) {
   const NodeId id =
-      graph.add_node(graph.op(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1, std::move(attributes));
+      graph.add_node(op, fmt::format("{}.{}", at.name, label), std::move(inputs), 1, std::move(attributes));
   graph.nodes[id].where = at.where;
   return graph.nodes[id].outputs[0];
 }
@@ -407,26 +406,29 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
   std::unordered_set<ValueId> statistics;
   for (const NodeId n : graph.nodes.ids()) {
     Node& node = graph.nodes[n];
-    const std::string name = node.op->qualified_name();
-    if (name == "Dropout") {
-      if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
-      node.attributes.set("training_mode", int64_t{training}, node.where);
-    } else if (!training && (name.starts_with("RandomUniform") || name == "Bernoulli")) {
-      node.attributes.set("training_mode", int64_t{0}, node.where);
-    } else if (name == "BatchNormalization" && node.inputs.size() > kVarianceInput) {
-      const auto stored = [&](size_t i) {
-        return node.inputs[i] != kNone && graph.values[node.inputs[i]].role == Role::Parameter;
-      };
-      if (!stored(kMeanInput) || !stored(kVarianceInput)) continue;
-      node.attributes.set("training_mode", int64_t{training}, node.where);
-      keep_first_output(graph, node, read);
-      if (!training) continue;
-      if (source.producer == "pytorch") node.attributes.set("correction", int64_t{1}, node.where);
-      for (const size_t i : {kMeanInput, kVarianceInput}) {
-        const ValueId shared = graph.nodes[n].inputs[i];
-        if (statistics.insert(shared).second) continue;
-        graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[shared].name);
-      }
+    const AttributeSpec* mode = node.op->domain.empty() ? node.op->attribute_spec(kMode) : nullptr;
+    if (!mode) continue;
+    std::vector<size_t> own;  // inputs
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (is_statistics(node, i)) own.push_back(i);
+    }
+    const bool norm = is_norm(node);
+    if (norm && (own.size() < 2 || !std::all_of(own.begin(), own.end(), [&](size_t i) {
+                   return node.inputs[i] != kNone && graph.values[node.inputs[i]].role == Role::Parameter;
+                 }))) {
+      continue;
+    }
+    if (const auto stated = constant_operand(node, kMode)) node.inputs.resize(*stated);  // the operand would count
+    if (training && mode->fallback == Attribute(int64_t{1})) continue;
+    node.attributes.set(kMode, int64_t{training}, node.where);
+    if (!norm) continue;
+    keep_first_output(graph, node, read);
+    if (!training) continue;
+    if (source.producer == "pytorch") node.attributes.set("correction", int64_t{1}, node.where);
+    for (const size_t i : own) {
+      const ValueId shared = graph.nodes[n].inputs[i];
+      if (statistics.insert(shared).second) continue;
+      graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[shared].name);
     }
   }
 }
@@ -436,23 +438,22 @@ void spell_out_old_softmax(Graph& graph) {
   const Table<NodeId, Node> nodes = std::move(graph.nodes);
   graph.nodes.clear();
   for (const Node& node : nodes) {
-    const std::string op = node.op->qualified_name();
-    const bool softmax = (op == "Softmax" || op == "LogSoftmax") && node.inputs.size() == 1 && node.inputs[0] != kNone;
+    const bool old = node.op->took_axes_as_one && node.inputs.size() == 1 && node.inputs[0] != kNone;
     const NamedAttribute* axis = node.attributes.find_named("axis");
     const bool is_last = axis && axis->value == Attribute(int64_t{-1});
-    if (!softmax || is_last) {
+    if (!old || is_last) {
       graph.nodes.push_back(node);
       continue;
     }
     const ValueId x = node.inputs[0];
     Attributes flat;
     flat.set("axis", axis ? axis->value : Attribute(int64_t{1}), node.where);
-    const ValueId rows = append(graph, node, "Flatten", "rows", {x}, flat);
-    const ValueId y = append(graph, node, op.c_str(), "of_rows", {rows}, {{"axis", int64_t{-1}}});
-    const ValueId shape = append(graph, node, "Shape", "shape", {x});
+    const ValueId rows = append(graph, node, graph.op(op::Flatten), "rows", {x}, flat);
+    const ValueId y = append(graph, node, *node.op, "of_rows", {rows}, {{"axis", int64_t{-1}}});
+    const ValueId shape = append(graph, node, graph.op(op::Shape), "shape", {x});
     graph.nodes.push_back(node);
     Node& reshape = graph.nodes.back();
-    reshape.op = &graph.op("Reshape");
+    reshape.op = &graph.op(op::Reshape);
     reshape.inputs = {y, shape};
     reshape.attributes = {};
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "graph/names.h"
 #include "graph/verify/host_node.h"
 
 namespace arbalest {
@@ -162,7 +163,7 @@ void take_operands(const Graph& graph, Node& node) {
 }
 
 bool is_choice(const Node& node) {
-  return node.op->qualified_name() == "arbalest.Choose";
+  return node.is(op::Choose);
 }
 
 size_t chosen_operand(const Graph& graph, const Node& node) {
@@ -206,7 +207,7 @@ void settle_choices(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (!is_choice(node)) continue;
     node.inputs = {node.inputs[chosen_operand(graph, node)]};
-    node.op = &graph.op("Identity");
+    node.op = &graph.op(op::Identity);
   }
 }
 

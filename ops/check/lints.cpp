@@ -154,11 +154,10 @@ const Node* numbers_from(const Graph& graph, ValueId id) {
 Notes doubled_activations(const Graph& graph) {
   Notes notes;
   for (const Node& loss : graph.nodes) {
-    const std::optional<Comparison>& comparison = loss.op->compares;
-    if (!comparison || comparison->activation.empty()) continue;
-    const std::string_view activation = comparison->activation;
+    if (!is_loss_of_classes(*loss.op) && !is_loss_of_labels(*loss.op)) continue;
+    const std::string_view activation = is_loss_of_classes(*loss.op) ? op::Softmax : op::Sigmoid;
     const Node* node = numbers_from(graph, loss.inputs[0]);
-    if (!node || node->op->qualified_name() != activation) continue;
+    if (!node || !node->is(activation)) continue;
     notes.push_back(note(loss, fmt::format("takes logits and applies {0} itself, and node '{1}' has applied one "
                                            "already; expected what '{1}' reads",
                                            activation, node->name)));
@@ -168,9 +167,8 @@ Notes doubled_activations(const Graph& graph) {
 
 // Whether a loss takes the value for logits, to which it applies a Sigmoid.
 bool are_logits(const Graph& graph, ValueId id) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return node.op->compares && node.op->compares->activation == "Sigmoid" && node.inputs[0] == id;
-  });
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return is_loss_of_labels(*node.op) && node.inputs[0] == id; });
 }
 
 // Metrics that take probabilities for logits, or the reverse: a threshold, and the order of samples under a softmax,

@@ -93,15 +93,16 @@ void register_loss_class_loss(OpRegistry& registry) {
   AttributeSpec reduction =
       string_spec("reduction", "mean", "of the places; the mean is divided by the sum of their weights");
   reduction.choices = {"none", "sum", "mean"};
-  Op op{.domain = "",
-        .name = "NegativeLogLikelihoodLoss",
-        .doc = "−input[class] of each place, times the class's weight; no gradient flows into a model's stored weights",
-        .inputs = {{.name = "input"}, {.name = "target"}, {.name = "weight", .arity = OperandSpec::Optional}},
-        .outputs = {{.name = "loss"}},
-        .attributes = {int_spec("ignore_index", 0, "places of this class take no part; not given: all take part"),
-                       std::move(reduction)},
-        .infer = infer_class_loss,
-        .expand = expand_log_likelihood};
+  Op op{
+      .domain = "",
+      .name = "NegativeLogLikelihoodLoss",
+      .doc = "−input[class] of each place, times the class's weight; no gradient flows into a model's stored weights",
+      .inputs = {plain("input"), plain("target"), plain("weight", OperandSpec::Optional).as(OperandSpec::ClassWeight)},
+      .outputs = {{.name = "loss"}},
+      .attributes = {int_spec("ignore_index", 0, "places of this class take no part; not given: all take part"),
+                     std::move(reduction)},
+      .infer = infer_class_loss,
+      .expand = expand_log_likelihood};
   registry.add(op);
   op.name = "SoftmaxCrossEntropyLoss";
   op.doc = "NegativeLogLikelihoodLoss of the log-softmax of scores along axis 1, which is the second output";

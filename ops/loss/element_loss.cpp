@@ -343,7 +343,7 @@ void register_loss_element_loss(OpRegistry& registry) {
   sigmoid.expand = expand_label_weights;
   sigmoid.expands = [](const InferContext& c) { return !floats_attribute(c.node(), "pos_weight").empty(); };
   sigmoid.samples = [] { return sigmoid_samples(false); };
-  sigmoid.compares = Comparison{Comparison::Target::Labels, "Sigmoid"};
+  sigmoid.compares = Comparison{Comparison::Target::Labels, Comparison::Activation::Sigmoid};
   sigmoid.cpu = element_loss_cpu<SigmoidRule>;
   sigmoid_grad.samples = [] { return sigmoid_samples(true); };
   sigmoid_grad.cpu = element_gradient_cpu<SigmoidRule>;

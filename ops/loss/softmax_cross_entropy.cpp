@@ -461,7 +461,7 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
            },
        .samples = [] { return cross_entropy_samples(false); },
        .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
-       .compares = Comparison{Comparison::Target::Classes, "Softmax"},
+       .compares = Comparison{Comparison::Target::Classes, Comparison::Activation::Softmax},
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return cross_entropy_cpu(r, t); })});
   std::vector<OperandSpec> inputs = operands();
   inputs.insert(inputs.begin(), {.name = "dloss"});

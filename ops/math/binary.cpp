@@ -246,6 +246,7 @@ void mix_types(Op& pow) {
 void broadcast_one_way(Op& prelu) {
   prelu.inputs[0].name = "X";
   prelu.inputs[BinaryInput::B].name = "slope";
+  prelu.inputs[BinaryInput::B].part = OperandSpec::Weight;
   prelu.outputs[0].name = "Y";
   prelu.infer = [](InferContext& c) {
     const TensorType& x = floating_input(c, 0);

@@ -176,7 +176,8 @@ void add_softmax(OpRegistry& registry, const std::string& name, std::string doc,
                             GradContext& c) { c.add_input_gradient(gradient, {c.output(0)}, c.node().attributes); },
                 .cost = elementwise_cost(5),
                 .samples = [] { return softmax_samples(1); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu<kLogarithm>(r, t); })});
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu<kLogarithm>(r, t); }),
+                .took_axes_as_one = true});
   registry.add(
       {.domain = "arbalest",
        .name = name + "Grad",

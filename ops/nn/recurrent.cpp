@@ -322,8 +322,10 @@ void register_nn_recurrent(OpRegistry& registry) {
     Op op{.domain = "",
           .name = name,
           .doc = doc,
-          .inputs = {plain("X"), plain("W"), plain("R"), plain("B", OperandSpec::Optional),
-                     plain("sequence_lens", OperandSpec::Optional), plain("initial_h", OperandSpec::Optional)},
+          .inputs = {plain("X"), plain("W").as(OperandSpec::OwnWeight), plain("R").as(OperandSpec::OwnWeight),
+                     plain("B", OperandSpec::Optional).as(OperandSpec::OwnWeight),
+                     plain("sequence_lens", OperandSpec::Optional),
+                     plain("initial_h", OperandSpec::Optional).as(OperandSpec::InitialState)},
           .outputs = {plain("Y", OperandSpec::Optional), plain("Y_h", OperandSpec::Optional)},
           .attributes = {direction, int_spec("hidden_size", 0, "elements of a state; 0: as R has them"),
                          strings_spec("activations", {}, "Relu, Sigmoid, Softplus, Softsign or Tanh for each gate"),
@@ -334,8 +336,8 @@ void register_nn_recurrent(OpRegistry& registry) {
           .expand = [](ExpandContext& context) { Expansion(context).run(); },
           .for_inference = state_hidden_size};
     if (cells) {
-      op.inputs.push_back(plain("initial_c", OperandSpec::Optional));
-      op.inputs.push_back(plain("P", OperandSpec::Optional));
+      op.inputs.push_back(plain("initial_c", OperandSpec::Optional).as(OperandSpec::InitialState));
+      op.inputs.push_back(plain("P", OperandSpec::Optional).as(OperandSpec::OwnWeight));
       op.outputs.push_back(plain("Y_c", OperandSpec::Optional));
     }
     op.attributes.insert(op.attributes.end(), own.begin(), own.end());

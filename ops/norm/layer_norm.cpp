@@ -394,7 +394,7 @@ void register_group_norms(OpRegistry& registry) {
   Op op{.domain = "",
         .name = "GroupNormalization",
         .doc = "groups of channels are normalised sample by sample, then scaled and shifted",
-        .inputs = {{.name = "X", .lowered = true}, {.name = "scale"}, {.name = "bias"}},
+        .inputs = {lowered("X"), plain("scale").as(OperandSpec::Scale), plain("bias").as(OperandSpec::Bias)},
         .outputs = {{.name = "Y", .lowered = true}},
         .attributes = {float_spec("epsilon", 1e-5, "added to the variance"),
                        required_spec("num_groups", AttributeKind::Int, "groups of channels"),
@@ -404,7 +404,8 @@ void register_group_norms(OpRegistry& registry) {
   registry.add(op);
   op.name = "InstanceNormalization";
   op.doc = "channels are normalised sample by sample, then scaled and shifted";
-  op.inputs = {{.name = "input", .lowered = true}, {.name = "scale"}, {.name = "B"}};
+  op.inputs[LayerNormInput::X].name = "input";
+  op.inputs[LayerNormInput::Bias].name = "B";
   op.outputs[0].name = "output";
   op.attributes.resize(1);
   registry.add(op);
@@ -416,7 +417,8 @@ void register_norm_layer_norm(OpRegistry& registry) {
   Op op{.domain = "",
         .name = "LayerNormalization",
         .doc = "(X − mean) / deviation over the last axes, times Scale, plus B",
-        .inputs = {{.name = "X", .lowered = true}, {.name = "Scale"}, {.name = "B", .arity = OperandSpec::Optional}},
+        .inputs = {lowered("X"), plain("Scale").as(OperandSpec::Scale),
+                   plain("B", OperandSpec::Optional).as(OperandSpec::Bias)},
         .outputs = {{.name = "Y", .lowered = true},
                     {.name = "Mean", .arity = OperandSpec::Optional},
                     {.name = "InvStdDev", .arity = OperandSpec::Optional}},

@@ -274,7 +274,7 @@ void register_product_matmul(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "MatMul",
                 .doc = "products of the matrices in the last two axes, the other axes broadcast",
-                .inputs = {{.name = "A", .lowered = true}, {.name = "B", .lowered = true}},
+                .inputs = {lowered("A").as(OperandSpec::Weight), lowered("B").as(OperandSpec::Weight)},
                 .outputs = {{.name = "Y", .lowered = true}},
                 .infer = infer_matmul,
                 .grad = grad_matmul,

@@ -16,6 +16,7 @@
 #include "executor/training/checkpoint_folder.h"
 #include "executor/world/agreement.h"
 #include "executor/world/ranks.h"
+#include "ops/names.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
@@ -99,7 +100,7 @@ void check_outputs(const RunOptions& options, const Graph& graph, const std::vec
   if (writes) check_kind_kept("--log", options.log, OutputKind::Log);
   if (writes) check_kind_kept("--mllog", options.mllog, OutputKind::MlperfLog);
   if (!options.log.empty()) check_metric_names(graph, JsonLog::keys(), "--log");
-  if (!options.mllog.empty() && !graph.find_op("arbalest.Validate")) {
+  if (!options.mllog.empty() && !graph.find_op(op::Validate)) {
     throw GraphError(
         fmt::format("--mllog: the graph '{}' has no arbalest.Validate; MLPerf's log is of accuracies", graph.name));
   }

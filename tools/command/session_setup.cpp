@@ -14,6 +14,7 @@
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
+#include "ops/names.h"
 #include "ops/optim/train.h"
 #include "passes/passes.h"
 
@@ -29,7 +30,7 @@ constexpr bool kDebugBuild = false;
 
 Graph load(const GraphOptions& options, std::vector<std::string>* files = nullptr) {
   Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models, files);
-  if (!graph.find_op("arbalest.Prefetch") && !graph.find_op("arbalest.Train")) {
+  if (!graph.find_op(op::Prefetch) && !graph.find_op(op::Train)) {
     throw GraphError(Position{options.graph, 0, 0},
                      "a model alone, without data and a rule to train it by; a graph that has them calls it as "
                      "model.NAME, and --model names its file");
@@ -44,10 +45,10 @@ void tell_of_idle_overrides(const Graph& graph, const SessionOptions& session) {
     bool given;
   };
   const Option options[] = {
-      {"--epochs", "arbalest.Train", "epochs", session.length.epochs.has_value()},
-      {"--batch-total", "arbalest.Prefetch", "batch", session.learners.batch_total > 0},
-      {"--strategy", "arbalest.Synchronize", "strategy", session.learners.strategy.has_value()},
-      {"--recalibrate", "arbalest.Validate", "recalibrate", session.rules.recalibrate > 0},
+      {"--epochs", op::Train, "epochs", session.length.epochs.has_value()},
+      {"--batch-total", op::Prefetch, "batch", session.learners.batch_total > 0},
+      {"--strategy", op::Synchronize, "strategy", session.learners.strategy.has_value()},
+      {"--recalibrate", op::Validate, "recalibrate", session.rules.recalibrate > 0},
   };
   for (const Option& option : options) {
     const Node* node = option.given ? graph.find_op(option.op) : nullptr;
@@ -71,7 +72,7 @@ Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>*
 }
 
 void check_metric_names(const Graph& graph, const std::vector<std::string>& keys, const std::string& option) {
-  const Node* validate = graph.find_op("arbalest.Validate");
+  const Node* validate = graph.find_op(op::Validate);
   for (size_t i = 1; validate && i < validate->inputs.size(); ++i) {
     const std::string& name = graph.values[validate->inputs[i]].name;
     if (std::find(keys.begin(), keys.end(), name) == keys.end()) continue;
@@ -83,7 +84,7 @@ void check_metric_names(const Graph& graph, const std::vector<std::string>& keys
 Graph without_validation(Graph graph) {
   Table<NodeId, int64_t> order(graph.nodes.size());
   for (const NodeId n : order.ids()) {
-    order[n] = graph.nodes[n].op->qualified_name() == "arbalest.Validate" ? -1 : int64_t(n);
+    order[n] = graph.nodes[n].is(op::Validate) ? -1 : int64_t(n);
   }
   reorder_nodes(graph, order);  // drops the negative
   return graph;
@@ -93,7 +94,7 @@ Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch
   constexpr double kHarmlessRate = 1e-6;  // noise that is learnt by heart for minutes may make a loss diverge
   Graph graph = load(options);
   for (Node& node : graph.nodes) {
-    if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
+    if (node.is(op::Train)) node.attributes.set("lr", Attribute(kHarmlessRate));
   }
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   if (batch) apply_override(graph, fmt::format("prefetch.batch={}", *batch));

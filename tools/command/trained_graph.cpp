@@ -11,6 +11,7 @@
 #include "executor/weights/weights_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
+#include "ops/names.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {
@@ -18,17 +19,14 @@ namespace {
 
 // Whether a setting of the graph has a part in what a trained model computes.
 bool is_of_model(const Node& node, const std::string& attribute) {
-  static const std::set<std::string> kOfTraining = {"arbalest.Train", "arbalest.Synchronize"};
   static const std::set<std::string> kWithoutTraining = {"depth", "cache", "every_epochs", "recalibrate", "directions"};
-  const bool data =
-      node.op->qualified_name() == "arbalest.Prefetch" || node.op->qualified_name() == "arbalest.Validate";
-  return !kOfTraining.contains(node.op->qualified_name()) && !(data && kWithoutTraining.contains(attribute));
+  const bool data = node.is(op::Prefetch) || node.is(op::Validate);
+  return !node.is(op::Train) && !node.is(op::Synchronize) && !(data && kWithoutTraining.contains(attribute));
 }
 
 // Whether it says which samples are taken, and how many at once: other ones are no reason for another model.
 bool is_of_data(const Node& node, const std::string& attribute) {
-  const std::string op = node.op->qualified_name();
-  return (op == "arbalest.Prefetch" || op == "arbalest.Validate") && attribute != "by_name";
+  return (node.is(op::Prefetch) || node.is(op::Validate)) && attribute != "by_name";
 }
 
 std::string text_of(const Node& node, const AttributeSpec& spec) {
@@ -121,7 +119,7 @@ std::string data_of_run(const Graph& file, const std::string& weights) {
   const auto overrides = read.overrides();
   if (!overrides || read.graph_name() != file.name) return "";
   const Graph trained = as_its_run(file, read, *overrides);
-  const Node* prefetch = trained.find_op("arbalest.Prefetch");
+  const Node* prefetch = trained.find_op(op::Prefetch);
   return prefetch ? string_attribute(*prefetch, "source") : "";
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "graph/file/graph_source.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -42,7 +43,7 @@ std::string features_of(const GraphSource& model) {
     const auto node = made_by.find(at);
     if (node == made_by.end() || node->second->inputs.empty()) return "";
     const SourceNode& maker = *node->second;
-    if (maker.op.text == "Gemm" || maker.op.text == "MatMul") return maker.inputs[0].text;
+    if (maker.op.text == op::Gemm || maker.op.text == op::MatMul) return maker.inputs[0].text;
     const auto computed = std::find_if(maker.inputs.begin(), maker.inputs.end(),
                                        [&](const SourceName& input) { return made_by.contains(input.text); });
     if (computed == maker.inputs.end()) return "";

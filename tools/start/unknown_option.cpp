@@ -12,6 +12,7 @@
 #include "base/shell_word.h"
 #include "graph/op.h"
 #include "ops/builtin_ops.h"
+#include "ops/names.h"
 
 namespace arbalest {
 namespace {
@@ -23,7 +24,7 @@ bool has(const CommandOptions& command, const std::string& option) {
 // Attributes that are options elsewhere are those of the nodes that every graph has.
 std::string as_attribute(std::string name, const std::string& value) {
   std::replace(name.begin(), name.end(), '-', '_');
-  for (const auto& [op, node] : {std::pair("arbalest.Train", "train"), std::pair("arbalest.Prefetch", "prefetch")}) {
+  for (const auto& [op, node] : {std::pair(op::Train, "train"), std::pair(op::Prefetch, "prefetch")}) {
     std::vector<std::string> attributes;
     for (const AttributeSpec& attribute : builtin_ops().get(op).attributes) attributes.push_back(attribute.name);
     const bool exact = std::find(attributes.begin(), attributes.end(), name) != attributes.end();

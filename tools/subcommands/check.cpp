@@ -15,6 +15,7 @@
 #include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "graph/op.h"
+#include "ops/names.h"
 #include "passes/samples_apart.h"
 #include "tools/command/commands.h"
 #include "tools/command/plan_summary.h"
@@ -111,7 +112,7 @@ int command_check(const CheckOptions& options) {
   if (prepared.validation) fmt::print("  validation  {}\n", printable(prepared.validation->describe()));
   if (reads_files(prepared)) {
     fmt::print("  files       not read; to decode all of them and list those that cannot be: arbalest data {}\n",
-               printable(shell_word(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"))));
+               printable(shell_word(string_attribute(*prepared.graph.find_op(op::Prefetch), "source"))));
   }
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,

@@ -20,6 +20,7 @@
 #include "io/formats/csv_field.h"
 #include "io/photos/file_list.h"
 #include "io/sources/sample_index.h"
+#include "ops/names.h"
 #include "passes/passes.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"
@@ -56,10 +57,10 @@ class OrderedLines {
 // The fields of a sample: as the rest of the graph and the file of weights state them, otherwise from the graph's
 // source. Opening the source may take long, and its data may be missing.
 std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& options) {
-  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  const Node* prefetch = graph.find_op(op::Prefetch);
   if (!prefetch) throw GraphError(fmt::format("graph '{}' has no arbalest.Prefetch node", graph.name));
   if (std::vector<Field> fields = fields_without_data(graph, options.session.files); !fields.empty()) return fields;
-  const Node* validate = graph.find_op("arbalest.Validate");
+  const Node* validate = graph.find_op(op::Validate);
   return open_source(string_attribute(*prefetch, "source"), string_attribute(validate ? *validate : *prefetch, "split"),
                      options.session.numerics.seed)
       ->fields();
@@ -68,8 +69,8 @@ std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& opt
 // Inserts a node that scales and crops files to the size in which the graph reads pixels, if it reads fixed-size ones,
 // such as CIFAR-10's.
 void prepare_files(Graph& graph, std::vector<Field>& fields) {
-  const auto prefetch = std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                                     [](const Node& node) { return node.op->qualified_name() == "arbalest.Prefetch"; });
+  const auto prefetch =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.is(op::Prefetch); });
   const std::vector<int> chosen = fields_of_outputs(graph, *prefetch, fields);
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i] == kNone) continue;
@@ -83,7 +84,7 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
     order.back() = prefetch - graph.nodes.begin();  // after it
     prefetch->attributes.set("cache", "none");
     const NodeId node =
-        graph.add_node(graph.op("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
+        graph.add_node(graph.op(op::ResizeCrop), name + ".pixels", {files}, 1,
                        {{"size", std::vector<int64_t>{field.shape[1], field.shape[2]}}, {"channels", field.shape[0]}});
     const ValueId made = graph.nodes[node].outputs[0];
     graph.replace_uses(files, made);
@@ -98,7 +99,7 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
 
 // Files have no label: what is computed of one would be of zeros.
 void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, const std::string& value) {
-  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const Node& prefetch = *graph.find_op(op::Prefetch);
   const std::vector<int> chosen = fields_of_outputs(graph, prefetch, fields);
   std::vector<ValueId> waiting = {graph.find_value(value)};
   std::set<ValueId> seen = {kNone};  // an optional input left out, or no value of the graph
@@ -193,9 +194,9 @@ std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const I
                          (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
   if (first.shape.size() != 1 || !one_class) {
     const bool labels = scores == Scores::OfLabels || scores == Scores::OfLabelsWithTruth;
-    throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample{}",
-                                 labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class",
-                                 options.table ? "" : "; name a value with --value"));
+    throw GraphError(fmt::format(
+        "the graph's {} does not take one {} a sample{}", labels ? op::SigmoidCrossEntropy : op::SoftmaxCrossEntropy,
+        labels ? "row of labels" : "class", options.table ? "" : "; name a value with --value"));
   }
   const std::vector<std::string> known = names_for(inference.graph(), inference.class_names(), first.shape[0]);
   ClassFormat format = {options.format, options.top, {}, DataType::Int32};

@@ -13,6 +13,7 @@
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "io/sources/source.h"
+#include "ops/names.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {
@@ -21,14 +22,14 @@ namespace {
 // Whether trials that differ in the setting have other prepared samples. `keeps`: becomes true if it says where they
 // are kept.
 bool is_of_samples(const std::string& name, const Graph& graph, bool& keeps) {
-  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const Node& prefetch = *graph.find_op(op::Prefetch);
   if (name == "fold") return true;
   if (name == "seed") return follows_seed(string_attribute(prefetch, "source"));
   if (name.find('.') == name.npos) return false;
   const OverrideTarget target = override_target(graph, name + "=", "--vary");
   const Node& node = graph.nodes[target.node];
   keeps = keeps || (&node == &prefetch && target.attribute == "cache");
-  const bool reads = &node == &prefetch || node.op->qualified_name() == "arbalest.Validate";
+  const bool reads = &node == &prefetch || node.is(op::Validate);
   return node.op->prepare || (reads && target.attribute != "batch" && target.attribute != "depth");
 }
 
@@ -66,7 +67,7 @@ RunOptions options_of_trial(const SweepPlan& plan, int trial, const SweepSurroun
 int64_t bytes_of_kept_samples(const SweepPlan& plan, const SweepSurroundings& around) {
   try {
     const Graph first = load_with_overrides(options_of_trial(plan, 0, around));
-    const Node* prefetch = first.find_op("arbalest.Prefetch");
+    const Node* prefetch = first.find_op(op::Prefetch);
     if (!prefetch || prefetch->attributes.find("cache")) return 0;
     int64_t bytes = 0;
     for (const auto& [settings, sets] : sets_of_samples(plan, first)) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/names.h"
 #include "tools/report/line_plot.h"
 #include "tools/sweep/leaderboard.h"
 
@@ -94,7 +95,7 @@ std::string advice(const RateLosses& group) {
 }  // namespace
 
 void add_words_of_rate_search(std::vector<std::string>& words, const Graph& graph, const SweepOptions& options) {
-  const Node* train = graph.find_op("arbalest.Train");
+  const Node* train = graph.find_op(op::Train);
   if (!train) throw GraphError(fmt::format("graph '{}' has no arbalest.Train node; --find-lr needs one", graph.name));
   if (string_attribute(*train, "schedule") == "onecycle") {
     fail(*train, "schedule \"onecycle\" rises from a fraction of the rate; --find-lr needs one that begins with it");

@@ -20,6 +20,7 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "ops/builtin_ops.h"
+#include "ops/names.h"
 #include "tools/command/options.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
@@ -153,7 +154,7 @@ std::vector<std::string> Identities::files_of(const BenchCell& cell) {
 }
 
 std::string Identities::train_node(const BenchCell& cell) {
-  const Node* train = known(understood(scaling_words(cell.settings)).graph).graph.find_op("arbalest.Train");
+  const Node* train = known(understood(scaling_words(cell.settings)).graph).graph.find_op(op::Train);
   return train ? train->name : "";
 }
 
@@ -189,7 +190,7 @@ CellNeeds needs_of(const std::vector<std::string>& words, int64_t hosts, int64_t
       needs.bytes = std::max(needs.bytes, planned_bytes(cell.plan, int32_t(d)));
     }
     needs.samples = cell.prepared.total_epochs * double(cell.prepared.request.training_samples);
-    if (const Node* validate = cell.prepared.graph.find_op("arbalest.Validate")) {
+    if (const Node* validate = cell.prepared.graph.find_op(op::Validate)) {
       const double every = double(std::max<int64_t>(1, int_attribute(*validate, "every_epochs")));
       needs.validated =
           std::floor(cell.prepared.total_epochs / every) * double(cell.prepared.request.validation_samples);

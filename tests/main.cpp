@@ -8,3 +8,5 @@
 // kept choices a run under compute-sanitizer need not time every engine.
 const char* const kept = std::getenv("ARBALEST_TEST_CACHE");
 const int nothing_else_kept = setenv("ARBALEST_CACHE", kept != nullptr ? kept : "", 1);
+// GPUs are connected as the program connects them.
+const int connected_early = setenv("NCCL_RUNTIME_CONNECT", "0", 0);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -75,9 +74,6 @@ void CollectiveContext::make_streams() {
     CUDA_CHECK(cudaSetDevice(device));
     streams.push_back(make_stream());
   }
-  // All is connected at the start. Otherwise the first collective of each kind does it: it would take memory that
-  // nothing has planned, and wait for devices whose part never comes.
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
 CollectiveContext::CollectiveContext(std::vector<int> device_ordinals)

@@ -21,7 +21,8 @@ ncclUniqueId make_collective_id();
 
 // The context of operators that span devices (Op::collective). Input and output places[i] are memory of devices[i];
 // those at other places are other processes'. Kernels issue to streams[i], not to KernelContext::stream; one thread at
-// a time issues, in the same order always and everywhere.
+// a time issues, in the same order always and everywhere. NCCL connects devices at the first collective of each kind,
+// unless the program has set NCCL_RUNTIME_CONNECT=0 before: then it does so when the context is made.
 struct CollectiveContext : DeviceContext {
   // Connects the devices, each of which is given once; takes seconds. Throws RunError.
   explicit CollectiveContext(std::vector<int> device_ordinals);

@@ -88,6 +88,21 @@ TEST_CASE("no message of the library names an option") {
   CHECK(literals > 5000);
 }
 
+TEST_CASE("the library sets no environment variables") {
+  static const std::regex sets("\\b(setenv|unsetenv|putenv|clearenv)\\b");
+  CHECK(std::regex_search("  setenv(\"A\", \"0\", 0);", sets));
+  int files = 0;
+  for (const std::string top : {"base", "graph", "io", "ops", "passes", "dsl", "executor"}) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      ++files;
+      CHECK_MESSAGE(!std::regex_search(content(entry.path()), sets), fs::relative(entry.path(), root()).string(),
+                    ": sets an environment variable; expected the program to do so, before it has threads");
+    }
+  }
+  CHECK(files > 500);
+}
+
 TEST_CASE("the fields that stand for settings are there") {
   std::string headers;
   for (const std::string top : {"executor", "graph"}) {

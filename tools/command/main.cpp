@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -36,6 +37,12 @@ void let_large_files_fail() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+// Lets NCCL connect GPUs before training starts. Otherwise the first collective of each kind does it: it takes memory
+// that nothing has planned, and waits for devices whose part may never come. What the caller has set stays.
+void connect_gpus_early() {
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
@@ -49,6 +56,7 @@ void flush_output() {
 int main(int argc, char** argv) {
   load_unwinding();
   let_large_files_fail();
+  connect_gpus_early();
   set_setting_namer(name_option);
   try {
     const int status = parse_command_line(argc, argv).run();

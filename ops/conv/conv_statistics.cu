@@ -11,6 +11,7 @@
 #include "ops/cuda/convolution_engine.h"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/names.h"
+#include "ops/norm/batch_norm_operands.cuh"
 #include "ops/norm/batch_norm_pair.cuh"
 #include "ops/norm/batch_norms.h"
 #include "ops/norm/statistics_chunks.h"
@@ -145,18 +146,10 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
   });
 }
 
-// The operands of a gradient's sums; those of an operator whose node has them.
+// The operands of the sums for a gradient that the node makes.
 template <typename T>
-GradientOf<T> gradient_of(const KernelContext& c, Mask mask, bool two) {
-  using In = ConvSumsInput;
-  return {output<T>(c, ConvSumsOutput::dX),
-          two ? input<T>(c, In::Second) : nullptr,
-          input<T>(c, In::X),
-          mask == Mask::Y ? input<T>(c, In::Y) : nullptr,
-          input<float>(c, In::SavedMean),
-          input<float>(c, In::SavedInvStd),
-          input<float>(c, In::Scale),
-          mask == Mask::X ? input<float>(c, In::Bias) : nullptr};
+GradientOf<T> sums_of(const KernelContext& c, Mask mask, bool two) {
+  return gradient_of<ConvSumsInput>(c, output<T>(c, ConvSumsOutput::dX), mask, two);
 }
 
 template <typename T>
@@ -224,7 +217,7 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
                                                 more + (stays ? 1 : 2) * bytes)) {
     const int processors = context.multiprocessors;
     return make_fused_kernel(std::string(own->name) + ", gradient sums", [=](const KernelContext& c) {
-      const GradientOf<__nv_bfloat16> of = gradient_of<__nv_bfloat16>(c, mask, two);
+      const GradientOf<__nv_bfloat16> of = sums_of<__nv_bfloat16>(c, mask, two);
       require_alignment("convolution", {of.x, of.dy2, of.y});
       own->gradient_sums(problem, chunk_pixels, call_of(c, processors), of, mask, two, c.outputs[Out::Partials]);
     });
@@ -235,7 +228,7 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
     const auto run = [=](const KernelContext& c) {
       conv->run(c);
       T* g = output<T>(c, Out::dX);
-      const GradientOf<T> of = gradient_of<T>(c, mask, two);
+      const GradientOf<T> of = sums_of<T>(c, mask, two);
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.dy2) && aligned(of.y);
       with_mask(mask, two, [&](auto kind, auto sum) {
         with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {

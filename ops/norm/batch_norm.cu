@@ -3,6 +3,7 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
 #include "ops/norm/batch_norm_launch.cuh"
+#include "ops/norm/batch_norm_operands.cuh"
 #include "ops/norm/batch_norms.h"
 
 namespace arbalest {
@@ -29,32 +30,17 @@ std::unique_ptr<Kernel> norm_training(const KernelRequest& request) {
   using Out = BatchNormOutput;
   const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(In::Residual);
-  const float epsilon = float(float_attribute(request.node, "epsilon"));
-  const float momentum = float(float_attribute(request.node, "momentum"));
-  const float correction = float(int_attribute(request.node, "correction"));
+  const StatisticsOperands<In, Out> operands(request);
   const bool given = request.has_input(In::Partials);  // partials
   const Columns chunks = given ? chunks_of(request, request.inputs[In::X]) : Columns();
-  std::array<bool, 5> has{};
-  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
           const T *x = input<T>(c, In::X), *added = residual ? input<T>(c, In::Residual) : nullptr;
           T* y = output<T>(c, Out::Y);
           const auto* partials = given ? input<Partial>(c, In::Partials) : static_cast<const Partial*>(c.workspace);
-          const Statistics statistics{input<float>(c, In::Scale),
-                                      input<float>(c, In::Bias),
-                                      input<float>(c, In::Mean),
-                                      input<float>(c, In::Variance),
-                                      out(Out::NewMean),
-                                      out(Out::NewVariance),
-                                      out(Out::SavedMean),
-                                      out(Out::SavedInvStd),
-                                      epsilon,
-                                      momentum,
-                                      correction};
+          const Statistics statistics = operands.of(c);
           with_width<T>(layouts, aligned(x) && aligned(y) && aligned(added),
                         [&](auto width, const Columns& own, const Columns& columns) {
                           constexpr int W = decltype(width)::value;
@@ -80,29 +66,14 @@ std::unique_ptr<Kernel> norm_statistics(const KernelRequest& request) {
   using In = BatchNormStatisticsInput;
   using Out = BatchNormStatisticsOutput;
   const NormLayouts layouts(request, request.inputs[In::X], kNormResident);
-  const float epsilon = float(float_attribute(request.node, "epsilon"));
-  const float momentum = float(float_attribute(request.node, "momentum"));
-  const float correction = float(int_attribute(request.node, "correction"));
+  const StatisticsOperands<In, Out> operands(request);
   const bool given = request.has_input(In::Partials);
   const Columns chunks = given ? chunks_of(request, request.inputs[In::X]) : Columns();
-  std::array<bool, 4> has{};
-  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
-          const Statistics numbers{nullptr,
-                                   nullptr,
-                                   input<float>(c, In::Mean),
-                                   input<float>(c, In::Variance),
-                                   out(Out::NewMean),
-                                   out(Out::NewVariance),
-                                   out(Out::SavedMean),
-                                   out(Out::SavedInvStd),
-                                   epsilon,
-                                   momentum,
-                                   correction};
+          const Statistics numbers = operands.of(c);
           const T* x = input<T>(c, In::X);
           with_width<T>(layouts, aligned(x), [&](auto width, const Columns& own, const Columns& columns) {
             constexpr int W = decltype(width)::value;
@@ -183,14 +154,7 @@ std::unique_ptr<Kernel> norm_gradient(const KernelRequest& request) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const GradientOf<T> from{input<T>(c, In::dY),
-                                   two ? input<T>(c, In::Second) : nullptr,
-                                   input<T>(c, In::X),
-                                   mask == Mask::Y ? input<T>(c, In::Y) : nullptr,
-                                   input<float>(c, In::SavedMean),
-                                   input<float>(c, In::SavedInvStd),
-                                   input<float>(c, In::Scale),
-                                   mask == Mask::X ? input<float>(c, In::Bias) : nullptr};
+          const auto from = gradient_of<In>(c, input<T>(c, In::dY), mask, two);
           T *dx = has[0] ? output<T>(c, Out::dX) : nullptr, *kept = residual ? output<T>(c, Out::Residual) : nullptr;
           float *dscale = has[1] ? output<float>(c, Out::dScale) : nullptr,
                 *dbias = has[2] ? output<float>(c, Out::dBias) : nullptr;

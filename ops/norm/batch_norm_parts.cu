@@ -2,6 +2,7 @@
 
 // CUDA side of batch normalisation over parts: chooses among the kernels in batch_norm_parts.cuh, and cuts slices.
 
+#include "ops/norm/batch_norm_operands.cuh"
 #include "ops/norm/batch_norm_parts.cuh"
 
 namespace arbalest {
@@ -123,26 +124,11 @@ std::unique_ptr<Kernel> parts_training(const KernelRequest& request) {
   const size_t parts = training_parts(request.inputs.size());
   const Tables tables(request, parts, training_part, broadcast_limits);
   const bool relu = int_attribute(request.node, "relu") != 0;
-  const float epsilon = float(float_attribute(request.node, "epsilon"));
-  const float momentum = float(float_attribute(request.node, "momentum"));
-  const float correction = float(int_attribute(request.node, "correction"));
-  std::array<bool, 5> has{};
-  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  const StatisticsOperands<In, Out> operands(request);
   return with_type(request, request.inputs[In::X].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
-      const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
-      const Statistics statistics{input<float>(c, In::Scale),
-                                  input<float>(c, In::Bias),
-                                  input<float>(c, In::Mean),
-                                  input<float>(c, In::Variance),
-                                  out(Out::NewMean),
-                                  out(Out::NewVariance),
-                                  out(Out::SavedMean),
-                                  out(Out::SavedInvStd),
-                                  epsilon,
-                                  momentum,
-                                  correction};
+      const Statistics statistics = operands.of(c);
       T* y = output<T>(c, Out::Y);
       NormalizedParts<T> of{};
       const bool all_aligned = take_inputs(c, parts, training_part, of.x) && aligned(y);

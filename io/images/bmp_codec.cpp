@@ -186,11 +186,7 @@ void BmpCodec::read_row(const uint8_t* row, const PixelBox& box, uint8_t* to) co
 void BmpCodec::read(const PixelRequest& request, Pixels& pixels) {
   const PixelBox box = pixels_of(request.region, width_, height_);
   pixels.grey = false;
-  pixels.width = box.width;
-  pixels.height = box.height;
-  pixels.region = {request.region.left - double(box.left), request.region.top - double(box.top), request.region.width,
-                   request.region.height};
-  pixels.reserve();
+  make_room(pixels, box, request.region);
   for (int64_t row = 0; row < box.height; ++row) {
     const int64_t y = box.top + row, stored = from_top_ ? y : height_ - 1 - y;
     read_row(file_.data() + pixels_ + stored * row_bytes_, box, pixels.bytes.data() + row * box.width * 4);

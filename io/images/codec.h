@@ -64,6 +64,8 @@ struct PixelBox {
 // The pixels of an image of width × height that a region touches, with up to `margin` pixels around them inside the
 // image.
 PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin = 0);
+// Makes room for the pixels of a box, in which the region of the image has its place. Whether they are grey is known.
+void make_room(Pixels& pixels, const PixelBox& box, const Region& region);
 
 // Chroma of less resolution is interpolated between neighbours: decoded with a margin, the pixels of a region are as
 // they are in the whole image.

@@ -161,11 +161,7 @@ ImageInfo GifCodec::open(std::span<const std::byte> file) {
 void GifCodec::read(const PixelRequest& request, Pixels& pixels) {
   const PixelBox box = pixels_of(request.region, width_, height_);
   pixels.grey = false;
-  pixels.width = box.width;
-  pixels.height = box.height;
-  pixels.region = {request.region.left - double(box.left), request.region.top - double(box.top), request.region.width,
-                   request.region.height};
-  pixels.reserve();
+  make_room(pixels, box, request.region);
   const uint8_t* const around = palette_[size_t(std::max(transparent_, 0))].data();  // where there is no frame
   for (size_t k = 0; k < pixels.size(); k += 4) std::copy_n(around, 4, pixels.bytes.data() + k);
   row_.resize(size_t(frame_.width));

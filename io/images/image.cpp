@@ -39,6 +39,13 @@ PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t 
   return box;
 }
 
+void make_room(Pixels& pixels, const PixelBox& box, const Region& region) {
+  pixels.width = box.width;
+  pixels.height = box.height;
+  pixels.region = {region.left - double(box.left), region.top - double(box.top), region.width, region.height};
+  pixels.reserve();
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

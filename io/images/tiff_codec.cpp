@@ -312,11 +312,7 @@ void TiffCodec::put(int64_t count, uint8_t* to) const {
 void TiffCodec::read(const PixelRequest& request, Pixels& pixels) {
   const PixelBox box = pixels_of(request.region, width_, height_);
   pixels.grey = colours_ == Colours::Grey || colours_ == Colours::InvertedGrey;
-  pixels.width = box.width;
-  pixels.height = box.height;
-  pixels.region = {request.region.left - double(box.left), request.region.top - double(box.top), request.region.width,
-                   request.region.height};
-  pixels.reserve();
+  make_room(pixels, box, request.region);
   strict_ = field<uint16_t>(TIFFTAG_COMPRESSION, COMPRESSION_NONE) == COMPRESSION_JPEG;
   text_[0] = '\0';
   truncated_ = false;

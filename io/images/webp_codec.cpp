@@ -82,11 +82,7 @@ class WebpCodec final : public ImageCodec {
     // libwebp starts at even pixels.
     const int64_t left = box.left & ~int64_t{1}, top = box.top & ~int64_t{1};
     pixels.grey = false;
-    pixels.width = box.left + box.width - left;
-    pixels.height = box.top + box.height - top;
-    pixels.region = {request.region.left - double(left), request.region.top - double(top), request.region.width,
-                     request.region.height};
-    pixels.reserve();
+    make_room(pixels, {left, top, box.left + box.width - left, box.top + box.height - top}, request.region);
     config.options.use_cropping = 1;
     config.options.crop_left = int(left);
     config.options.crop_top = int(top);

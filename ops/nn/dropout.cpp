@@ -141,20 +141,8 @@ void drop_nothing(Graph& graph, NodeId id) {
 }
 
 std::vector<Sample> dropout_samples(const Attributes& others, int outputs) {
-  std::vector<Sample> samples;
-  for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{64, 40}, Shape{4, 32, 16, 16}}) {
-    for (const double ratio : {0.0, 0.3, 0.75}) {
-      Sample sample{.name = fmt::format("{}, ratio {}", to_string(shape), ratio),
-                    .inputs = {{{DataType::Float32, shape}}},
-                    .output_count = outputs,
-                    .attributes = others,
-                    .tolerance = 1e-6,
-                    .scalars = {.seed = 7, .epoch = 3, .position = 640}};
-      sample.attributes.set("ratio", ratio);
-      samples.push_back(std::move(sample));
-    }
-  }
-  return samples;
+  return dropping_samples({Shape{}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{64, 40}, Shape{4, 32, 16, 16}},
+                          {0.0, 0.3, 0.75}, others, outputs);
 }
 
 std::vector<Sample> dropped_samples() {
@@ -192,6 +180,24 @@ void register_dropping(OpRegistry& registry, Op op, std::vector<Sample> (*gradie
                 .samples = gradient_samples,
                 .cpu = std::move(gradient_cpu)});
   registry.add(std::move(op));
+}
+
+std::vector<Sample> dropping_samples(std::initializer_list<Shape> shapes, std::initializer_list<double> ratios,
+                                     const Attributes& others, int outputs) {
+  std::vector<Sample> samples;
+  for (const Shape& shape : shapes) {
+    for (const double ratio : ratios) {
+      Sample sample{.name = fmt::format("{}, ratio {}", to_string(shape), ratio),
+                    .inputs = {{{DataType::Float32, shape}}},
+                    .output_count = outputs,
+                    .attributes = others,
+                    .tolerance = 1e-6,
+                    .scalars = {.seed = 7, .epoch = 3, .position = 640}};
+      sample.attributes.set("ratio", ratio);
+      samples.push_back(std::move(sample));
+    }
+  }
+  return samples;
 }
 
 void register_nn_dropout(OpRegistry& registry) {

@@ -3,6 +3,7 @@
 // Dropout and operators like it. What is dropped is the same in forward and backward kernels, on CPUs and GPUs.
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "base/host_device.h"
@@ -47,5 +48,9 @@ struct Dropping : Drawing {
 // ratio and seed. The gradient's third one is `node`, the name of the node that drops.
 void register_dropping(OpRegistry& registry, Op op, std::vector<Sample> (*gradient_samples)(),
                        KernelFactory gradient_cpu);
+
+// Samples of such an operator, for each shape with each ratio.
+std::vector<Sample> dropping_samples(std::initializer_list<Shape> shapes, std::initializer_list<double> ratios,
+                                     const Attributes& others, int outputs = 1);
 
 }  // namespace arbalest

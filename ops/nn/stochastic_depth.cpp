@@ -44,19 +44,8 @@ void keep_all_branches(Graph& graph, NodeId id) {
 }
 
 std::vector<Sample> stochastic_depth_samples(const Attributes& others) {
-  std::vector<Sample> samples;
-  for (const Shape& shape : {Shape{1}, Shape{7, 5}, Shape{6, 7, 5, 3}, Shape{5, 9, 64}, Shape{9, 16, 17, 16}}) {
-    for (const double ratio : {0.0, 0.4}) {
-      Sample sample{.name = fmt::format("{}, ratio {}", to_string(shape), ratio),
-                    .inputs = {{{DataType::Float32, shape}}},
-                    .attributes = others,
-                    .tolerance = 1e-6,
-                    .scalars = {.seed = 7, .epoch = 3, .position = 640}};
-      sample.attributes.set("ratio", ratio);
-      samples.push_back(std::move(sample));
-    }
-  }
-  return samples;
+  return dropping_samples({Shape{1}, Shape{7, 5}, Shape{6, 7, 5, 3}, Shape{5, 9, 64}, Shape{9, 16, 17, 16}}, {0.0, 0.4},
+                          others);
 }
 
 }  // namespace

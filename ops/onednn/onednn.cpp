@@ -224,22 +224,11 @@ dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& d) {
 #endif
 }
 
-// Gradients need the forward primitive as a hint.
-dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& d) {
-  const auto forward = make_convolution(d);
-#if DNNL_VERSION_MAJOR >= 3
-  return {cpu_engine(), kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
-          d.pad_begin,  d.pad_end,  forward, user_scratchpad()};
-#else
-  return {{kAlgorithm, d.src, d.weights, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
-          user_scratchpad(),
-          cpu_engine(),
-          forward};
-#endif
-}
+namespace {
 
-dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_weights(const ConvDescs& d,
-                                                                                     const Desc& forward_weights) {
+// Gradients need the forward primitive as a hint.
+template <typename Backward>
+typename Backward::primitive_desc make_backward(const ConvDescs& d, const Desc& forward_weights) {
   ConvDescs forward_descs = d;
   forward_descs.weights = forward_weights;
   const auto forward = make_convolution(forward_descs);
@@ -252,6 +241,17 @@ dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_wei
           cpu_engine(),
           forward};
 #endif
+}
+
+}  // namespace
+
+dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& d) {
+  return make_backward<dnnl::convolution_backward_data>(d, d.weights);
+}
+
+dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_weights(const ConvDescs& d,
+                                                                                     const Desc& forward_weights) {
+  return make_backward<dnnl::convolution_backward_weights>(d, forward_weights);
 }
 
 dnnl::matmul::primitive_desc make_matmul(const Desc& a, const Desc& b, const Desc& bias, const Desc& y) {

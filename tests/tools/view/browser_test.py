@@ -7,186 +7,27 @@ N failed". With --pictures it leaves the pictures of the documentation: all that
 given trace, or sweep.png of the given sweep's folder alone. Needs Debian's chromium, chromium-driver and
 python3-selenium.
 """
-import gzip
-import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+
+import other_pages  # noqa: F401: its tests
+from browser import TESTS, Browser, Files, test
+from pictures import pictures
 
 HERE = pathlib.Path(__file__).resolve().parent
 MILLION = 1_000_000
 
 
-class Browser:
-    def __init__(self):
-        options = Options()
-        options.binary_location = "/usr/bin/chromium"
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,940", "--hide-scrollbars"):
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-
-    def open(self, page, hash=""):
-        self.driver.get("about:blank")
-        self.driver.get_log("browser")
-        self.driver.get(f"file://{page}{hash}")
-        self.until("return window.schedule && (schedule.ready !== undefined || schedule.trace.head.instances === 0)")
-
-    def until(self, script, seconds=30):
-        end = time.time() + seconds
-        while time.time() < end:
-            value = self.driver.execute_script(script)
-            if value:
-                return value
-            time.sleep(0.02)
-        raise AssertionError(f"not within {seconds} s: {script}")
-
-    def ask(self, script, *arguments):
-        return self.driver.execute_script("return " + script, *arguments)
-
-    def keys(self, *keys):
-        for key in keys:
-            ActionChains(self.driver).send_keys(key).perform()
-
-    def wheel(self, x, y, across, down):
-        ActionChains(self.driver).scroll_from_origin(ScrollOrigin.from_viewport(int(x), int(y)), across, down).perform()
-
-    def drag(self, places, shift=False):
-        actions = ActionChains(self.driver)
-        if shift:
-            ActionChains(self.driver).key_down(Keys.SHIFT).perform()
-        pointer = actions.w3c_actions.pointer_action
-        for i, (x, y) in enumerate(places):
-            pointer.move_to_location(int(x), int(y))
-            if i == 0:
-                pointer.pointer_down()
-        pointer.pointer_up()
-        actions.perform()
-        if shift:
-            ActionChains(self.driver).key_up(Keys.SHIFT).perform()
-
-    def point(self, x, y):
-        actions = ActionChains(self.driver)
-        actions.w3c_actions.pointer_action.move_to_location(int(x), int(y))
-        actions.perform()
-
-    def place(self, position="schedule.timeline.selected"):
-        """[x, y, width] of an instance on the page."""
-        return self.ask(f"""(() => {{ const t = schedule.timeline, {{ start, end }} = schedule.trace.instances, at = {position};
-          const box = document.getElementById('timeline').getBoundingClientRect();
-          return [box.left + t.xOf(start[at]), box.top + t.yOf(t.trackOf(at)) + 8, t.xOf(end[at]) - t.xOf(start[at])] }})()""")
-
-    def text(self, selector="body"):
-        return self.driver.find_element(By.CSS_SELECTOR, selector).text
-
-    def selected(self):
-        """[name, instance] of what is selected."""
-        return self.ask("""(() => { const t = schedule.timeline, p = t.selected; if (!(p >= 0)) return null;
-          return [schedule.trace.head.tasks[schedule.trace.instances.task[p]].name, schedule.trace.instances.instance[p]] })()""")
-
-    def is_clean(self):
-        """Nothing on the console, nothing fetched."""
-        said = [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
-        assert not said, said
-        assert self.ask("performance.getEntriesByType('resource').length") == 0
-
-
-class Files:
-    """Traces and pages, each made when first asked for."""
-
-    def __init__(self, arbalest, examples, folder):
-        self.arbalest, self.examples, self.folder = arbalest, examples, pathlib.Path(folder)
-
-    def run(self, name, *options, graph="lenet"):
-        trace = self.folder / f"{name}.trace.json.gz"
-        if not trace.exists():
-            subprocess.run([self.arbalest, "run", f"{self.examples}/{graph}.onnxtxt", "--epochs", "1", "--trace", trace, *options],
-                           check=True, capture_output=True)
-        return trace
-
-    def lenet(self):
-        return self.run("lenet", "--set", "prefetch.source=glyphs:?train=6400&test=640")
-
-    def starved(self):
-        return self.run("starved", "--set", "prefetch.source=synthetic:?shape=1x28x28&classes=10&size=3200&test=320&delay=100000")
-
-    def averaged(self):
-        return self.run("averaged", "--devices", "cpu:0-1", "--learners", "3", "--strategy", "sma",
-                        "--set", "prefetch.source=glyphs:?train=9600&test=640")
-
-    def resnet(self):
-        return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma", "--set", "prefetch.batch=16",
-                        "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64", graph="resnet20")
-
-    def world(self, hosts="ab"):
-        """A trace of processes on these hosts."""
-        trace = self.folder / f"world-{hosts}.trace.json.gz"
-        if not trace.exists():
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", 0))
-                port = one.getsockname()[1]
-            ranks = [subprocess.Popen([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace,
-                                       "--devices", "cpu:0", "--learners", "2", "--strategy", "sma", "--set", "prefetch.source=glyphs:?train=3200&test=640",
-                                       "--rank", str(rank), "--world-size", str(len(hosts)), "--rendezvous", f"127.0.0.1:{port}"],
-                                      env={**os.environ, "ARBALEST_HOST": host}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank, host in enumerate(hosts)]
-            assert [rank.wait(120) for rank in ranks] == [0] * len(hosts)
-        return trace
-
-    def report(self):
-        """A page of two runs that differ in their rate."""
-        page = self.folder / "runs.html"
-        if not page.exists():
-            logs = []
-            for rate in ("0.02", "0.05"):
-                logs.append(self.folder / f"rate-{rate}.jsonl")
-                done = subprocess.run([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "2", "--set",
-                                       "prefetch.source=glyphs:?train=3200&test=640", "--set", f"train.lr={rate}",
-                                       "--until", "accuracy >= 0.999", "--log", logs[-1]], capture_output=True)
-                assert done.returncode in (0, 3), done.stderr  # 3: the target was not reached
-            subprocess.run([self.arbalest, "report", *logs, "-o", page], check=True, capture_output=True)
-        return page
-
-    def sweep(self):
-        """The page of a sweep of two rates, two momenta and two seeds."""
-        page = self.folder / "sweep.html"
-        if not page.exists():
-            subprocess.run([self.arbalest, "sweep", f"{self.examples}/lenet.onnxtxt", "--epochs", "2", "--set", "prefetch.source=glyphs:?train=640&test=160",
-                            "--vary", "train.lr=0.02,0.05", "--vary", "train.momentum=0.5,0.9", "--vary", "seed=1,2", "-o", self.folder / "sweep"],
-                           check=True, capture_output=True)
-            subprocess.run([self.arbalest, "report", self.folder / "sweep", "-o", page], check=True, capture_output=True)
-        return page
-
-    def page(self, *traces):
-        page = self.folder / f"{'-'.join(pathlib.Path(trace).name.split('.')[0] for trace in traces)}.html"
-        if not page.exists():
-            subprocess.run([self.arbalest, "view", *traces, "-o", page], check=True, capture_output=True)
-        return page
-
-    def changed(self, trace, name, change):
-        """The trace with its record (plan, names) changed."""
-        out = self.folder / f"{name}.trace.json.gz"
-        with gzip.open(trace, "rt") as file:
-            content = json.load(file)
-        change(content)
-        with gzip.open(out, "wt") as file:
-            json.dump(content, file)
-        return out
-
-
+@test
 def shows_charts_aligned_in_time(browser, files):
     browser.open(files.page(files.lenet()))
     charts = browser.ask("schedule.charts.charts.map((chart) => chart.name)")
@@ -206,6 +47,7 @@ def shows_charts_aligned_in_time(browser, files):
     browser.is_clean()
 
 
+@test
 def draws_layers_that_were_timed_after_the_run(browser, files):
     def change(content):  # as of a GPU: no nodes inside of steps, but their times
         record = content["traceEvents"][0]["args"]
@@ -229,64 +71,7 @@ def draws_layers_that_were_timed_after_the_run(browser, files):
     browser.is_clean()
 
 
-def reports_runs(browser, files):
-    page = files.report()
-    browser.driver.get(f"file://{page}")
-    browser.until("return window.report && document.querySelectorAll('#runs-table tbody tr').length === 2")
-    text = browser.text("#report")
-    for words in ("rate-0.02", "rate-0.05", "lenet", "best epoch", "validation accuracy", "until accuracy >= 0.999", "Differences"):
-        assert words in text, (words, text)
-    assert "lenet" in browser.text("#title")
-    box = browser.ask("(() => { const b = document.querySelector('svg.plot').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
-    browser.point(box[0] + box[2] - 4, box[1] + box[3] / 2)
-    tip = browser.text("#tip").splitlines()
-    assert tip[0] == "epoch 2" and len(tip) > 4, tip
-    browser.ask("(() => { const bar = document.getElementById('smooth'); bar.value = 0.6; bar.dispatchEvent(new Event('input')) })()")
-    assert browser.ask("report.view.smooth") == 0.6 and browser.ask("location.hash").endswith("smooth=0.6")
-    browser.ask("report.smooth(0)")
-    differing = browser.text("#differing")
-    assert "lr" in differing and "seed" not in differing, differing
-    count = "document.querySelectorAll('.plot-card').length"
-    plots = browser.ask(count)
-    assert plots >= 4, plots
-    browser.driver.find_element(By.ID, "axis-seconds").click()
-    assert browser.ask("location.hash") == "#axis=seconds"
-    browser.driver.find_element(By.CSS_SELECTOR, "#runs-table button.run").click()
-    assert browser.ask("document.querySelector('#runs-table button.run').getAttribute('aria-pressed')") == "false"
-    assert browser.ask(count) == plots
-    assert "lr" in browser.text("#differing")  # of the two runs still: one alone differs from nothing
-    assert browser.ask("document.activeElement.id") == "run-0"
-    browser.driver.find_element(By.ID, "theme").click()
-    browser.is_clean()
-
-
-def reports_a_sweep(browser, files):
-    browser.driver.get(f"file://{files.sweep()}")
-    browser.until("return window.sweep && document.querySelectorAll('#board tbody tr').length === 4")
-    text = browser.text("#report")
-    for words in ("All 8 trials have ended", "train.lr", "±", "Validation accuracy", "accuracy by train.momentum", "accuracy by train.lr and train.momentum"):
-        assert words in text, (words, text)
-    assert browser.ask("document.querySelectorAll('svg .dot').length") == 16  # eight trials over two settings
-    assert browser.ask("document.querySelectorAll('.heat td').length") == 4
-    browser.driver.find_element(By.ID, "place-1").click()
-    assert browser.ask("[sweep.marked, document.querySelectorAll('svg .dot.marked').length, document.activeElement.id]") == [1, 4, "place-1"]
-    browser.driver.find_element(By.ID, "curves-0").click()
-    assert browser.ask("[sweep.marked, sweep.shown.size]") == [1, 3]  # a choice of curves marks no row
-    heads = browser.driver.find_elements(By.CSS_SELECTOR, "#board th button")
-    heads[1].click()
-    rates = browser.ask("[...document.querySelectorAll('#board tbody tr td:nth-child(2)')].map((cell) => cell.textContent)")
-    assert rates == ["0.05", "0.05", "0.02", "0.02"], rates
-    box = browser.ask("(() => { const b = document.querySelector('svg.plot').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
-    browser.point(box[0] + box[2] - 14, box[1] + box[3] / 2)
-    tip = browser.text("#tip").splitlines()
-    assert tip[0] == "epoch 2" and "in 2 trials" in tip[1], tip
-    browser.drag([(box[0] + box[2] / 2, box[1] + 40), (box[0] + box[2] - 14, box[1] + 40)])
-    assert browser.ask("sweep.range !== null && !document.getElementById('whole').hidden")
-    browser.driver.find_element(By.ID, "whole").click()
-    browser.driver.find_element(By.ID, "theme").click()
-    browser.is_clean()
-
-
+@test
 def verdict_is_the_terminals(browser, files):
     for trace in (files.lenet(), files.starved(), files.averaged()):
         browser.open(files.page(pathlib.Path(trace)))
@@ -296,6 +81,7 @@ def verdict_is_the_terminals(browser, files):
         browser.is_clean()
 
 
+@test
 def every_view_opens(browser, files):
     browser.open(files.page(files.averaged()))
     for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"), ("5", "Planned, and allocated"), ("1", "Nothing selected")):
@@ -307,6 +93,7 @@ def every_view_opens(browser, files):
     browser.is_clean()
 
 
+@test
 def zooms_and_pans(browser, files):
     browser.open(files.page(files.lenet()))
     width = "schedule.timeline.to - schedule.timeline.from"
@@ -323,6 +110,7 @@ def zooms_and_pans(browser, files):
     browser.is_clean()
 
 
+@test
 def measures_with_snapping(browser, files):
     browser.open(files.page(files.lenet()))
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
@@ -340,6 +128,7 @@ def measures_with_snapping(browser, files):
     browser.is_clean()
 
 
+@test
 def opens_at_a_few_iterations(browser, files):
     for trace in (files.lenet(), files.averaged()):
         browser.open(files.page(pathlib.Path(trace)))
@@ -354,6 +143,7 @@ def opens_at_a_few_iterations(browser, files):
     browser.is_clean()
 
 
+@test
 def wheel_zooms_and_drags_move(browser, files):
     browser.open(files.page(files.lenet()))
     box = browser.ask("(() => { const b = document.getElementById('timeline').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
@@ -382,6 +172,7 @@ def wheel_zooms_and_drags_move(browser, files):
     browser.is_clean()
 
 
+@test
 def tip_is_of_what_is_pointed_at(browser, files):
     browser.open(files.page(files.lenet()))
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
@@ -400,6 +191,7 @@ def tip_is_of_what_is_pointed_at(browser, files):
     browser.is_clean()
 
 
+@test
 def short_tasks_are_seen_at_any_zoom(browser, files):
     browser.open(files.page(files.resnet()))  # whose fills and copies take a thousandth of an iteration
     ink = """(() => { const t = schedule.timeline, seen = {};
@@ -424,6 +216,7 @@ def short_tasks_are_seen_at_any_zoom(browser, files):
     browser.is_clean()
 
 
+@test
 def folds_charts(browser, files):
     browser.open(files.page(files.lenet()))
     high = "schedule.charts.height"
@@ -441,6 +234,7 @@ def folds_charts(browser, files):
     browser.is_clean()
 
 
+@test
 def folds_processes(browser, files):
     browser.open(files.page(files.world()))
     names = "schedule.timeline.tracks.map((track) => track.name)"
@@ -462,6 +256,7 @@ def folds_processes(browser, files):
     browser.is_clean()
 
 
+@test
 def folds_all_hosts_but_one(browser, files):
     browser.open(files.page(files.world("aabb")))
     names = "schedule.timeline.tracks.filter((track) => track.kind === 'process').map((track) => track.name)"
@@ -486,6 +281,7 @@ def folds_all_hosts_but_one(browser, files):
     browser.is_clean()
 
 
+@test
 def finds_layers(browser, files):
     browser.open(files.page(files.resnet()))
     browser.keys("/")
@@ -507,6 +303,7 @@ def finds_layers(browser, files):
     browser.is_clean()
 
 
+@test
 def ready_is_when_what_came_last_had_ended(browser, files):
     browser.open(files.page(files.averaged()))
     for task in ("/average", "/step", "/update"):
@@ -517,6 +314,7 @@ def ready_is_when_what_came_last_had_ended(browser, files):
     browser.is_clean()
 
 
+@test
 def tells_of_which_run_it_is(browser, files):
     browser.open(files.page(files.lenet()))
     said = browser.text("#panel .card")
@@ -530,6 +328,7 @@ def tells_of_which_run_it_is(browser, files):
     browser.is_clean()
 
 
+@test
 def plan_keeps_its_texts_in_boxes(browser, files):
     size = browser.driver.get_window_size()
     for wide in (800, 1400):
@@ -551,20 +350,7 @@ def plan_keeps_its_texts_in_boxes(browser, files):
     browser.is_clean()
 
 
-def shows_a_contact_sheet(browser, files):
-    page = files.folder / "sheet.html"
-    subprocess.run([files.arbalest, "data", "glyphs:?train=640&test=64", "--contact-sheet", page], check=True, capture_output=True)
-    browser.driver.get(f"file://{page}")
-    browser.until("return window.sheet && document.querySelectorAll('#sheet .row').length === 10")
-    assert "all 10 classes" in browser.text("header") and "page 1 of 1" in browser.text("header"), browser.text("header")
-    assert browser.ask("[...document.images].every((image) => image.complete && image.naturalWidth === 112)")
-    assert browser.ask("document.images.length") == 80
-    browser.keys("/")
-    browser.keys("7")
-    assert browser.ask("[...document.querySelectorAll('#sheet h2')].map((name) => name.textContent)") == ["7"]
-    browser.driver.get_log("browser")
-
-
+@test
 def searches(browser, files):
     browser.open(files.page(files.lenet()))
     browser.keys("/")
@@ -575,6 +361,7 @@ def searches(browser, files):
     browser.is_clean()
 
 
+@test
 def follows_averaging_to_the_updates(browser, files):
     browser.open(files.page(files.resnet()))  # whose learners start anew from the average
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
@@ -590,6 +377,7 @@ def follows_averaging_to_the_updates(browser, files):
     browser.is_clean()
 
 
+@test
 def shows_the_critical_cycle(browser, files):
     browser.open(files.page(files.averaged()))
     browser.keys("c")
@@ -603,6 +391,7 @@ def shows_the_critical_cycle(browser, files):
     browser.is_clean()
 
 
+@test
 def shares_a_link(browser, files):
     page = files.page(files.lenet())
     browser.open(page)
@@ -621,6 +410,7 @@ def shares_a_link(browser, files):
     browser.is_clean()
 
 
+@test
 def compares_two(browser, files):
     browser.open(files.page(files.lenet(), files.starved()))
     browser.keys("6")
@@ -639,6 +429,7 @@ def compares_two(browser, files):
     browser.is_clean()
 
 
+@test
 def compares_one_of_three(browser, files):
     traces = [files.lenet(), files.starved(), files.averaged()]
     browser.open(files.page(*traces))
@@ -656,6 +447,7 @@ def compares_one_of_three(browser, files):
     browser.is_clean()
 
 
+@test
 def sorts_costs(browser, files):
     browser.open(files.page(files.resnet()))
     browser.keys("5")
@@ -673,6 +465,7 @@ def sorts_costs(browser, files):
     browser.is_clean()
 
 
+@test
 def works_with_keys_alone(browser, files):
     browser.open(files.page(files.lenet()))
     browser.keys(Keys.ARROW_RIGHT)
@@ -687,6 +480,7 @@ def works_with_keys_alone(browser, files):
     browser.is_clean()
 
 
+@test
 def has_a_dark_side(browser, files):
     browser.open(files.page(files.lenet()))
     background = "getComputedStyle(document.body).backgroundColor"
@@ -698,6 +492,7 @@ def has_a_dark_side(browser, files):
     browser.is_clean()
 
 
+@test
 def fits_a_narrow_window(browser, files):
     def fail(content):
         content["traceEvents"][0]["args"]["run"] |= {"ended": "failed", "message": "the loss is no longer finite"}
@@ -714,6 +509,7 @@ def fits_a_narrow_window(browser, files):
     browser.is_clean()
 
 
+@test
 def hostile_names_are_names(browser, files):
     hostile = "</script><img src=x onerror=alert(1)>\u202etxet\u0007"
 
@@ -736,6 +532,7 @@ def hostile_names_are_names(browser, files):
     browser.is_clean()
 
 
+@test
 def says_what_is_missing(browser, files):
     page = files.page(files.lenet())
     cut = files.folder / "cut.html"
@@ -761,6 +558,7 @@ def says_what_is_missing(browser, files):
     browser.is_clean()
 
 
+@test
 def is_quick_with_a_million_instances(browser, files):
     long = files.folder / "million.trace.json.gz"
     subprocess.run([sys.executable, HERE / "long_trace.py", files.averaged(), long, str(MILLION)], check=True)
@@ -785,58 +583,6 @@ def is_quick_with_a_million_instances(browser, files):
     browser.is_clean()
 
 
-def sweep_picture(browser, files, folder, sweep):
-    page = files.folder / "picture.html"
-    subprocess.run([files.arbalest, "report", sweep, "-o", page], check=True, capture_output=True)
-    browser.driver.set_window_size(1240, 1240)
-    browser.driver.get(f"file://{page}")
-    browser.until("return window.sweep && document.querySelectorAll('#board tbody tr').length > 0")
-    if browser.ask("document.documentElement.dataset.theme === 'dark'"):
-        browser.driver.find_element(By.ID, "theme").click()
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "sweep.png"))
-
-
-def pictures(browser, files, folder, trace=None):
-    folder = pathlib.Path(folder)
-    if trace and os.path.isdir(trace):
-        return sweep_picture(browser, files, folder, trace)
-    if trace:
-        browser.driver.set_window_size(1240, 900)
-        browser.open(files.page(pathlib.Path(trace)))
-        browser.ask("schedule.theme('light')")
-        browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
-        time.sleep(0.5)
-        browser.driver.save_screenshot(str(folder / "gpu.png"))
-    browser.driver.set_window_size(1240, 860)
-    browser.open(files.page(files.resnet()))
-    browser.ask("schedule.theme('light')")
-    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "schedule.png"))
-    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
-    browser.ask("""(() => { const { timeline } = schedule, { start, end } = schedule.trace.instances, at = timeline.selected;
-      timeline.setView(start[at] - 0.02 * (end[at] - start[at]), end[at] + 0.02 * (end[at] - start[at])) })()""")
-    browser.ask("document.getElementById('panel').scrollTo(0, 1e6)")
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "inside.png"))
-    browser.driver.set_window_size(2640, 1380)  # all of it
-    browser.keys("2")
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "plan.png"))
-    browser.driver.set_window_size(1240, 860)
-    browser.open(files.page(files.starved()))
-    browser.ask("schedule.showGap(schedule.trace.head.lanes.find((lane) => lane.kind === 'compute').causes[0])")
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "starved.png"))
-
-
-TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, reports_a_sweep, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
-         short_tasks_are_seen_at_any_zoom, folds_charts, folds_processes, folds_all_hosts_but_one, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
-         shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
-         says_what_is_missing, is_quick_with_a_million_instances]
-
-
 def main():
     arbalest, examples, *options = sys.argv[1:]
     failed = 0
@@ -847,13 +593,13 @@ def main():
             if options[:1] == ["--pictures"]:
                 pictures(browser, files, *options[1:])
                 return
-            for test in TESTS:
+            for each in TESTS:
                 try:
-                    test(browser, files)
-                    print(f"  ok: {test.__name__}", flush=True)
+                    each(browser, files)
+                    print(f"  ok: {each.__name__}", flush=True)
                 except Exception:
                     failed += 1
-                    print(f"  failed: {test.__name__}")
+                    print(f"  failed: {each.__name__}")
                     traceback.print_exc(file=sys.stdout)
     finally:
         browser.driver.quit()

@@ -38,6 +38,17 @@ inline TinyNet convolutional(int64_t samples = 1280) {
   return net;
 }
 
+// A net with a batch norm that is recalibrated.
+inline TinyNet recalibrated() {
+  TinyNet net;
+  net.batch = 10;
+  net.layers =
+      "normal = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n"
+      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (normal)\n";
+  net.validate = "batch = 16, recalibrate = 3";
+  return net;
+}
+
 inline Graph tiny(const TinyNet& net) {
   std::string synced =
       net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";

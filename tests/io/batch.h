@@ -25,4 +25,14 @@ inline ImageBatch image_batch(const Source& source, const std::vector<int64_t>& 
   return batch;
 }
 
+// The labels of all samples.
+inline std::vector<int32_t> labels(const Source& source) {
+  std::vector<SampleRef> all;
+  for (int64_t i = 0; i < source.size(); ++i) all.push_back({i, 0, uint64_t(i)});
+  std::vector<int32_t> values(all.size());
+  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(values.data())};
+  source.fill(all, fields);
+  return values;
+}
+
 }  // namespace arbalest::test

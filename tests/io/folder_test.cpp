@@ -10,10 +10,12 @@
 #include "base/error.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/source.h"
+#include "tests/io/batch.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
 
 using namespace arbalest;
+using arbalest::test::labels;
 
 namespace folder_test {
 namespace {
@@ -24,15 +26,6 @@ std::unique_ptr<Source> open(const TestFolder& folder, const char* split = "trai
 
 std::string run_error(const TestFolder& folder, const char* split = "train") {
   return message_of<RunError>([&] { open(folder, split); });
-}
-
-std::vector<int32_t> labels(const Source& source) {
-  std::vector<SampleRef> all;
-  for (int64_t i = 0; i < source.size(); ++i) all.push_back({i, 0, uint64_t(i)});
-  std::vector<int32_t> values(all.size());
-  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(values.data())};
-  source.fill(all, fields);
-  return values;
 }
 
 // Paths relative to the test's folder, in the source's order.

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "io/sources/data_order.h"
 #include "io/sources/source.h"
+#include "tests/io/batch.h"
 #include "tests/io/tar_writer.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
@@ -56,15 +57,6 @@ std::string content(const Source& source, int64_t index) {
   std::vector<std::byte> bytes;
   source.read(index, 0, bytes);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::vector<int32_t> labels(const Source& source) {
-  std::vector<SampleRef> all;
-  for (int64_t i = 0; i < source.size(); ++i) all.push_back({i, 0, uint64_t(i)});
-  std::vector<int32_t> values(all.size());
-  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(values.data())};
-  source.fill(all, fields);
-  return values;
 }
 
 }  // namespace

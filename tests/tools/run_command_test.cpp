@@ -31,6 +31,7 @@
 #include "tools/watch/log.h"
 
 using namespace arbalest;
+using arbalest::test::options_of;
 
 namespace run_command_test {
 namespace {
@@ -44,6 +45,15 @@ constexpr const char* kSmallGraph =
     "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
     "  trained = arbalest.Train <lr = 0.01> (loss)\n"
     "}\n";
+
+// Options of a command for the small graph, which is written to the folder, on one CPU device.
+template <typename Options>
+Options options_in(const TestFolder& folder) {
+  Options options;
+  options.graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();
+  options.devices = "cpu:0";
+  return options;
+}
 
 // Writes a graph whose `layers` make h of the images x; returns its path.
 std::string write_net(const TestFolder& folder, const std::string& layers) {
@@ -67,10 +77,7 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
     return;
   }
   const TestFolder folder;
-  RunOptions options;
-  options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph) << kSmallGraph;
-  options.devices = "cpu:0";
+  auto options = options_in<RunOptions>(folder);
   options.session.execution.threads = 2;
   options.session.files.save = (folder / "w.safetensors").string();
   CHECK(command_run(options) == kDone);
@@ -82,9 +89,7 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
 
 TEST_CASE("plan begins with a summary that fits on a screen") {
   const TestFolder folder;
-  PlanCommandOptions options;
-  options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph) << kSmallGraph;
+  auto options = options_in<PlanCommandOptions>(folder);
   options.devices = "cpu:0-1";
   options.session.learners.per_device = 4;
   std::vector<std::string> lines;
@@ -340,10 +345,7 @@ TEST_CASE("a value that is trained beside a metric called loss has its own name"
 
 TEST_CASE("weights are not saved under names of other tools' files, and no output is called -") {
   const TestFolder folder;
-  RunOptions options;
-  options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph) << kSmallGraph;
-  options.devices = "cpu:0";
+  auto options = options_in<RunOptions>(folder);
   options.session.length.iterations = 1;
   const auto refusal = [&](std::string FileOptions::*file, const std::string& name) {
     RunOptions asked = options;
@@ -363,10 +365,7 @@ TEST_CASE("weights are not saved under names of other tools' files, and no outpu
 
 TEST_CASE("outputs replace earlier outputs only") {
   const TestFolder folder;
-  RunOptions options;
-  options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph) << kSmallGraph;
-  options.devices = "cpu:0";
+  auto options = options_in<RunOptions>(folder);
   options.session.execution.threads = 2;
   options.session.length.iterations = 1;
   const std::string data = folder.write("photo.jpg", std::string("\xff\xd8\xff photo")).string();
@@ -424,11 +423,8 @@ TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
 
 TEST_CASE("a run that cannot be set up leaves no events") {
   const TestFolder folder;
-  RunOptions options;
-  options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph) << kSmallGraph;
+  auto options = options_in<RunOptions>(folder);
   options.set = {"prefetch.source=npy:/nowhere"};
-  options.devices = "cpu:0";
   options.tensorboard = (folder / "events").string();
   CHECK_THROWS(command_run(options));
   CHECK(std::filesystem::is_empty(options.tensorboard));
@@ -534,10 +530,7 @@ TEST_CASE("the name of a data set's folder sends nothing to the terminal") {
   const NamedTensor image{"image", DataType::Uint8, {8, 1, 8, 8}, std::vector<uint8_t>(8 * 64)};
   const NamedTensor label{"label", DataType::Int64, {8}, std::vector<uint8_t>(8 * sizeof(int64_t))};
   write_safetensors(set / "train.safetensors", {{image, label}, {}});
-  CheckOptions check;
-  check.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(check.graph) << kSmallGraph;
-  check.devices = "cpu:0";
+  auto check = options_in<CheckOptions>(folder);
   check.set = {"prefetch.source=tensors:" + set.string() + "?classes=10"};
   const test::Redirected out((folder / "out").string());
   CHECK(command_check(check) == kDone);

@@ -57,9 +57,10 @@ std::vector<double> exported_values(const Graph& model, const Logical& input, co
 }
 
 // The model computes of `x` what the graph does.
-void check_same_logits(const Graph& graph, const Graph& model) {
-  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
-  const std::vector<double> found = exported_values(model, x, "logits");
+void check_same(const Graph& graph, const Graph& model, const std::string& value = "logits",
+                const SessionOptions& options = on_cpus(), int64_t count = 8) {
+  const Logical x = rows_of(graph, options, "x", count), expected = rows_of(graph, options, value, count);
+  const std::vector<double> found = exported_values(model, x, value);
   REQUIRE(found.size() == expected.values.size());
   CHECK(largest(expected.values) > 0.01);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -124,14 +125,7 @@ TEST_CASE("an exported model computes the scores, for any number of samples") {
     CHECK(count_ops(model, "BatchNormalization") == (fold ? 0 : 2));
     CHECK(model.opsets == std::vector<std::pair<std::string, int64_t>>{{"", 18}});
     for (const int64_t count : {7, 100}) {
-      const Logical x = rows_of(trained.graph, trained.options, "x", count);
-      const Logical expected = rows_of(trained.graph, trained.options, "logits", count);
-      const std::vector<double> found = exported_values(model, x, "logits");
-      REQUIRE(found.size() == expected.values.size());
-      std::vector<double> difference;
-      for (size_t i = 0; i < found.size(); ++i) difference.push_back(found[i] - expected.values[i]);
-      CHECK(largest(expected.values) > 0.5);
-      CHECK(largest(difference) < 1e-5 * largest(expected.values));
+      check_same(trained.graph, model, "logits", trained.options, count);
     }
   }
 }
@@ -142,13 +136,7 @@ TEST_CASE("a batch norm that reads a Concat in parts is exported as the graph ha
   CHECK(count_ops(model, "Concat") == 1);
   CHECK(count_ops(model, "BatchNormalization") == 2);
   const size_t count = 7;
-  const Logical x = rows_of(trained.graph, trained.options, "x", count);
-  const Logical expected = rows_of(trained.graph, trained.options, "logits", count);
-  const std::vector<double> found = exported_values(model, x, "logits");
-  REQUIRE(found.size() == expected.values.size());
-  std::vector<double> difference;
-  for (size_t i = 0; i < found.size(); ++i) difference.push_back(found[i] - expected.values[i]);
-  CHECK(largest(difference) < 1e-5 * largest(expected.values));
+  check_same(trained.graph, model, "logits", trained.options, count);
 
   const Logical both = rows_of(trained.graph, trained.options, "both", count);
   const Logical c = rows_of(trained.graph, trained.options, "c", count),
@@ -267,7 +255,7 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
     if (node.op->name == "BatchNormalization")
       CHECK(node.attributes.find("correction") == nullptr);  // ONNX has no such attribute
   }
-  check_same_logits(graph, model);
+  check_same(graph, model);
 }
 
 TEST_CASE("dropouts that are spelt out are not exported, and other random numbers are, as ONNX has them") {
@@ -291,7 +279,7 @@ TEST_CASE("dropouts that are spelt out are not exported, and other random number
   CHECK(count_ops(model, "RandomNormalLike") == 1);
   REQUIRE(count_ops(model, "RandomUniformLike") == 1);
   CHECK(model.find_op("RandomUniformLike")->attributes.find("training_mode") == nullptr);
-  check_same_logits(graph, model);
+  check_same(graph, model);
 }
 
 TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
@@ -316,7 +304,7 @@ TEST_CASE("a recurrent layer is exported as one, with the size of its state") {
   const Graph model = export_model(graph, on_cpus(), {});
   REQUIRE(count_ops(model, "LSTM") == 1);
   CHECK(int_attribute(*model.find_op("LSTM"), "hidden_size") == 2);
-  check_same_logits(graph, model);
+  check_same(graph, model);
 }
 
 TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs") {
@@ -335,10 +323,7 @@ TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs"
       CHECK(count_ops(model, "Swish") == 0);
       CHECK(count_ops(model, "Sigmoid") == 2);
       CHECK(model.opsets[0].second == (count_ops(model, "Gelu") > 0 ? 20 : 18));
-      const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), value, 8);
-      const std::vector<double> found = exported_values(model, x, value);
-      REQUIRE(found.size() == expected.values.size());
-      for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+      check_same(graph, model, value);
     }
   }
 }
@@ -359,10 +344,7 @@ TEST_CASE("a Split without extents is exported with the number of its parts") {
     CHECK(bool(node.attributes.find("num_outputs")) == !extents);
     CHECK(int_attribute(node, "num_outputs") == (extents ? 0 : 2));
   }
-  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
-  const std::vector<double> found = exported_values(model, x, "logits");
-  REQUIRE(found.size() == expected.values.size());
-  for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+  check_same(graph, model);
 }
 
 TEST_CASE("a batch norm is folded only where the weights of both are stored") {
@@ -376,10 +358,7 @@ TEST_CASE("a batch norm is folded only where the weights of both are stored") {
       "h = GlobalMaxPool (n)\n";
   const Graph graph = tiny(net), model = export_model(graph, on_cpus(), {.fold_batch_norm = true});
   CHECK(count_ops(model, "BatchNormalization") == 1);
-  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
-  const std::vector<double> found = exported_values(model, x, "logits");
-  REQUIRE(found.size() == expected.values.size());
-  for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+  check_same(graph, model);
 }
 
 TEST_CASE("all that weights lack is reported at once, and what starts anew is not read") {
@@ -544,10 +523,7 @@ TEST_CASE("nodes of older opsets are exported in the form of the opset that is s
     std::vector<std::string> expected_attributes = each.attributes;
     std::sort(expected_attributes.begin(), expected_attributes.end());
     CHECK(attributes == expected_attributes);
-    const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "y", 8);
-    const std::vector<double> found = exported_values(model, x, "y");
-    REQUIRE(found.size() == expected.values.size());
-    for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+    check_same(graph, model, "y");
   }
 }
 

@@ -115,16 +115,6 @@ class Noting final : public Source {
   mutable std::map<std::pair<uint64_t, uint64_t>, int64_t> asked_;  // indices, by epoch and position
 };
 
-TinyNet recalibrated() {
-  TinyNet net;
-  net.batch = 10;
-  net.layers =
-      "normal = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n"
-      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (normal)\n";
-  net.validate = "batch = 16, recalibrate = 3";
-  return net;
-}
-
 std::vector<uint8_t> trained(double microseconds, int learners, const TestFolder& folder) {
   SessionOptions options = on_cpus(1, learners);
   options.execution.threads = 4;

@@ -34,16 +34,6 @@ Graph cached(Graph graph, const char* where = "device") {
   return graph;
 }
 
-TinyNet recalibrated() {
-  TinyNet net;
-  net.batch = 10;
-  net.layers =
-      "normal = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n"
-      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (normal)\n";
-  net.validate = "batch = 16, recalibrate = 3";
-  return net;
-}
-
 struct Told : Recorder {
   void kept(const SamplesKept& event) override { keeping.push_back(event); }
   void skipped(const SampleSkipped& event) override { skips.push_back(event); }

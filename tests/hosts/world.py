@@ -43,8 +43,8 @@ def free_port():
 
 
 def processes_of(devices, kind="cpu"):
-    """Words of --devices for so many processes with `devices` CPUs or GPUs in all, the first with the most. Each process
-    counts its CPUs from 0; GPUs are those of the machine."""
+    """Words of --devices for so many processes with `devices` CPUs or GPUs in all, the first with the most. Each
+    process counts its CPUs from 0; GPUs are those of the machine."""
     def words(first, each):
         return f"{kind}:{first}-{first + each - 1}" if each > 1 else f"{kind}:{first}"
 

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -138,6 +139,29 @@ TEST_CASE("many that connect and say nothing keep nobody from meeting") {
         }}) == std::vector<std::string>(1));
   CHECK(rank_zero.get() == std::vector<std::string>(1));
   for (const int descriptor : silent) close(descriptor);
+}
+
+TEST_CASE("a rank for which the limit on open files leaves no place may come in once there is one") {
+  const int port = free_port();
+  constexpr auto kLong = std::chrono::milliseconds(60000);
+  Listener listener("127.0.0.1", port);
+  const auto rank = connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + kLong);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = dup(STDIN_FILENO);
+  close(next);
+  const rlimit none = {rlim_t(next), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::string refused;
+  try {
+    listener.accept(kLong);
+  } catch (const RunError& error) {
+    refused = error.what();
+  }
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(refused ==
+        "no more connections can be taken in: Too many open files; expected a higher limit on them (ulimit -n)");
+  CHECK(listener.accept(kLong) != nullptr);
 }
 
 TEST_CASE("something else at rank 0's port is named with the place") {

@@ -20,11 +20,11 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-// All errors that the library makes for a user to read: a GraphError or a RunError.
+// All errors that the library makes for a user to read: a GraphError, a RunError or an InterruptedError.
 class Error : public std::runtime_error {
  public:
   // The kind of error; the number is the exit status of the command.
-  enum class Code : uint8_t { Run = 1, Graph = 2 };
+  enum class Code : uint8_t { Run = 1, Graph = 2, Interrupted = 130 };
 
   Code code() const { return code_; }               // the kind, and with it the exit status
   const Position& place() const { return place_; }  // the place in a graph file; its line is 0 if none is known
@@ -55,6 +55,12 @@ class GraphError : public Error {
 class RunError : public Error {
  public:
   explicit RunError(const std::string& message) : Error(Code::Run, message) {}
+};
+
+// A rank was asked to end before all ranks had begun (exit status 130).
+class InterruptedError : public Error {
+ public:
+  explicit InterruptedError(const std::string& message) : Error(Code::Interrupted, message) {}
 };
 
 // The errors of a graph, collected so that all of them are reported at once.

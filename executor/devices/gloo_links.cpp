@@ -5,6 +5,7 @@
 
 #ifdef ARBALEST_GLOO
 #include <fmt/format.h>
+#include <gloo/common/logging.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 
@@ -16,12 +17,14 @@
 #include <mutex>
 #include <optional>
 
+#include "executor/devices/open_files.h"
 #include "executor/devices/threads.h"
 
 namespace arbalest {
 namespace {
 
 constexpr auto kConnecting = std::chrono::seconds(4), kGivesUp = 5 * kConnecting;  // Gloo's own, for each rank
+constexpr int kOwnFiles = 8;  // which Gloo has besides those of connections
 constexpr auto kSoon = std::chrono::milliseconds(3000);
 // Ranks may be as far apart as one of them writes a file or makes kernels. Whether a rank is still there is for Ranks
 // to say, which aborts what waits for it.
@@ -89,6 +92,7 @@ void wait_for_all(Ranks& ranks, Meeting& meeting) {
 // Gloo waits for a rank that is gone as long as for one that is slow, and cannot be called off. So it connects on a
 // thread of its own, which ends by its limit of time if nobody waits for it any more.
 GlooContext connected(Ranks& ranks) {
+  expect_open_files(ranks.size() + kOwnFiles, fmt::format("a connection with each of {} ranks", ranks.size()));
   auto context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.size());
   context->setTimeout(kConnecting);
   std::shared_ptr<gloo::transport::Device> device =
@@ -156,6 +160,8 @@ GlooLinks::GlooLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arr
     : RankLinks(std::move(ranks), std::move(ranks_of_arrays)) {
   try {
     transport_ = std::make_unique<GlooTransport>(*ranks_);
+  } catch (const gloo::EnforceNotMet& error) {  // of this host's address, before it connects
+    throw RunError(fmt::format("Gloo cannot use {}, an address of this host: {}", ranks_->own_address(), error.what()));
   } catch (const gloo::Exception& error) {
     // A rank that has ended is known soon. One whose host is gone may be known after Gloo has given up.
     const auto longest = std::max<std::chrono::milliseconds>(kSoon, ranks_->loss_known_after() - kGivesUp);

@@ -19,13 +19,15 @@ class KernelWatch {
     int64_t begun = 0;    // launches of the device so far: the same launch runs again and again
     int64_t worked = 0;   // ns of processor time of the device's thread so far
     bool first = false;   // its first time in this run
+    double work = 0;      // of the launch, in a unit that all launches have; 0: not known
   };
   struct Late {
     double taken = 0, longest = 0;  // seconds: now, and at most before
   };
 
-  // `patience`: seconds. A kernel may take ten times as long, and ten times its own longest so far. The first time it
-  // may take ninety times as long, since nothing is known of it.
+  // `patience`: seconds. A kernel may take ten times as long, and ten times its own longest so far. The first time its
+  // own is what its work would take by the slowest kernel so far: a validation's first kernel comes after whole epochs.
+  // If that is not known, it may take ninety times `patience`.
   explicit KernelWatch(double patience) : patience_(patience) {}
 
   std::optional<Late> look(const Look& look) {
@@ -33,19 +35,22 @@ class KernelWatch {
     if (look.launch != seen_.launch || look.begun != seen_.begun) {
       double& before = longest_[seen_.launch];
       before = std::max(before, taken_);
+      if (seen_.work > 0) slowest_ = std::max(slowest_, taken_ / seen_.work);
       seen_ = look;
     }
     taken_ = double(look.worked - seen_.worked) * 1e-9;
     if (look.launch < 0) return std::nullopt;
-    const double longest = longest_[look.launch];
-    if (taken_ <= std::max((look.first ? kFirst : kKnown) * patience_, kOfLongest * longest)) return std::nullopt;
+    const double longest = longest_[look.launch], expected = look.first ? slowest_ * look.work : 0;
+    const double least = look.first && expected == 0 ? kFirst : kKnown;
+    if (taken_ <= std::max(least * patience_, kOfLongest * std::max(longest, expected))) return std::nullopt;
     return Late{taken_, longest};
   }
 
  private:
   double patience_;
-  Look seen_;         // the first look at what is under way
-  double taken_ = 0;  // by the latest look
+  Look seen_;           // the first look at what is under way
+  double taken_ = 0;    // by the latest look
+  double slowest_ = 0;  // seconds for a unit of work, of launches that have ended; 0: none has been seen
   std::map<int32_t, double> longest_;
 };
 

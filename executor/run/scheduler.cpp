@@ -36,6 +36,13 @@ std::string named(const Node& node) {
   return fmt::format("node '{}' ({})", node.name, node.op->qualified_name());
 }
 
+// The work as its operator has it, with a byte moved as one operation; 0: the operator has no such number.
+double work_of(const Plan& plan, const BoundLaunch& launch) {
+  if (!launch.node->op->cost) return 0;
+  const Cost cost = cost_of(plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)], *launch.node);
+  return cost.flops + cost.bytes;
+}
+
 int64_t time_of_queues(const Binding& binding) {
   int64_t sum = 0;
   for (const Queues* queues : binding.all_queues()) sum += queues->worked();
@@ -498,8 +505,9 @@ std::optional<std::string> Scheduler::late_kernel() {
   for (size_t i = 0; i < watched_.kernels.size(); ++i) {
     const Queues& queues = *binding_.all_queues()[i];
     const Queues::Executing executing = queues.executing();
-    KernelWatch::Look look{.launch = -1, .begun = executing.begun, .worked = queues.worked(), .first = false};
+    KernelWatch::Look look{.launch = -1, .begun = executing.begun, .worked = queues.worked()};
     if (executing.launch) {
+      look.work = work_of(plan_, *executing.launch);
       look.launch = executing.launch->launch;
       look.first = dependencies_.ended(executing.task) == dependencies_.instances_before(options_.from)[executing.task];
     }

@@ -154,10 +154,10 @@ void Connection::send_last_words(std::string_view message) {
   ::send(descriptor_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-bool Connection::ended() const {
+bool Connection::silent() const {
   char byte = 0;
   const ssize_t read = recv(descriptor_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return read == 0 || (read < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  return read < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 
 Frame Connection::receive(uint64_t most) {
@@ -234,7 +234,8 @@ std::string not_this_host(const std::string& host) {
   return fmt::format("{}{}", reason, own_addresses());
 }
 
-std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until) {
+std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until,
+                                       const std::stop_token& stop) {
   constexpr auto kPause = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(3000);
   for (;;) {
     std::vector<std::string> reasons;
@@ -246,16 +247,18 @@ std::unique_ptr<Connection> connect_to(const std::string& host, int port, Steady
           if (descriptor < 0) continue;
           auto connection = std::make_unique<Connection>(descriptor);
           connection->set_patience(kLongest);  // of connect() as well
+          const std::stop_callback interrupt(stop, [trying = connection.get()] { trying->shut_down(); });
           if (connect(descriptor, address->ai_addr, address->ai_addrlen) == 0) return connection;
           const std::string why = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
           const std::string text = text_of(address->ai_addr, address->ai_addrlen);
-          reasons.push_back(text == host ? why : fmt::format("{}: {}", text, why));
+          const char* own = is_loopback(text) && !is_loopback(host) ? ", which is this host itself" : "";
+          reasons.push_back(text == host ? why : fmt::format("{}{}: {}", text, own, why));
         }
       } catch (const RunError& error) {  // a name that is not known yet
         reasons.emplace_back(error.what());
       }
     }
-    if (std::chrono::steady_clock::now() >= until) {
+    if (stop.stop_requested() || std::chrono::steady_clock::now() >= until) {
       throw RunError(reasons.empty() ? "no address" : fmt::format("{}", fmt::join(reasons, ", ")));
     }
     std::this_thread::sleep_for(kPause);
@@ -295,7 +298,12 @@ std::unique_ptr<Connection> Listener::accept(std::chrono::milliseconds longest) 
   pollfd waiting{descriptor_, POLLIN, 0};
   if (poll(&waiting, 1, int(longest.count())) <= 0) return nullptr;
   const int descriptor = accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC);
-  return descriptor < 0 ? nullptr : std::make_unique<Connection>(descriptor);
+  if (descriptor >= 0) return std::make_unique<Connection>(descriptor);
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    throw RunError(fmt::format("no more connections can be taken in: {}{}", std::strerror(errno),
+                               errno == EMFILE ? "; expected a higher limit on them (ulimit -n)" : ""));
+  }
+  return nullptr;  // it is gone again
 }
 
 }  // namespace arbalest

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,7 @@ struct Frame {
     Bye,
     Progress
   };
+  static constexpr const char* kInterrupt = "interrupt";  // key of one that Failed because it was asked to end
   Kind kind = Kind::Alive;
   std::string key, bytes;
 };
@@ -56,8 +58,8 @@ class Connection {
   void send_last_words(std::string_view message);
   // A frame that has not come by then is an error, however its bytes come.
   void set_deadline(std::optional<SteadyTime> until) { deadline_ = until; }
-  bool ended() const;  // the other end has closed it, and nothing is left to read
-  void shut_down();    // ends calls that wait on other threads
+  bool silent() const;  // the other end has not closed it, and nothing is there to read
+  void shut_down();     // ends calls that wait on other threads
   bool is_down() const { return down_.load(); }
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }  // so far
   std::string local_address() const;                                                  // of this end, without the port
@@ -75,9 +77,10 @@ class Connection {
   std::atomic<int64_t> bytes_read_{0};
 };
 
-// Connects to a host's port, trying again until the deadline. `host`: a name or an address, or several with commas
-// between them. Throws RunError with the reasons of the last failures.
-std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until);
+// Connects to a host's port, trying again until the deadline, or until a stop is requested. `host`: a name or an
+// address, or several with commas between them. Throws RunError with the reasons of the last failures.
+std::unique_ptr<Connection> connect_to(const std::string& host, int port, SteadyTime until,
+                                       const std::stop_token& stop = {});
 
 // The addresses of this host that others may reach: "192.0.2.2, fd00::2".
 std::string own_addresses();
@@ -96,7 +99,8 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  std::unique_ptr<Connection> accept(std::chrono::milliseconds longest);  // nullptr: nobody came
+  // nullptr: nobody came. Throws RunError if the system has no place for the connection of one who came.
+  std::unique_ptr<Connection> accept(std::chrono::milliseconds longest);
 
  private:
   int descriptor_ = -1;

@@ -18,10 +18,12 @@
 #include <charconv>
 #include <future>
 #include <list>
+#include <stop_token>
 #include <system_error>
 #include <thread>
 
 #include "base/error.h"
+#include "base/plain_message.h"
 #include "base/process.h"
 #include "base/setting.h"
 #include "executor/world/part.h"
@@ -65,6 +67,8 @@ bool stays_here(const std::string& host) {
 std::string as_lines(const std::vector<std::string>& lines) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
+
+using Milliseconds = std::chrono::milliseconds;
 
 struct Hello : Visitor {
   std::string proof, challenge;
@@ -115,7 +119,8 @@ class RankZero {
     const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::duration<double>(settings_.patience));
     bool told = false;
-    while (forget_ended(), missing().size() > 0) {
+    while (look_at_those_here(), missing().size() > 0) {
+      if (settings_.stop.stop_requested()) interrupt_all(interruption(settings_));
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) give_up();
       if (!told && now - began_ >= kTellAfter) {
@@ -126,8 +131,8 @@ class RankZero {
       take_greeted();
       if (greetings_.size() >= kMostGreetings) {
         std::this_thread::sleep_for(kLook);
-      } else if (auto connection = listener_->accept(greetings_.empty() ? kPause : kLook)) {
-        hear(std::move(connection));
+      } else {
+        take_in(greetings_.empty() ? kPause : kLook);
       }
     }
     met_.own_address = address();
@@ -171,14 +176,23 @@ class RankZero {
                        many ? fmt::format(" and {} more", ranks.size() - kMost) : "", settings_.size);
   }
 
-  [[noreturn]] void fail_all(const std::string& message) {
+  void tell_all(const std::string& message, std::string_view key = {}) {
     for (const auto& connection : met_.connections) {
       try {
-        if (connection) connection->send(Frame::Kind::Failed, {}, message);
+        if (connection) connection->send(Frame::Kind::Failed, key, message);
       } catch (const RunError&) {  // it is gone, too
       }
     }
+  }
+
+  [[noreturn]] void fail_all(const std::string& message) {
+    tell_all(message);
     throw RunError(message);
+  }
+
+  [[noreturn]] void interrupt_all(const std::string& message) {
+    tell_all(message, Frame::kInterrupt);
+    throw InterruptedError(message);
   }
 
   [[noreturn]] void give_up() {
@@ -196,6 +210,17 @@ class RankZero {
         strangers_, likely, set_to(SettingKey::WorldSize, "1")));
   }
 
+  void take_in(Milliseconds longest) {
+    std::unique_ptr<Connection> connection;
+    try {
+      connection = listener_->accept(longest);
+    } catch (const RunError& error) {  // places of strangers are free again in a moment
+      strangers_ = fmt::format("; {}", error.what());
+      std::this_thread::sleep_for(kPause);
+    }
+    if (connection) hear(std::move(connection));
+  }
+
   // One that says nothing keeps nobody waiting.
   void hear(std::unique_ptr<Connection> connection) {
     Greeting& greeting = greetings_.emplace_back();
@@ -203,7 +228,8 @@ class RankZero {
     try {
       greeting.visitor = std::async(
           std::launch::async, [this, &greeting] { return greet(settings_, *greeting.connection, greeting.stranger); });
-    } catch (const std::system_error&) {  // without a thread it is sent away, and may come again
+    } catch (const std::system_error& error) {  // without a thread it is sent away, and may come again
+      strangers_ = fmt::format("; one that came was sent away: {}", plain_message(error));
       greetings_.pop_back();
     }
   }
@@ -225,15 +251,21 @@ class RankZero {
     }
   }
 
-  // A rank that is gone already is missing again, and may be started anew.
-  void forget_ended() {
+  // A rank that is gone already is missing again, and may be started anew. One that was asked to end ends all.
+  void look_at_those_here() {
     for (auto& connection : met_.connections) {
-      if (connection && connection->ended()) connection.reset();
+      if (!connection || connection->silent()) continue;
+      try {
+        const Frame told = connection->receive(kSmall);
+        if (told.kind == Frame::Kind::Failed && told.key == Frame::kInterrupt) interrupt_all(printable(told.bytes));
+      } catch (const RunError&) {  // its connection has ended
+      }
+      connection.reset();
     }
   }
 
   void take(const Visitor& hello, std::unique_ptr<Connection> connection) {
-    forget_ended();
+    look_at_those_here();
     const std::string who = hello.name();
     const auto fail = [&](const std::string& message) {
       try {
@@ -277,19 +309,17 @@ class RankZero {
 
 // Throws the message that rank 0 sent instead of what was expected.
 [[noreturn]] void fail_as_told(const WorldSettings& settings, const Frame& frame) {
+  const bool interrupted = frame.kind == Frame::Kind::Failed && frame.key == Frame::kInterrupt;
+  if (interrupted) throw InterruptedError(printable(frame.bytes));
   if (frame.kind == Frame::Kind::Failed || frame.kind == Frame::Kind::Refused) throw RunError(printable(frame.bytes));
   throw RunError(fmt::format("what waits at {}:{} is no rank 0 of this version", settings.host, settings.port));
 }
 
-Met visit(const WorldSettings& settings) {
-  const auto patience =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(settings.patience));
-  const auto until = std::chrono::steady_clock::now() + patience;
-  Met met;
-  std::unique_ptr<Connection> connection;
+std::unique_ptr<Connection> find_rank_0(const WorldSettings& settings, Milliseconds patience) {
   try {
-    connection = connect_to(settings.host, settings.port, until);
+    return connect_to(settings.host, settings.port, std::chrono::steady_clock::now() + patience, settings.stop);
   } catch (const RunError& error) {
+    if (settings.stop.stop_requested()) throw InterruptedError(interruption(settings));
     const std::string here = fmt::format("; {} is this host itself, {}", settings.host, settings.own_host);
     throw RunError(
         fmt::format("rank {} of {} finds no rank 0 at {}:{} within {:g} s: {}{}; was it started, and has not "
@@ -297,31 +327,51 @@ Met visit(const WorldSettings& settings) {
                     settings.rank, settings.size, settings.host, settings.port, settings.patience, error.what(),
                     stays_here(settings.host) ? here : ""));
   }
+}
+
+// Shows rank 0 that this rank is one of its world, and waits for its answer to all.
+Frame introduce(const WorldSettings& settings, Connection& connection) {
+  const std::stop_callback interrupt(settings.stop, [&] {
+    try {
+      connection.send(Frame::Kind::Failed, Frame::kInterrupt, interruption(settings));
+    } catch (const RunError&) {  // rank 0 is gone
+    }
+    connection.shut_down();
+  });
   try {
-    connection->set_patience(patience + kAnswer);  // rank 0 may have others to hear before
-    const Frame asked = connection->receive(kSmall);
+    const Frame asked = connection.receive(kSmall);
     if (asked.kind != Frame::Kind::Challenge) fail_as_told(settings, asked);
     const std::string ours = challenge();
     const std::string mine = proof(settings.secret, fmt::format("rank {}", settings.rank), asked.bytes);
-    connection->send(Frame::Kind::Hello, {},
-                     as_lines({kProtocol, std::to_string(settings.rank), std::to_string(settings.size),
-                               settings.own_host, std::to_string(getpid()), mine, ours}));
-    const Frame answer = connection->receive(kSmall);
+    connection.send(Frame::Kind::Hello, {},
+                    as_lines({kProtocol, std::to_string(settings.rank), std::to_string(settings.size),
+                              settings.own_host, std::to_string(getpid()), mine, ours}));
+    const Frame answer = connection.receive(kSmall);
     if (answer.kind != Frame::Kind::Welcome) fail_as_told(settings, answer);
     if (answer.bytes != proof(settings.secret, "rank 0", ours)) {
       throw RunError(fmt::format("rank 0 at {}:{} has another secret ({} or {})", settings.host, settings.port,
                                  kSecretVariable, name_of(SettingKey::SecretFile)));
     }
     // Rank 0 gives up first, unless it is gone.
-    const Frame begin = connection->receive(kSmall);
+    Frame begin = connection.receive(kSmall);
     if (begin.kind != Frame::Kind::Begin) fail_as_told(settings, begin);
-    met.returns = begin.key == kReturns;
-    met.hosts = lines_of(begin.bytes);
+    return begin;
   } catch (const RunError& error) {
+    if (settings.stop.stop_requested()) throw InterruptedError(interruption(settings));
     const std::string what = error.what();
     if (what.starts_with("rank 0")) throw;
     throw RunError(fmt::format("rank 0 at {}:{}: {}", settings.host, settings.port, what));
   }
+}
+
+Met visit(const WorldSettings& settings) {
+  const auto patience = std::chrono::duration_cast<Milliseconds>(std::chrono::duration<double>(settings.patience));
+  std::unique_ptr<Connection> connection = find_rank_0(settings, patience);
+  connection->set_patience(patience + kAnswer);  // rank 0 may have others to hear before
+  const Frame begin = introduce(settings, *connection);
+  Met met;
+  met.returns = begin.key == kReturns;
+  met.hosts = lines_of(begin.bytes);
   if (int(met.hosts.size()) != settings.size + 1) throw RunError("rank 0 names other hosts than there are ranks");
   const std::string of_rank_zero = met.hosts.back();
   met.hosts.pop_back();
@@ -335,6 +385,12 @@ Met visit(const WorldSettings& settings) {
 
 std::string Visitor::name() const {
   return fmt::format("rank {} on {} (process {})", rank, printable(host), printable(process));
+}
+
+std::string interruption(const WorldSettings& settings) {
+  const std::string signal = settings.interrupted_by ? settings.interrupted_by() : "";
+  return fmt::format("rank {} on {} was interrupted{} before all ranks had begun", settings.rank,
+                     printable(settings.own_host), signal.empty() ? "" : " by " + signal);
 }
 
 std::optional<Visitor> greet(const WorldSettings& settings, Connection& connection, std::string& stranger) {

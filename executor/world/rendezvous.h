@@ -30,8 +30,10 @@ struct Visitor {
 };
 
 // Returns once all ranks are there and have shown that they know the secret. Throws RunError, naming ranks and hosts,
-// if one of them is missing when WorldSettings::patience is over, was started twice, or knows another secret.
+// if one of them is missing when WorldSettings::patience is over, was started twice, or knows another secret. Throws
+// InterruptedError, on all ranks that are there, if one of them is asked to end.
 Met meet(const WorldSettings& settings);
+std::string interruption(const WorldSettings& settings);  // "rank 2 on node07 was interrupted by SIGTERM before …"
 
 // Rank 0: hears who has come. std::nullopt: nobody of this world, which `stranger` says if the secret was another.
 std::optional<Visitor> greet(const WorldSettings& settings, Connection& connection, std::string& stranger);

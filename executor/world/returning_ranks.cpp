@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/plain_message.h"
 #include "base/process.h"
 #include "executor/world/part.h"
 #include "executor/world/ranks.h"
@@ -27,7 +29,12 @@ void Ranks::keep_door() {
   constexpr auto kLook = std::chrono::milliseconds(100);  // from one look to the next at whether this rank ends
   std::string stranger;                                   // not used: its process has an answer
   while (!closing_.load()) {
-    std::shared_ptr<Connection> connection = back_.door->accept(kLook);
+    std::shared_ptr<Connection> connection;
+    try {
+      connection = back_.door->accept(kLook);
+    } catch (const RunError&) {  // a later look may have a place for it
+      std::this_thread::sleep_for(kLook);
+    }
     if (!connection) continue;
     if (const auto visitor = greet(back_.settings, *connection, stranger)) let_in(*visitor, connection);
   }
@@ -72,7 +79,12 @@ void Ranks::let_in(const Visitor& visitor, const std::shared_ptr<Connection>& co
     const std::scoped_lock lock(mutex_);
     back_.visits[number].connection = connection;
   }
-  threads_.emplace_back([this, number, connection] { receive(number, connection); });
+  try {
+    threads_.emplace_back([this, number, connection] { receive(number, connection); });
+  } catch (const std::system_error& error) {
+    leaves(number, plain_message(error));
+    connection->shut_down();
+  }
 }
 
 bool Ranks::visits(int number) const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/random.h"
 #include "base/setting.h"
 #include "executor/world/connection.h"
@@ -205,6 +206,13 @@ bool started_by(const Launcher& launcher, const Variables& variables) {
                   set_to(SettingKey::WorldSize, "1")));
 }
 
+const Launcher* innermost_launcher(const Variables& variables) {
+  for (const Launcher& launcher : kLaunchers) {
+    if (started_by(launcher, variables)) return &launcher;
+  }
+  return nullptr;
+}
+
 WorldSettings from_launcher(const Launcher& launcher, const Variables& variables) {
   WorldSettings settings;
   std::string size_name = launcher.size;
@@ -343,6 +351,29 @@ Environment process_environment() {
   return environment;
 }
 
+// The batch script's own process is the job's first process, and has SLURM_PROCID, but no step. Neither has a shell of
+// salloc, unless the site starts it by a step of its own kind.
+std::string alone_in_job(const Environment& environment, const WorldOptions& options) {
+  constexpr const char* kShellOfSalloc = "4294967290";  // SLURM_STEP_ID of that kind
+  const Variables variables(environment);
+  if (options.rank || options.size) return "";
+  const Launcher* const launcher = innermost_launcher(variables);
+  const std::string* const step = variables.find("SLURM_STEP_ID");
+  if (launcher && !(std::string(launcher->name) == "srun" && *step == kShellOfSalloc)) return "";
+  const auto number = [&](const char* name) {
+    const std::string* const text = variables.find(name);
+    return text ? read_number<int>(*text).value_or(1) : 1;
+  };
+  const std::string* const job = variables.find("SLURM_JOB_ID");
+  const int hosts = number("SLURM_JOB_NUM_NODES"), tasks = number("SLURM_NTASKS");
+  if (!job || (hosts <= 1 && tasks <= 1)) return "";
+  return fmt::format(
+      "SLURM's job {} has {} host{} and {} task{} (SLURM_JOB_NUM_NODES, SLURM_NTASKS), and srun did not start this "
+      "process, which works alone; 'srun --mpi=none' before the command starts all tasks, and {} says that one is "
+      "meant",
+      printable(*job), hosts, hosts == 1 ? "" : "s", tasks, tasks == 1 ? "" : "s", set_to(SettingKey::WorldSize, "1"));
+}
+
 std::string first_of_hosts(const std::string& list) {
   const size_t bracket = list.find('['), comma = list.find(',');
   if (comma < bracket || bracket == std::string::npos) return list.substr(0, comma);
@@ -364,15 +395,9 @@ std::string host_name() {
 WorldSettings detect_world(const Environment& environment, const WorldOptions& options) {
   const Variables variables(environment);
   WorldSettings settings;
-  const Launcher* launcher = nullptr;
-  if (options.rank || options.size) {
-    settings = by_hand(options);
-  } else {
-    for (const Launcher& each : kLaunchers) {
-      if (!launcher && started_by(each, variables)) launcher = &each;
-    }
-    if (launcher) settings = from_launcher(*launcher, variables);
-  }
+  const Launcher* const launcher = options.rank || options.size ? nullptr : innermost_launcher(variables);
+  if (launcher) settings = from_launcher(*launcher, variables);
+  if (options.rank || options.size) settings = by_hand(options);
   if (settings.size == 1) return settings;
   if (!options.rendezvous.empty()) {
     put_place(settings, name_of(SettingKey::Rendezvous), options.rendezvous);

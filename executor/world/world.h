@@ -4,8 +4,10 @@
 // program that started it or from options; executor/world/ranks.h is the world that has met.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,13 +48,19 @@ struct WorldSettings {
   double patience = 25;
   double silence = 15;
   Collectives collectives = Collectives::Gloo;
-  bool takes_back = false;  // rank 0 lets ranks that were lost come back to its port
+  std::stop_token stop;                         // requested if this rank is asked to end, which counts until it runs
+  std::function<std::string()> interrupted_by;  // the signal that asked, "SIGTERM"; empty: not known
+  bool takes_back = false;                      // rank 0 lets ranks that were lost come back to its port
 };
 
 // The world that the options say or, without any, the innermost launcher's: torchrun, mpirun, srun. Size 1 if there is
 // none. Throws GraphError, which names the variable or option, what was found and what was expected, if a launcher's
 // variables are incomplete or contradict each other.
 WorldSettings detect_world(const Environment& environment, const WorldOptions& options);
+
+// Why a process without a launcher may have been meant to be one of several: it belongs to a job of SLURM with several
+// hosts or tasks, and to no step of it. "": it does not, or options by hand say what is meant.
+std::string alone_in_job(const Environment& environment, const WorldOptions& options);
 
 // The first host of a list as SLURM writes it: "node07" of "node[07-09,12],other1". Throws GraphError.
 std::string first_of_hosts(const std::string& list);

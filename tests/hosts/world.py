@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -43,8 +44,8 @@ def free_port():
 
 
 def processes_of(devices, kind="cpu"):
-    """Words of --devices for so many processes with `devices` CPUs or GPUs in all, the first with the most. Each process
-    counts its CPUs from 0; GPUs are those of the machine."""
+    """Words of --devices for so many processes with `devices` CPUs or GPUs in all, the first with the most. Each
+    process counts its CPUs from 0; GPUs are those of the machine."""
     def words(first, each):
         return f"{kind}:{first}-{first + each - 1}" if each > 1 else f"{kind}:{first}"
 
@@ -131,6 +132,29 @@ class World:
         if found != [status] * len(found):
             told = "\n".join(rank.told()[-400:] for rank in self.ranks)
             raise Unexpected(f"exit statuses {found}, expected {status}:\n{told}")
+
+
+def last_words(rank):
+    """What a rank said last, as a cell of a table."""
+    lines = [line for line in rank.told().split("\n") if line.strip()]
+    return re.sub(r"/tmp/hosts-[^/]*/", "", lines[-1])[:230] if lines else "nothing"
+
+
+def events_of(log, kind):
+    """A log's events of a kind so far."""
+    if not os.path.exists(log):
+        return []
+    with open(log) as file:
+        lines = file.read().split("\n")[:-1]
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def await_training(log, seconds=60):
+    until = time.monotonic() + seconds
+    while not events_of(log, "progress"):
+        if time.monotonic() > until:
+            raise Unexpected("the run does not begin")
+        time.sleep(0.02)
 
 
 def rates_of(log):

@@ -232,6 +232,21 @@ TEST_CASE("messages begin with what they say and have plain words") {
   CHECK(files > 500);
 }
 
+TEST_CASE("scripts of checks and of runs of several hosts have at most 120 columns") {
+  std::vector<fs::path> scripts = {root() / "tools/check"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(root() / "tests/hosts")) {
+    if (entry.is_regular_file()) scripts.push_back(entry.path());
+  }
+  CHECK(scripts.size() > 5);
+  for (const fs::path& script : scripts) {
+    std::istringstream lines(content(script));
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      CHECK_MESSAGE((++number, columns(line) <= kMostColumns), script.string(), ":", number);
+    }
+  }
+}
+
 TEST_CASE("documents have plain words, at most 120 columns, and at most 30 words a sentence") {
   int files = 0;
   for (const fs::path& folder : {root(), root() / "docs"}) {

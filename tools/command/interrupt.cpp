@@ -88,6 +88,10 @@ InterruptHandler::~InterruptHandler() {
   sem_destroy(&asked);
 }
 
+void InterruptHandler::tell(const char* told) {
+  message = told;
+}
+
 bool InterruptHandler::requested() {
   return interrupted;
 }

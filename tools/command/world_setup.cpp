@@ -101,17 +101,35 @@ void check_machines_apart(const Ranks& ranks, const Ranks::Parts& machines) {
 
 }  // namespace
 
-std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) {
+std::stop_token World::handle_interrupts(const char* told) {
+  if (interrupt) {
+    InterruptHandler::tell(told);
+  } else {
+    interrupt = std::make_unique<InterruptHandler>(told);
+  }
+  return interrupt->token();
+}
+
+World join_world(const WorldOptions& options, bool takes_back) {
+  World world;
   WorldSettings settings = detect_world(process_environment(), options);
-  if (settings.size == 1) return nullptr;
+  if (settings.size == 1) return world;
   settings.takes_back = takes_back;
-  auto ranks = std::make_shared<Ranks>(settings);
-  if (!ranks->first()) return ranks;
+  settings.stop = world.handle_interrupts("");  // the error says more, within a moment
+  settings.interrupted_by = InterruptHandler::signal_name;
+  world.ranks = std::make_shared<Ranks>(settings);
+  const Ranks& ranks = *world.ranks;
+  if (!ranks.first()) return world;
   std::set<std::string> hosts;
-  for (int rank = 0; rank < ranks->size(); ++rank) hosts.insert(ranks->host(rank));
-  warn(fmt::format("{} ranks on {} host{}, as {} says", ranks->size(), hosts.size(), hosts.size() == 1 ? "" : "s",
+  for (int rank = 0; rank < ranks.size(); ++rank) hosts.insert(ranks.host(rank));
+  warn(fmt::format("{} ranks on {} host{}, as {} says", ranks.size(), hosts.size(), hosts.size() == 1 ? "" : "s",
                    settings.told_by));
-  return ranks;
+  return world;
+}
+
+void tell_if_alone(const World& world, const WorldOptions& options) {
+  const std::string told = world.ranks ? "" : alone_in_job(process_environment(), options);
+  if (!told.empty()) warn(told);
 }
 
 // Rank 0's GPU, for which all ranks plan, so that hosts with others have the same plan; none: it is a CPU.
@@ -231,7 +249,9 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
   } catch (const GraphError& error) {
     throw GraphError(tell(error));
   } catch (const std::exception& error) {
-    throw RunError(tell(error));
+    const std::string message = tell(error);
+    if (ranks->interrupted()) throw InterruptedError(message);
+    throw RunError(message);
   }
 }
 

@@ -65,7 +65,8 @@ int write_bench(const ScalingOptions& options) {
   return kDone;
 }
 
-int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) {
+int scaling(const ScalingOptions& options, World& world) {
+  const std::shared_ptr<Ranks>& ranks = world.ranks;
   SessionOptions session = session_options(options);
   if (ranks) share_session(ranks, options.devices, session);
   const bool tells = !ranks || ranks->first();
@@ -98,14 +99,14 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
                       name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
     print(table.heading());
   }
-  const InterruptHandler interrupt;
+  const std::stop_token interrupt = world.handle_interrupts();
   const Train traced = [&](const Graph& measured, SessionOptions with, RunObserver& observer, std::stop_token stop) {
     with.files.trace = options.trace;
     run_training(measured, with, observer, std::move(stop));
   };
   // Rank 0 decides when the windows are measured, and the others train along.
   const Train along = [&](const Graph& measured, const SessionOptions& cell, RunObserver&, const std::stop_token&) {
-    run_training(measured, cell, no_observer(), interrupt.token());
+    run_training(measured, cell, no_observer(), interrupt);
   };
   const Train train = tells ? traced : along;
   for (const int devices : counts) {
@@ -115,7 +116,7 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
       session.learners.per_device = learners;
       session.ranks = together ? ranks : nullptr;
       if (tells || together) {
-        const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token(), train));
+        const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt, train));
         if (tells) print(options.json ? table.json(row) : table.line(row));
         if (together && row.cell.failure) std::rethrow_exception(row.cell.failure);  // on all ranks
       }
@@ -130,8 +131,9 @@ int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) 
 int command_bench_scaling(const ScalingOptions& options) {
   if (!options.write.empty()) return write_bench(options);
   give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
-  const std::shared_ptr<Ranks> ranks = join_world(options.world);
-  return run_as_rank(ranks.get(), [&] { return scaling(options, ranks); });
+  World world = join_world(options.world);
+  tell_if_alone(world, options.world);
+  return run_as_rank(world.ranks.get(), [&] { return scaling(options, world); });
 }
 
 int command_bench_tracing(const TracingOptions& options) {

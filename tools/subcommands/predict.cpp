@@ -224,7 +224,8 @@ void to_standard_output(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>& ranks) {
+int predict_as_rank(const PredictOptions& options, World& world) {
+  const std::shared_ptr<Ranks>& ranks = world.ranks;
   const bool tells = !ranks || ranks->first();
   std::optional<WarningsOfFirst> quiet(ranks.get());
   Graph graph = load_as_trained(options);
@@ -249,7 +250,6 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
   OrderedLines lines(table.write);
   int64_t left_out = 0;
   const bool files = has_files(inference.source());
-  const InterruptHandler interrupt;
   inference.run(
       [&](const InferredBatch& batch) {
         std::string text;
@@ -261,19 +261,20 @@ int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>&
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
-      interrupt.token());
+      world.handle_interrupts());
   return left_out > may_be_left_out ? kFailed : kDone;
 }
 
 }  // namespace
 
 int command_predict(const PredictOptions& options) {
-  const std::shared_ptr<Ranks> ranks = join_world(options.world);
-  return run_as_rank(ranks.get(), [&] { return predict_as_rank(options, ranks); });
+  World world = join_world(options.world);
+  return run_as_rank(world.ranks.get(), [&] { return predict_as_rank(options, world); });
 }
 
 int predict_alone(const PredictOptions& options) {
-  return predict_as_rank(options, nullptr);
+  World alone;
+  return predict_as_rank(options, alone);
 }
 
 void declare_predict(Subcommands& commands) {

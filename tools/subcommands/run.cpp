@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <csignal>
-#include <optional>
 #include <vector>
 
 #include "executor/console/console_observer.h"
@@ -24,13 +23,11 @@ void let_pipes_fail() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
+int run(const RunOptions& options, World& world) {
   ConsoleObserver progress;
-  std::optional<InterruptHandler> interrupt;
-  const RunSurroundings around{.ranks = ranks, .observers = {&progress}, .begins = [&] {
-                                 let_pipes_fail();
-                                 const bool tells = !ranks || ranks->first();
-                                 return interrupt.emplace(tells ? InterruptHandler::kOfBatches : "").token();
+  const RunSurroundings around{.ranks = world.ranks, .observers = {&progress}, .begins = [&] {
+                                 const bool tells = !world.ranks || world.ranks->first();
+                                 return world.handle_interrupts(tells ? InterruptHandler::kOfBatches : "");
                                }};
   const RunOutcome outcome = run_as_told(options, around);
   const RunFinished& end = outcome.end;
@@ -43,9 +40,11 @@ int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
 
 int command_run(const RunOptions& options) {
   check_paths(options);
-  const std::shared_ptr<Ranks> ranks = join_world(options.world, options.session.on_lost == OnLost::Continue);
+  let_pipes_fail();
+  World world = join_world(options.world, options.session.on_lost == OnLost::Continue);
+  tell_if_alone(world, options.world);
   return run_as_rank(
-      ranks.get(), [&] { return run(options, ranks); }, options.session.on_lost);
+      world.ranks.get(), [&] { return run(options, world); }, options.session.on_lost);
 }
 
 void declare_run(Subcommands& commands) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <future>
+#include <tuple>
 
 #include "executor/run/kernel_watch.h"
 #include "executor/world/agreement.h"
@@ -71,6 +72,24 @@ TEST_CASE("a kernel computes for ever if it takes ten times as long as it may, a
   CHECK(late(501, 50));
   CHECK_FALSE(late(1799, 0, true));  // nothing is known of it
   CHECK(late(1801, 0, true));
+  // The first time, by the slowest of other launches: 50 s for 100 units of work.
+  const auto late_at_first = [](double seconds, double work) {
+    KernelWatch watch(20);
+    for (const auto& [launch, took, units] : {std::tuple{1, 50.0, 100.0}, {2, 50.0, 500.0}, {3, 0.0, 1.0}}) {
+      watch.look({.launch = launch, .begun = launch, .worked = 0, .work = units});
+      watch.look({.launch = launch, .begun = launch, .worked = int64_t(took * double(kSecond)), .work = units});
+    }
+    watch.look({.launch = 4, .begun = 4, .worked = 0, .first = true, .work = work});
+    return watch
+        .look({.launch = 4, .begun = 4, .worked = int64_t(seconds * double(kSecond)), .first = true, .work = work})
+        .has_value();
+  };
+  CHECK_FALSE(late_at_first(199, 1));
+  CHECK(late_at_first(201, 1));
+  CHECK_FALSE(late_at_first(2499, 500));
+  CHECK(late_at_first(2501, 500));
+  CHECK_FALSE(late_at_first(1799, 0));  // its work is not known
+  CHECK(late_at_first(1801, 0));
   KernelWatch idle(20);
   CHECK_FALSE(idle.look({.launch = -1, .worked = 0}).has_value());
   CHECK_FALSE(idle.look({.launch = -1, .worked = 9000 * kSecond}).has_value());

@@ -73,6 +73,29 @@ TEST_CASE("srun's variables are of a step, and rank 0 waits on its first host") 
   CHECK(detect_world(one, {}).host == "127.0.0.1");
 }
 
+TEST_CASE("a process of a job of SLURM that srun did not start is told that it is alone, and how to start all") {
+  Environment batch = {{"SLURM_JOB_ID", "123"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_PROCID", "0"}};
+  CHECK(detect_world(batch, {}).size == 1);
+  CHECK(has(alone_in_job(batch, {}), "job 123 has 2 hosts and 1 task (SLURM_JOB_NUM_NODES, SLURM_NTASKS), and srun "));
+  CHECK(has(alone_in_job(batch, {}), "'srun --mpi=none' before the command starts all tasks, and --world-size 1 says"));
+  Environment shell = {{"SLURM_JOB_ID", "123"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}};  // of salloc
+  CHECK(has(alone_in_job(shell, {}), "1 host and 4 tasks"));
+  shell.insert({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_ID", "4294967290"}});
+  CHECK(detect_world(shell, {}).size == 1);
+  CHECK(has(alone_in_job(shell, {}), "1 host and 4 tasks"));
+  shell["SLURM_STEP_ID"] = "0";  // of "srun -n 1"
+  CHECK(alone_in_job(shell, {}) == "");
+
+  CHECK(alone_in_job(batch, {.size = 1}) == "");
+  CHECK(alone_in_job(slurm(), {}) == "");
+  batch["SLURM_JOB_NUM_NODES"] = "1";
+  CHECK(alone_in_job(batch, {}) == "");
+  batch["SLURM_NTASKS"] = "4";
+  batch.insert({{"RANK", "0"}, {"WORLD_SIZE", "4"}});  // torchrun on the first host
+  CHECK(alone_in_job(batch, {}) == "");
+  CHECK(alone_in_job({{"SLURM_NTASKS", "4"}}, {}) == "");
+}
+
 TEST_CASE("torchrun's store listens at its port, so ranks meet at the next one") {
   Environment torch = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
   CHECK(detect_world(torch, {}).port == 29500);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -315,28 +316,53 @@ TEST_CASE("a process that says it is one of several and is alone does not wait f
   }
 }
 
-TEST_CASE("a rank that died while others were missing may be started again") {
+// Ranks of a world of three that are started one by one.
+struct OneByOne {
   const Place place;
   const std::string port = "127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::unique_ptr<Rank>> ranks(3);
-  const auto start = [&](int rank) {
-    ranks[size_t(rank)] =
-        std::make_unique<Rank>(place.command({"--strategy", "sma", "--devices", "cpu:0", "--rank", std::to_string(rank),
-                                              "--world-size", "3", "--rendezvous", port}),
-                               place.path("errors " + std::to_string(rank)));
-  };
-  start(0);
-  start(1);
-  const auto until = WallTime::now() + std::chrono::seconds(20);
-  while (ranks[0]->errors().find(" for rank 2 of 3") == std::string::npos && WallTime::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::vector<std::unique_ptr<Rank>> ranks = std::vector<std::unique_ptr<Rank>>(3);
+
+  void start(int rank) {
+    const std::string number = std::to_string(rank);
+    ranks[size_t(rank)] = std::make_unique<Rank>(
+        place.command({"--strategy", "sma", "--devices", "cpu:0", "--rank", number, "--world-size", "3", "--rendezvous",
+                       port, "--rendezvous-timeout", "100"}),
+        place.path("errors " + number));
   }
-  REQUIRE(has(ranks[0]->errors(), " for rank 2 of 3"));
-  ranks[1]->send(SIGKILL);
-  CHECK(ranks[1]->wait() == -SIGKILL);
-  start(1);
-  start(2);
-  expect(kDone, ranks);
+  // Starts ranks 0 and 1, and returns once they have met.
+  void start_two() {
+    start(1);
+    start(0);
+    const auto until = WallTime::now() + std::chrono::seconds(20);
+    while (ranks[0]->errors().find(" for rank 2 of 3") == std::string::npos && WallTime::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    REQUIRE(has(ranks[0]->errors(), " for rank 2 of 3"));
+  }
+};
+
+TEST_CASE("a rank that died while others were missing may be started again") {
+  OneByOne world;
+  world.start_two();
+  world.ranks[1]->send(SIGKILL);
+  CHECK(world.ranks[1]->wait() == -SIGKILL);
+  world.start(1);
+  world.start(2);
+  expect(kDone, world.ranks);
+}
+
+TEST_CASE("a signal while ranks meet ends all that are there, at once, and says which rank got it") {
+  for (const auto& [rank, signal] : {std::pair{size_t{1}, SIGTERM}, {size_t{0}, SIGINT}}) {
+    OneByOne world;
+    world.start_two();
+    world.ranks[rank]->send(signal);
+    world.ranks.pop_back();
+    expect(kInterrupted, world.ranks);
+    for (const auto& each : world.ranks) {
+      has(each->errors(), fmt::format("rank {} on {} was interrupted by SIG{} before all ranks had begun", rank,
+                                      host_name(), sigabbrev_np(signal)));
+    }
+  }
 }
 
 TEST_CASE("a signal to any rank ends all with a checkpoint after the same iteration") {

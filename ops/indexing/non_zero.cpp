@@ -65,7 +65,7 @@ void register_indexing_non_zero(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "NonZero",
                 .doc = "the indices of the elements of a constant that are not 0: a row for each axis",
-                .inputs = {{.name = "X"}},
+                .inputs = {{.name = "X", .constant = true}},
                 .outputs = {{.name = "Y"}},
                 .infer = infer_non_zero,
                 .content = content_of_non_zero});

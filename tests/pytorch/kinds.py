@@ -125,15 +125,17 @@ class Comparison:
         return [torch.from_numpy(x).to(dtype) if x.dtype == np.float32 else torch.from_numpy(x)
                 for x in self.inputs.values()]
 
+    exported_samples = SAMPLES
+
     def export_from_torch(self):
-        path = self.folder / "model.onnx"
+        path, example = self.folder / "model.onnx", tuple(x[:self.exported_samples] for x in self.tensors(torch.float32))
         names = {"input_names": list(self.inputs), "output_names": self.outs}
         if self.exporter == "older":
             axes = {name: {0: "batch"} for name in [*self.inputs, *self.outs]}
-            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=False, dynamic_axes=axes,
+            torch.onnx.export(self.make(), example, str(path), dynamo=False, dynamic_axes=axes,
                               do_constant_folding=False, training=torch.onnx.TrainingMode.TRAINING, **names)
         else:
-            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=True, optimize=False,
+            torch.onnx.export(self.make(), example, str(path), dynamo=True, optimize=False,
                               verbose=False, **names)
         return ["--model", path]
 

@@ -63,6 +63,7 @@ session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProv
 inputs = load_file(sys.argv[2])
 numpy.save(sys.argv[3], session.run(None, {x.name: inputs[x.name] for x in session.get_inputs()})[0])
 """
+UNTOLD = "detach", "padding_idx"  # of which files of the older exporter have no trace
 ROWS = random_rows.all_rows()
 WORDS = {"torch": torch, "nn": nn, "F": F, "math": math, "P": P, "assigned": assigned, "weight_norm": weight_norm,
          "spectral_norm": spectral_norm}
@@ -195,7 +196,7 @@ class Draws(random.Random):
                 "g": self.divisor(s[1]), "axes": tuple(self.sample(axes, self.n(1, len(axes)))), "perm": (0, *perm),
                 "picks": self.picks(s[i]), "repeats": (1, *(self.n(1, 2) for _ in axes)), "factored": self.factored(s),
                 "along": (*([1] * i), s[i], *([1] * (len(s) - 1 - i))), "ein": self.einsum(s),
-                "self_ein": f"{letters},{letters[0]}{letters[1:].lower().upper()}->n{''.join(a for a in letters[1:] if self.flag())}"}
+                "self_ein": f"{letters},{letters}->n{''.join(a for a in letters[1:] if self.flag())}"}
 
 
 class Draft:
@@ -359,6 +360,8 @@ class RandomComparison(Comparison):
     def __init__(self, options, case, exporter):
         CASES["random"] = (lambda: Net(case), case.fields, case.loss)
         self.case = case
+        if exporter == "older":
+            self.exported_samples = SAMPLES - 1  # its files have an open batch
         super().__init__(options, "random", exporter)
 
     def buffers(self):
@@ -399,8 +402,8 @@ class RandomComparison(Comparison):
         return ["--model", self.folder / "model.onnx"]
 
     def exports(self):
-        if self.exporter == "older" and any("detach" in step.code for step in self.case.steps):
-            return False  # its files do not tell
+        if self.exporter == "older" and any(word in step.made + step.code for step in self.case.steps for word in UNTOLD):
+            return False
         try:
             with silent():
                 self.export_from_torch()
@@ -411,8 +414,8 @@ class RandomComparison(Comparison):
     def row(self):
         with silent():
             row = super().row()
-        if np.isnan(row.get("gradients", (0, 0))[1]):  # no gradient is other than 0
-            return {"model": row["model"], "exporter": row["exporter"]}
+        if not row.get("gradients", (0, 0))[1] < 0.1:  # what PyTorch has in fp32 is rounding: no gradient is other than 0
+            return {"model": row["model"], "exporter": row["exporter"], "outcome": "no gradient"}
         if row.get("expected", 0) > 10 * row.get("first", 0):  # training diverges: gradients are what is compared
             row["over"] = [key for key in row.pop("over", []) if key not in ("losses", "export")]
             row = row if row["over"] else {key: value for key, value in row.items() if key != "over"}
@@ -499,7 +502,7 @@ def judged(options, case, exporter, known):
         known.add(failed)
         case = shrunk(case, values, lambda smaller: kind_of(comparison(smaller).row()) == failed)
         row = {**comparison(case).row(), "code": case.text()}
-    return {**about, **row}
+    return {**about, **row}  # whose outcome may be that there is no gradient
 
 
 def main():

@@ -98,7 +98,8 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   if (!comparison || comparison->target == Target::Numbers) return std::nullopt;
   if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[1], 0, {}};
   const Shape scores = type(0).shape, label = type(1).shape;
-  const bool classes = scores.size() == 2 && scores[1] > 1 && (label.size() == 1 || label[1] == 1);
+  const bool classes =
+      scores.size() > 1 && scores.back() > 1 && (label.size() + 1 == scores.size() || label.back() == 1);
   const bool always = comparison->target == Target::Classes;
   if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
   if (!classes && !always) return LabelRule{&node, node.inputs[1], 0, ints_attribute(node, "ignore_index")};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ONNX's If, whose branches are graphs of their own. A graph here has no branches: what is computed is known before
-// anything runs.
+// ONNX's If and SequenceMap, which have graphs of their own. A graph here has neither branches nor bodies: what is
+// computed is known before anything runs.
 
 #include "graph/file/graph_source.h"
 
@@ -16,8 +16,12 @@ namespace {
 
 constexpr const char* kBranches[] = {"else_branch", "then_branch"};  // by the condition
 
-bool is_if(const SourceNode& node) {
-  return (node.domain.empty() || node.domain == "ai.onnx") && node.op.text == "If";
+bool is_onnx(const SourceNode& node, std::string_view op) {
+  return (node.domain.empty() || node.domain == "ai.onnx") && node.op.text == op;
+}
+
+bool has_graphs(const SourceNode& node) {
+  return is_onnx(node, "If") || is_onnx(node, "SequenceMap");
 }
 
 // The nodes of a graph or a function, one after the other.
@@ -42,7 +46,9 @@ class Conditionals {
   }
 
   void add(SourceNode node) {
-    if (is_if(node)) return add_if(node);
+    if (is_onnx(node, "If")) return add_if(node);
+    if (is_onnx(node, "SequenceMap") && !node.inputs.empty() && lists_.contains(node.inputs[0].text)) return add_map(node);
+    if (is_onnx(node, "SequenceConstruct") && node.outputs.size() == 1) lists_[node.outputs[0].text] = node.inputs;
     if (node.op.text == "Constant" && node.outputs.size() == 1 && node.attributes.size() == 1) {
       const std::optional<SourceTensor>& tensor = node.attributes[0].tensor;
       if (tensor) note_constant(node.outputs[0].text, tensor->type, tensor->data.get());
@@ -59,7 +65,9 @@ class Conditionals {
     const auto known = constants_.find(node.inputs[0].text);
     std::vector<SourceName> results[2];
     for (const bool taken : {true, false}) {
-      if (known == constants_.end() || known->second == taken) results[taken] = inlined(node, *branches[taken], taken);
+      if (known == constants_.end() || known->second == taken) {
+        results[taken] = inlined(*branches[taken], fmt::format("{}/{}/", called(node), kBranches[taken]), {});
+      }
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i].text.empty()) continue;
@@ -92,13 +100,36 @@ class Conditionals {
     fail(node, fmt::format("attribute '{}' is missing", kBranches[taken]));
   }
 
-  // Appends what the branch computes; returns its outputs' names. What it does not define itself is the value of the
-  // graph around it.
-  std::vector<SourceName> inlined(const SourceNode& node, const SourceFunction& graph, bool taken) {
-    const std::string prefix = fmt::format("{}/{}/", called(node), kBranches[taken]);
-    Names own;
+  // The body once for each part of a sequence whose parts are listed; what it makes is listed as well.
+  void add_map(const SourceNode& node) {
+    const std::shared_ptr<const SourceFunction> body =
+        node.attributes.size() == 1 && node.attributes[0].name.text == "body" ? node.attributes[0].graph : nullptr;
+    if (!body || body->inputs.size() != node.inputs.size() || body->outputs.size() != node.outputs.size()) {
+      fail(node, "expected the attribute 'body' alone, a graph with an input for each input and as many outputs");
+    }
+    std::vector<SourceNode> made(node.outputs.size());
+    for (size_t i = 0; i < made.size(); ++i) {
+      made[i].op = {"SequenceConstruct", node.op.place};
+      made[i].outputs = {node.outputs[i]};
+    }
+    for (size_t part = 0; part < lists_.at(node.inputs[0].text).size(); ++part) {
+      Names own;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const auto list = lists_.find(node.inputs[i].text);
+        if (list != lists_.end() && part >= list->second.size()) fail(node, "its sequences have other lengths");
+        own[body->inputs[i].name.text] = list == lists_.end() ? node.inputs[i].text : list->second[part].text;
+      }
+      const std::vector<SourceName> results = inlined(*body, fmt::format("{}/{}/", called(node), part), own);
+      for (size_t i = 0; i < made.size(); ++i) made[i].inputs.push_back(results[i]);
+    }
+    for (SourceNode& each : made) add(std::move(each));
+  }
+
+  // Appends what the graph computes, under names that begin with `prefix`; returns its outputs' names. Its inputs have
+  // theirs in `own`. What it does not define itself is the value of the graph around it.
+  std::vector<SourceName> inlined(const SourceFunction& graph, const std::string& prefix, Names own) {
     const auto define = [&](const SourceName& name) {
-      if (!name.text.empty()) own.emplace(name.text, prefix + name.text);
+      if (!name.text.empty()) own[name.text] = prefix + name.text;
     };
     for (const SourceValue& value : graph.values) {
       if (value.data) define(value.name);
@@ -133,6 +164,7 @@ class Conditionals {
     for (SourceAttribute& attribute : node.attributes) {
       if (!attribute.graph) continue;
       Names visible = own;
+      for (const SourceValue& value : attribute.graph->inputs) visible.erase(value.name.text);
       for (const SourceValue& value : attribute.graph->values) visible.erase(value.name.text);
       for (const SourceNode& inner : attribute.graph->nodes) {
         for (const SourceName& output : inner.outputs) visible.erase(output.text);
@@ -151,17 +183,18 @@ class Conditionals {
 
   [[noreturn]] void fail(const SourceNode& node, const std::string& message) const {
     throw GraphError(Position{file_, node.op.place.line, node.op.place.column},
-                     fmt::format("node '{}' (If): {}", called(node), message));
+                     fmt::format("node '{}' ({}): {}", called(node), node.op.text, message));
   }
 
   const std::string& file_;
   std::vector<SourceValue>& values_;
   std::unordered_map<std::string, bool> constants_;
+  std::unordered_map<std::string, std::vector<SourceName>> lists_;  // the parts of sequences that are listed
   std::vector<SourceNode> nodes_;
 };
 
-bool has_if(const std::vector<SourceNode>& nodes) {
-  return std::any_of(nodes.begin(), nodes.end(), is_if);
+bool any_has_graphs(const std::vector<SourceNode>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), has_graphs);
 }
 
 }  // namespace
@@ -169,7 +202,7 @@ bool has_if(const std::vector<SourceNode>& nodes) {
 void take_conditionals_apart(GraphSource& source) {
   bool any = false;
   const auto take_apart = [&](std::vector<SourceNode>& nodes, std::vector<SourceValue>& values) {
-    if (!has_if(nodes)) return;
+    if (!any_has_graphs(nodes)) return;
     nodes = Conditionals(source.file, values).run(std::move(nodes));
     any = true;
   };

@@ -46,7 +46,7 @@ struct SourceAttribute {
   std::optional<Attribute> value;
   std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
   std::optional<SourceTensor> tensor;
-  std::shared_ptr<const SourceFunction> graph;  // a branch of If
+  std::shared_ptr<const SourceFunction> graph;  // a branch of If, a body of SequenceMap
   std::string unsupported;                      // the error about a type that binary models have and graphs have not
 };
 

@@ -365,7 +365,7 @@ class Importer {
           fmt::format("node '{}' ({})", proto.output_size() ? proto.output(0) : proto.name(), proto.op_type());
       for (const Attr& each : proto.attribute()) {
         node.attributes.push_back(attribute(each, what));
-        if (each.type() == Attr::GRAPH && proto.op_type() == "If") {
+        if (each.type() == Attr::GRAPH && (proto.op_type() == "If" || proto.op_type() == "SequenceMap")) {
           node.attributes.back().unsupported.clear();
           node.attributes.back().graph = branch(each.g());
         }

@@ -46,8 +46,8 @@ struct Normaliser {
 
 std::vector<Normaliser> normalisers(const ScoredRows& rows) {
   const int64_t scores = rows.columns().scores;
-  std::vector<Normaliser> result(size_t(rows.samples()));
-  for (int64_t n = 0; n < rows.samples(); ++n) {
+  std::vector<Normaliser> result(size_t(rows.count()));
+  for (int64_t n = 0; n < rows.count(); ++n) {
     double greatest = rows.score(n, 0), sum = 0;
     for (int64_t c = 1; c < scores; ++c) greatest = std::max(greatest, double(rows.score(n, c)));
     for (int64_t c = 0; c < scores; ++c) sum += std::exp(double(rows.score(n, c)) - greatest);
@@ -61,15 +61,15 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
   const ScoredRows rows(node, inputs, kept);
   const int64_t scores = rows.columns().scores;
   const bool sound = rows.are_sound();
-  std::vector<Normaliser> by(size_t(rows.samples()));
+  std::vector<Normaliser> by(size_t(rows.count()));
   if (rows.columns().classes() && int_attribute(node, "softmax") != 0) by = normalisers(rows);
   std::vector<double> areas(size_t(scores), kUndefined);
-  parallel_for(sound ? scores : 0, 64 * rows.samples(), [&](int64_t begin, int64_t end) {
+  parallel_for(sound ? scores : 0, 64 * rows.count(), [&](int64_t begin, int64_t end) {
     std::vector<Scored> samples;
     for (int64_t c = begin; c < end; ++c) {
       bool ordered = true;  // infinite logits may have no softmax
       samples.clear();
-      for (int64_t n = 0; n < rows.samples(); ++n) {
+      for (int64_t n = 0; n < rows.count(); ++n) {
         if (rows.is_missing(n, c)) continue;
         const double shifted = double(rows.score(n, c)) - by[size_t(n)].greatest;
         samples.push_back({shifted - by[size_t(n)].log_of_sum, rows.is_positive(n, c)});

@@ -41,10 +41,10 @@ Fraction f1(const Counts& c) {
 }
 
 // Class with the greatest score, the first among equals.
-int64_t foremost_class(const ScoredRows& rows, int64_t sample) {
+int64_t foremost_class(const ScoredRows& rows, int64_t row) {
   int64_t best = 0;
   for (int64_t c = 1; c < rows.columns().scores; ++c) {
-    if (rows.score(sample, c) > rows.score(sample, best)) best = c;
+    if (rows.score(row, c) > rows.score(row, best)) best = c;
   }
   return best;
 }
@@ -59,7 +59,7 @@ std::vector<Counts> count_all(const Node& node, const ScoredRows& rows) {
   std::vector<Counts> counts(size_t(rows.columns().scores));
   const bool classes = rows.columns().classes();
   const double least = least_score(node);
-  for (int64_t n = 0; n < rows.samples(); ++n) {
+  for (int64_t n = 0; n < rows.count(); ++n) {
     const int64_t best = classes ? foremost_class(rows, n) : 0;
     for (int64_t c = 0; c < rows.columns().scores; ++c) {
       if (rows.is_missing(n, c)) continue;
@@ -112,7 +112,7 @@ void infer_rate(const InferContext& context) {
     context.fail(fmt::format("attribute 'threshold' is {}; expected more than 0 and less than 1", threshold));
   }
   if (threshold != 0.5 &&
-      ScoredColumns({context.input(MetricInput::Scores), context.input(MetricInput::Labels)}).classes()) {
+      ScoredColumns(node, {context.input(MetricInput::Scores), context.input(MetricInput::Labels)}).classes()) {
     context.fail("attribute 'threshold' has no effect where labels are classes: the one of the greatest score counts");
   }
 }
@@ -130,7 +130,8 @@ void add_rates(OpRegistry& registry) {
                     "macro: the mean of classes or labels for which it is defined; weighted: by their positives; "
                     "micro: of all together"),
         float_spec("threshold", 0.5, "the probability above which a label is predicted"),
-        int_spec("logits", 1, "where labels are not classes: 1: scores are logits, 0: probabilities"), ignore_spec()};
+        int_spec("logits", 1, "where labels are not classes: 1: scores are logits, 0: probabilities")};
+    for (AttributeSpec& attribute : scored_attributes()) op.attributes.push_back(std::move(attribute));
     op.infer = [infer = op.infer](InferContext& context) {
       infer(context);
       infer_rate(context);

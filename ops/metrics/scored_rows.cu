@@ -21,7 +21,7 @@ __device__ inline float label_value(uint8_t label) {
   return float(label);
 }
 
-// rows: (N, C + L) of scores (N, C) and labels (N, L).
+// rows: (N · P, C + L) of scores (N, P…, C) and labels (N, P…, L).
 template <typename T, typename Label>
 __global__ void __launch_bounds__(kThreads) scored_rows_kernel(int64_t count, int scores_of_row, int labels_of_row,
                                                                const T* scores, const Label* label, float* rows) {
@@ -37,15 +37,15 @@ __global__ void __launch_bounds__(kThreads) scored_rows_kernel(int64_t count, in
 template <typename T, typename Label>
 std::unique_ptr<Kernel> scored_rows(const KernelRequest& request) {
   using In = MetricInput;
-  const int64_t batch = request.inputs[In::Scores].shape[0], columns = request.outputs[0].shape[1];
-  const int64_t scores = request.inputs[In::Scores].shape.size() > 1 ? request.inputs[In::Scores].shape[1] : 1;
-  const int64_t count = batch * columns;
+  const Shape &of_scores = request.inputs[In::Scores].shape, &of_labels = request.inputs[In::Labels].shape;
+  const int64_t scores = of_scores.size() > 1 ? of_scores.back() : 1;
+  const int64_t labels = of_scores.size() > 1 && of_labels.size() == of_scores.size() ? of_labels.back() : 1;
+  const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=](const KernelContext& c) {
     if (count == 0) return;
     scored_rows_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
-        count, int(scores), int(columns - scores), input<T>(c, In::Scores), input<Label>(c, In::Labels),
-        output<float>(c, 0));
+        count, int(scores), int(labels), input<T>(c, In::Scores), input<Label>(c, In::Labels), output<float>(c, 0));
     check_launch("scored rows");
   });
 }

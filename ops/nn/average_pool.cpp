@@ -94,8 +94,9 @@ std::unique_ptr<Kernel> average_grad_cpu(const KernelRequest& request, auto elem
 TensorType averaged_type(const Node& node, const TensorType& x) {
   const Window window = window_of(node, x.shape);
   flag_attribute(node, "count_include_pad");
-  check_fits(node, window, x);
-  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], flag_attribute(node, "ceil_mode"))};
+  const bool ceil_mode = flag_attribute(node, "ceil_mode");
+  check_fits(node, window, x, ceil_mode);
+  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], ceil_mode)};
 }
 
 void infer_average_grad(InferContext& context) {
@@ -122,6 +123,7 @@ const std::vector<AverageCase>& average_cases() {
                                                  {{"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0}, 1},
                                                  {{"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1}, 0},
                                                  {{"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1}, 1},
+                                                 {{"ceil, too large", {2, 3, 2, 5}, 3, 2, 0, 0, 1, 1}, 1},
                                                  {{"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0}, 0},
                                                  {{"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"}, 0},
                                                  {{"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, "SAME_LOWER"}, 1},

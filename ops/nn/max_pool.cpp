@@ -247,8 +247,9 @@ void check_attributes(const Node& node, const Window& window) {
 TensorType max_type(const Node& node, const TensorType& x) {
   const Window window = window_of(node, x.shape);
   check_attributes(node, window);
-  check_fits(node, window, x);
-  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], int_attribute(node, "ceil_mode") != 0)};
+  const bool ceil_mode = int_attribute(node, "ceil_mode") != 0;
+  check_fits(node, window, x, ceil_mode);
+  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], ceil_mode)};
 }
 
 void infer_pool(InferContext& context) {
@@ -308,6 +309,7 @@ const std::vector<PoolCase>& max_cases() {
                                               {"dense", {1, 3, 6, 5}, 3, 1, 1, 1, 1, 0},
                                               {"ceil", {2, 4, 6, 7}, 2, 2, 0, 0, 1, 1},
                                               {"ceil, padded", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1},
+                                              {"ceil, one that is too large", {2, 3, 2, 5}, 3, 2, 0, 0, 1, 1},
                                               {"dilated", {1, 2, 9, 8}, 2, 2, 1, 1, 2, 0},
                                               {"gaps", {1, 3, 7, 7}, 2, 3, 0, 0, 1, 0},
                                               {"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"},

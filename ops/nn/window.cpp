@@ -76,12 +76,13 @@ Window window_of(const Node& node, const Shape& image) {
   return window_of(node, checked_ints(node, "kernel_shape", image.size() - 2, 1, 1), image);
 }
 
-void check_fits(const Node& node, const Window& window, const TensorType& x) {
+void check_fits(const Node& node, const Window& window, const TensorType& x, bool ceil_mode) {
   constexpr const char* kNames[] = {"depth", "height", "width"};
   const Pixels image = pixels_of(x.shape);
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t padded = image[axis] + window.pad_begin[axis] + window.pad_end[axis];
-    if (window.span(axis) > padded) {
+    const int64_t beyond = ceil_mode ? window.stride[axis] - 1 : 0;  // pixels that the last window may lack
+    if (window.span(axis) > padded + beyond) {
       fail(node, fmt::format("the window spans {} pixels of {}, but input 'X' is {}: {} with padding",
                              window.span(axis), kNames[axis], to_string(x), padded));
     }

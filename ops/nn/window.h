@@ -34,8 +34,8 @@ struct Window {
 Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape, const Shape& image);
 // The same with the node's `kernel_shape`: extents of at least 1, one for each spatial axis of the image.
 Window window_of(const Node& node, const Shape& image);
-// Fails if the window does not fit the padded image.
-void check_fits(const Node& node, const Window& window, const TensorType& x);
+// Fails if not one window fits the padded image.
+void check_fits(const Node& node, const Window& window, const TensorType& x, bool ceil_mode = false);
 // Shape (N, channels, …) of the result of windows over an image of shape `x`.
 Shape windowed_shape(const Window& window, const Shape& x, int64_t channels, bool ceil_mode = false);
 

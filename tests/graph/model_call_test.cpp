@@ -593,6 +593,38 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
   }
 }
 
+TEST_CASE("model: what SequenceMap makes of a listed sequence is computed part by part") {
+  const Files files;
+  const std::string path = files.file("mapped.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 18]>
+mapped (float[N, 6, 4] x) => (float[N, 6, 4] y)
+<int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}>
+{
+  row = ReduceMean <keepdims = 0> (x, axis)
+  rows = Neg (row)
+  both = SequenceConstruct (x, rows)
+  factors = SequenceConstruct (rows, x)
+  made = SequenceMap (both, factors, row) <body = part (t, other, all) => (u) {
+    shape = Shape (t)
+    rank = Size (shape)
+    three = Constant <value = int64 {3}> ()
+    high = Equal (rank, three)
+    u = If (high) <then_branch = a () => (p) { p = Identity (t) }, else_branch = b () => (q) { q = Mul (t, all) }>
+  }>
+  first = SequenceAt (made, zero)
+  second = SequenceAt (made, one)
+  y = Add (first, x)
+})");
+  const auto shape_of = [&](const std::string& name) {
+    Graph graph = files.read("y = model.mapped <outputs = [\"" + name + "\"]> (x)", {{"", path}}, "float[5,6,4] x");
+    verify(graph);
+    return graph.values[graph.find_value("y")].type.shape;
+  };
+  CHECK(shape_of("first") == Shape{5, 6, 4});
+  CHECK(shape_of("second") == Shape{5, 4});
+  CHECK(shape_of("y") == Shape{5, 6, 4});
+}
+
 TEST_CASE("model: all operators that are not supported are reported at once, with their nodes") {
   const Files files;
   const std::string path = files.file("odd.onnxtxt");

@@ -88,6 +88,24 @@ TEST_CASE("precision, recall and F1 of classes") {
   CHECK(metric("arbalest.F1", kScores, kClasses, averaged("weighted"))[0] == doctest::Approx(0.4086538461538462));
 }
 
+TEST_CASE("places of a sample are rows of their own, in their order") {
+  const Op& op = builtin_ops().get("arbalest.F1");
+  std::vector<float> rows;
+  for (size_t n = 0; n < kSamples; ++n) {
+    rows.insert(rows.end(), kScores[n].begin(), kScores[n].end());
+    rows.push_back(kClasses[n][0]);
+  }
+  const std::vector<double> expected = metric("arbalest.F1", kScores, kClasses);
+  for (const int64_t axis : {1, -1}) {
+    Node node;
+    node.op = &op;
+    node.attributes = {{"axis", axis}};
+    const Shape scores = axis == 1 ? Shape{3, 4, 2, 2} : Shape{3, 2, 2, 4};
+    check_same(op.metric->finish(node, {{DataType::Float32, scores}, {DataType::Int32, {3, 2, 2}}}, {rows, 20}),
+               expected);
+  }
+}
+
 TEST_CASE("precision, recall and F1 of many labels, by a threshold of the probability") {
   const char *precision = "arbalest.Precision", *recall = "arbalest.Recall", *f1 = "arbalest.F1";
   check_same(metric(precision, kScores, kLabels), {0.6041666666666667, 0.25, 0.8333333333333334, 1.0 / 3, 1});

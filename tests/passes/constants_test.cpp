@@ -114,6 +114,25 @@ TEST_CASE("EyeLike is known when a graph is read, for every batch") {
   CHECK(has(refusal("h = Flatten (x)\neye = EyeLike <dtype = 8> (h)\n"), "attribute 'dtype' is 8 (string)"));
 }
 
+TEST_CASE("NonZero of what is known when a graph is read has a known number of results") {
+  const Graph graph =
+      net("half = Constant <value = float[2, 3] {0, -0.5, 2, -0.0, 0, 1e-40}> ()\n"
+          "some = NonZero (half)\n"
+          "whole = Shape (x)\n"
+          "wide = Greater (whole, four)\n"
+          "axes = NonZero (wide)\n"
+          "none = NonZero (zero)\n"
+          "h = Reshape <shape = [4, 72]> (x)\n" +
+          kHead + "#initial int64 four = {4}, int64[3] zero = {0, 0, 0}");
+  using Integers = std::vector<int64_t>;
+  CHECK(integers(graph, "some") == Integers{0, 0, 1, 1, 2, 2});
+  CHECK(graph.values[graph.find_value("some")].type.shape == Shape{2, 3});
+  CHECK(integers(graph, "axes") == Integers{2, 3});
+  CHECK(graph.values[graph.find_value("none")].type.shape == Shape{1, 0});
+  CHECK(has(refusal("h = Flatten (x)\nsome = NonZero (h)\n"),
+            "input 'X' is float[4,72], computed when the graph runs, so that the number of results would change"));
+}
+
 TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is read") {
   const Graph graph =
       net("whole = Shape (x)\n"

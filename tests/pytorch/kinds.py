@@ -41,8 +41,8 @@ GRAPH = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
 kind () => (float loss)
 {{
   {fields}, target = arbalest.Prefetch <source = "tensors:{data}{query}", batch = {samples}> ()
-  out = model.net ({fields})
-  loss = {loss}
+  {outs} = model.net ({fields})
+  {loss}
   trained = arbalest.Train <lr = {rate}, momentum = {momentum}, frozen = [{frozen}]> (loss)
 }}
 """
@@ -54,12 +54,46 @@ LOSSES = {
 }
 
 
+def loss_text(kind, outs):
+    """Of the first output against the target; of others the mean of squares."""
+    lines = [f"loss = {LOSSES[kind]}"]
+    if len(outs) > 1:
+        lines = [f"part = {LOSSES[kind]}", f"loss = Sum (part, {', '.join('of_' + name for name in outs[1:])})"]
+    for name in outs[1:]:
+        lines[1:1] = [f"square_{name} = Mul ({name}, {name})", f"of_{name} = ReduceMean <keepdims = 0> (square_{name})"]
+    return "\n  ".join(lines)
+
+
 def loss_of(kind, out, target):
+    if isinstance(out, tuple):
+        return loss_of(kind, out[0], target) + sum(more.square().mean() for more in out[1:])
     if kind == "numbers":
         return torch.nn.functional.mse_loss(out, target.to(out.dtype))
     if kind == "tokens":
         out = out.movedim(-1, 1)
     return torch.nn.functional.cross_entropy(out, target.long(), ignore_index=-1)
+
+
+def drawn(shapes):
+    """Random inputs, by field; those of a field depend on its name and shape alone."""
+    inputs = {}
+    for field, shape in shapes.items():
+        rng = np.random.default_rng([*field.encode()])
+        if shape and isinstance(shape[0], tuple):
+            inputs[field] = rng.integers(0, shape[1], (SAMPLES, *shape[0]), dtype=np.int64)
+        else:
+            inputs[field] = rng.standard_normal((SAMPLES, *shape), dtype=np.float32)
+    return inputs
+
+
+def quiet(model):
+    """The module in training mode, without what no two frameworks draw the same and what is in no file."""
+    for module in model.train().modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        if type(module).__name__ == "_SpectralNorm":
+            module.eval()  # an estimate that training carries on
+    return model
 
 
 class Comparison:
@@ -68,15 +102,11 @@ class Comparison:
         self.make_module, shapes, self.loss = CASES[name]
         self.folder = pathlib.Path(options.folder) / f"{name}_{exporter}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        rng = np.random.default_rng(1)
-        self.inputs = {}
-        for field, shape in shapes.items():
-            if isinstance(shape[0], tuple):
-                self.inputs[field] = rng.integers(0, shape[1], (SAMPLES, *shape[0]), dtype=np.int64)
-            else:
-                self.inputs[field] = rng.standard_normal((SAMPLES, *shape), dtype=np.float32)
+        self.inputs, rng = drawn(shapes), np.random.default_rng(2)
         with torch.no_grad():
-            shape = self.make()(*self.tensors(torch.float32)).shape
+            out = self.make()(*self.tensors(torch.float32))
+        outs = out if isinstance(out, tuple) else (out,)
+        self.outs, shape = ["out", *(f"out{n}" for n in range(1, len(outs)))], outs[0].shape
         if self.loss == "numbers":
             self.target = rng.standard_normal(shape, dtype=np.float32)
         else:
@@ -89,27 +119,23 @@ class Comparison:
 
     def make(self, dtype=torch.float32):
         torch.manual_seed(0)
-        model = self.make_module().to(dtype).train()
-        for module in model.modules():
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-                module.p = 0.0  # no two frameworks draw the same
-            if type(module).__name__ == "_SpectralNorm":
-                module.eval()  # an estimate that training carries on is in no file
-        return model
+        return quiet(self.make_module().to(dtype))
 
     def tensors(self, dtype):
         return [torch.from_numpy(x).to(dtype) if x.dtype == np.float32 else torch.from_numpy(x)
                 for x in self.inputs.values()]
 
+    exported_samples = SAMPLES
+
     def export_from_torch(self):
-        path = self.folder / "model.onnx"
-        names = {"input_names": list(self.inputs), "output_names": ["out"]}
+        path, example = self.folder / "model.onnx", tuple(x[:self.exported_samples] for x in self.tensors(torch.float32))
+        names = {"input_names": list(self.inputs), "output_names": self.outs}
         if self.exporter == "older":
-            axes = {name: {0: "batch"} for name in [*self.inputs, "out"]}
-            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=False, dynamic_axes=axes,
+            axes = {name: {0: "batch"} for name in [*self.inputs, *self.outs]}
+            torch.onnx.export(self.make(), example, str(path), dynamo=False, dynamic_axes=axes,
                               do_constant_folding=False, training=torch.onnx.TrainingMode.TRAINING, **names)
         else:
-            torch.onnx.export(self.make(), tuple(self.tensors(torch.float32)), str(path), dynamo=True, optimize=False,
+            torch.onnx.export(self.make(), example, str(path), dynamo=True, optimize=False,
                               verbose=False, **names)
         return ["--model", path]
 
@@ -127,7 +153,8 @@ class Comparison:
         path = self.folder / "graph.onnxtxt"
         query = f"?classes={max(2, int(self.target.max()) + 1)}" if self.loss == "classes" else ""
         path.write_text(GRAPH.format(fields=", ".join(self.inputs), data=self.folder, samples=SAMPLES, rate=rate, query=query,
-                                     momentum=momentum, loss=LOSSES[self.loss],
+                                     momentum=momentum, loss=loss_text(self.loss, self.outs),
+                                     outs=", ".join(self.outs),
                                      frozen=", ".join(f'"{name}"' for name in self.buffers())))
         return path
 
@@ -163,7 +190,8 @@ class Comparison:
         total = lambda other: float(np.sqrt(sum(off(other, n)**2 for n in names)) / whole)
         norm = lambda n: max(np.linalg.norm(exact[n]), 1e-5 * whole)
         worst = max(names, key=lambda n: off(found, n) / norm(n))
-        return {"gradients": (total(found), total(single)), "worst": worst, "missing": missing, "seconds": round(seconds, 2),
+        one = lambda other: max(off(other, n) / max(np.linalg.norm(exact[n]), 1e-3 * whole) for n in names)
+        return {"gradients": (total(found), total(single)), "one gradient": (one(found), one(single)), "worst": worst, "missing": missing, "seconds": round(seconds, 2),
                 "worst error": off(found, worst) / norm(worst)}
 
     def losses(self, file):

@@ -8,7 +8,6 @@ squared error against random numbers), "classes", "places" (a class for each ele
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -82,22 +81,6 @@ def segformer():
                              num_attention_heads=[1, 2, 4, 4], hidden_dropout_prob=0.0, drop_path_rate=0.0,
                              attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0)
     return Wrapped(SegformerForSemanticSegmentation(config), lambda out: out.logits)
-
-
-@case("places", x=(1, 8, 16, 16))
-def unet_volumes():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.down = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU())
-            self.deep = nn.Sequential(nn.Conv3d(8, 16, 3, 2, 1), nn.InstanceNorm3d(16, affine=True), nn.LeakyReLU())
-            self.up = nn.ConvTranspose3d(16, 8, 2, 2)
-            self.head = nn.Conv3d(16, 3, 1)
-
-        def forward(self, x):
-            a = self.down(x)
-            return self.head(torch.cat([a, self.up(self.deep(a))], 1))
-    return Net()
 
 
 # Detection
@@ -191,27 +174,8 @@ class SpatialTransformer(nn.Module):
 
 
 @case("classes", x=(3, 24, 24))
-def spatial_transformer():
-    return SpatialTransformer()
-
-
-@case("classes", x=(3, 24, 24))
-def spatial_transformer_border():
-    return SpatialTransformer(True, "bilinear", "border")
-
-
-@case("classes", x=(3, 24, 24))
 def spatial_transformer_cubic():
     return SpatialTransformer(False, "bicubic", "reflection")
-
-
-@case("classes", x=(3, 24, 24))
-def spatial_transformer_affine_grid():
-    class Net(SpatialTransformer):
-        def forward(self, x):
-            grid = F.affine_grid(self.find(x).view(-1, 2, 3), [x.shape[0], 3, 24, 24], align_corners=False)
-            return self.net(F.grid_sample(x, grid, align_corners=False))
-    return Net()
 
 
 @case(x=(3, 32, 32), y=(3, 32, 32))
@@ -249,26 +213,7 @@ def deformable_attention():
     return Net()
 
 
-@case(x=(4, 6, 8, 8))
-def volume_sample():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.places = nn.Parameter(torch.rand(1, 3, 4, 5, 3) * 2.2 - 1.1)
-            self.conv = nn.Conv3d(4, 4, 3, padding=1)
-
-        def forward(self, x):
-            return F.grid_sample(self.conv(x), self.places.expand(x.shape[0], -1, -1, -1, -1), align_corners=False)
-    return Net()
-
-
 # Images from images
-
-@case(x=(3, 16, 16))
-def super_resolution():
-    return nn.Sequential(nn.Conv2d(3, 32, 5, 1, 2), nn.Tanh(), nn.Conv2d(32, 16, 3, 1, 1), nn.Tanh(),
-                         nn.Conv2d(16, 3 * 9, 3, 1, 1), nn.PixelShuffle(3))
-
 
 @case(x=(3, 16, 16))
 def edsr_unshuffle():
@@ -283,13 +228,6 @@ def edsr_unshuffle():
             return F.pixel_shuffle(self.tail(h + 0.1 * self.body(h)), 4) + F.interpolate(
                 x, scale_factor=2, mode="bicubic", align_corners=False)
     return Net()
-
-
-@case(x=(3, 32, 32))
-def autoencoder():
-    return nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(),
-                         nn.Linear(1024, 16), nn.Linear(16, 1024), nn.Unflatten(1, (16, 8, 8)),
-                         nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Sigmoid())
 
 
 @case(x=(1, 28, 28))
@@ -309,14 +247,6 @@ def vq_autoencoder():
             taken = self.codes(nearest).view(x.shape[0], 7, 7, 8).permute(0, 3, 1, 2)
             return self.decode(z + (taken - z).detach()) + ((taken - z.detach()) ** 2).mean()
     return Net()
-
-
-@case(x=(3, 32, 32))
-def generator_instance_norm():
-    return nn.Sequential(nn.ReflectionPad2d(3), nn.Conv2d(3, 8, 7), nn.InstanceNorm2d(8), nn.ReLU(),
-                         nn.Conv2d(8, 16, 3, 2, 1), nn.InstanceNorm2d(16, affine=True), nn.ReLU(),
-                         nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1), nn.InstanceNorm2d(8), nn.ReLU(),
-                         nn.ReplicationPad2d(1), nn.Conv2d(8, 3, 3), nn.Tanh())
 
 
 @case(x=(3, 32, 32))
@@ -381,13 +311,6 @@ def diffusion_unet():
 
 # Sound and series
 
-@case("classes", x=(1, 2000))
-def audio_m5():
-    return nn.Sequential(nn.Conv1d(1, 16, 80, 4), nn.BatchNorm1d(16), nn.ReLU(), nn.MaxPool1d(4),
-                         nn.Conv1d(16, 32, 3), nn.BatchNorm1d(32), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
-                         nn.Linear(32, 6))
-
-
 @case(x=(2000,))
 def wav2vec2():
     from transformers import Wav2Vec2Config, Wav2Vec2Model
@@ -396,23 +319,6 @@ def wav2vec2():
                             num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, hidden_dropout=0.0,
                             attention_dropout=0.0, activation_dropout=0.0, feat_proj_dropout=0.0, mask_time_prob=0.0)
     return Wrapped(Wav2Vec2Model(config), lambda out: out.last_hidden_state)
-
-
-@case("tokens", x=(80, 60))
-def whisper_encoder():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Conv1d(80, 32, 3, padding=1), nn.Conv1d(32, 32, 3, 2, 1)
-            self.register_buffer("places", torch.randn(30, 32) * 0.1)
-            self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(
-                32, 4, 64, 0.0, "gelu", batch_first=True, norm_first=True), 2, enable_nested_tensor=False)
-            self.head = nn.Linear(32, 20)
-
-        def forward(self, x):
-            h = F.gelu(self.b(F.gelu(self.a(x)))).transpose(1, 2) + self.places
-            return self.head(self.layers(h)).log_softmax(-1)
-    return Net()
 
 
 @case(x=(256,))
@@ -592,18 +498,6 @@ def seq2seq_gru():
     return Net()
 
 
-@case("classes", x=((12,), WORDS))
-def bag_of_words():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bag, self.out = nn.EmbeddingBag(WORDS, 16, mode="mean"), nn.Linear(16, 5)
-
-        def forward(self, x):
-            return self.out(self.bag(x))
-    return Net()
-
-
 @case("tokens", x=((12,), WORDS))
 def mixture_of_experts():
     class Net(nn.Module):
@@ -625,68 +519,6 @@ def mixture_of_experts():
 
 
 # Graphs, tables, sets
-
-@case(x=(10, 6), adjacency=(10, 10))
-def graph_convolution():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 16), nn.Linear(16, 4)
-
-        def forward(self, x, adjacency):
-            a = (adjacency > 0.3).to(x.dtype) + torch.eye(10, dtype=x.dtype)
-            d = a.sum(-1).rsqrt()
-            a = d.unsqueeze(-1) * a * d.unsqueeze(-2)
-            return a @ self.b((a @ self.a(x)).relu())
-    return Net()
-
-
-@case(x=(10, 6), edges=((2, 24), 10))
-def graph_scatter():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.message, self.update = nn.Linear(12, 16), nn.Linear(22, 4)
-
-        def forward(self, x, edges):
-            source, target = edges[:, 0].unsqueeze(-1), edges[:, 1].unsqueeze(-1)
-            pair = torch.cat([x.gather(1, source.expand(-1, -1, 6)), x.gather(1, target.expand(-1, -1, 6))], -1)
-            m = self.message(pair).relu()
-            summed = torch.zeros(x.shape[0], 10, 16, dtype=x.dtype).scatter_add(1, target.expand(-1, -1, 16), m)
-            return self.update(torch.cat([x, summed], -1))
-    return Net()
-
-
-@case(x=(10, 6), adjacency=(10, 10))
-def graph_attention():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin, self.src, self.dst = nn.Linear(6, 16), nn.Linear(16, 1), nn.Linear(16, 1)
-
-        def forward(self, x, adjacency):
-            h = self.lin(x)
-            e = F.leaky_relu(self.src(h) + self.dst(h).transpose(1, 2), 0.2)
-            e = e.masked_fill((adjacency < 0.2) & ~torch.eye(10, dtype=torch.bool), float("-inf"))
-            return F.elu(e.softmax(-1) @ h)
-    return Net()
-
-
-@case("classes", x=(3, 40))
-def point_net():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.turn = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU())
-            self.angles = nn.Linear(16, 9)
-            self.net = nn.Sequential(nn.Conv1d(3, 32, 1), nn.BatchNorm1d(32), nn.ReLU())
-            self.out = nn.Linear(32, 5)
-
-        def forward(self, x):
-            t = self.angles(self.turn(x).max(2)[0]).view(-1, 3, 3) + torch.eye(3)
-            return self.out(self.net(torch.bmm(t, x)).max(2)[0])
-    return Net()
-
 
 @case("classes", x=(3, 40))
 def edge_conv():
@@ -743,94 +575,7 @@ def tab_net():
     return Net()
 
 
-@case("classes", x=(6,), codes=((3,), 7))
-def ft_transformer():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.bias = nn.Parameter(torch.randn(6, 16)), nn.Parameter(torch.randn(6, 16))
-            self.first, self.table = nn.Parameter(torch.randn(1, 1, 16)), nn.Embedding(21, 16)
-            self.register_buffer("offsets", torch.tensor([0, 7, 14]))
-            self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
-            self.out = nn.Linear(16, 4)
-
-        def forward(self, x, codes):
-            tokens = [self.first.expand(x.shape[0], -1, -1), x.unsqueeze(-1) * self.weight + self.bias,
-                      self.table(codes + self.offsets)]
-            return self.out(self.layer(torch.cat(tokens, 1))[:, 0])
-    return Net()
-
-
-@case(x=(9, 5))
-def set_transformer():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Linear(5, 16)
-            self.induce, self.seed = nn.Parameter(torch.randn(1, 3, 16)), nn.Parameter(torch.randn(1, 2, 16))
-            self.a, self.b = (nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(2))
-            self.c = nn.MultiheadAttention(16, 4, batch_first=True)
-
-        def forward(self, x):
-            h = self.embed(x)
-            m, _ = self.a(self.induce.expand(x.shape[0], -1, -1), h, h)
-            h, _ = self.b(h, m, m)
-            return self.c(self.seed.expand(x.shape[0], -1, -1), h, h)[0]
-    return Net()
-
-
 # Other kinds
-
-@case(x=(3, 24, 24), y=(3, 24, 24))
-def siamese():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.trunk = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.Flatten(), nn.Linear(200, 16))
-
-        def forward(self, x, y):
-            a, b = F.normalize(self.trunk(x)), F.normalize(self.trunk(y))
-            return torch.stack([F.cosine_similarity(a, b), F.pairwise_distance(a, b)], -1)
-    return Net()
-
-
-@case(x=(3, 24, 24), words=((6,), WORDS))
-def clip_pairs():
-    class Net(nn.Module):
-        """Each image against all texts of the batch, and the reverse; the loss of each."""
-
-        def __init__(self):
-            super().__init__()
-            self.image = nn.Sequential(conv(3, 8, 2), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16))
-            self.text, self.logit_scale = nn.Embedding(WORDS, 16), nn.Parameter(torch.tensor(2.0))
-
-        def forward(self, x, words):
-            a, b = F.normalize(self.image(x), dim=-1), F.normalize(self.text(words).mean(1), dim=-1)
-            scores = self.logit_scale.exp() * a @ b.t()
-            return torch.stack([(scores.log_softmax(i) * torch.eye(SAMPLES, dtype=a.dtype)).sum(1) for i in (0, 1)], -1)
-    return Net()
-
-
-@case(x=(8,))
-def coupling_flow():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.nets = nn.ModuleList(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(3))
-            self.scale, self.shift = nn.Parameter(torch.rand(8) * 0.1), nn.Parameter(torch.rand(8))
-
-        def forward(self, x):
-            x = x * self.scale.exp() + self.shift
-            log_det = self.scale.sum()
-            for net in self.nets:
-                a, b = x.chunk(2, -1)
-                s, t = net(a).chunk(2, -1)
-                s = s.tanh()
-                x = torch.flip(torch.cat([a, b * s.exp() + t], -1), [-1])
-                log_det = log_det + s.sum(-1)
-            return 0.1 * (log_det - 0.5 * x.square().sum(-1))
-    return Net()
-
 
 @case(x=(3, 12, 12))
 def invertible_conv():
@@ -893,135 +638,6 @@ def kan():
                      + (k[:, d + 1:] - x1) / (k[:, d + 1:] - k[:, 1:-d]) * b[:, :, 1:])
             return F.linear(F.silu(x), self.base) + F.linear(b.flatten(1), self.spline.flatten(1))
     return nn.Sequential(Layer(5, 6), Layer(6, 2))
-
-
-@case(x=(2,))
-def implicit_field():
-    class Net(nn.Module):
-        """Coordinates to colours: random Fourier features and sine layers."""
-
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("b", torch.randn(2, 16) * 3)
-            self.a, self.c, self.out = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 3)
-
-        def forward(self, x):
-            p = 2 * math.pi * x @ self.b
-            h = torch.sin(30 * self.a(torch.cat([p.sin(), p.cos()], -1)))
-            return self.out(torch.sin(self.c(h))).sigmoid()
-    return Net()
-
-
-@case(x=(3, 16, 16))
-def involution():
-    class Net(nn.Module):
-        """unfold and fold: a filter for each pixel, then overlapping patches added up."""
-
-        def __init__(self):
-            super().__init__()
-            self.kernel, self.mix = nn.Conv2d(3, 9, 1), nn.Linear(27, 27)
-
-        def forward(self, x):
-            patches = F.unfold(x, 3, padding=1)
-            own = patches.view(-1, 3, 9, 256) * self.kernel(x).view(-1, 1, 9, 256)
-            mixed = self.mix(patches.transpose(1, 2)).transpose(1, 2)
-            return own.sum(2).view(-1, 3, 16, 16) + F.fold(mixed, (16, 16), 3, padding=1)
-    return Net()
-
-
-@case("classes", x=(3, 32, 32))
-def dynamic_conv():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.trunk, self.norm = conv(3, 8, 2), nn.LocalResponseNorm(3)
-            self.pool, self.out = nn.LPPool2d(2, 4), nn.Linear(8 * 16, 5)
-            self.act = nn.PReLU(8)
-
-        def forward(self, x):
-            return self.out(self.pool(self.act(self.norm(self.trunk(x)))).flatten(1))
-    return Net()
-
-
-@case("classes", x=(3, 32, 32))
-def net_vlad():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.trunk, self.assign = conv(3, 8, 2), nn.Conv2d(8, 4, 1)
-            self.centres, self.out = nn.Parameter(torch.rand(4, 8)), nn.Linear(32, 5)
-
-        def forward(self, x):
-            h = F.normalize(self.trunk(x), dim=1)
-            share = self.assign(h).flatten(2).softmax(1)
-            far = h.flatten(2).unsqueeze(1) - self.centres[None, :, :, None]
-            v = F.normalize((far * share.unsqueeze(2)).sum(-1), dim=2)
-            return self.out(F.normalize(v.flatten(1), dim=1))
-    return Net()
-
-
-@case(x=(8, 12))
-def masked_autoencoder():
-    class Net(nn.Module):
-        """Tokens in another order by a fixed permutation: kept, computed, put back among mask tokens."""
-
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("order", torch.randperm(8))
-            self.layer = nn.TransformerEncoderLayer(12, 2, 24, 0.0, batch_first=True)
-            self.mask = nn.Parameter(torch.randn(1, 1, 12))
-
-        def forward(self, x):
-            kept = self.layer(x.index_select(1, self.order[:3]))
-            filled = torch.cat([kept, self.mask.expand(x.shape[0], 5, -1)], 1)
-            return filled.index_select(1, torch.argsort(self.order))
-    return Net()
-
-
-@case(x=(6, 6))
-def bilinear_diagonal():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w, self.b = nn.Parameter(torch.randn(6, 6, 4)), nn.Bilinear(6, 6, 4)
-
-        def forward(self, x):
-            diagonal = torch.diagonal(x, dim1=1, dim2=2)
-            trace = torch.einsum("nii->n", x)
-            return torch.einsum("nij,ijk->nk", x, self.w) + self.b(diagonal, x[:, 0]) + trace.unsqueeze(-1)
-    return Net()
-
-
-@case(x=(10, 4))
-def neural_ode():
-    class Net(nn.Module):
-        """Runge and Kutta's method over a small network; and a mean by a loop over steps."""
-
-        def __init__(self):
-            super().__init__()
-            self.f = nn.Sequential(nn.Linear(4, 16), nn.Softplus(), nn.Linear(16, 4))
-
-        def forward(self, x):
-            h = 0.1
-            for _ in range(4):
-                a = self.f(x)
-                b = self.f(x + h / 2 * a)
-                c = self.f(x + h / 2 * b)
-                x = x + h / 6 * (a + 2 * b + 2 * c + self.f(x + h * c))
-            return x
-    return Net()
-
-
-@case("places", x=(20, 16))
-def temporal_tags():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm, self.out = nn.LSTM(16, 12, 2, batch_first=True, bidirectional=True), nn.Linear(24, 6)
-
-        def forward(self, x):
-            return self.out(self.lstm(x)[0]).transpose(1, 2)
-    return Net()
 
 
 @case(x=(3, 32, 32))

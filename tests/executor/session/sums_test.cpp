@@ -214,7 +214,7 @@ TEST_CASE("a loss and an accuracy that no sample takes part in are undefined, an
   }
 }
 
-TEST_CASE("accuracy over several places of a sample counts places, in the loss's kernel and in its own") {
+TEST_CASE("metrics over several places of a sample count places, accuracy in the loss's kernel and in its own") {
   for (const bool missing : {false, true}) {
     const Data data(missing);
     double right = 0, counted = 0;
@@ -226,15 +226,19 @@ TEST_CASE("accuracy over several places of a sample counts places, in the loss's
     const std::string ignoring = missing ? ", ignore_index = -1" : "";
     for (const std::string axis : {"1", "2"}) {
       const std::string operands = " <axis = " + axis + ignoring + "> (pairs, marks)\n";
-      const std::string nodes =
-          pairs(axis) + "loss = arbalest.SoftmaxCrossEntropy" + operands + "accuracy = arbalest.Accuracy" + operands;
-      for (const std::string metrics : {"loss, accuracy", "loss, of_all"}) {
-        const std::string more = metrics == "loss, of_all" ? "of_all = Identity (accuracy)\n" : "";
+      const std::string rate = "rate = arbalest.F1 <average = \"micro\"," + operands.substr(2);  // of classes: accuracy
+      const std::string nodes = pairs(axis) + "loss = arbalest.SoftmaxCrossEntropy" + operands +
+                                "accuracy = arbalest.Accuracy" + operands + rate;
+      for (const std::string metrics : {"loss, accuracy, rate", "loss, of_all, rate"}) {
+        const std::string more = metrics == "loss, of_all, rate" ? "of_all = Identity (accuracy)\n" : "";
         for (const int64_t batch : {24, 7, 1}) {
           INFO("axis ", axis, ", ", metrics, " in batches of ", batch);
           Net net{.loss = nodes + more, .batch = 12, .test_batch = batch, .rate = "0.0", .metrics = metrics};
           const Ended end = ended(net, data, 2);
-          CHECK(end.story.validations.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-12));
+          for (const size_t metric : {0, 1}) {
+            const double found = end.story.validations.at(0).metrics.at(metric).second;
+            CHECK(found == doctest::Approx(right / counted).epsilon(1e-12));
+          }
           if (!more.empty()) continue;  // training reports what the loss's kernel counts
           CHECK(end.story.epochs.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-6));
         }

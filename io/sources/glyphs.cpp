@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <memory>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/in_threads.h"
 #include "base/random.h"
@@ -72,7 +75,8 @@ class Canvas {
       for (int x = left; x <= right; ++x) {
         const float px = float(x) - a.x, py = float(y) - a.y;
         const float t = std::clamp((px * dx + py * dy) / length2, 0.0f, 1.0f);
-        const float distance = std::hypot(px - t * dx, py - t * dy);
+        const double u = px - t * dx, v = py - t * dy;
+        const auto distance = float(std::sqrt(u * u + v * v));  // the bits of hypotf()
         float& pixel = at(y, x);
         pixel = std::max(pixel, ink * std::clamp(reach - distance, 0.0f, 1.0f));
       }
@@ -185,35 +189,72 @@ void develop(const Canvas& canvas, Draws& draws, uint8_t* pixels) {
   }
 }
 
+int class_of(int64_t sample) {
+  return int(sample % kClasses);
+}
+
 // Samples first … last − 1 of a split.
-void render(uint64_t key, int side, int64_t first, int64_t last, uint8_t* images, int32_t* labels) {
+void render(uint64_t key, int side, int64_t first, int64_t last, uint8_t* images) {
   Canvas canvas(side);
   for (int64_t sample = first; sample < last; ++sample) {
     Draws draws(key, uint64_t(sample));
-    labels[sample] = int32_t(sample % kClasses);
     canvas.clear();
-    draw_digit(canvas, draws, labels[sample], float(side));
+    draw_digit(canvas, draws, class_of(sample), float(side));
     disturb(canvas, draws, float(side));
     develop(canvas, draws, images + sample * side * side);
   }
 }
 
+// A split, whose images are drawn when the first sample is asked for: what plans and checks alone needs none.
+class Glyphs final : public Source {
+ public:
+  Glyphs(const SourceSpec& spec, int side, int64_t size)
+      : key_(random_key(spec.seed, hash_name(spec.split == "train" ? "glyphs train" : "glyphs test"))),
+        side_(side),
+        images_(size_t(size) * size_t(side) * size_t(side)) {
+    std::vector<int32_t> labels(static_cast<size_t>(size));
+    for (int64_t sample = 0; sample < size; ++sample) labels[size_t(sample)] = class_of(sample);
+    samples_ = memory_source({field_array("image", {1, side, side}, std::span<const uint8_t>(images_)),
+                              owned_array("label", {}, std::move(labels), kClasses)},
+                             spec.label());
+  }
+
+  std::vector<Field> fields() const override { return samples_->fields(); }
+  int64_t size() const override { return samples_->size(); }
+  std::string describe() const override { return samples_->describe(); }
+
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    draw();
+    samples_->fill(samples, fields);
+  }
+  uint32_t checksum() const override {
+    draw();
+    return samples_->checksum();
+  }
+
+ private:
+  void draw() const {
+    std::call_once(drawn_, [this] {
+      const int64_t parts = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
+      in_threads(size_t(parts), size_t(parts), [&](size_t place) {
+        const auto part = int64_t(place);
+        render(key_, side_, size() * part / parts, size() * (part + 1) / parts, images_.data());
+      });
+    });
+  }
+
+  uint64_t key_;
+  int side_;
+  mutable std::vector<uint8_t> images_;
+  mutable std::once_flag drawn_;
+  std::unique_ptr<Source> samples_;  // over images_
+};
+
 std::unique_ptr<Source> open_glyphs(const SourceSpec& spec) {
-  const bool train = spec.split == "train";
   const int64_t train_size = spec.integer("train", 20000, 1, 10'000'000);
   const int64_t test_size = spec.integer("test", 4000, 1, 10'000'000);
-  const int64_t size = train ? train_size : test_size;
   const int side = int(spec.integer("size", 28, 16, 256));
-  const uint64_t key = random_key(spec.seed, hash_name(train ? "glyphs train" : "glyphs test"));
-  std::vector<uint8_t> images(size_t(size) * size_t(side) * size_t(side));
-  std::vector<int32_t> labels(size_t(size), 0);
-
-  const int64_t parts = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
-  in_threads(size_t(parts), size_t(parts), [&](size_t place) {
-    const auto part = int64_t(place);
-    render(key, side, size * part / parts, size * (part + 1) / parts, images.data(), labels.data());
-  });
-  return image_source(spec, {1, side, side}, kClasses, std::move(images), std::move(labels));
+  return std::make_unique<Glyphs>(spec, side, spec.split == "train" ? train_size : test_size);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "ops/cuda/compiled_kernel.h"
 
 #include <fmt/format.h>
-#include <nvrtc.h>
 #include <unistd.h>
 
 #include <filesystem>

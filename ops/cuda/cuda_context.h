@@ -3,7 +3,6 @@
 // Resources that the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while
 // kernels are made.
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -17,6 +16,7 @@
 #include "base/device_model.h"
 #include "base/error.h"
 #include "graph/kernel.h"
+#include "ops/cuda/late_functions.h"
 #include "ops/cuda/plan_cache.h"
 
 namespace arbalest {

@@ -8,8 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#define CUDNN_FRONTEND_SKIP_JSON_LIB
-#include <cudnn_frontend.h>
+#include "ops/cuda/frontend.h"
 
 namespace arbalest {
 namespace {

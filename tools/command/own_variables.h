@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Variables of the environment that the command sets for itself. Other programs that it starts do not get them.
+// Variables of the environment that the command sets for itself. Other programs that a bench measures do not get them.
 
 #include <set>
 #include <string>

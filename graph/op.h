@@ -22,17 +22,18 @@ namespace arbalest {
 // One of the inputs or outputs that an operator states.
 struct OperandSpec {
   enum Arity : uint8_t { Required, Optional, Variadic };  // Variadic: last, one or more
-  // The part in a model of the numbers that its file keeps for the operand.
+  // What the operand is in a model whose file stores its numbers. Weight to OwnWeight: trained or carried on; keep them
+  // together.
   enum Part : uint8_t {
-    Any,
-    Weight,
-    Scale,  // of a norm
-    Bias,
-    Mean,  // of a norm, as Variance: running statistics
-    Variance,
-    OwnWeight,     // called as the operand is
-    InitialState,  // before the first step of all, for each sample; zeros if it is left out
-    ClassWeight,   // not trained
+    Any,           // nothing in particular
+    Weight,        // its parameter is called "weight"
+    Scale,         // the scale of a norm, called "weight"; an operator that has one is a norm
+    Bias,          // its parameter is called "bias"
+    Mean,          // a norm's running mean, which training updates
+    Variance,      // a norm's running variance, which training updates
+    OwnWeight,     // its parameter has the operand's name
+    InitialState,  // a recurrent layer's state before its first step; zeros if it is left out
+    ClassWeight,   // weights of a loss's classes, which are not trained
   };
   std::string name;
   Arity arity = Required;

@@ -305,8 +305,8 @@ void leave_out_zero_states(Graph& graph) {
   for (Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (part_of(node, i) != OperandSpec::InitialState || node.inputs[i] == kNone) continue;
-      const size_t samples = int_attribute(node, "layout") == 1 ? 0 : 1;
-      if (is_zeros(node.inputs[i], samples)) node.inputs[i] = kNone;
+      const bool samples_first = node.op->attribute_spec("layout") && int_attribute(node, "layout") == 1;
+      if (is_zeros(node.inputs[i], samples_first ? 0 : 1)) node.inputs[i] = kNone;
     }
   }
 }
@@ -418,8 +418,11 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
                  }))) {
       continue;
     }
-    if (const auto stated = constant_operand(node, kMode)) node.inputs.resize(*stated);  // the operand would count
-    if (training && mode->fallback == Attribute(int64_t{1})) continue;
+    if (const auto stated = constant_operand(node, kMode)) {
+      node.inputs[*stated] = kNone;  // the operand would count
+      while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
+    }
+    if (training && mode->fallback == Attribute(int64_t{1})) continue;  // without the attribute it trains already
     node.attributes.set(kMode, int64_t{training}, node.where);
     if (!norm) continue;
     keep_first_output(graph, node, read);

@@ -650,6 +650,41 @@ inner (p) => (q) { q = Unique (p) })");
   CHECK(files.fault("y = model.odd <outputs = [\"x\"]> (x)", {{"", path}}) == "");
 }
 
+TEST_CASE("model: an operator may have an initial state without a layout, and operands after training_mode") {
+  register_operator({.domain = "",
+                     .name = "Remembers",
+                     .doc = "X, with operands in an order of its own",
+                     .inputs = {{.name = "X"},
+                                {.name = "before", .arity = OperandSpec::Optional, .part = OperandSpec::InitialState},
+                                {.name = "training_mode", .arity = OperandSpec::Optional, .constant = true},
+                                {.name = "shift", .arity = OperandSpec::Optional}},
+                     .outputs = {{.name = "Y"}},
+                     .attributes = {{"training_mode", AttributeKind::Int, Attribute(int64_t{0}), "1: in training"}},
+                     .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+                     .expand = [](ExpandContext&) {}});
+  const Files files;
+  const std::string path = files.file("own.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+own (float[N, 3] x) => (float[N, 3] z)
+<float[1, 2, 3] zeros = {0, 0, 0, 0, 0, 0}, int64 no = {0}, float[3] shift = {1, 2, 3}>
+{
+  y = Remembers (x, zeros, no, shift)
+  z = Remembers (y, zeros, no)
+})");
+  const Graph graph = files.read("z = model.own (x)", {{"", path}}, "float[5,3] x");
+  std::vector<Node> found;
+  for (const Node& node : graph.nodes) {
+    if (node.is("Remembers")) found.push_back(node);
+  }
+  REQUIRE(found.size() == 2);
+  REQUIRE(found[0].inputs.size() == 4);
+  CHECK(found[0].inputs[1] == kNone);
+  CHECK(found[0].inputs[2] == kNone);
+  CHECK(found[0].inputs[3] != kNone);
+  CHECK(found[1].inputs.size() == 1);
+  for (const Node& node : found) CHECK(int_attribute(node, "training_mode") == 1);
+}
+
 TEST_CASE("model: dropouts that are spelt out drop, and with training_mode = 0 they drop nothing") {
   const Files files;
   const std::string path = files.file("drops.onnxtxt");

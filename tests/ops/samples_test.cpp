@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <set>
+#include <string>
 
 #include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
@@ -46,6 +48,41 @@ TEST_CASE("the registry is whole: every operator is linked and has samples") {
       CHECK(!op.samples().empty());
     }
     for (const AttributeSpec& attribute : op.attributes) CHECK(!attribute.doc.empty());
+  }
+}
+
+TEST_CASE("operands whose numbers a model's file stores state their parts") {
+  constexpr const char* kParts[] = {"Any",      "Weight",    "Scale",        "Bias",       "Mean",
+                                    "Variance", "OwnWeight", "InitialState", "ClassWeight"};
+  const std::string recurrent = "W OwnWeight, R OwnWeight, B OwnWeight, initial_h InitialState";
+  const std::map<std::string, std::string> expected = {
+      {"BatchNormalization", "scale Scale, B Bias, input_mean Mean, input_var Variance"},
+      {"Conv", "W Weight, B Bias"},
+      {"ConvTranspose", "W Weight, B Bias"},
+      {"GRU", recurrent},
+      {"Gemm", "B Weight, C Bias"},
+      {"GroupNormalization", "scale Scale, bias Bias"},
+      {"InstanceNormalization", "scale Scale, B Bias"},
+      {"LSTM", recurrent + ", initial_c InitialState, P OwnWeight"},
+      {"LayerNormalization", "Scale Scale, B Bias"},
+      {"MatMul", "A Weight, B Weight"},
+      {"NegativeLogLikelihoodLoss", "weight ClassWeight"},
+      {"PRelu", "slope Weight"},
+      {"RNN", recurrent},
+      {"SoftmaxCrossEntropyLoss", "weights ClassWeight"}};
+  std::map<std::string, std::string> found;
+  for (const Op& op : builtin_ops().all()) {
+    for (const OperandSpec& spec : op.inputs) {
+      if (spec.part == OperandSpec::Any) continue;
+      std::string& parts = found[op.qualified_name()];
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", spec.name, kParts[spec.part]);
+    }
+    for (const OperandSpec& spec : op.outputs) CHECK(spec.part == OperandSpec::Any);
+  }
+  for (const auto& [op, parts] : found) CHECK_MESSAGE(expected.contains(op), op);
+  for (const auto& [op, parts] : expected) {
+    INFO(op);
+    CHECK(found[op] == parts);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -14,6 +13,7 @@
 #include "base/process.h"
 #include "base/setting.h"
 #include "tools/command/commands.h"
+#include "tools/command/own_variables.h"
 
 namespace {
 
@@ -38,9 +38,9 @@ void let_large_files_fail() {
 }
 
 // Lets NCCL connect GPUs before training starts. Otherwise the first collective of each kind does it: it takes memory
-// that nothing has planned, and waits for devices whose part may never come. What the caller has set stays.
+// that nothing has planned, and waits for devices whose part may never come. What the user has set stays.
 void connect_gpus_early() {
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  set_own_variable("NCCL_RUNTIME_CONNECT", "0");
 }
 
 void flush_output() {

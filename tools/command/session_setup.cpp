@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "base/process.h"
@@ -17,6 +16,7 @@
 #include "ops/names.h"
 #include "ops/optim/train.h"
 #include "passes/passes.h"
+#include "tools/command/own_variables.h"
 
 namespace arbalest {
 
@@ -121,7 +121,7 @@ void give_learners_queues(int learners, const std::string& devices) {
   const int asked = learners > 0 ? learners : kUsual;
   const int queues = several && asked > kFew ? 2 * asked : learners;
   if (queues <= kUsual) return;
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(queues, kMost)).c_str(), 0);
+  set_own_variable("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(queues, kMost)));
 }
 
 void tell_of_many_threads(int threads) {

@@ -384,7 +384,6 @@ class Bench {
   // As many hardware queues for all cells of the file as the one with the most learners needs, whichever are asked for.
   void give_queues() {
     constexpr int kUsual = 8;  // learners that give_learners_queues() takes "auto" for
-    const bool given = std::getenv(kQueues);
     int learners = 1;
     std::string devices = "cpu:0";
     for (const BenchCell& cell : cells_.cells) {
@@ -393,12 +392,11 @@ class Bench {
       if (device_count(cell.settings) > 1) devices = setting_of(cell.settings, "devices");
     }
     give_learners_queues(learners, devices);
-    gave_queues_ = !given && std::getenv(kQueues);
   }
 
   std::optional<TrialResult> measure(const Trial& trial, const std::stop_token& stop, std::string& why) {
     const std::string& fault = needs(*trial.cell, trial.measure).fault;
-    if (fault.empty()) return run_trial({file_, program(), folder_of(trial), gave_queues_}, trial, stop, why);
+    if (fault.empty()) return run_trial({file_, program(), folder_of(trial)}, trial, stop, why);
     TrialResult result = result_for(trial);
     result.error = fault;
     return result;
@@ -592,7 +590,6 @@ class Bench {
   BenchTrials trials_;
   std::map<std::pair<std::string, Measure>, CellNeeds> needs_;  // by a cell's id
   std::vector<Quote> quotes_;                                   // of the cells as they are
-  bool gave_queues_ = false;                                    // whether the environment has kQueues from here
 };
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
-#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -249,16 +248,16 @@ int command_sweep(const SweepOptions& given) {
   std::optional<SweepRecord> before = record_before(options, plan);
   make_folders(options.out);
   std::signal(SIGPIPE, SIG_IGN);
-  const SweepEnd sweep = run_sweep(options, plan, std::move(before), around, lanes, [&] {
-    fmt::print("{}, {} at once; logs and models in {}\n", trials_of(plan), lanes, printable(options.out));
-    tell_more();
-    std::fflush(stdout);
-  });
+  SweepLog log(options.out, plan, before.has_value());  // locked until predictions are written, too
+  fmt::print("{}, {} at once; logs and models in {}\n", trials_of(plan), lanes, printable(options.out));
+  tell_more();
+  std::fflush(stdout);
+  const SweepEnd sweep = run_sweep(options, plan, std::move(before), around, lanes, log);
   print_answer(options, sweep.record);
   around.keeps_samples = false;  // each is read once more
   around.threads = thread_count(options.session);
   const bool told = !sweep.over || !tells_predictions(plan) || print_folds(options, sweep.record, around);
-  if (!sweep.written || !told) return kFailed;
+  if (log.failed() || !told) return kFailed;
   if (!sweep.over) return kInterrupted;
   const Leaderboard board = leaderboard_of(sweep.record);
   const bool good = board.failed == 0 || (plan.finds_rate && board.done > 0);  // rates that are too high

@@ -11,17 +11,18 @@
 
 namespace arbalest {
 
-// An option of a run that a sweep sets for each trial, or that makes no sense for several runs: what takes its place.
-// nullptr: it is none.
+// A sweep refuses options of a run that it sets for each trial, or that make no sense for several runs. Returns what
+// takes the place of such an option, as messages say it, and nullptr for any other option.
 const char* place_of_trials(std::string_view option);
-// Throws GraphError that says so, if it is one.
+// Throws GraphError if a sweep refuses the option. The message says what takes its place.
 void refuse_of_trials(std::string_view option);
 
-// Throws GraphError for settings that no trial can have, or that have no effect.
+// Returns the trials of the command line's settings. Throws GraphError for settings that no trial can have, or that
+// have no effect.
 SweepPlan sweep_plan(const SweepOptions& options, const Graph& graph);
 
-// The record of the sweep in the folder, which has to be the same as this one; nothing if there is none. Throws
-// GraphError that says what differs, or that --resume is missing.
+// Returns the record of the sweep in the folder, or nothing if there is none. Throws GraphError if that sweep is
+// another one, with what differs, or if --resume is missing.
 std::optional<SweepRecord> record_before(const SweepOptions& options, const SweepPlan& plan);
 
 }  // namespace arbalest

@@ -32,11 +32,8 @@ namespace fs = std::filesystem;
 // The sweep while it runs: its log, its lines on the terminal, the models that it keeps.
 class Sweep {
  public:
-  Sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before)
-      : options_(options),
-        schedule_(int(plan.trials.size()), plan.halving),
-        log_(options.out, plan, before.has_value()),
-        redraws_(can_redraw(stdout)) {
+  Sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before, SweepLog& log)
+      : options_(options), schedule_(int(plan.trials.size()), plan.halving), log_(log), redraws_(can_redraw(stdout)) {
     record_.plan = std::move(plan);
     if (before) known_ = std::move(before->results);
     if (options.retry) std::erase_if(known_, [](const SweepResult& result) { return !result.error.empty(); });
@@ -81,7 +78,7 @@ class Sweep {
     return over;
   }
 
-  SweepEnd end(bool over) const { return {record_, over, !log_.failed()}; }
+  SweepEnd end(bool over) const { return {record_, over}; }
 
  private:
   JobEnd run_job(const SweepJob& job, int lane, const SweepSurroundings& around) {
@@ -254,7 +251,7 @@ class Sweep {
 
   const SweepOptions& options_;
   SweepSchedule schedule_;
-  SweepLog log_;
+  SweepLog& log_;
   const bool redraws_;
   SweepRecord record_;
   std::vector<SweepResult> known_;        // of the sweep that this one goes on with
@@ -276,9 +273,8 @@ bool tells_predictions(const SweepPlan& plan) {
 }
 
 SweepEnd run_sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before,
-                   const SweepSurroundings& around, int most, const std::function<void()>& begun) {
-  Sweep sweep(options, std::move(plan), std::move(before));
-  begun();
+                   const SweepSurroundings& around, int most, SweepLog& log) {
+  Sweep sweep(options, std::move(plan), std::move(before), log);
   const bool over = sweep.run(around, most);
   return sweep.end(over);
 }

@@ -2,7 +2,6 @@
 #pragma once
 // A sweep while it runs: its log, its lines on the terminal, the models that it keeps.
 
-#include <functional>
 #include <optional>
 
 #include "tools/command/options.h"
@@ -13,16 +12,15 @@ namespace arbalest {
 
 struct SweepEnd {
   SweepRecord record;
-  bool over = false;     // false: it was interrupted
-  bool written = false;  // whether the log has all of it
+  bool over = false;  // false: it was interrupted
 };
 
 // Whether a sweep's best models predict what they have not seen.
 bool tells_predictions(const SweepPlan& plan);
 
-// Runs the trials of the plan, at most `most` at once, but those that `before` has. `begun` is called once the log is
-// there. Throws what prevents trials altogether; a trial that fails is in the record.
+// Runs the trials of the plan, at most `most` at once, but those that `before` has, and writes their log. Throws what
+// prevents trials altogether; a trial that fails is in the record.
 SweepEnd run_sweep(const SweepOptions& options, SweepPlan plan, std::optional<SweepRecord> before,
-                   const SweepSurroundings& around, int most, const std::function<void()>& begun);
+                   const SweepSurroundings& around, int most, SweepLog& log);
 
 }  // namespace arbalest

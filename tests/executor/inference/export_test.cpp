@@ -56,16 +56,18 @@ std::vector<double> exported_values(const Graph& model, const Logical& input, co
   return run_graph(*device, graph, {{graph.values[graph.inputs[0]].name, input}}).at(output).values;
 }
 
-// The model computes of `x` what the graph does.
-void check_same(const Graph& graph, const Graph& model, const std::string& value = "logits",
-                const SessionOptions& options = on_cpus(), int64_t count = 8) {
+// The model computes of `x` what the graph does. Returns the largest number of it.
+double check_same(const Graph& graph, const Graph& model, const std::string& value = "logits",
+                  const SessionOptions& options = on_cpus(), int64_t count = 8) {
   const Logical x = rows_of(graph, options, "x", count), expected = rows_of(graph, options, value, count);
   const std::vector<double> found = exported_values(model, x, value);
   REQUIRE(found.size() == expected.values.size());
-  CHECK(largest(expected.values) > 0.01);
+  const double most = largest(expected.values);
+  CHECK(most > 0.01);
   for (size_t i = 0; i < found.size(); ++i) {
-    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
+    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * std::min(1.0, most));
   }
+  return most;
 }
 
 TinyNet normalised() {
@@ -125,7 +127,7 @@ TEST_CASE("an exported model computes the scores, for any number of samples") {
     CHECK(count_ops(model, "BatchNormalization") == (fold ? 0 : 2));
     CHECK(model.opsets == std::vector<std::pair<std::string, int64_t>>{{"", 18}});
     for (const int64_t count : {7, 100}) {
-      check_same(trained.graph, model, "logits", trained.options, count);
+      CHECK(check_same(trained.graph, model, "logits", trained.options, count) > 0.5);
     }
   }
 }

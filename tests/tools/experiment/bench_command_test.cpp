@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/tools/experiment/bench_place.h"
+#include "tools/command/own_variables.h"
 #include "tools/experiment/answer/summary.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"
@@ -253,6 +254,31 @@ TEST_CASE("another program has its user's environment, no input, and an end that
   CHECK_MESSAGE(place.text("out").find("g, other     7.500") != std::string::npos, place.text("out"),
                 place.text("errors"));
   unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+TEST_CASE("another program gets a variable that its user has set, and none that the command has set for itself") {
+  constexpr const char* kName = "NCCL_RUNTIME_CONNECT";
+  const Place place;
+  place.write(
+      "devices = \"cpu:0\"\nthreads = 1\n[throughput]\nrepetitions = 1\nwindows = 1\nwindow = \"20ms\"\n"
+      "[peer.other]\ncommand = \"echo '{\\\"img_s\\\": '${NCCL_RUNTIME_CONNECT:-7.5}'}'\"\n");
+  const auto rate_of_other = [&](const char* results) {
+    REQUIRE(place.run(results) == kDone);
+    std::vector<TrialResult> trials = read_results(place.path(results)).trials;
+    std::erase_if(trials, [](const TrialResult& trial) { return !trial.settings.contains("peer"); });
+    REQUIRE(trials.size() == 1);
+    return trials[0].images_per_second;
+  };
+  const char* const given = std::getenv(kName);
+  const std::string before = given != nullptr ? given : "";
+  setenv(kName, "3", 1);
+  set_own_variable(kName, "4");
+  CHECK(rate_of_other("given.jsonl") == 3);
+  unsetenv(kName);
+  set_own_variable(kName, "4");
+  CHECK(std::string(std::getenv(kName)) == "4");
+  CHECK(rate_of_other("own.jsonl") == 7.5);
+  setenv(kName, before.c_str(), 1);
 }
 
 TEST_CASE("hardware queues are those of the whole file, whichever cells are asked for") {

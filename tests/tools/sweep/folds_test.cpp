@@ -10,9 +10,12 @@
 #include <set>
 #include <sstream>
 
+#include "base/files/output_lock.h"
+#include "base/process.h"
 #include "tests/tools/sweep/place.h"
 #include "tools/sweep/leaderboard.h"
 #include "tools/sweep/trial_runs.h"
+#include "tools/watch/event_stream.h"
 
 using namespace arbalest;
 
@@ -198,15 +201,27 @@ TEST_CASE("folds: numbers are predicted next to those that they should be") {
   }
 }
 
-TEST_CASE("folds: a search that ends some folds early says that there are no predictions") {
+TEST_CASE("folds: a search that ends some folds early says that there are no predictions, before others may begin") {
   Place place;
-  const Redirected errors((place.folder / "errors").string(), stderr);
-  CHECK(place.sweep({"--folds", "3", "--search", "asha", "--epochs", "3"}) == 0);
+  static std::string log, told;
+  static bool locked;
+  log = sweep_log_path(place.out);
+  const MessageHandler before = set_warning_handler([](const std::string& message) {
+    told = message;
+    locked = false;
+    try {
+      const EventStream of_another(log, "log");
+    } catch (const OutputInUse&) {
+      locked = true;
+    }
+  });
+  const int status = place.sweep({"--folds", "3", "--search", "asha", "--epochs", "3"});
+  set_warning_handler(before);
+  CHECK(status == 0);
   CHECK_FALSE(fs::exists(fs::path(place.out) / "predictions.csv"));
-  const auto told = errors.lines();
-  REQUIRE(!told.empty());
-  CHECK_MESSAGE(told.back().find("1 of the 3 trials of the best settings have come to the end") != std::string::npos,
-                told.back());
+  CHECK_MESSAGE(told.find("1 of the 3 trials of the best settings have come to the end") != std::string::npos, told);
+  CHECK(locked);
+  const EventStream of_another(log, "log");  // the sweep has ended
 }
 
 }  // namespace sweep_test

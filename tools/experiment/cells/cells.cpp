@@ -285,21 +285,20 @@ std::string fill_in(const std::string& command, const Settings& settings, const 
   return filled;
 }
 
-void keep_cells(BenchCells& cells, const std::vector<std::string>& asked_for, const std::string& file) {
-  if (asked_for.empty()) return;
-  const auto is_meant = [](const BenchCell& cell, const std::string& asked) {
-    return (!asked.empty() && cell.id.starts_with(asked)) || has_parts(cell.name, asked);
+void keep_cells(BenchCells& cells, const std::vector<std::string>& asked, const std::string& file) {
+  if (asked.empty()) return;
+  const auto is_meant = [](const BenchCell& cell, const std::string& text) {
+    return (!text.empty() && cell.id.starts_with(text)) || has_parts(cell.name, text);
   };
-  for (const std::string& asked : asked_for) {
+  for (const std::string& text : asked) {
     const bool known = std::any_of(cells.cells.begin(), cells.cells.end(),
-                                   [&](const BenchCell& cell) { return is_meant(cell, asked); });
+                                   [&](const BenchCell& cell) { return is_meant(cell, text); });
     if (!known) {
-      throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", asked, file));
+      throw GraphError(fmt::format("--cell {}: {} has no such cell; --dry-run lists them", text, file));
     }
   }
   std::erase_if(cells.cells, [&](const BenchCell& cell) {
-    return std::none_of(asked_for.begin(), asked_for.end(),
-                        [&](const std::string& asked) { return is_meant(cell, asked); });
+    return std::none_of(asked.begin(), asked.end(), [&](const std::string& text) { return is_meant(cell, text); });
   });
 }
 

@@ -16,6 +16,8 @@ class BenchTrials {
   // `collects`: results may be of another build and of other devices than are here. Then a command that several cells
   // of this program share says nothing of the device that a cell was measured on; each has a result of its own.
   explicit BenchTrials(bool collects) : collects_(collects) {}
+  BenchTrials(const BenchTrials&) = delete;  // found_ points to results_
+  BenchTrials& operator=(const BenchTrials&) = delete;
 
   const std::vector<Trial>& all() const { return trials_; }
   void set(std::vector<Trial> trials) { trials_ = std::move(trials); }
@@ -37,9 +39,9 @@ class BenchTrials {
   // Names what makes earlier results of the same cells count no longer.
   void tell_changes() const;
 
-  // Cells whose commands are the same share what was measured, and each has a line.
+  // Writes the result for each cell that has the trial's command.
   void add_for_all(ResultsFile& written, const TrialResult& result) const;
-  // The same for cells that were not measured then, as with --cell. Returns whether there are any.
+  // Writes known results for cells that have none of their own yet, as with --cell. Returns whether there are any.
   bool add_missing(ResultsFile& written) const;
 
  private:

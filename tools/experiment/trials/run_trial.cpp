@@ -16,6 +16,7 @@
 #include "base/files/folder.h"
 #include "executor/devices/gpu_meter.h"
 #include "tools/command/commands.h"
+#include "tools/command/own_variables.h"
 #include "tools/experiment/trials/cell_command.h"
 #include "tools/experiment/trials/child_process.h"
 #include "tools/experiment/trials/machine_state.h"
@@ -34,9 +35,10 @@ TrialProcess process_of(const TrialRun& run, const Trial& trial) {
   std::vector<std::string>& words = process.words;
   const int hosts = hosts_in(trial.cell->settings);
   if (!trial.cell->peer.empty()) {  // in the environment of the bench's user
-    if (run.gave_queues) words.insert(words.begin(), {"/usr/bin/env", "-u", kQueues});
-    process.program = words.front();
-    words.erase(words.begin());
+    std::vector<std::string> without;
+    for (const std::string& name : own_variables()) without.insert(without.end(), {"-u", name});
+    words.insert(words.begin(), without.begin(), without.end());
+    process.program = "/usr/bin/env";
     return process;
   }
   if (trial.measure == Measure::Accuracy) {

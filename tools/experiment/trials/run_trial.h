@@ -12,9 +12,6 @@
 
 namespace arbalest {
 
-// GPUs have as many hardware queues for streams as this variable of the environment says.
-inline constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
-
 // The last line that is not empty, without the program's name.
 std::string last_line(const std::string& text);
 
@@ -22,7 +19,6 @@ struct TrialRun {
   const BenchFile& file;
   std::string program;           // arbalest
   std::filesystem::path folder;  // of the trial's log and checkpoints
-  bool gave_queues = false;      // whether the bench, and not its user, has set kQueues
 };
 
 // The result; none, and why, if the process was ended from outside, or failed to begin.

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cassert>
 #include <cmath>
 #include <memory>
@@ -193,7 +195,7 @@ int class_of(int64_t sample) {
   return int(sample % kClasses);
 }
 
-// Samples first … last − 1 of a split.
+// Samples first … last − 1 of a split, one after the other.
 void render(uint64_t key, int side, int64_t first, int64_t last, uint8_t* images) {
   Canvas canvas(side);
   for (int64_t sample = first; sample < last; ++sample) {
@@ -201,11 +203,13 @@ void render(uint64_t key, int side, int64_t first, int64_t last, uint8_t* images
     canvas.clear();
     draw_digit(canvas, draws, class_of(sample), float(side));
     disturb(canvas, draws, float(side));
-    develop(canvas, draws, images + sample * side * side);
+    develop(canvas, draws, images);
+    images += side * side;
   }
 }
 
-// A split, whose images are drawn when the first sample is asked for: what plans and checks alone needs none.
+// A split. What plans or looks at a few samples does not wait for all of them: they are drawn, and kept, once an eighth
+// as many have been asked for.
 class Glyphs final : public Source {
  public:
   Glyphs(const SourceSpec& spec, int side, int64_t size)
@@ -224,8 +228,17 @@ class Glyphs final : public Source {
   std::string describe() const override { return samples_->describe(); }
 
   void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
-    draw();
-    samples_->fill(samples, fields);
+    if (asked_for_.fetch_add(int64_t(samples.size())) + int64_t(samples.size()) > size() / 8) {
+      draw();
+      return samples_->fill(samples, fields);
+    }
+    samples_->fill(samples, std::array<std::byte*, 2>{nullptr, fields[1]});
+    if (fields[0] == nullptr) return;
+    auto* pixels = reinterpret_cast<uint8_t*>(fields[0]);
+    for (const SampleRef& sample : samples) {
+      render(key_, side_, sample.index, sample.index + 1, pixels);
+      pixels += side_ * side_;
+    }
   }
   uint32_t checksum() const override {
     draw();
@@ -238,13 +251,15 @@ class Glyphs final : public Source {
       const int64_t parts = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 16);
       in_threads(size_t(parts), size_t(parts), [&](size_t place) {
         const auto part = int64_t(place);
-        render(key_, side_, size() * part / parts, size() * (part + 1) / parts, images_.data());
+        const int64_t first = size() * part / parts, last = size() * (part + 1) / parts;
+        render(key_, side_, first, last, images_.data() + first * side_ * side_);
       });
     });
   }
 
   uint64_t key_;
   int side_;
+  mutable std::atomic<int64_t> asked_for_ = 0;
   mutable std::vector<uint8_t> images_;
   mutable std::once_flag drawn_;
   std::unique_ptr<Source> samples_;  // over images_

@@ -92,6 +92,18 @@ TEST_CASE("glyphs: a sample is a function of seed, split and number") {
   CHECK(labels.size() == size_t(kClasses));
 }
 
+TEST_CASE("glyphs: a few samples are drawn by themselves, and are those of the whole") {
+  const Samples all = all_of(*open_source("glyphs:?train=333", "train", 7));
+  const auto source = open_source("glyphs:?train=333", "train", 7);
+  for (const int64_t sample : {332, 0, 17, 17, 100, 5, 332}) {  // the eighth part is 41 samples
+    for (int times = 0; times < 10; ++times) {
+      const Samples one = test::image_batch(*source, {sample});
+      CHECK(one.labels == std::vector<int32_t>{all.labels[size_t(sample)]});
+      CHECK(std::equal(one.images.begin(), one.images.end(), &all.images[size_t(sample) * kPixels]));
+    }
+  }
+}
+
 TEST_CASE("glyphs: the side of the picture is an option, and the digit grows with it") {
   double ink[2] = {};
   for (const int side : {28, 56}) {

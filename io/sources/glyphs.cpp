@@ -228,12 +228,13 @@ class Glyphs final : public Source {
   std::string describe() const override { return samples_->describe(); }
 
   void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
-    if (asked_for_.fetch_add(int64_t(samples.size())) + int64_t(samples.size()) > size() / 8) {
+    const auto count = int64_t(samples.size());
+    if (fields[0] == nullptr) return samples_->fill(samples, fields);
+    if (asked_for_.fetch_add(count) + count > size() / 8) {
       draw();
       return samples_->fill(samples, fields);
     }
     samples_->fill(samples, std::array<std::byte*, 2>{nullptr, fields[1]});
-    if (fields[0] == nullptr) return;
     auto* pixels = reinterpret_cast<uint8_t*>(fields[0]);
     for (const SampleRef& sample : samples) {
       render(key_, side_, sample.index, sample.index + 1, pixels);

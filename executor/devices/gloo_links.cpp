@@ -24,7 +24,7 @@ namespace arbalest {
 namespace {
 
 constexpr auto kConnecting = std::chrono::seconds(4), kGivesUp = 5 * kConnecting;  // Gloo's own, for each rank
-constexpr int kOwnFiles = 8;  // which Gloo has besides those of connections
+constexpr int kOwnFiles = 8;  // that Gloo opens, apart from connections
 constexpr auto kSoon = std::chrono::milliseconds(3000);
 // Ranks may be as far apart as one of them writes a file or makes kernels. Whether a rank is still there is for Ranks
 // to say, which aborts what waits for it.
@@ -89,14 +89,21 @@ void wait_for_all(Ranks& ranks, Meeting& meeting) {
   }
 }
 
+std::shared_ptr<gloo::transport::Device> device_at(const std::string& address) {
+  try {
+    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
+  } catch (const gloo::EnforceNotMet& error) {
+    throw RunError(fmt::format("Gloo cannot use {}, an address of this host: {}", address, error.what()));
+  }
+}
+
 // Gloo waits for a rank that is gone as long as for one that is slow, and cannot be called off. So it connects on a
 // thread of its own, which ends by its limit of time if nobody waits for it any more.
 GlooContext connected(Ranks& ranks) {
   expect_open_files(ranks.size() + kOwnFiles, fmt::format("a connection with each of {} ranks", ranks.size()));
   auto context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.size());
   context->setTimeout(kConnecting);
-  std::shared_ptr<gloo::transport::Device> device =
-      gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(ranks.own_address().c_str()));
+  std::shared_ptr<gloo::transport::Device> device = device_at(ranks.own_address());
   const auto meeting = std::make_shared<Meeting>();
   start_thread("connecting ranks", [meeting, context, device]() mutable {
     std::exception_ptr error;
@@ -158,17 +165,20 @@ class GlooLinks final : public RankLinks {
 
 GlooLinks::GlooLinks(std::shared_ptr<Ranks> ranks, std::vector<int> ranks_of_arrays)
     : RankLinks(std::move(ranks), std::move(ranks_of_arrays)) {
-  try {
-    transport_ = std::make_unique<GlooTransport>(*ranks_);
-  } catch (const gloo::EnforceNotMet& error) {  // of this host's address, before it connects
-    throw RunError(fmt::format("Gloo cannot use {}, an address of this host: {}", ranks_->own_address(), error.what()));
-  } catch (const gloo::Exception& error) {
+  const auto fail = [this](const std::exception& error) {
     // A rank that has ended is known soon. One whose host is gone may be known after Gloo has given up.
     const auto longest = std::max<std::chrono::milliseconds>(kSoon, ranks_->loss_known_after() - kGivesUp);
     throw RunError(ranks_->find_out(longest).value_or(
         fmt::format("the ranks cannot be connected by Gloo, from {}: {}; expected that each reaches the others at any "
                     "TCP port: does a firewall keep them apart?",
                     ranks_->own_address(), error.what())));
+  };
+  try {
+    transport_ = std::make_unique<GlooTransport>(*ranks_);
+  } catch (const gloo::EnforceNotMet& error) {
+    fail(error);
+  } catch (const gloo::Exception& error) {
+    fail(error);
   }
 }
 

@@ -22,35 +22,36 @@ class KernelWatch {
     double work = 0;      // of the launch, in a unit that all launches have; 0: not known
   };
   struct Late {
-    double taken = 0, longest = 0;  // seconds: now, and at most before
+    double taken = 0, most = 0;  // seconds: so far, and what it may take
   };
 
-  // `patience`: seconds. A kernel may take ten times as long, and ten times its own longest so far. The first time its
-  // own is what its work would take by the slowest kernel so far: a validation's first kernel comes after whole epochs.
-  // If that is not known, it may take ninety times `patience`.
+  // `patience`: seconds. A kernel may take ten times as long, and ten times its own longest so far. At its first time
+  // nothing stands in for its own longest but its work, taken to be as slow as that of the slowest kernel so far. Only
+  // kernels of at least a twentieth of `patience` say how slow work is: looks are too far apart to measure shorter
+  // ones. Without any, a first kernel may take ninety times `patience`.
   explicit KernelWatch(double patience) : patience_(patience) {}
 
   std::optional<Late> look(const Look& look) {
-    constexpr double kKnown = 10, kFirst = 90, kOfLongest = 10;
+    constexpr double kKnown = 10, kFirst = 90, kOfLongest = 10, kMeasured = 0.05;
     if (look.launch != seen_.launch || look.begun != seen_.begun) {
       double& before = longest_[seen_.launch];
       before = std::max(before, taken_);
-      if (seen_.work > 0) slowest_ = std::max(slowest_, taken_ / seen_.work);
+      if (seen_.work > 0 && taken_ >= kMeasured * patience_) slowest_ = std::max(slowest_, taken_ / seen_.work);
       seen_ = look;
     }
     taken_ = double(look.worked - seen_.worked) * 1e-9;
     if (look.launch < 0) return std::nullopt;
     const double longest = longest_[look.launch], expected = look.first ? slowest_ * look.work : 0;
     const double least = look.first && expected == 0 ? kFirst : kKnown;
-    if (taken_ <= std::max(least * patience_, kOfLongest * std::max(longest, expected))) return std::nullopt;
-    return Late{taken_, longest};
+    const double most = std::max(least * patience_, kOfLongest * std::max(longest, expected));
+    return taken_ > most ? std::optional(Late{taken_, most}) : std::nullopt;
   }
 
  private:
   double patience_;
   Look seen_;           // the first look at what is under way
   double taken_ = 0;    // by the latest look
-  double slowest_ = 0;  // seconds for a unit of work, of launches that have ended; 0: none has been seen
+  double slowest_ = 0;  // seconds for a unit of work, of launches that were long enough and have ended; 0: none
   std::map<int32_t, double> longest_;
 };
 

@@ -513,10 +513,9 @@ std::optional<std::string> Scheduler::late_kernel() {
     }
     const std::optional<KernelWatch::Late> late = watched_.kernels[i].look(look);
     if (!late) continue;
-    return fmt::format(
-        "{}: {} has computed for {:.0f} s, and for {:.0f} s at most before; if it may take so long, raise {}",
-        error_place(executing.task, dependencies_.ended(executing.task)), named(*executing.launch->node), late->taken,
-        late->longest, name_of(SettingKey::DeviceTimeout));
+    return fmt::format("{}: {} has computed for {:.0f} s; expected {:.0f} s at most: if it may take so long, raise {}",
+                       error_place(executing.task, dependencies_.ended(executing.task)), named(*executing.launch->node),
+                       late->taken, late->most, name_of(SettingKey::DeviceTimeout));
   }
   return std::nullopt;
 }

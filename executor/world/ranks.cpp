@@ -62,7 +62,6 @@ Ranks::Ranks(const WorldSettings& settings, Met met)
     end_threads(connections_);
     throw;
   }
-  watched_.interrupt.emplace(settings.stop, [this] { interrupt(); });
 }
 
 void Ranks::end_threads(const Connections& connections) {
@@ -78,7 +77,6 @@ void Ranks::end_threads(const Connections& connections) {
 }
 
 Ranks::~Ranks() {
-  watched_.interrupt.reset();
   // A thread that reads a connection may hang. Sends take up to silence() each.
   const TimedLook last_resort = look_after(2 * silence() + alive(), [this] {
     std::string why = "the run has ended";
@@ -123,11 +121,6 @@ std::string Ranks::name_of(int number) const {
 int Ranks::on_this_host() const {
   const auto here = [this](int number) { return hosts_[size_t(number)] == hosts_[size_t(number_)]; };
   return int(std::count_if(there_.numbers.begin(), there_.numbers.end(), here));
-}
-
-bool Ranks::interrupted() const {
-  const std::scoped_lock lock(mutex_);
-  return losses_.interrupted;
 }
 
 // A failure is found by the thread that receives.
@@ -242,9 +235,6 @@ void Ranks::handle(int from, Connection& connection, Frame frame) {
     }
     case Frame::Kind::Begin: return begin_again(PartReader(frame.bytes).array<int>());
     case Frame::Kind::Failed: {
-      if (frame.key == Frame::kInterrupt) {
-        return lose({printable(frame.bytes), from, Loss::kUnknown, Outcome::Interrupted});
-      }
       const bool left = frame.key.starts_with(kLeft);
       const std::optional<int> lost =
           read_number<int>(frame.key.substr(std::min(std::strlen(kLeft), frame.key.size())));
@@ -402,7 +392,7 @@ void Ranks::call(int64_t number) {
 void Ranks::lose(const Loss& loss) {
   const std::string here = loss.message + own_wait(loss.lost);
   const std::scoped_lock listening(listening_);
-  const bool over = loss.outcome != Outcome::Left, interrupted = loss.outcome == Outcome::Interrupted;
+  const bool over = loss.outcome == Outcome::Over;
   const int from = loss.from;
   bool known = false;
   {
@@ -411,31 +401,18 @@ void Ranks::lose(const Loss& loss) {
     changed_.notify_all();
     if (lost_ && (!over || losses_.over)) return;
     if (over) losses_.over = here;
-    losses_.interrupted = interrupted;
     known = lost_.has_value();
     if (!known) lost_ = here;
   }
   const Connections all = first() ? connections() : Connections();
   for (size_t number = 1; number < all.size(); ++number) {
     if (int(number) == from) continue;
-    std::string key = interrupted ? Frame::kInterrupt : "";
-    if (loss.lost != Loss::kUnknown) key = fmt::format("{}{}", over ? kOver : kLeft, loss.lost);
+    const std::string key = loss.lost == Loss::kUnknown ? "" : fmt::format("{}{}", over ? kOver : kLeft, loss.lost);
     send(*all[number], Frame::Kind::Failed, key, loss.message);
   }
   // The lost rank may only have been stopped, or stand still in part, and hears why it is alone.
   if (size_t(from) < all.size() && from > 0) all[size_t(from)]->send_last_words(loss.message);
   if (listener_ && !known) listener_(here);
-}
-
-// Called on another thread, at any time.
-void Ranks::interrupt() {
-  {
-    const std::scoped_lock calling(watched_.mutex);
-    if (watched_.begun || ended_.load()) return;
-  }
-  const std::string message = interruption(settings());
-  if (!first()) send(*connection(0), Frame::Kind::Failed, Frame::kInterrupt, message);
-  lose({message, number_, Loss::kUnknown, Outcome::Interrupted});
 }
 
 std::vector<int> Ranks::go_on(bool take_back) {

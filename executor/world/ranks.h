@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -72,14 +71,12 @@ class Ranks {
   // more; waits for a call under way.
   void listen(std::function<void(const std::string& message)> lost);
   // Until {}: each sign of life tells how far this rank is. Rank 0 takes one for lost that stands still for too long.
-  // `progress` is called on any thread, and what it says of waits is part of the message if a rank is lost. Before the
-  // first call WorldSettings::stop ends all ranks, and what waits for them throws; from then on the caller sees to it.
+  // `progress` is called on any thread, and what it says of waits is part of the message if a rank is lost.
   void watch(std::function<RankProgress()> progress);
   // At rank 0, a line for each rank: where it is, since when, and what it owes to whom.
   std::string places() const;
   std::optional<std::string> lost() const;
-  bool over() const;         // nobody can go on: rank 0 is lost, or a rank has ended with an error
-  bool interrupted() const;  // the same, because a rank was asked to end before all had begun
+  bool over() const;  // nobody can go on: rank 0 is lost, or a rank has ended with an error
   // Waits until it is known which rank is lost, if something else suggests that one is; nothing if none is after all.
   // `longest`: by default loss_known_after().
   std::optional<std::string> find_out(std::optional<std::chrono::milliseconds> longest = {}) const;
@@ -127,8 +124,7 @@ class Ranks {
   void handle(int from, Connection& connection, Frame frame);
   void take_part(int from, const std::string& key, std::string part, bool whole, Then then, bool awaited = false);
   void finish(const std::string& key, Waiting waiting);
-  // Others may go on, or nobody may: because of an error, or because a rank was asked to end.
-  enum class Outcome : uint8_t { Left, Over, Interrupted };
+  enum class Outcome : uint8_t { Left, Over };  // others may go on, or nobody may
   struct Loss {
     std::string message;
     int from = 0;         // this connection's rank told, or ended
@@ -137,7 +133,6 @@ class Ranks {
     static constexpr int kUnknown = -1;
   };
   void lose(const Loss& loss);
-  void interrupt();
   void begin_again(std::vector<int> numbers);
   void stay_alive();
   std::string own_silence() const;
@@ -172,7 +167,6 @@ class Ranks {
   struct Losses {
     std::optional<std::string> over;  // why nobody can go on
     bool begun = false;               // rank 0 has said who is left
-    bool interrupted = false;         // this is why
     // At rank 0, by number: which ranks are lost for good, and which have called go_on().
     std::vector<bool> gone, ready;
   } losses_;
@@ -206,8 +200,6 @@ class Ranks {
     Standstill standstill;          // by number, at rank 0 of all, elsewhere of rank 0; under mutex_
     std::map<int, Reader> readers;  // by number; the looking thread's
     Pauses pauses;                  // of the looking thread; under mutex_
-    bool begun = false;             // a plan has run, which looks for interrupts itself
-    std::optional<std::stop_callback<std::function<void()>>> interrupt = {};  // until then
   };
   mutable Watched watched_;
   std::atomic<int64_t> called_{0};

@@ -118,14 +118,16 @@ class RankZero {
   Met wait() {
     const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::duration<double>(settings_.patience));
-    bool told = false;
+    auto tell_at = began_ + kTellAfter;
+    std::string told;  // who was missing when it was told last
     while (look_at_those_here(), missing().size() > 0) {
       if (settings_.stop.stop_requested()) interrupt_all(interruption(settings_));
       const auto now = std::chrono::steady_clock::now();
       if (now >= until) give_up();
-      if (!told && now - began_ >= kTellAfter) {
-        told = true;
-        warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, named(missing()),
+      if (now >= tell_at && named(missing()) != told) {
+        tell_at = now + kTellAfter;
+        told = named(missing());
+        warn(fmt::format("rank 0 waits at {}:{} for {}, as {} says", settings_.host, settings_.port, told,
                          settings_.told_by));
       }
       take_greeted();

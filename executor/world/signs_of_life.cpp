@@ -115,7 +115,6 @@ void Ranks::look_for_dead_readers() {
 
 void Ranks::watch(std::function<RankProgress()> progress) {
   const std::scoped_lock calling(watched_.mutex);
-  if (progress) watched_.begun = true;
   watched_.progress = std::move(progress);
 }
 

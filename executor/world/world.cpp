@@ -2,6 +2,7 @@
 #include "executor/world/world.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -360,18 +361,21 @@ std::string alone_in_job(const Environment& environment, const WorldOptions& opt
   const Launcher* const launcher = innermost_launcher(variables);
   const std::string* const step = variables.find("SLURM_STEP_ID");
   if (launcher && !(std::string(launcher->name) == "srun" && *step == kShellOfSalloc)) return "";
-  const auto number = [&](const char* name) {
+  int most = 1;
+  std::vector<std::string> has;
+  for (const auto& [name, what] : {std::pair{"SLURM_JOB_NUM_NODES", "host"}, {"SLURM_NTASKS", "task"}}) {
     const std::string* const text = variables.find(name);
-    return text ? read_number<int>(*text).value_or(1) : 1;
-  };
+    if (!text) continue;  // sbatch sets the number of tasks if it was asked for one
+    const int number = read_number<int>(*text).value_or(1);
+    most = std::max(most, number);
+    has.push_back(fmt::format("{} {}{} ({})", number, what, number == 1 ? "" : "s", name));
+  }
   const std::string* const job = variables.find("SLURM_JOB_ID");
-  const int hosts = number("SLURM_JOB_NUM_NODES"), tasks = number("SLURM_NTASKS");
-  if (!job || (hosts <= 1 && tasks <= 1)) return "";
+  if (!job || most == 1) return "";
   return fmt::format(
-      "SLURM's job {} has {} host{} and {} task{} (SLURM_JOB_NUM_NODES, SLURM_NTASKS), and srun did not start this "
-      "process, which works alone; 'srun --mpi=none' before the command starts all tasks, and {} says that one is "
-      "meant",
-      printable(*job), hosts, hosts == 1 ? "" : "s", tasks, tasks == 1 ? "" : "s", set_to(SettingKey::WorldSize, "1"));
+      "SLURM's job {} has {}, and srun did not start this process, which works alone; 'srun --mpi=none' before the "
+      "command starts all tasks, and {} says that one is meant",
+      printable(*job), fmt::join(has, " and "), set_to(SettingKey::WorldSize, "1"));
 }
 
 std::string first_of_hosts(const std::string& list) {

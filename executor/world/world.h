@@ -48,7 +48,7 @@ struct WorldSettings {
   double patience = 25;
   double silence = 15;
   Collectives collectives = Collectives::Gloo;
-  std::stop_token stop;                         // requested if this rank is asked to end, which counts until it runs
+  std::stop_token stop;                         // requested if this rank is asked to end while ranks meet
   std::function<std::string()> interrupted_by;  // the signal that asked, "SIGTERM"; empty: not known
   bool takes_back = false;                      // rank 0 lets ranks that were lost come back to its port
 };

@@ -88,10 +88,6 @@ InterruptHandler::~InterruptHandler() {
   sem_destroy(&asked);
 }
 
-void InterruptHandler::tell(const char* told) {
-  message = told;
-}
-
 bool InterruptHandler::requested() {
   return interrupted;
 }

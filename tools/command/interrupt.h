@@ -22,8 +22,6 @@ class InterruptHandler {
   InterruptHandler(const InterruptHandler&) = delete;
   InterruptHandler& operator=(const InterruptHandler&) = delete;
 
-  static void tell(const char* told);  // from here on
-
   // Requested once the process was asked to end.
   std::stop_token token() const { return source_.get_token(); }
 

@@ -21,6 +21,7 @@
 #include "executor/trace/link_model.h"
 #include "executor/world/agreement.h"
 #include "executor/world/part.h"
+#include "tools/command/interrupt.h"
 
 namespace arbalest {
 namespace {
@@ -101,34 +102,31 @@ void check_machines_apart(const Ranks& ranks, const Ranks::Parts& machines) {
 
 }  // namespace
 
-std::stop_token World::handle_interrupts(const char* told) {
-  if (interrupt) {
-    InterruptHandler::tell(told);
-  } else {
-    interrupt = std::make_unique<InterruptHandler>(told);
-  }
-  return interrupt->token();
-}
-
-World join_world(const WorldOptions& options, bool takes_back) {
-  World world;
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back) {
   WorldSettings settings = detect_world(process_environment(), options);
-  if (settings.size == 1) return world;
+  if (settings.size == 1) return nullptr;
   settings.takes_back = takes_back;
-  settings.stop = world.handle_interrupts("");  // the error says more, within a moment
   settings.interrupted_by = InterruptHandler::signal_name;
-  world.ranks = std::make_shared<Ranks>(settings);
-  const Ranks& ranks = *world.ranks;
-  if (!ranks.first()) return world;
+  std::shared_ptr<Ranks> ranks;
+  {
+    const InterruptHandler interrupt("");  // the error says more, within a moment
+    settings.stop = interrupt.token();
+    ranks = std::make_shared<Ranks>(settings);
+  }
+  if (InterruptHandler::requested()) {  // as the last rank came
+    ranks->fail(interruption(settings));
+    throw InterruptedError(interruption(settings));
+  }
+  if (!ranks->first()) return ranks;
   std::set<std::string> hosts;
-  for (int rank = 0; rank < ranks.size(); ++rank) hosts.insert(ranks.host(rank));
-  warn(fmt::format("{} ranks on {} host{}, as {} says", ranks.size(), hosts.size(), hosts.size() == 1 ? "" : "s",
+  for (int rank = 0; rank < ranks->size(); ++rank) hosts.insert(ranks->host(rank));
+  warn(fmt::format("{} ranks on {} host{}, as {} says", ranks->size(), hosts.size(), hosts.size() == 1 ? "" : "s",
                    settings.told_by));
-  return world;
+  return ranks;
 }
 
-void tell_if_alone(const World& world, const WorldOptions& options) {
-  const std::string told = world.ranks ? "" : alone_in_job(process_environment(), options);
+void tell_if_alone(const Ranks* ranks, const WorldOptions& options) {
+  const std::string told = ranks ? "" : alone_in_job(process_environment(), options);
   if (!told.empty()) warn(told);
 }
 
@@ -249,9 +247,7 @@ int run_as_rank(Ranks* ranks, const std::function<int()>& run, OnLost on_lost) {
   } catch (const GraphError& error) {
     throw GraphError(tell(error));
   } catch (const std::exception& error) {
-    const std::string message = tell(error);
-    if (ranks->interrupted()) throw InterruptedError(message);
-    throw RunError(message);
+    throw RunError(tell(error));
   }
 }
 

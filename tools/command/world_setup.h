@@ -3,7 +3,6 @@
 // A command that several processes carry out together.
 
 #include <memory>
-#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,26 +10,17 @@
 #include "base/process.h"
 #include "executor/session/session.h"
 #include "executor/world/ranks.h"
-#include "tools/command/interrupt.h"
 #include "tools/command/options.h"
 
 namespace arbalest {
 
-// The world that this process is started in, and the signals that ask it to end.
-struct World {
-  std::unique_ptr<InterruptHandler> interrupt;  // nullptr until handle_interrupts() for a process that is alone
-  std::shared_ptr<Ranks> ranks;                 // nullptr: it is alone
-
-  // Handles signals from here on, with this message; what the result is of looks for them.
-  std::stop_token handle_interrupts(const char* told = InterruptHandler::kOfBatches);
-};
-
-// Returns once all ranks have met. Rank 0 says on standard error how many they are. A signal to any of them ends all
-// until they run. `takes_back`: ranks that are lost later may come back. Throws as detect_world() and meet() do.
-World join_world(const WorldOptions& options, bool takes_back = false);
+// The world that this process is started in, once all its ranks have met; nullptr: it is alone. Rank 0 says on standard
+// error how many they are. Until then a signal to any rank ends all that are there. `takes_back`: ranks that are lost
+// later may come back. Throws as detect_world() and meet() do.
+std::shared_ptr<Ranks> join_world(const WorldOptions& options, bool takes_back = false);
 
 // Warns if a process that is alone may have been meant to be one of several: see alone_in_job().
-void tell_if_alone(const World& world, const WorldOptions& options);
+void tell_if_alone(const Ranks* ranks, const WorldOptions& options);
 
 // Makes the session one of all ranks: their devices in the order of ranks, and as many threads for each as the rank
 // with the fewest has. Only rank 0 writes files. `devices`: as --devices has them; with "auto" ranks of one host take a

@@ -65,8 +65,7 @@ int write_bench(const ScalingOptions& options) {
   return kDone;
 }
 
-int scaling(const ScalingOptions& options, World& world) {
-  const std::shared_ptr<Ranks>& ranks = world.ranks;
+int scaling(const ScalingOptions& options, const std::shared_ptr<Ranks>& ranks) {
   SessionOptions session = session_options(options);
   if (ranks) share_session(ranks, options.devices, session);
   const bool tells = !ranks || ranks->first();
@@ -99,14 +98,14 @@ int scaling(const ScalingOptions& options, World& world) {
                       name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
     print(table.heading());
   }
-  const std::stop_token interrupt = world.handle_interrupts();
+  const InterruptHandler interrupt;
   const Train traced = [&](const Graph& measured, SessionOptions with, RunObserver& observer, std::stop_token stop) {
     with.files.trace = options.trace;
     run_training(measured, with, observer, std::move(stop));
   };
   // Rank 0 decides when the windows are measured, and the others train along.
   const Train along = [&](const Graph& measured, const SessionOptions& cell, RunObserver&, const std::stop_token&) {
-    run_training(measured, cell, no_observer(), interrupt);
+    run_training(measured, cell, no_observer(), interrupt.token());
   };
   const Train train = tells ? traced : along;
   for (const int devices : counts) {
@@ -116,7 +115,7 @@ int scaling(const ScalingOptions& options, World& world) {
       session.learners.per_device = learners;
       session.ranks = together ? ranks : nullptr;
       if (tells || together) {
-        const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt, train));
+        const ScalingRow row = table.add(measure_cell(graph, session, rule, interrupt.token(), train));
         if (tells) print(options.json ? table.json(row) : table.line(row));
         if (together && row.cell.failure) std::rethrow_exception(row.cell.failure);  // on all ranks
       }
@@ -131,9 +130,9 @@ int scaling(const ScalingOptions& options, World& world) {
 int command_bench_scaling(const ScalingOptions& options) {
   if (!options.write.empty()) return write_bench(options);
   give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
-  World world = join_world(options.world);
-  tell_if_alone(world, options.world);
-  return run_as_rank(world.ranks.get(), [&] { return scaling(options, world); });
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  tell_if_alone(ranks.get(), options.world);
+  return run_as_rank(ranks.get(), [&] { return scaling(options, ranks); });
 }
 
 int command_bench_tracing(const TracingOptions& options) {

@@ -115,7 +115,7 @@ void count(LabelCounts& counts, DataType type, const InferredBatch& batch) {
   }
 }
 
-Evaluated evaluate(Inference& inference, const std::optional<Head>& head, World& world) {
+Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   Evaluated evaluated;
   const auto classes = counted_by(head, inference);
   if (classes && head->labels) evaluated.labels.emplace(size_t(*classes));
@@ -131,7 +131,8 @@ Evaluated evaluate(Inference& inference, const std::optional<Head>& head, World&
       if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
     };
   }
-  evaluated.measured = inference.run(each, world.handle_interrupts());
+  const InterruptHandler interrupt;
+  evaluated.measured = inference.run(each, interrupt.token());
   return evaluated;
 }
 
@@ -277,8 +278,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   print_confusion(*evaluated.confusion, names);
 }
 
-int evaluate_as_rank(const EvaluateOptions& options, World& world) {
-  const std::shared_ptr<Ranks>& ranks = world.ranks;
+int evaluate_as_rank(const EvaluateOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool tells = !ranks || ranks->first();
   std::optional<WarningsOfFirst> quiet(ranks.get());
   Graph graph = load_as_trained(options);
@@ -302,7 +302,7 @@ int evaluate_as_rank(const EvaluateOptions& options, World& world) {
     if (tells) warn(note);
   }
   quiet.reset();
-  Evaluated evaluated = evaluate(inference, head, world);
+  Evaluated evaluated = evaluate(inference, head);
   if (!tells) return kDone;
   if (head) {
     evaluated.scores = head->scores;
@@ -319,8 +319,8 @@ int evaluate_as_rank(const EvaluateOptions& options, World& world) {
 }  // namespace
 
 int command_evaluate(const EvaluateOptions& options) {
-  World world = join_world(options.world);
-  return run_as_rank(world.ranks.get(), [&] { return evaluate_as_rank(options, world); });
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return evaluate_as_rank(options, ranks); });
 }
 
 void declare_evaluate(Subcommands& commands) {

@@ -224,8 +224,7 @@ void to_standard_output(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-int predict_as_rank(const PredictOptions& options, World& world) {
-  const std::shared_ptr<Ranks>& ranks = world.ranks;
+int predict_as_rank(const PredictOptions& options, const std::shared_ptr<Ranks>& ranks) {
   const bool tells = !ranks || ranks->first();
   std::optional<WarningsOfFirst> quiet(ranks.get());
   Graph graph = load_as_trained(options);
@@ -250,6 +249,7 @@ int predict_as_rank(const PredictOptions& options, World& world) {
   OrderedLines lines(table.write);
   int64_t left_out = 0;
   const bool files = has_files(inference.source());
+  const InterruptHandler interrupt;
   inference.run(
       [&](const InferredBatch& batch) {
         std::string text;
@@ -261,20 +261,19 @@ int predict_as_rank(const PredictOptions& options, World& world) {
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
-      world.handle_interrupts());
+      interrupt.token());
   return left_out > may_be_left_out ? kFailed : kDone;
 }
 
 }  // namespace
 
 int command_predict(const PredictOptions& options) {
-  World world = join_world(options.world);
-  return run_as_rank(world.ranks.get(), [&] { return predict_as_rank(options, world); });
+  const std::shared_ptr<Ranks> ranks = join_world(options.world);
+  return run_as_rank(ranks.get(), [&] { return predict_as_rank(options, ranks); });
 }
 
 int predict_alone(const PredictOptions& options) {
-  World alone;
-  return predict_as_rank(options, alone);
+  return predict_as_rank(options, nullptr);
 }
 
 void declare_predict(Subcommands& commands) {

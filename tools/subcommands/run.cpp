@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <optional>
 #include <vector>
 
 #include "executor/console/console_observer.h"
@@ -23,11 +24,12 @@ void let_pipes_fail() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-int run(const RunOptions& options, World& world) {
+int run(const RunOptions& options, const std::shared_ptr<Ranks>& ranks) {
   ConsoleObserver progress;
-  const RunSurroundings around{.ranks = world.ranks, .observers = {&progress}, .begins = [&] {
-                                 const bool tells = !world.ranks || world.ranks->first();
-                                 return world.handle_interrupts(tells ? InterruptHandler::kOfBatches : "");
+  std::optional<InterruptHandler> interrupt;
+  const RunSurroundings around{.ranks = ranks, .observers = {&progress}, .begins = [&] {
+                                 const bool tells = !ranks || ranks->first();
+                                 return interrupt.emplace(tells ? InterruptHandler::kOfBatches : "").token();
                                }};
   const RunOutcome outcome = run_as_told(options, around);
   const RunFinished& end = outcome.end;
@@ -41,10 +43,10 @@ int run(const RunOptions& options, World& world) {
 int command_run(const RunOptions& options) {
   check_paths(options);
   let_pipes_fail();
-  World world = join_world(options.world, options.session.on_lost == OnLost::Continue);
-  tell_if_alone(world, options.world);
+  const std::shared_ptr<Ranks> ranks = join_world(options.world, options.session.on_lost == OnLost::Continue);
+  tell_if_alone(ranks.get(), options.world);
   return run_as_rank(
-      world.ranks.get(), [&] { return run(options, world); }, options.session.on_lost);
+      ranks.get(), [&] { return run(options, ranks); }, options.session.on_lost);
 }
 
 void declare_run(Subcommands& commands) {

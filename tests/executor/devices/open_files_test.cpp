@@ -26,7 +26,7 @@ TEST_CASE("too low a limit on open files is said before a library meets it") {
   std::string refused;
   try {
     expect_open_files(2, "a test");
-    expect_open_files(2, "a test");  // the first has closed its own
+    expect_open_files(2, "a test");  // the first has left none open
     expect_open_files(3, "a test");
   } catch (const RunError& error) {
     refused = error.what();

@@ -312,28 +312,19 @@ TEST_CASE("ranks with uneven devices have the bits of one process, skip what non
 
 TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone") {
   const Place place;
-  const auto start = [&](const Words& more, const Words& of_second = {}) {
+  const auto start = [&](const Words& more, const Words& of_second = {}, const char* windows = "2") {
     const std::string port = "127.0.0.1:" + std::to_string(free_port());
     std::vector<std::unique_ptr<Rank>> ranks;
     for (const char* rank : {"0", "1"}) {
-      Words words = {"bench",
-                     "scaling",
-                     place.graph,
-                     "--devices",
-                     "cpu:0",
-                     "--windows",
-                     "2",
-                     "--window-seconds",
-                     "0.05",
-                     "--warmup-seconds",
-                     "0.05",
-                     "--json",
-                     "--rank",
-                     rank,
-                     "--world-size",
-                     "2",
-                     "--rendezvous",
-                     port};
+      Words words = {"bench",        "scaling",
+                     place.graph,    "--devices",
+                     "cpu:0",        "--windows",
+                     windows,        "--window-seconds",
+                     "0.05",         "--warmup-seconds",
+                     "0.05",         "--json",
+                     "--rank",       rank,
+                     "--world-size", "2",
+                     "--rendezvous", port};
       const Words& own = rank == std::string("1") && !of_second.empty() ? of_second : more;
       words.insert(words.end(), own.begin(), own.end());
       ranks.push_back(std::make_unique<Rank>(words, place.path(std::string("errors ") + rank), Words{},
@@ -360,6 +351,16 @@ TEST_CASE("bench scaling measures all devices of a world, and rank 0's own alone
   wrong = start({"--device-counts", "1,2"}, {"--device-counts", "2"});
   expect(kWrong, wrong);
   has(wrong[0]->errors(), fmt::format("differs from rank 0 on {}: --device-counts: 2; expected as on", host_name()));
+  // A signal between cells of rank 0 alone ends both ranks.
+  auto asked = start({"--device-counts", "1,2", "--learners", "1,2"}, {}, "60");
+  const auto measured = [&] {
+    const std::vector<uint8_t> told = read_file(place.path("out 0"));
+    return std::string(told.begin(), told.end()).find("{\"event\":\"cell\"") != std::string::npos;
+  };
+  const auto until = WallTime::now() + std::chrono::seconds(60);
+  while (!measured() && WallTime::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  asked[0]->send(SIGINT);
+  expect(kInterrupted, asked);
 }
 
 TEST_CASE("the loss of rank 0 while others wait for the end is an error, also where runs go on") {

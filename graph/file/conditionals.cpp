@@ -15,6 +15,7 @@ namespace arbalest {
 namespace {
 
 constexpr const char* kBranches[] = {"else_branch", "then_branch"};  // by the condition
+constexpr size_t kMostNames = size_t{1} << 20;                       // in the bodies of a file, once for each part
 
 bool is_onnx(const SourceNode& node, std::string_view op) {
   return (node.domain.empty() || node.domain == "ai.onnx") && node.op.text == op;
@@ -27,7 +28,8 @@ bool has_graphs(const SourceNode& node) {
 // The nodes of a graph or a function, one after the other.
 class Conditionals {
  public:
-  Conditionals(const std::string& file, std::vector<SourceValue>& values) : file_(file), values_(values) {
+  Conditionals(const std::string& file, std::vector<SourceValue>& values, size_t& copied)
+      : file_(file), values_(values), copied_(copied) {
     for (const SourceValue& value : values) note_constant(value.name.text, value.type, value.data.get());
   }
 
@@ -47,8 +49,12 @@ class Conditionals {
 
   void add(SourceNode node) {
     if (is_onnx(node, "If")) return add_if(node);
-    if (is_onnx(node, "SequenceMap") && !node.inputs.empty() && lists_.contains(node.inputs[0].text)) return add_map(node);
-    if (is_onnx(node, "SequenceConstruct") && node.outputs.size() == 1) lists_[node.outputs[0].text] = node.inputs;
+    if (is_onnx(node, "SequenceMap") && !node.inputs.empty()) {
+      if (lists_.contains(node.inputs[0].text)) return add_map(node);
+    }
+    if (is_onnx(node, "SequenceConstruct") && node.outputs.size() == 1 && !node.outputs[0].text.empty()) {
+      lists_[node.outputs[0].text] = node.inputs;
+    }
     if (node.op.text == "Constant" && node.outputs.size() == 1 && node.attributes.size() == 1) {
       const std::optional<SourceTensor>& tensor = node.attributes[0].tensor;
       if (tensor) note_constant(node.outputs[0].text, tensor->type, tensor->data.get());
@@ -107,36 +113,72 @@ class Conditionals {
     if (!body || body->inputs.size() != node.inputs.size() || body->outputs.size() != node.outputs.size()) {
       fail(node, "expected the attribute 'body' alone, a graph with an input for each input and as many outputs");
     }
-    std::vector<SourceNode> made(node.outputs.size());
-    for (size_t i = 0; i < made.size(); ++i) {
-      made[i].op = {"SequenceConstruct", node.op.place};
-      made[i].outputs = {node.outputs[i]};
-    }
-    for (size_t part = 0; part < lists_.at(node.inputs[0].text).size(); ++part) {
+    const size_t count = lists_.at(node.inputs[0].text).size();
+    const std::vector<std::vector<SourceName>> inputs = inputs_by_part(node, *body, count);
+    std::vector<std::vector<SourceName>> made(node.outputs.size());
+    for (size_t part = 0; part < count; ++part) {
       Names own;
-      for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const auto list = lists_.find(node.inputs[i].text);
-        if (list != lists_.end() && part >= list->second.size()) fail(node, "its sequences have other lengths");
-        own[body->inputs[i].name.text] = list == lists_.end() ? node.inputs[i].text : list->second[part].text;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (const std::string& name = body->inputs[i].name.text; !name.empty()) own[name] = inputs[i][part].text;
       }
       const std::vector<SourceName> results = inlined(*body, fmt::format("{}/{}/", called(node), part), own);
-      for (size_t i = 0; i < made.size(); ++i) made[i].inputs.push_back(results[i]);
+      for (size_t i = 0; i < made.size(); ++i) made[i].push_back(results[i]);
     }
-    for (SourceNode& each : made) add(std::move(each));
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (node.outputs[i].text.empty()) continue;
+      SourceNode list;
+      list.op = {"SequenceConstruct", node.op.place};
+      list.inputs = std::move(made[i]);
+      list.outputs = {node.outputs[i]};
+      add(std::move(list));
+    }
+  }
+
+  // For each input of a SequenceMap, its value in each part: another one of a sequence, the same of what is none.
+  std::vector<std::vector<SourceName>> inputs_by_part(const SourceNode& node, const SourceFunction& body,
+                                                      size_t count) {
+    const size_t names = names_of(body);
+    if (count > (kMostNames - copied_) / names) {
+      fail(node, fmt::format("with its body for each of {} parts, the file's bodies have more than {} names", count,
+                             kMostNames));
+    }
+    copied_ += count * names;
+    std::vector<std::vector<SourceName>> result;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const auto list = lists_.find(node.inputs[i].text);
+      result.push_back(list == lists_.end() ? std::vector(count, node.inputs[i]) : list->second);
+      if (result[i].size() != count) {
+        fail(node, fmt::format("input {} has {} parts; expected {}, as input 0 has", i, result[i].size(), count));
+      }
+    }
+    return result;
+  }
+
+  // A measure of what a copy takes: the names in a graph and in those within it, and one for itself.
+  static size_t names_of(const SourceFunction& graph) {
+    size_t count = 1 + graph.inputs.size() + graph.outputs.size() + graph.values.size();
+    for (const SourceNode& node : graph.nodes) {
+      count += 1 + node.inputs.size() + node.outputs.size() + node.attributes.size();
+      for (const SourceAttribute& each : node.attributes) count += each.graph ? names_of(*each.graph) : 0;
+    }
+    return count;
   }
 
   // Appends what the graph computes, under names that begin with `prefix`; returns its outputs' names. Its inputs have
-  // theirs in `own`. What it does not define itself is the value of the graph around it.
-  std::vector<SourceName> inlined(const SourceFunction& graph, const std::string& prefix, Names own) {
+  // theirs in `inputs`; an initialiser of an input is its default, and not needed. What the graph does not define
+  // itself is the value of the graph around it.
+  std::vector<SourceName> inlined(const SourceFunction& graph, const std::string& prefix, const Names& inputs) {
+    Names own = inputs;
     const auto define = [&](const SourceName& name) {
       if (!name.text.empty()) own[name.text] = prefix + name.text;
     };
+    const auto defines = [&](const SourceValue& value) { return value.data && !inputs.contains(value.name.text); };
     for (const SourceValue& value : graph.values) {
-      if (value.data) define(value.name);
+      if (defines(value)) define(value.name);
     }
     for (const SourceNode& inner : graph.nodes) std::for_each(inner.outputs.begin(), inner.outputs.end(), define);
     for (const SourceValue& value : graph.values) {
-      if (!value.data) continue;
+      if (!defines(value)) continue;
       SourceValue& added = values_.emplace_back(value);
       added.name.text = own.at(value.name.text);
       note_constant(added.name.text, added.type, added.data.get());
@@ -188,6 +230,7 @@ class Conditionals {
 
   const std::string& file_;
   std::vector<SourceValue>& values_;
+  size_t& copied_;  // names in the bodies of the whole file
   std::unordered_map<std::string, bool> constants_;
   std::unordered_map<std::string, std::vector<SourceName>> lists_;  // the parts of sequences that are listed
   std::vector<SourceNode> nodes_;
@@ -201,9 +244,10 @@ bool any_has_graphs(const std::vector<SourceNode>& nodes) {
 
 void take_conditionals_apart(GraphSource& source) {
   bool any = false;
+  size_t copied = 0;
   const auto take_apart = [&](std::vector<SourceNode>& nodes, std::vector<SourceValue>& values) {
     if (!any_has_graphs(nodes)) return;
-    nodes = Conditionals(source.file, values).run(std::move(nodes));
+    nodes = Conditionals(source.file, values, copied).run(std::move(nodes));
     any = true;
   };
   take_apart(source.nodes, source.values);

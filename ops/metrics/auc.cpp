@@ -61,18 +61,20 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
   const ScoredRows rows(node, inputs, kept);
   const int64_t scores = rows.columns().scores;
   const bool sound = rows.are_sound();
-  std::vector<Normaliser> by(size_t(rows.count()));
-  if (rows.columns().classes() && int_attribute(node, "softmax") != 0) by = normalisers(rows);
+  const bool softmax = rows.columns().classes() && int_attribute(node, "softmax") != 0;
+  const std::vector<Normaliser> by = softmax ? normalisers(rows) : std::vector<Normaliser>();
   std::vector<double> areas(size_t(scores), kUndefined);
   parallel_for(sound ? scores : 0, 64 * rows.count(), [&](int64_t begin, int64_t end) {
     std::vector<Scored> samples;
+    samples.reserve(size_t(rows.count()));
     for (int64_t c = begin; c < end; ++c) {
       bool ordered = true;  // infinite logits may have no softmax
       samples.clear();
       for (int64_t n = 0; n < rows.count(); ++n) {
         if (rows.is_missing(n, c)) continue;
-        const double shifted = double(rows.score(n, c)) - by[size_t(n)].greatest;
-        samples.push_back({shifted - by[size_t(n)].log_of_sum, rows.is_positive(n, c)});
+        double score = rows.score(n, c);
+        if (softmax) score = score - by[size_t(n)].greatest - by[size_t(n)].log_of_sum;
+        samples.push_back({score, rows.is_positive(n, c)});
         ordered = ordered && !std::isnan(samples.back().score);
       }
       if (ordered) areas[size_t(c)] = area(samples);

@@ -625,6 +625,46 @@ mapped (float[N, 6, 4] x) => (float[N, 6, 4] y)
   CHECK(shape_of("y") == Shape{5, 6, 4});
 }
 
+TEST_CASE("model: a part takes the place of an initialiser, and outputs of SequenceMap may be left out") {
+  const Files files;
+  const std::string path = files.file("mapped.onnxtxt");
+  Files::write(path, R"(<ir_version: 3, opset_import: ["" : 18]>
+mapped (float[N, 2] x) => (float[N, 2] y)
+<int64 one = {1}>
+{
+  other = Exp (x)
+  both = SequenceConstruct (x, other)
+  , made = SequenceMap (both) <body = part (t) => (u, v) <float[2] t = {7, 7}, float[2] w = {3, 4}> {
+    u = Abs (t)
+    v = Mul (t, w)
+  }>
+  y = SequenceAt (made, one)
+})");
+  const Graph graph = files.read("y = model.mapped (x)", {{"", path}}, "float[5,2] x");
+  const Node& product = only(graph, "Mul");  // of the second part alone, which is read
+  CHECK(product.inputs[0] == only(graph, "Exp").outputs[0]);
+  CHECK(floats(graph.values[product.inputs[1]]) == std::vector<float>{3, 4});
+}
+
+TEST_CASE("model: what SequenceMap cannot make is refused, before it is made") {
+  const Files files;
+  const std::string path = files.file("mapped.onnxtxt");
+  const auto fault = [&](const std::string& nodes) {
+    Files::write(path, "<ir_version: 8, opset_import: [\"\" : 18]>\nmapped (float[N, 2] x) => (float[N, 2] y)\n{\n" +
+                           nodes + "}\n");
+    return files.fault("y = model.mapped (x)", {{"", path}});
+  };
+  const std::string two = "a = SequenceConstruct (x, x)\n", three = "b = SequenceConstruct (x, x, x)\n";
+  const std::string sum = " <body = part (t, u) => (v) { v = Add (t, u) }>\n";
+  CHECK(has(fault(two + three + "y = SequenceMap (a, b)" + sum),
+            "mapped.onnxtxt:6:5: node 'y' (SequenceMap): input 1 has 3 parts; expected 2, as input 0 has"));
+  CHECK(has(fault(two + three + "y = SequenceMap (b, a)" + sum), "input 1 has 2 parts; expected 3, as input 0 has"));
+  // Bodies within bodies, each for two parts: as many as 2 to the power of their depth.
+  std::string map = "v = Neg (t)";
+  for (int i = 0; i < 40; ++i) map = "v = SequenceMap (a) <body = part (t) => (v) { " + map + " }>";
+  CHECK(has(fault(two + map), "the file's bodies have more than 1048576 names"));
+}
+
 TEST_CASE("model: all operators that are not supported are reported at once, with their nodes") {
   const Files files;
   const std::string path = files.file("odd.onnxtxt");

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
@@ -243,6 +244,51 @@ TEST_CASE("metrics over several places of a sample count places, accuracy in the
           CHECK(end.story.epochs.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-6));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("metrics with a label for each score take the scores' axis, wherever it is, and leave out missing labels") {
+  const Data data;
+  // Two scores of each place, with the same label: x, and one that is in another order and has another sign.
+  const auto second = [](float x) { return std::abs(x) - 1.5f; };
+  std::map<std::string, double> expected;
+  for (const size_t column : {0, 1}) {
+    double right = 0, predicted = 0, positives = 0, won = 0, pairs = 0;
+    const auto score = [&](size_t i) { return column == 0 ? data.x[i] : second(data.x[i]); };
+    for (size_t i = 0; i < data.x.size(); ++i) {
+      if (data.marks[i] < 0) continue;
+      right += score(i) > 0 && data.marks[i] == 1;
+      predicted += score(i) > 0;
+      positives += data.marks[i] == 1;
+      for (size_t k = 0; k < data.x.size(); ++k) {
+        if (data.marks[i] != 1 || data.marks[k] != 0) continue;
+        won += score(i) > score(k);  // no two are equal
+        pairs += 1;
+      }
+    }
+    expected[fmt::format("area/{}", column)] = won / pairs;
+    expected[fmt::format("rate/{}", column)] = 2 * right / (predicted + positives);
+  }
+  for (const std::string axis : {"1", "2"}) {
+    const auto both = [&](const std::string& name, const std::string& a, const std::string& b) {
+      const std::string one = " = Unsqueeze <axes = [" + axis + "]> (";
+      return name + "_a" + one + a + ")\n" + name + "_b" + one + b + ")\n" + name + " = Concat <axis = " + axis +
+             "> (" + name + "_a, " + name + "_b)\n";
+    };
+    const std::string operands = " <axis = " + axis + "> (scores, labels)\n";
+    const std::string nodes = kMarks +
+                              "size = Abs (logits)\nhigh = Constant <value_float = 1.5> ()\n"
+                              "other = Sub (size, high)\n" +
+                              both("scores", "logits", "other") + both("labels", "marks", "marks") +
+                              "area = arbalest.AUC" + operands + "rate = arbalest.F1" + operands;
+    for (const int64_t batch : {24, 7, 1}) {
+      INFO("axis ", axis, " in batches of ", batch);
+      const Net net{.loss = nodes, .batch = 12, .test_batch = batch, .rate = "0.0", .metrics = "loss, area, rate"};
+      const Metrics parts = ended(net, data, 2).story.validations.at(0).parts;
+      std::map<std::string, double> found(parts.begin(), parts.end());
+      REQUIRE(found.size() == expected.size());
+      for (const auto& [name, number] : expected) CHECK(found.at(name) == doctest::Approx(number).epsilon(1e-12));
     }
   }
 }

@@ -22,8 +22,8 @@ namespace arbalest {
 // One of the inputs or outputs that an operator states.
 struct OperandSpec {
   enum Arity : uint8_t { Required, Optional, Variadic };  // Variadic: last, one or more
-  // What the operand is in a model whose file stores its numbers. Weight to OwnWeight: trained or carried on; keep them
-  // together.
+  // The part of an operand in a model whose file stores its numbers. Weight to OwnWeight are trained or carried on, and
+  // stand together.
   enum Part : uint8_t {
     Any,           // nothing in particular
     Weight,        // its parameter is called "weight"

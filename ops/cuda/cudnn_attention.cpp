@@ -8,7 +8,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "ops/cuda/frontend.h"
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
 
 namespace arbalest {
 namespace {

@@ -14,9 +14,11 @@
 #include <utility>
 #include <vector>
 
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
 #include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
-#include "ops/cuda/frontend.h"
 
 namespace arbalest {
 namespace {

@@ -119,7 +119,7 @@ class RankZero {
     const auto until = began_ + std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::duration<double>(settings_.patience));
     auto tell_at = began_ + kTellAfter;
-    std::string told;  // who was missing when it was told last
+    std::string told;  // the ranks that the latest line names
     while (look_at_those_here(), missing().size() > 0) {
       if (settings_.stop.stop_requested()) interrupt_all(interruption(settings_));
       const auto now = std::chrono::steady_clock::now();

@@ -255,9 +255,8 @@ TEST_CASE("a rank whose kernel computes for ever ends with its name, and the oth
     graph.replace(graph.find(from), std::string(from).size(), to);
   }
   place.folder.write("g.onnxtxt", graph);
-  auto ranks =
-      place.start(2, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0", "--device-timeout",
-                      "0.5", "--checkpoint", place.path("c"), "--checkpoint-every", "4it"});
+  auto ranks = place.start(2, {"--strategy", "sma", "--set", "train.epochs=4000", "--devices", "cpu:0",
+                               "--device-timeout", "1", "--checkpoint", place.path("c"), "--checkpoint-every", "4it"});
   await_checkpoints(place.path("c"), 1);
   std::this_thread::sleep_for(std::chrono::seconds(5));  // rank 0 has heard where rank 1 is by then
   const pid_t process = ranks[1]->process(), computes = find_thread(process, "the device cpu:");
@@ -273,12 +272,13 @@ TEST_CASE("a rank whose kernel computes for ever ends with its name, and the oth
   const auto computed = WallTime::now();
   REQUIRE(syscall(SYS_tgkill, process, computes, SIGRTMIN) == 0);
   for (const size_t rank : {size_t{1}, size_t{0}}) CHECK(ranks[rank]->wait() == kFailed);
-  CHECK(WallTime::now() - computed >= std::chrono::seconds(5));  // ten times --device-timeout
+  CHECK(WallTime::now() - computed >= std::chrono::seconds(10));  // ten times --device-timeout
   has(ranks[1]->errors(), ": node '") && has(ranks[1]->errors(), " has computed for ");
   has(ranks[0]->errors(), fmt::format("rank 1 on {} is lost: ", host_name()));
   has(ranks[0]->errors(), " s before, it was at ") && has(ranks[0]->errors(), ", node '");
   has(ranks[0]->errors(), "; rank 0 has waited for it at ");
-  has(ranks[0]->errors(), "nothing has completed for a while; waiting:\n") && has(ranks[0]->errors(), "; it owes ");
+  // Once in a run: where cores are shared, perhaps before.
+  has(ranks[0]->errors(), "nothing has completed for a while; waiting:\n");
 }
 
 TEST_CASE("a run that was started by hand is resumed rank by rank") {

@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-#include "base/address_space.h"
+#include "base/memory/address_space.h"
 #include "base/time/clock.h"
 #include "executor/devices/device.h"
 #include "executor/devices/device_memory.h"

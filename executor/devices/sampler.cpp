@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/time/clock.h"
 #include "executor/devices/device.h"
 #include "executor/devices/threads.h"

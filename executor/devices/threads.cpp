@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/address_space.h"
 #include "base/error.h"
+#include "base/memory/address_space.h"
 #include "base/process.h"
 #include "base/setting.h"
 

@@ -20,7 +20,8 @@ std::thread start_thread(const std::string& what, std::function<void()> work,
                          const ThreadStarter& starter = start_std_thread);
 
 // Throws the same unless `count` threads can run at the same time. Starts them and ends them again: for libraries that
-// start threads of their own and cannot say that they failed. Calls share_arenas() of base/address_space.h before.
+// start threads of their own and cannot say that they failed. Calls share_arenas() of base/memory/address_space.h
+// before.
 void expect_threads(int count, const std::string& what, const ThreadStarter& starter = start_std_thread);
 
 }  // namespace arbalest

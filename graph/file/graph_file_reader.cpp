@@ -40,7 +40,7 @@ class Parser : private LiteralReader {
     source_.nodes = parse_nodes();
     note_producer(source_, producer_);
     while (token_.kind != Token::Kind::End) source_.functions.push_back(parse_function());
-    take_conditionals_apart(source_);
+    take_nested_graphs_apart(source_);
     return std::move(source_);
   }
 

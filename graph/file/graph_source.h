@@ -109,9 +109,10 @@ GraphSource read_onnx_source(const std::string& path);
 
 // Puts the branches of every If, which are graphs of their own, in its place. If a constant of the file says which
 // is taken, the other is left out; else both are there, and arbalest.Choose takes the results of one (see
-// graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers do it.
-// Throws GraphError if an If is not as ONNX defines it.
-void take_conditionals_apart(GraphSource& source);
+// graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. The body of a SequenceMap
+// over a listed sequence is put there once for each part. Both readers do it. Throws GraphError if a node is not as
+// ONNX defines it.
+void take_nested_graphs_apart(GraphSource& source);
 
 // The domain of this library's operators.
 inline constexpr const char* kOwnDomain = "arbalest";

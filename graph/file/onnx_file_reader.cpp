@@ -221,7 +221,7 @@ class Importer {
                          std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
     source_.data_files = external_.files();
-    take_conditionals_apart(source_);
+    take_nested_graphs_apart(source_);
     if (stops_gradients_) import_own(source_);
     return std::move(source_);
   }

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/process.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"

@@ -255,6 +255,7 @@ class Glyphs final : public Source {
         const int64_t first = size() * part / parts, last = size() * (part + 1) / parts;
         render(key_, side_, first, last, images_.data() + first * side_ * side_);
       });
+      asked_for_ = size();  // a checksum draws all of them, too
     });
   }
 

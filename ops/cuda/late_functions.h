@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <nvrtc.h>
 
-#include "base/files/late_library.h"
+#include "base/late_library.h"
 
 // cudnn-frontend calls NVRTC in an engine that Arbalest never asks for: without a definition these references are null.
 #pragma weak nvrtcCompileProgram

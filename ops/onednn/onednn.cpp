@@ -12,8 +12,8 @@
 #include <omp.h>
 #endif
 
-#include "base/address_space.h"
 #include "base/error.h"
+#include "base/memory/address_space.h"
 
 namespace arbalest::onednn {
 namespace {

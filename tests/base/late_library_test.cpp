@@ -2,7 +2,7 @@
 
 // Libraries that are opened when they are needed: their functions are called as any, and what is missing is named.
 
-#include "base/files/late_library.h"
+#include "base/late_library.h"
 
 #include <doctest/doctest.h>
 

@@ -2,7 +2,7 @@
 
 // Address space that is asked for before libraries take it.
 
-#include "base/address_space.h"
+#include "base/memory/address_space.h"
 
 #include <doctest/doctest.h>
 

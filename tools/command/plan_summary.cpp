@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "executor/devices/device_memory.h"
 #include "executor/plan/make_plan.h"
 #include "executor/trace/trace_summary.h"

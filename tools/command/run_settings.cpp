@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/number.h"
 #include "executor/devices/device.h"
 #include "executor/training/utc_time.h"

@@ -20,6 +20,14 @@ def sweep_picture(browser, files, folder, sweep):
     browser.driver.save_screenshot(str(folder / "sweep.png"))
 
 
+def average_picture(browser, path):
+    """The page's schedule, with a task of the averages chosen."""
+    browser.ask("schedule.theme('light')")
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
+    time.sleep(0.5)
+    browser.driver.save_screenshot(str(path))
+
+
 def pictures(browser, files, folder, trace=None):
     folder = pathlib.Path(folder)
     if trace and os.path.isdir(trace):
@@ -27,16 +35,10 @@ def pictures(browser, files, folder, trace=None):
     if trace:
         browser.driver.set_window_size(1240, 900)
         browser.open(files.page(pathlib.Path(trace)))
-        browser.ask("schedule.theme('light')")
-        browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
-        time.sleep(0.5)
-        browser.driver.save_screenshot(str(folder / "gpu.png"))
+        average_picture(browser, folder / "gpu.png")
     browser.driver.set_window_size(1240, 860)
     browser.open(files.page(files.resnet()))
-    browser.ask("schedule.theme('light')")
-    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
-    time.sleep(0.5)
-    browser.driver.save_screenshot(str(folder / "schedule.png"))
+    average_picture(browser, folder / "schedule.png")
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
     browser.ask("""(() => { const { timeline } = schedule, { start, end } = schedule.trace.instances, at = timeline.selected;
       timeline.setView(start[at] - 0.02 * (end[at] - start[at]), end[at] + 0.02 * (end[at] - start[at])) })()""")

@@ -26,9 +26,9 @@ bool has_graphs(const SourceNode& node) {
 }
 
 // The nodes of a graph or a function, one after the other.
-class Conditionals {
+class NestedGraphs {
  public:
-  Conditionals(const std::string& file, std::vector<SourceValue>& values, size_t& copied)
+  NestedGraphs(const std::string& file, std::vector<SourceValue>& values, size_t& copied)
       : file_(file), values_(values), copied_(copied) {
     for (const SourceValue& value : values) note_constant(value.name.text, value.type, value.data.get());
   }
@@ -242,12 +242,12 @@ bool any_has_graphs(const std::vector<SourceNode>& nodes) {
 
 }  // namespace
 
-void take_conditionals_apart(GraphSource& source) {
+void take_nested_graphs_apart(GraphSource& source) {
   bool any = false;
   size_t copied = 0;
   const auto take_apart = [&](std::vector<SourceNode>& nodes, std::vector<SourceValue>& values) {
     if (!any_has_graphs(nodes)) return;
-    nodes = Conditionals(source.file, values, copied).run(std::move(nodes));
+    nodes = NestedGraphs(source.file, values, copied).run(std::move(nodes));
     any = true;
   };
   take_apart(source.nodes, source.values);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/address_space.h"
+#include "base/memory/address_space.h"
 
 #include <fmt/format.h>
 #include <malloc.h>

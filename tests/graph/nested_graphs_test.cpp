@@ -21,7 +21,7 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
-namespace conditionals_test {
+namespace nested_graphs_test {
 namespace {
 
 // As PyTorch writes squeeze(1) of what may have another extent there.
@@ -158,4 +158,4 @@ TEST_CASE("If: binary models have the same branches") {
 
 #endif
 
-}  // namespace conditionals_test
+}  // namespace nested_graphs_test

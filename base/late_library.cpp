@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/files/late_library.h"
+#include "base/late_library.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include <unistd.h>
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "graph/file/graph_file.h"
-#include "graph/op.h"
 #include "ops/builtin_ops.h"
 #include "tests/graph/file_fixture.h"
+#include "tests/passes/passes_fixture.h"
 
 namespace arbalest::test {
 
@@ -29,24 +29,11 @@ struct ModelFolder : FileTestFolder {
   }
 };
 
-inline const Value& value(const Graph& graph, const std::string& name) {
-  INFO(name);
-  const ValueId id = graph.find_value(name);
-  REQUIRE(id != kNone);
-  return graph.values[id];
-}
-
 inline std::vector<float> floats(const Value& value) {
   REQUIRE(value.initializer.kind == Initializer::Kind::Data);
   std::vector<float> numbers(size_t(value.type.elements()));
   std::memcpy(numbers.data(), value.initializer.data->data(), value.initializer.data->size());
   return numbers;
-}
-
-inline const Node& only(const Graph& graph, std::string_view op) {
-  const Node* found = graph.find_op(op);
-  REQUIRE(found != nullptr);
-  return *found;
 }
 
 inline bool has(const std::string& text, const std::string& phrase) {

@@ -45,7 +45,7 @@ parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
   CHECK(extents("y") == Shape{5, 12, 4});
   const Graph graph = files.read("y = model.parts (x)", {{"", path}}, "float[5,6,4] x");
   CHECK(only(graph, "Split").outputs.size() == 3);
-  CHECK(ints_attribute(only(graph, "Slice"), "starts") == std::vector<int64_t>{2});
+  CHECK(ints_attribute(*graph.find_op("Slice"), "starts") == std::vector<int64_t>{2});
 
   // Past the ends, at a place or of sizes that are computed, and a sequence that another operator reads.
   for (const char* nodes : {"s = SplitToSequence <axis = 1> (x, sizes)\ny = SequenceAt (s, three)\n",

@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the files in docs/results: judged, counted, and put in the place of earlier ones. For results and bench_wall."""
+"""Rows of the files in docs/results: judged, counted, and put in the place of earlier ones. For results,
+bench_wall and tests/pytorch/models.py."""
 import datetime
 import json
 import math
 import os
+import pathlib
 import statistics
+
+from wall_models import peer_of
 
 FIELDS = ("page", "order", "title", "card", "date", "commit", "commands", "columns")
 NONE = "–"  # a cell without a value
 RATES = "Arbalest, images/s", "PyTorch, images/s"
 PEAKS = "peak, GiB", "PyTorch's peak, GiB"
 SETUPS = "set-up, s", "PyTorch's set-up, s"
+COMPARED = ("model", "logits", "gradients, median (worst) / PyTorch", "losses of ten steps / PyTorch", "export in onnxruntime",
+            "loss, first → tenth", "commit", "card")
 WALL = ("model", "batch", *RATES, "ratio", *PEAKS, *SETUPS, "correct", "commit", "remark")
-PEERS = {  # PyTorch's models; those of the other examples are torchvision's of the same name
-    "example:vit_s16": "timm:vit_small_patch16_224", "keras:DenseNet121": "densenet121",
-    "keras:EfficientNetB0": "efficientnet_b0", "keras:EfficientNetV2B0": "timm:tf_efficientnetv2_b0",
-    "keras:InceptionV3": "inception_v3", "keras:MobileNetV2": "mobilenet_v2",
-    "keras:MobileNetV3Small": "mobilenet_v3_small", "keras:ResNet50": "resnet50",
-    "keras:ResNet50V2": "timm:resnetv2_50", "keras:VGG16": "vgg16", "keras:Xception": "timm:legacy_xception",
-}
 
 
 class Wrong(Exception):
     pass
-
-
-def peer_of(model):
-    return PEERS.get(model, model.removeprefix("example:"))
 
 
 def read_lines(path):
@@ -42,12 +37,18 @@ def read_lines(path):
 
 
 def read(path):
-    """The head and the rows. Raises Wrong where a row does not have the columns that the head states."""
+    """The head and the rows. Raises Wrong where a row does not have the columns that the head states, or the wall two of one
+    model and batch."""
     head, rows = read_lines(path)
     own = [column for column in head["columns"] if column not in head.get("judged", [])]
     for number, row in enumerate(rows, 2):
         if set(row) != set(own):
             raise Wrong(f"{path.name}: line {number} has {', '.join(row)}; expected {', '.join(own)}")
+    if head.get("counted"):
+        keys = [(row["model"], row["batch"]) for row in rows]
+        twice = [number for number, key in enumerate(keys, 2) if key in keys[: number - 2]]
+        if twice:
+            raise Wrong(f"{path.name}: line {twice[0]} is another row of {' at batch '.join(map(str, keys[twice[0] - 2]))}")
     return head, rows
 
 
@@ -57,11 +58,38 @@ def write(path, head, rows):
     os.replace(partial, path)
 
 
-def read_wall(path):
+def put(path, row, keys, order=None):
+    """Puts the row in the place of that with the same values of `keys`, or after all, then in order. The head's date becomes
+    one from the first row to the last."""
     head, rows = read(path)
-    if head["columns"] != list(WALL):
-        raise Wrong(f"{path.name}: has the columns {', '.join(head['columns'])}; expected {', '.join(WALL)}")
-    return head, rows
+    same = [i for i, other in enumerate(rows) if all(other[key] == row[key] for key in keys)]
+    at = same[0] if same else len(rows)
+    rows[at : at + len(same)] = [row]
+    began, today = head["date"].split(" to ")[0], datetime.date.today().isoformat()
+    head["date"] = began if began == today else f"{began} to {today}"
+    write(path, head, sorted(rows, key=order) if order else rows)
+
+
+def declare_into(parser):
+    parser.add_argument("--into", type=pathlib.Path, metavar="FILE", help="the results file that takes the rows")
+    parser.add_argument("--commit", help="of ARBALEST, for --into")
+    parser.add_argument("--card", default="", help="for --into, if it is not what the file's first line names")
+
+
+def check_into(parser, options, columns):
+    """Ends the program, before it measures, where put() would fail."""
+    if not options.into:
+        if options.commit or options.card:
+            parser.error("--commit and --card: found no --into, expected the file whose rows they are for")
+        return
+    if not options.commit:
+        parser.error("--into: found no --commit, expected that of ARBALEST")
+    try:
+        head, _ = read(options.into)
+    except (Wrong, OSError) as error:
+        parser.error(f"--into: {error}")
+    if head["columns"] != list(columns):
+        parser.error(f"--into: {options.into.name} has the columns {', '.join(head['columns'])}; expected {', '.join(columns)}")
 
 
 def beyond(cell, limit):
@@ -77,9 +105,12 @@ def verdicts(files):
     """By model: "yes", or the quantities that differ. The head of a file that compares models has a limit by column."""
     faults = {}
     for head, rows in files:
-        for row in rows if "limits" in head else []:
+        limits = head.get("limits", {})
+        for row in rows:
+            if all(row[column] == NONE for column in limits):
+                continue
             faults.setdefault(row["model"], []).extend(
-                column.split(",")[0].split(" / ")[0] for column, limit in head["limits"].items() if beyond(row[column], limit))
+                column.split(",")[0].split(" / ")[0] for column, limit in limits.items() if beyond(row[column], limit))
     return {model: ", ".join(dict.fromkeys(found)) or "yes" for model, found in faults.items()}
 
 
@@ -97,39 +128,36 @@ def rank(row):
     return row["ratio"] if is_number(row["ratio"]) else 0 if row[RATES[0]] == NONE else math.inf, row["model"], row["batch"]
 
 
-def wall_row(measured, commit, card=""):
+def wall_row(found, commit, card=""):
     """A row of the wall from a line of bench_wall's. The remark says what failed, and what is not as in the other rows."""
     def cell(side, key, unit=1, digits=2):
-        found = measured[side].get(key)
-        return NONE if found is None else round(found / unit, digits)
+        value = found[side].get(key)
+        return NONE if value is None else round(value / unit, digits)
 
     def rate(side):
-        found = cell(side, "images_per_second")
-        return round(found) if is_number(found) and found >= 100 else found
+        value = cell(side, "images_per_second")
+        return round(value) if is_number(value) and value >= 100 else value
 
     sides = {"arbalest": "Arbalest", "torch": "PyTorch"}
-    failed = [f"{name}: {' '.join(measured[side]['error'].split())[-120:]}".replace("|", "/")
-              for side, name in sides.items() if "error" in measured[side]]
-    mode = measured["torch"].get("mode", "compile-ro")
+    failed = [f"{name}: {' '.join(found[side]['error'].split())[-120:]}".replace("|", "/")
+              for side, name in sides.items() if "error" in found[side]]
+    mode = found["torch"].get("mode", "compile-ro")
     remarks = [card] * bool(card) + [f"PyTorch's mode {mode}"] * (mode != "compile-ro") + failed
-    ratio = round(measured["ratio"], 2) if "ratio" in measured else NONE
-    cells = [measured["model"], measured["batch"], *map(rate, sides), ratio,
+    ratio = round(found["ratio"], 2) if "ratio" in found else NONE
+    cells = [found["model"], found["batch"], *map(rate, sides), ratio,
              *(cell(side, "peak_bytes", 2**30) for side in sides), *(cell(side, "setup_seconds", 1, 1) for side in sides),
              commit, "; ".join(remarks)]
     return dict(zip([column for column in WALL if column != "correct"], cells))
 
 
+def measured(path):
+    return {(row["model"], row["batch"]) for row in read(path)[1] if is_number(row["ratio"])}
+
+
 def place(path, row):
-    """Puts the row into the wall: in place of that of the same model and batch, by ratio. A row that lacks one stays out
-    where one with a ratio is, since it tells less. Returns whether it was put there."""
-    head, rows = read_wall(path)
-    same = [r for r in rows if (r["model"], r["batch"]) == (row["model"], row["batch"])]
-    if same and is_number(same[0]["ratio"]) and not is_number(row["ratio"]):
-        return False
-    began, today = head["date"].split(" to ")[0], datetime.date.today().isoformat()
-    head["date"] = began if began == today else f"{began} to {today}"
-    write(path, head, sorted([r for r in rows if r not in same] + [row], key=rank))
-    return True
+    """Puts the row into the wall. One without a ratio tells less than one with a ratio, and does not take its place."""
+    if is_number(row["ratio"]) or (row["model"], row["batch"]) not in measured(path):
+        put(path, row, ("model", "batch"), rank)
 
 
 def counts(rows):

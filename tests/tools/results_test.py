@@ -9,6 +9,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -57,10 +58,10 @@ class WithWall(unittest.TestCase):
         result_rows.write(self.wall, wall, rows)
 
     def put(self, row, commit="c2"):
-        return result_rows.place(self.wall, result_rows.wall_row(row, commit))
+        result_rows.place(self.wall, result_rows.wall_row(row, commit))
 
     def rows(self):
-        return [(row["model"], row["batch"], row["ratio"], row["commit"]) for row in result_rows.read_wall(self.wall)[1]]
+        return [(row["model"], row["batch"], row["ratio"], row["commit"]) for row in result_rows.read(self.wall)[1]]
 
 
 class Rows(WithWall):
@@ -77,29 +78,29 @@ class Rows(WithWall):
         self.assertEqual((row["PyTorch, images/s"], row["ratio"], row["remark"]), ("–", "–", "PyTorch: took more / than 9 s"))
 
     def test_a_row_takes_the_place_of_that_of_its_model_and_batch_by_ratio(self):
-        self.assertTrue(self.put(measured("slow", 200, 100)))
-        self.assertTrue(self.put(measured("slow", 400, 100, batch=16)))
-        self.assertTrue(self.put(measured("new", 150, 100)))
+        self.put(measured("slow", 200, 100))
+        self.put(measured("slow", 400, 100, batch=16))
+        self.put(measured("new", 150, 100))
         self.assertEqual(self.rows(), [("new", 64, 1.5, "c2"), ("slow", 64, 2.0, "c2"), ("fast", 64, 3.0, "c1"),
                                        ("slow", 16, 4.0, "c2")])
-        self.assertTrue(self.put(measured("fast", 100, 100), "c3"))
+        self.put(measured("fast", 100, 100), "c3")
         self.assertEqual(self.rows()[0], ("fast", 64, 1.0, "c3"))
 
     def test_a_refused_side_does_not_replace_a_ratio(self):
         refused = {"model": "slow", "batch": 64, "arbalest": {"error": "no memory"}, "torch": side(9)}
         before = self.wall.read_text()
-        self.assertFalse(self.put(refused))
+        self.put(refused)
         self.assertEqual(self.wall.read_text(), before)
-        self.assertTrue(self.put(refused | {"model": "ours"}))
-        self.assertTrue(self.put({"model": "theirs", "batch": 64, "arbalest": side(9), "torch": {"error": "no"}}))
+        self.put(refused | {"model": "ours"})
+        self.put({"model": "theirs", "batch": 64, "arbalest": side(9), "torch": {"error": "no"}})
         self.assertEqual([row[0] for row in self.rows()], ["ours", "slow", "fast", "theirs"])
-        self.assertTrue(self.put(measured("ours", 200, 100)))
+        self.put(measured("ours", 200, 100))
         self.assertEqual([row[0] for row in self.rows()], ["slow", "ours", "fast", "theirs"])
 
     def test_the_date_is_from_the_first_row_to_the_last(self):
         for _ in range(2):
             self.put(measured("new", 150, 100))
-        began, ended = result_rows.read_wall(self.wall)[0]["date"].split(" to ")
+        began, ended = result_rows.read(self.wall)[0]["date"].split(" to ")
         self.assertEqual(began, "2001-02-03")
         self.assertGreater(ended, began)
 
@@ -125,11 +126,11 @@ class Verdicts(unittest.TestCase):
         row = lambda model, *cells: {"model": model} | dict(zip(torch["limits"], cells))
         compared = [row("resnet50", "1e-4 / 1e-4", "1e-4 / 1e-4"), row("vgg16", "1e-4 / 1e-4", "1 / 1e-4"),
                     row("timm:vit_small_patch16_224", "1 / 1e-4", "1 / 1e-4")]
-        found = result_rows.verdicts([(torch, compared), (head(), [{"model": "alexnet"}])])
+        found = result_rows.verdicts([(torch, compared), (torch, [row("vgg19", "–", "–")]), (head(), [{"model": "alexnet"}])])
         verdict = lambda model: result_rows.verdict(model, found)
         self.assertEqual([verdict("resnet50"), verdict("example:resnet50"), verdict("example:vit_s16"), verdict("vgg16")],
                          ["yes", "yes", "gradients, losses of ten steps", "losses of ten steps"])
-        self.assertEqual([verdict("keras:ResNet50"), verdict("alexnet")], ["–", "–"])
+        self.assertEqual([verdict("keras:ResNet50"), verdict("alexnet"), verdict("vgg19")], ["–"] * 3)
 
 
 class Commands(WithWall):
@@ -161,7 +162,7 @@ class Commands(WithWall):
         self.assertEqual(status, 0)
         self.assertEqual(self.rows(), [("new", 16, 1.2, "c2"), ("new", 64, 1.2, "c2"), ("fast", 64, 3.0, "c1"),
                                        ("slow", 16, 5.0, "c2"), ("slow", 64, 5.0, "c2")])
-        self.assertEqual([row["remark"] for row in result_rows.read_wall(self.wall)[1]], ["H100", "H100", "", "H100", "H100"])
+        self.assertEqual([row["remark"] for row in result_rows.read(self.wall)[1]], ["H100", "H100", "", "H100", "H100"])
         self.assertEqual(self.bench("--models", "fast", *into)[0], 1)
         self.assertEqual(self.rows()[2], ("fast", 64, 3.0, "c1"))
 
@@ -179,6 +180,22 @@ class Commands(WithWall):
             self.assertIn(reason, printed)
         self.assertEqual(self.wall.read_text(), before)
 
+    def test_bench_wall_exports_a_model_once(self):
+        calls = []
+        def export(name, path):
+            calls.append(path)
+            if len(calls) == 1:
+                other.start()
+                other.join(0.1)  # without the lock it would export, too
+            pathlib.Path(path).touch()
+
+        other = threading.Thread(target=lambda: bench_wall.export("m", self.root))
+        with mock.patch.object(bench_wall, "export_torch", export):
+            graph = bench_wall.export("m", self.root)
+            other.join()
+        self.assertEqual(len(calls), 1)
+        self.assertIn('file = "m.onnx"', pathlib.Path(graph).read_text())
+
     def test_a_page_has_counts_verdicts_and_rows(self):
         comparison = head(page="robustness", title="Compared", columns=["model", "logits"], limits={"logits": 1e-4})
         result_rows.write(self.root / "docs/results/compared.jsonl", comparison,
@@ -194,7 +211,18 @@ class Commands(WithWall):
             self.put(measured("slow", 120, 100))
             self.assertEqual(self.run_main(results, "--check")[0], 1)
 
+    def test_a_file_of_rows_by_model_keeps_their_order(self):
+        file = self.root / "compared.jsonl"
+        result_rows.write(file, head(columns=["model", "logits"]), [{"model": "b", "logits": "1"}, {"model": "a", "logits": "1"}])
+        for row in ({"model": "b", "logits": "2"}, {"model": "c", "logits": "3"}):
+            result_rows.put(file, row, ["model"])
+        self.assertEqual([tuple(row.values()) for row in result_rows.read(file)[1]], [("b", "2"), ("a", "1"), ("c", "3")])
+
     def test_results_names_the_line_that_is_wrong(self):
+        row = result_rows.wall_row(measured("m", 2, 1), "c")
+        self.write(row, row)
+        with self.assertRaisesRegex(result_rows.Wrong, "wall.jsonl: line 3 is another row of m at batch 64"):
+            result_rows.read(self.wall)
         for text, reason in (('{"page": 1}', "wall.jsonl: line 1 lacks order"), ("{", "expected JSON lines"),
                              ("", "expected JSON lines"), (json.dumps(head()) + '\n{"batch": 1}', "wall.jsonl: line 2 has batch; expected model")):
             self.wall.write_text(text)

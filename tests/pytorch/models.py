@@ -3,6 +3,7 @@
 """Models of torchvision and timm, exported to ONNX and run by Arbalest and by PyTorch: a table, model by model.
 
     tests/pytorch/models.py ARBALEST [--devices cuda:0] [--models resnet18,densenet121] [--folder FOLDER] [--smooth]
+    tests/pytorch/models.py ARBALEST --models vgg19 --into docs/results/models_torch.jsonl --commit 4de4638c [--card CPU]
 
 For each model, with random weights that are the same on both sides and eight images, all in fp32:
   logits     of `arbalest predict` against the model's in inference mode: the largest difference over the largest logit;
@@ -15,8 +16,9 @@ rounding decides which side of a kink an activation is on (Relu, MaxPool), no tw
 over the limit where Arbalest is further off than both the limit and three times PyTorch's own error.
 With --smooth the models have no kinks: Silu stands for Relu, Relu6 and HardSwish, Sigmoid for HardSigmoid and AveragePool for
 MaxPool. Then gradients of every parameter can be held against the limit, and that is all that is printed.
-Dropout and stochastic depth are off, since no two frameworks draw the same. Needs torch, torchvision, timm, onnx,
-onnxruntime and safetensors. The exit status is 1 where a model fails or is over a limit.
+Dropout and stochastic depth are off, since no two frameworks draw the same. With --into each model's row goes into that
+results file, in place of the model's; `tools/results` then makes the pages, and the wall's column "correct" of it. Needs
+torch, torchvision, timm, onnx, onnxruntime and safetensors. The exit status is 1 where a model fails or is over a limit.
 """
 
 import argparse
@@ -30,6 +32,9 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+import result_rows
+import wall_models
 from comparison import RATE, arbalest, gradients_of, logged_losses, over, torch_gradients, torch_losses
 
 MODELS = [
@@ -38,7 +43,7 @@ MODELS = [
 ]
 LIMITS = {"logits": 1e-4, "gradients": 1e-3, "losses": 1e-3, "export": 1e-4}
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-IMAGES, CLASSES, STEPS = 8, 1000, 10
+IMAGES, CLASSES, STEPS = 8, wall_models.CLASSES, 10
 
 TRAINING = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
 compare () => (float loss)
@@ -66,27 +71,6 @@ def without_kinks(model):
             without_kinks(module)
 
 
-def make(name, smooth):
-    torch.manual_seed(0)
-    if name.startswith("timm:"):
-        import timm
-
-        model = timm.create_model(name[5:], pretrained=False, num_classes=CLASSES)
-    else:
-        import torchvision
-
-        options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
-        model = getattr(torchvision.models, name)(num_classes=CLASSES, **options)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if type(module).__name__ == "StochasticDepth":
-            module.p = 0.0
-    if smooth:
-        without_kinks(model)
-    return model
-
-
 def relative(found, expected):
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
@@ -109,7 +93,10 @@ class Comparison:
         self.y = torch.from_numpy(self.labels).long().to(self.device)
 
     def make(self):
-        return make(self.name, self.options.smooth)
+        model = wall_models.make(self.name)
+        if self.options.smooth:
+            without_kinks(model)
+        return model
 
     def graph(self, name, rate, momentum, validates=True):
         path = self.folder / f"{name}.onnxtxt"
@@ -221,7 +208,11 @@ def main():
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--folder", default="/tmp/arbalest-models")
     parser.add_argument("--smooth", action="store_true")
+    result_rows.declare_into(parser)
     options = parser.parse_args()
+    if options.smooth and options.into:
+        parser.error("--into: found next to --smooth, expected the rows of models as they are")
+    result_rows.check_into(parser, options, result_rows.COMPARED)
     options.arbalest = str(pathlib.Path(options.arbalest).resolve())
     warnings.filterwarnings("ignore")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -242,10 +233,12 @@ def main():
             continue
         worse = over(r, LIMITS)
         failed += bool(worse)
-        print(f"| {name} | {r['logits'][0]:.1e} | {r['gradients'][0]:.1e} ({r['worst error']:.1e}) / {r['gradients'][1]:.1e} | "
-              f"{r['losses'][0]:.1e} / {r['losses'][1]:.1e} | {r['export'][0]:.1e} | "
-              f"{r['curve'][0]:.4f} → {r['curve'][1]:.4f} |"
-              f"{' over: ' + ', '.join(worse) + ', worst ' + r['worst'] if worse else ''}", flush=True)
+        cells = [name, f"{r['logits'][0]:.1e}", f"{r['gradients'][0]:.1e} ({r['worst error']:.1e}) / {r['gradients'][1]:.1e}",
+                 f"{r['losses'][0]:.1e} / {r['losses'][1]:.1e}", f"{r['export'][0]:.1e}",
+                 f"{r['curve'][0]:.4f} → {r['curve'][1]:.4f}"]
+        print(f"| {' | '.join(cells)} |" + (f" over: {', '.join(worse)}, worst {r['worst']}" if worse else ""), flush=True)
+        if options.into:
+            result_rows.put(options.into, dict(zip(result_rows.COMPARED, [*cells, options.commit, options.card])), ["model"])
     sys.exit(1 if failed else 0)
 
 

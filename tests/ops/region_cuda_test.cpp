@@ -35,26 +35,25 @@ std::vector<RegionProgram> all_operators(size_t inputs) {
   return programs;
 }
 
-void check_compiles(const RegionProgram& program, const TensorType& space, const std::vector<TensorType>& inputs,
-                    DataType output) {
-  std::vector<DataType> types;
-  for (const TensorType& input : inputs) types.push_back(input.dtype);
-  const RegionWalk walk(space, inputs, program);
-  const std::vector<DataType> outputs(program.results.size(), output);
-  const RegionSource source = region_source(program, walk, types, outputs);
-  for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
-    INFO(architecture, "\n", source.text);
-    CHECK_NOTHROW(compile_cuda(source.text, architecture));
-  }
-}
-
 std::vector<DataType> elements_of(const std::vector<TensorType>& types) {
   std::vector<DataType> elements;
   for (const TensorType& type : types) elements.push_back(type.dtype);
   return elements;
 }
 
-// The operator for inputs of these types, the first of which may be lowered; "" if no region takes them.
+void check_compiles(const RegionProgram& program, const TensorType& space, const std::vector<TensorType>& inputs,
+                    DataType output) {
+  const RegionWalk walk(space, inputs, program);
+  const std::vector<DataType> outputs(program.results.size(), output);
+  const RegionSource source = region_source(program, walk, elements_of(inputs), outputs);
+  for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
+    INFO(architecture, "\n", source.text);
+    CHECK_NOTHROW(compile_cuda(source.text, architecture));
+  }
+}
+
+// The kernel of the operator alone. Inputs that follow the compute precision are of type `lowered`. "": no region takes
+// these types.
 std::string source_of(const Op& op, std::vector<TensorType> inputs, DataType lowered, const Attributes& attributes) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].dtype == DataType::Float32 && op.input_spec(i)->lowered) inputs[i].dtype = lowered;

@@ -126,7 +126,7 @@ struct CudaContext : DeviceContext {
   // Plans by problem. A null plan: no engine supports it.
   PlanCache<ConvolutionPlan> convolution_plans;
   PlanCache<FusedAttentionPlan> attention_plans;
-  PlanCache<CompiledKernel> compiled;  // by source
+  PlanCache<CompiledKernel> compiled;  // by source and rounding
 };
 
 // The request's context; throws RunError if it has none.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA kernels of Cast and arbalest.CastToNearest.
+// CUDA kernels of Cast and arbalest.CastToNearest. Casts between floating types are generated (ops/regions).
 
 #include "ops/cuda/elements.cuh"
 #include "ops/math/convert.h"
@@ -36,29 +36,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Casts between float and bfloat16, by packs.
-std::unique_ptr<Kernel> floating_cast(const KernelRequest& request) {
-  const int64_t count = request.outputs[0].elements();
-  const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[0].dtype, [&](auto from) {
-    return with_type(request, request.outputs[0].dtype, [=](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      return make_kernel([=](const KernelContext& c) {
-        launch_elementwise("cast", stream_of(c), multiprocessors, count, Same{}, output<To>(c, 0), input<From>(c, 0));
-      });
-    });
-  });
-}
-
 template <bool nearest>
 std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
-  const DataType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
-  if (is_floating(from) && is_floating(to)) return floating_cast(request);
+  const DataType to = request.outputs[0].dtype;
   if (to == DataType::Float64) fail_type(request, to, "float, bfloat16, bool, uint8, int32 and int64");
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_element(request, from, [=](auto element) {
+  return with_element(request, request.inputs[0].dtype, [=](auto element) {
     using From = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The elementwise operators, a line each: the line gives the operator, its gradient, their CPU and CUDA kernels and
-// their samples. The file is compiled for the CPU (W: float or double) and for CUDA (W: float; bfloat16 is storage
-// only).
+// The elementwise operators, a line each: the line gives the operator, its gradient, their kernels and their samples.
+// Formulas are compiled for the CPU (W: float or double). For GPUs they are text, which NVRTC compiles while a plan is
+// made (ops/regions; W: float; bfloat16 is storage only).
 
 #include <cmath>
 #include <limits>
@@ -106,7 +106,7 @@ struct Gradient {
   Parameters parameters;
 
   template <typename W, typename... Rest>
-  ARBALEST_HOST_DEVICE W operator()(W dy, Rest... rest) const {
+  W operator()(W dy, Rest... rest) const {
     static_assert(sizeof...(Rest) == size_t(kFirst) + size_t(kSecond));
     if constexpr (kFirst && kSecond) {
       return Formula::at(parameters, dy, rest...);
@@ -117,7 +117,7 @@ struct Gradient {
     }
   }
   template <typename W>
-  ARBALEST_HOST_DEVICE W operator()(W dy) const {
+  W operator()(W dy) const {
     static_assert(!kFirst && !kSecond);
     return Formula::at(parameters, dy, W(0), W(0));
   }
@@ -128,17 +128,17 @@ struct Gradient {
   [[maybe_unused]] const W beta = static_cast<W>(parameters.beta);
 
 // A gradient of dy and two operands.
-#define ARBALEST_FORMULA(Name, first, second, gradient)                                                       \
-  struct Name {                                                                                               \
-    static constexpr bool kFirst = mentions(#gradient, #first[0]), kSecond = mentions(#gradient, #second[0]); \
-    static constexpr std::string_view kText = #gradient, kFirstName = #first, kSecondName = #second;          \
-    static constexpr bool kPassedOn = kText == "dy";                                                          \
-    template <typename W>                                                                                     \
-    ARBALEST_HOST_DEVICE static W at([[maybe_unused]] const Parameters& parameters, [[maybe_unused]] W dy,    \
-                                     [[maybe_unused]] W first, [[maybe_unused]] W second) {                   \
-      ARBALEST_PARAMETERS                                                                                     \
-      return gradient;                                                                                        \
-    }                                                                                                         \
+#define ARBALEST_FORMULA(Name, first, second, gradient)                                                         \
+  struct Name {                                                                                                 \
+    static constexpr bool kFirst = mentions(#gradient, #first[0]), kSecond = mentions(#gradient, #second[0]);   \
+    static constexpr std::string_view kText = #gradient, kFirstName = #first, kSecondName = #second;            \
+    static constexpr bool kPassedOn = kText == "dy";                                                            \
+    template <typename W>                                                                                       \
+    static W at([[maybe_unused]] const Parameters& parameters, [[maybe_unused]] W dy, [[maybe_unused]] W first, \
+                [[maybe_unused]] W second) {                                                                    \
+      ARBALEST_PARAMETERS                                                                                       \
+      return gradient;                                                                                          \
+    }                                                                                                           \
   };
 
 #define ARBALEST_UNARY_FUNCTOR(Name, doc, attributes, low, high, value, gradient) \
@@ -146,7 +146,7 @@ struct Gradient {
     static constexpr std::string_view kText = #value;                             \
     Parameters parameters;                                                        \
     template <typename W>                                                         \
-    ARBALEST_HOST_DEVICE W operator()(W x) const {                                \
+    W operator()(W x) const {                                                     \
       ARBALEST_PARAMETERS                                                         \
       return value;                                                               \
     }                                                                             \
@@ -159,7 +159,7 @@ struct Gradient {
     static constexpr std::string_view kText = #value;                                            \
     Parameters parameters;                                                                       \
     template <typename W>                                                                        \
-    ARBALEST_HOST_DEVICE W operator()(W a, W b) const {                                          \
+    W operator()(W a, W b) const {                                                               \
       ARBALEST_PARAMETERS                                                                        \
       return value;                                                                              \
     }                                                                                            \

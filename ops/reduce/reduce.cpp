@@ -10,6 +10,7 @@
 #include <cmath>
 #include <optional>
 
+#include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/reduce/reduce_cpu.h"
 
@@ -68,17 +69,6 @@ Attributes reduce_gradient_attributes(const ReducedAxes& axes, const TensorType&
   attributes.set("shape", x.shape);
   attributes.set("layout", std::string(name_of(x.layout)));
   return attributes;
-}
-
-Strided reducing_gradient_walk(const KernelRequest& request) {
-  const TensorType& dx = request.outputs[0];
-  const ReducedAxes axes(request.node, dx.shape.size());
-  std::vector<std::vector<int64_t>> strides = {memory_strides(dx)};
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const bool whole = request.node.op->inputs[i].name == "X";
-    strides.push_back(whole ? memory_strides(request.inputs[i]) : axes.strides(request.inputs[i]));
-  }
-  return Strided(dx.shape, strides);
 }
 
 namespace {
@@ -180,7 +170,7 @@ double terms_of(const Node& node) {
 }
 
 std::unique_ptr<Kernel> reduce_gradient_cpu(const KernelRequest& request, const elementwise::TypedRows& rows) {
-  return row_kernel(request, rows, {.alpha = terms_of(request.node)}, reducing_gradient_walk(request));
+  return row_kernel(request, rows, {.alpha = terms_of(request.node)}, Strided(elementwise::walked_types(request)));
 }
 
 // `value`, a result or its gradient, with all axes, so that it broadcasts to X.

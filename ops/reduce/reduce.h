@@ -35,7 +35,4 @@ Strided reducing_walk(const ReducedAxes& axes, const TensorType& x, const Tensor
 // The attributes of a gradient of such a reduction of x.
 Attributes reduce_gradient_attributes(const ReducedAxes& axes, const TensorType& x);
 
-// A walk through dX, which is output 0, and the inputs of a gradient: dY, and X and Y if the operator has them.
-Strided reducing_gradient_walk(const KernelRequest& request);
-
 }  // namespace arbalest

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The reductions, a line each: the line gives the operator, its gradient, their CPU and CUDA kernels and their samples.
-// The file is compiled for the CPU (W: double, and int64_t for integers) and for CUDA (W: float and int64_t).
+// The reductions, a line each: the line gives the operator, its gradient, their kernels and their samples. The file is
+// compiled for the CPU (W: double, and int64_t for integers) and for CUDA (W: float and int64_t). Gradients are
+// elementwise operators, whose formulas are text for GPUs (ops/math/elementwise_table.h).
 
 #include <cstdint>
 #include <limits>

@@ -352,17 +352,30 @@ std::vector<Sample> region_samples(const OpRegistry& registry) {
 
 }  // namespace
 
-bool is_region_step(const Graph& graph, const Node& node) {
-  const size_t count = node.op->element ? node.op->element->arguments.size() : 0;
-  if (count == 0 || node.inputs.size() < count) return false;
+bool is_region_step(const Op& op, const std::vector<DataType>& inputs, DataType output) {
+  const size_t count = op.element ? op.element->arguments.size() : 0;
+  if (count == 0 || inputs.size() < count) return false;
   const auto is_number = [](DataType type) { return type == DataType::Float32 || type == DataType::Bfloat16; };
-  const bool numbers =
-      std::all_of(node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count), [&](ValueId input) {
-        if (input == kNone) return false;
-        const DataType type = graph.values[input].type.dtype;
-        return is_number(type) || type == DataType::Bool;
-      });
-  return numbers && is_number(graph.values[node.outputs[0]].type.dtype);
+  return is_number(output) && std::all_of(inputs.begin(), inputs.begin() + std::ptrdiff_t(count),
+                                          [&](DataType type) { return is_number(type) || type == DataType::Bool; });
+}
+
+bool is_region_step(const Graph& graph, const Node& node) {
+  if (!node.op->element) return false;
+  std::vector<DataType> inputs;
+  for (const ValueId input : node.inputs) {
+    inputs.push_back(input == kNone ? DataType::Token : graph.values[input].type.dtype);
+  }
+  return is_region_step(*node.op, inputs, graph.values[node.outputs[0]].type.dtype);
+}
+
+RegionProgram one_step(const Node& node) {
+  const ElementFunction& element = *node.op->element;
+  RegionProgram program{.inputs = element.arguments.size(), .steps = {{node.op, {}, {}}}, .results = {0}, .sums = {}};
+  RegionStep& step = program.steps[0];
+  for (size_t i = 0; i < program.inputs; ++i) step.operands.push_back(i);
+  if (element.numbers) step.numbers = element.numbers(node);
+  return program;
 }
 
 bool RegionProgram::sums_by_sample() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA kernels of regions, compiled while a plan is made (ops/regions/region_source.cpp).
+// CUDA kernels of regions, and of operators that state their formula (Op::element), which are regions of one step. They
+// are compiled while a plan is made (ops/regions/region_source.cpp).
 
 #include "ops/regions/region.h"
 
@@ -73,12 +74,11 @@ __global__ void __launch_bounds__(kThreads)
 
 class RegionKernel final : public Kernel {
  public:
-  RegionKernel(const KernelRequest& request, const RegionProgram& program)
-      : walk_(stated_type(request.node, DataType::Float32), request.inputs, program),
-        inputs_(request.inputs.size()),
-        outputs_(program.result_outputs()) {
+  // `rough`: quotients and roots may be two units of float's last place off, if rounding to bfloat16 hides that.
+  RegionKernel(const KernelRequest& request, const TensorType& space, const RegionProgram& program, bool rough)
+      : walk_(space, request.inputs, program), inputs_(program.inputs), outputs_(program.result_outputs()) {
     std::vector<DataType> inputs, results;
-    for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
+    for (size_t i = 0; i < inputs_; ++i) inputs.push_back(request.inputs[i].dtype);
     for (const RegionProgram::Target& target : program.targets()) {
       goes_.push_back(target.output);
       results.push_back(request.outputs[target.output].dtype);
@@ -107,10 +107,10 @@ class RegionKernel final : public Kernel {
       packs_ = true;
       blocks_ = unsigned(columns_->samples * columns_->chunks * columns_->slices);
     }
-    // Rounding to bfloat16 hides what is rough; the source says which types there are.
-    const bool rough = std::count(results.begin(), results.end(), DataType::Float32) == 0;
-    compiled_ = context.compiled.find(
-        source_.text, [&] { return std::make_shared<const CompiledKernel>(source_.text, "region", rough); });
+    rough = rough && std::count(results.begin(), results.end(), DataType::Float32) == 0;
+    compiled_ = context.compiled.find(source_.text + (rough ? "rough" : "exact"), [&] {
+      return std::make_shared<const CompiledKernel>(source_.text, "region", rough);
+    });
     source_.text.clear();
     if (source_.placed.empty()) return;
     places_ = walk_.extents;
@@ -137,7 +137,7 @@ class RegionKernel final : public Kernel {
     int channels = 0, samples = 0, chunks = 0, wide = 0;
     void* partials = c.workspace;
     const void* pointers[RegionProgram::kMostInputs + RegionProgram::kMostOutputs];
-    void* arguments[8 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
+    void* arguments[9 + RegionProgram::kMostInputs + RegionProgram::kMostOutputs] = {&packs};
     size_t next = 1;
     if (columns_) {
       channels = int(columns_->channels), samples = columns_->samples;
@@ -147,6 +147,7 @@ class RegionKernel final : public Kernel {
     }
     arguments[next++] = &count;
     if (!places_.empty()) arguments[next++] = const_cast<int64_t*>(places_.data());
+    if (!source_.numbers.empty()) arguments[next++] = const_cast<float*>(source_.numbers.data());
     for (size_t i = 0; i < begins_.size(); ++i) {
       const void* whole = i < inputs_ ? c.inputs[i] : c.outputs[goes_[i - inputs_]];
       pointers[i] = static_cast<const char*>(whole) + begins_[i];
@@ -185,12 +186,33 @@ class RegionKernel final : public Kernel {
   std::shared_ptr<const CompiledKernel> compiled_;
 };
 
+// An operator that states its formula is a region of one step, with exact quotients and roots. Elements of other types
+// are for its own kernel, if it has one.
+KernelFactory one_step_kernel(const KernelFactory& own) {
+  return [own](const KernelRequest& request) -> std::unique_ptr<Kernel> {
+    const TensorType& space = request.outputs[0];
+    std::vector<DataType> inputs;
+    for (const TensorType& type : request.inputs) inputs.push_back(type.dtype);
+    if (is_region_step(*request.node.op, inputs, space.dtype)) {
+      return std::make_unique<RegionKernel>(request, space, one_step(request.node), false);
+    }
+    if (!own) fail_type(request, inputs[0], "float and bfloat16");
+    return own(request);
+  };
+}
+
 }  // namespace
 
 void register_regions_region_cuda(OpRegistry& registry) {
   registry.find("arbalest.Region")->cuda = [&registry](const KernelRequest& request) {
-    return std::make_unique<RegionKernel>(request, region_program(request.node, registry));
+    return std::make_unique<RegionKernel>(request, stated_type(request.node, DataType::Float32),
+                                          region_program(request.node, registry), true);
   };
+  for (const Op& op : registry.all()) {
+    if (!op.element) continue;
+    KernelFactory& cuda = registry.find(op.qualified_name())->cuda;
+    cuda = one_step_kernel(cuda);
+  }
 }
 
 }  // namespace arbalest

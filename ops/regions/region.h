@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A region: elementwise operators that are computed together, element by element, so that what one hands to the next is
-// never stored. All of its values have one shape, to which the inputs broadcast. Sums of steps over rows, which are all
-// axes but the innermost in memory, are made on the way: over all rows, such as gradients of biases, or over those of
-// each sample, such as means of an image's pixels. passes/fuse/regions.cpp finds regions. Inputs may be parts of larger
-// tensors, and results parts of larger outputs (passes/fuse/region_moves.cpp).
+// never stored. On GPUs an elementwise operator by itself is a region of one step. All of its values have one shape, to
+// which the inputs broadcast. Sums of steps over rows, which are all axes but the innermost in memory, are made on the
+// way: over all rows, such as gradients of biases, or over those of each sample, such as means of an image's pixels.
+// passes/fuse/regions.cpp finds regions. Inputs may be parts of larger tensors, and results parts of larger outputs
+// (passes/fuse/region_moves.cpp).
 
 #include <string>
 #include <string_view>
@@ -68,6 +69,11 @@ struct RegionProgram {
 // Whether a region may compute what the node does. Its operands are then as many of the inputs as the operator's
 // function has arguments.
 bool is_region_step(const Graph& graph, const Node& node);
+// The same by types of elements, those of inputs and of output 0; Token: an input is left out.
+bool is_region_step(const Op& op, const std::vector<DataType>& inputs, DataType output);
+
+// A region of that node alone.
+RegionProgram one_step(const Node& node);
 
 // The type of output `index`, which is not a sum.
 TensorType result_type(const TensorType& space, const RegionProgram& program, size_t index);
@@ -91,6 +97,7 @@ struct RegionWalk {
   std::vector<int64_t> first;                 // by operand: the element where it begins
   int64_t count = 1;                          // of elements
 
+  // `inputs`: at least as many as the program has.
   RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, const RegionProgram& program);
   bool is_whole(size_t operand) const;  // it lies as the space does, without gaps
   bool is_row(size_t operand) const;    // it moves along the innermost axis alone, there without gaps
@@ -104,6 +111,7 @@ struct RegionSource {
   int width = 1;  // elements that a thread takes at a time
   // Operands that are not whole: the walk's strides are passed for them, in this order.
   std::vector<size_t> placed = {};
+  std::vector<float> numbers = {};  // two a step; empty: the kernel has no parameter for them
   // Threads keep to a pack of channels and walk down rows: for sums, and where inputs are the same for all rows.
   bool by_columns = false;
   bool by_sample = false;      // and each chunk of rows is of one place along the walk's first axis
@@ -125,7 +133,8 @@ struct RegionColumns {
 // The functions that formulas call (ops/math/elementwise_functions.h), for the source of kernels.
 extern const std::string_view kFormulaText;
 
-// For NVRTC: it includes nothing. Elements are Float32, Bfloat16 or, of inputs, Bool. `results`: theirs, one by one.
+// For NVRTC: it includes nothing. Elements are Float32, Bfloat16 or, of inputs, Bool. `inputs`, `results`: their types,
+// one by one.
 RegionSource region_source(const RegionProgram& program, const RegionWalk& walk, const std::vector<DataType>& inputs,
                            const std::vector<DataType>& results);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The CUDA kernel of a region, as text. A thread computes `width` neighbouring elements in float. Extents and strides
-// are arguments, so that regions of other shapes are one kernel where they are walked through alike.
+// The CUDA kernel of a region, as text. A thread computes `width` neighbouring elements in float. Extents, strides and
+// numbers of formulas are arguments, so that regions of other shapes are one kernel where they are walked through
+// alike. Numbers that are 0 or 1 are part of the text, because they may choose between formulas.
 //
 // By columns, a thread keeps its place along the innermost axis and walks down rows, which are all the others. It reads
 // what is the same for all rows once, and adds up sums. A block has a chunk of rows and a slice of the innermost axis,
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "ops/math/strided.h"
@@ -70,12 +70,9 @@ std::string_view element_type(DataType type) {
   }
 }
 
-// Exactly the number's value in float.
-std::string literal(double number) {
-  const float value = float(number);
-  if (std::isnan(value)) return "__int_as_float(0x7fffffff)";
-  if (std::isinf(value)) return value > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
-  return fmt::format("{:a}f", value);
+// Whether a number of a formula is part of the text.
+bool is_literal(float number) {
+  return number == 0 || number == 1;
 }
 
 // How an operand's elements are found for a pack of neighbours.
@@ -126,6 +123,11 @@ class Writer {
     if (!source_.placed.empty()) {
       add(fmt::format("struct Walk {{ long long extent[{0}], stride[{1}][{0}]; }};\n", rank(), source_.placed.size()));
     }
+    for (const RegionStep& step : program_.steps) {
+      for (const double number : step.numbers) source_.numbers.push_back(float(number));
+    }
+    if (std::all_of(source_.numbers.begin(), source_.numbers.end(), is_literal)) source_.numbers.clear();
+    if (!source_.numbers.empty()) add(fmt::format("struct Numbers {{ float of[{}]; }};\n", source_.numbers.size()));
     choose();
     if (source_.by_columns) {
       write_columns();
@@ -145,6 +147,7 @@ class Writer {
   std::string parameters() const {
     std::string text = "long long count";
     if (!source_.placed.empty()) text += ", const Walk walk";
+    if (!source_.numbers.empty()) text += ", const Numbers numbers";
     for (size_t i = 0; i < inputs_.size(); ++i) {
       text += fmt::format(", const {}* __restrict__ x{}", element_type(inputs_[i]), i);
     }
@@ -156,6 +159,7 @@ class Writer {
   std::string arguments() const {
     std::string text = "count";
     if (!source_.placed.empty()) text += ", walk";
+    if (!source_.numbers.empty()) text += ", numbers";
     for (size_t i = 0; i < inputs_.size(); ++i) text += fmt::format(", x{}", i);
     for (size_t k = 0; k < results_.size(); ++k) text += fmt::format(", y{}", k);
     return text;
@@ -377,6 +381,11 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
         RegionSource::kThreads, parameters(), source_.width, arguments()));
   }
 
+  std::string number_of(size_t s, size_t k) const {
+    const auto number = float(program_.steps[s].numbers[k]);
+    return is_literal(number) ? fmt::format("{:.1f}f", number) : fmt::format("numbers.of[{}]", 2 * s + k);
+  }
+
   void write_step(size_t s) {
     const RegionStep& step = program_.steps[s];
     const ElementFunction& element = *step.op->element;
@@ -384,8 +393,8 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
     for (size_t k = 0; k < step.operands.size(); ++k) {
       add(fmt::format("      const W {} = v{};\n", element.arguments[k], step.operands[k]));
     }
-    add(fmt::format("      const W alpha = {}, beta = {};\n      v{} = {};\n    }}\n", literal(step.numbers[0]),
-                    literal(step.numbers[1]), program_.inputs + s, element.text));
+    add(fmt::format("      const W alpha = {}, beta = {};\n      v{} = {};\n    }}\n", number_of(s, 0), number_of(s, 1),
+                    program_.inputs + s, element.text));
   }
 
   // A region whose pointers are not aligned is computed element by element, and so are the last ones.
@@ -410,9 +419,9 @@ template <int N> __device__ void columns(int channels, int samples, int chunks, 
 }  // namespace
 
 RegionWalk::RegionWalk(const TensorType& space, const std::vector<TensorType>& inputs, const RegionProgram& program)
-    : first(inputs.size() + program.results.size(), 0), count(space.elements()) {
+    : first(program.inputs + program.results.size(), 0), count(space.elements()) {
   std::vector<std::vector<int64_t>> all = {memory_strides(space)};
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  for (size_t i = 0; i < program.inputs; ++i) {
     const RegionView* view = program.view_of(i);
     all.push_back(view ? view->strides : broadcast_strides(inputs[i], space.shape.size()));
     if (view) first[i] = view->first;

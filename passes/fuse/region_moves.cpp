@@ -77,15 +77,10 @@ class RegionMoves {
       return region;
     }
     if (!is_region_step(graph_, node)) return std::nullopt;
-    const size_t count = node.op->element->arguments.size();
-    Region region{{.inputs = count, .steps = {{node.op, {}, {}}}, .results = {0}, .sums = {}},
-                  type(node.output()),
-                  {type(node.output()).dtype},
-                  {node.inputs.begin(), node.inputs.begin() + std::ptrdiff_t(count)}};
-    RegionStep& step = region.program.steps[0];
-    for (size_t i = 0; i < count; ++i) step.operands.push_back(i);
-    if (node.op->element->numbers) step.numbers = node.op->element->numbers(node);
-    return region;
+    RegionProgram program = one_step(node);
+    const auto inputs = node.inputs.begin();
+    return Region{
+        program, type(node.output()), {type(node.output()).dtype}, {inputs, inputs + std::ptrdiff_t(program.inputs)}};
   }
 
   // Adds the places at which regions read the value, by itself or otherwise shown; false if anything else reads it.

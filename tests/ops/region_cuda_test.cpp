@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sources of regions, compiled for several architectures. No GPU is needed. Compiled only with CUDA.
+// Sources of regions and of elementwise operators, compiled for several architectures. No GPU is needed. Compiled only
+// with CUDA.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
 
 #include "ops/builtin_ops.h"
+#include "ops/check/harness.h"
 #include "ops/cuda/compiled_kernel.h"
 #include "ops/regions/region.h"
 
@@ -28,17 +35,53 @@ std::vector<RegionProgram> all_operators(size_t inputs) {
   return programs;
 }
 
+std::vector<DataType> elements_of(const std::vector<TensorType>& types) {
+  std::vector<DataType> elements;
+  for (const TensorType& type : types) elements.push_back(type.dtype);
+  return elements;
+}
+
 void check_compiles(const RegionProgram& program, const TensorType& space, const std::vector<TensorType>& inputs,
                     DataType output) {
-  std::vector<DataType> types;
-  for (const TensorType& input : inputs) types.push_back(input.dtype);
   const RegionWalk walk(space, inputs, program);
   const std::vector<DataType> outputs(program.results.size(), output);
-  const RegionSource source = region_source(program, walk, types, outputs);
+  const RegionSource source = region_source(program, walk, elements_of(inputs), outputs);
   for (const char* architecture : {"sm_80", "sm_90", "sm_120"}) {
     INFO(architecture, "\n", source.text);
     CHECK_NOTHROW(compile_cuda(source.text, architecture));
   }
+}
+
+// The kernel of the operator alone. Inputs that follow the compute precision are of type `lowered`. "": no region takes
+// these types.
+std::string source_of(const Op& op, std::vector<TensorType> inputs, DataType lowered, const Attributes& attributes) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype == DataType::Float32 && op.input_spec(i)->lowered) inputs[i].dtype = lowered;
+  }
+  const test::Case graph(op, inputs, 1, attributes);
+  const TensorType space = graph.output_types()[0];
+  if (!is_region_step(op, elements_of(inputs), space.dtype)) return "";
+  const RegionProgram program = one_step(graph.get());
+  const RegionWalk walk(space, inputs, program);
+  inputs.resize(program.inputs);
+  return region_source(program, walk, elements_of(inputs), {space.dtype}).text;
+}
+
+// The kernel of each elementwise operator's first sample that a region takes, for each type of elements.
+std::map<std::string, std::string> sources_of_operators() {
+  std::map<std::string, std::string> sources;
+  for (const Op& op : builtin_ops().all()) {
+    if (!op.element) continue;
+    for (const DataType type : {DataType::Float32, DataType::Bfloat16}) {
+      std::string& source = sources[fmt::format("{}, {}", op.qualified_name(), name_of(type))];
+      for (const Sample& sample : op.samples()) {
+        std::vector<TensorType> inputs;
+        for (const Sample::Input& input : sample.inputs) inputs.push_back(input.type);
+        if (source.empty()) source = source_of(op, inputs, type, sample.attributes);
+      }
+    }
+  }
+  return sources;
 }
 
 }  // namespace
@@ -137,6 +180,50 @@ TEST_CASE("regions: rows are shared out among blocks without rest") {
       CHECK(columns.chunks * columns.slices <= std::max(2 * 132, columns.slices));
     }
   }
+}
+
+TEST_CASE("elementwise operators: the kernel of each, for each type, compiles") {
+  const std::map<std::string, std::string> sources = sources_of_operators();
+  REQUIRE(sources.size() > 200);
+  // All begin with the same functions. What follows is compiled many at a time, each in a namespace.
+  const std::string_view last = "\n__device__ void narrow(W x, Bfloat16& to)", external = "extern \"C\" ";
+  std::string text, names;
+  size_t count = 0;
+  for (const auto& [name, source] : sources) {
+    INFO(name, "\n", source);
+    const size_t begin = source.find('\n', source.find(last) + 1) + 1, kernel = source.find(external, begin);
+    REQUIRE(kernel != source.npos);
+    constexpr size_t kTogether = 64;
+    if (text.empty()) text = source.substr(0, begin);
+    text += fmt::format("namespace kernel_{} {{\n{}{}}}\n", count, source.substr(begin, kernel - begin),
+                        source.substr(kernel + external.size()));
+    names += fmt::format("kernel_{}: {}\n", count, name);
+    if (++count % kTogether != 0 && count < sources.size()) continue;
+    INFO(names);
+    CHECK_NOTHROW(compile_cuda(std::exchange(text, ""), "sm_90"));
+    names.clear();
+  }
+}
+
+TEST_CASE("elementwise operators: each has a kernel for GPUs") {
+  for (const Op& op : builtin_ops().all()) {
+    INFO(op.qualified_name());
+    if (op.element) CHECK(op.cuda);
+  }
+}
+
+TEST_CASE("elementwise operators: one source is for all shapes that are walked through alike, and for all numbers") {
+  using enum DataType;
+  const auto source = [](const char* name, const std::vector<Shape>& shapes, const Attributes& attributes = {}) {
+    std::vector<TensorType> inputs;
+    for (const Shape& shape : shapes) inputs.push_back({Float32, shape});
+    return source_of(builtin_ops().get(name), inputs, Bfloat16, attributes);
+  };
+  CHECK(source("Mul", {{3, 5}, {3, 5}}) == source("Mul", {{2, 64, 7, 7}, {2, 64, 7, 7}}));
+  CHECK(source("Mul", {{64, 40}, {40}}) == source("Mul", {{9, 2, 128}, {128}}));
+  CHECK(source("Mul", {{64, 40}, {40}}) != source("Mul", {{64, 40}, {64, 1}}));
+  CHECK(source("Elu", {{8}}, {{"alpha", 0.5}}) == source("Elu", {{7, 2}}, {{"alpha", 0.25}}));
+  CHECK(source("Gelu", {{8}}) != source("Gelu", {{8}}, {{"approximate", std::string("tanh")}}));
 }
 
 TEST_CASE("a kernel that does not compile is an error with the compiler's words") {

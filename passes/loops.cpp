@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "graph/constants.h"
-#include "graph/exported_batch.h"
+#include "graph/samples/exported_batch.h"
 #include "graph/field.h"
 #include "graph/measures.h"
 #include "graph/op.h"

@@ -7,9 +7,9 @@
 #include <map>
 #include <optional>
 
-#include "graph/exported_batch.h"
+#include "graph/samples/exported_batch.h"
 #include "graph/op.h"
-#include "graph/verify/sample_probe.h"
+#include "graph/samples/sample_probe.h"
 #include "passes/passes.h"
 
 namespace arbalest {

@@ -9,11 +9,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "graph/exported_batch.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/sequences.h"
 #include "graph/op.h"
+#include "graph/samples/exported_batch.h"
+#include "graph/samples/open_batch.h"
 
 namespace arbalest {
 namespace {
@@ -256,13 +257,12 @@ void spell_out_draws(GraphSource& source) {
   source.nodes = std::move(nodes);
 }
 
-// Errors that types bring to light may come from a batch that is part of the file: they say so.
-void note_fixed_batch(const GraphSource& source, Graph& graph) {
+// The batch that the file's inputs state; 0 if they leave it open.
+int64_t stated_batch(const GraphSource& source) {
   for (const SourceValue& input : source.inputs) {
-    if (!input.type || input.type->shape.empty() || input.type->shape[0] <= 0) continue;
-    for (Node& node : graph.nodes) node.where.file = exported_file(source.file, input.type->shape[0]);
-    return;
+    if (input.type && !input.type->shape.empty() && input.type->shape[0] > 0) return input.type->shape[0];
   }
+  return 0;
 }
 
 }  // namespace
@@ -277,10 +277,14 @@ CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, co
   GraphSource part = cut.run(names, results);
   widen_bfloat16(part);
   CalledModel model{build_graph(part, registry, 0), {}};
-  note_fixed_batch(part, model.graph);
+  const int64_t batch = stated_batch(part);
+  if (batch > 0) {  // errors that types bring to light may come from it: they say so
+    for (Node& node : model.graph.nodes) node.where.file = exported_file(part.file, batch);
+  }
   own_parameters(model.graph, part);
   follow_training(model.graph, part, call.training);
   spell_out_old_softmax(model.graph);
+  open_batch(model.graph, batch);
   for (const std::string& name : names) {
     const auto is = [&](ValueId input) { return model.graph.values[input].name == name; };
     const auto found = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(), is);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "graph/constants.h"
-#include "graph/exported_batch.h"
+#include "graph/samples/exported_batch.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "graph/exported_batch.h"
+#include "graph/samples/exported_batch.h"
 #include "graph/op.h"
 #include "ops/nn/random.h"
 #include "passes/recompute.h"

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models of many kinds, exported to ONNX, trained by Arbalest and by PyTorch and taken away again: a table.
 
-    tests/pytorch/kinds.py ARBALEST [--models unet_smp,llama] [--exporters older,newer] [--folder FOLDER] [--jsonl FILE]
+    tests/pytorch/kinds.py ARBALEST [--models unet_smp,llama] [--exporters older,newer,fixed] [--folder FOLDER] [--jsonl FILE]
 
 The models are those of kinds_models.py, with random weights that are the same on both sides, in training mode. Both of
-PyTorch's exporters write each of them. All compute in fp32:
+PyTorch's exporters write each of them; `fixed` is the newer one for a batch of two, half of what is trained. All compute
+in fp32:
   gradients  of every parameter for one batch, as a step of SGD with a large rate leaves them in the weights: the norm of
              the difference over all parameters, over that of the gradient. In brackets the worst parameter.
   losses     of five steps of SGD with momentum: the largest relative difference.
@@ -128,7 +129,8 @@ class Comparison:
     exported_samples = SAMPLES
 
     def export_from_torch(self):
-        path, example = self.folder / "model.onnx", tuple(x[:self.exported_samples] for x in self.tensors(torch.float32))
+        samples = 2 if self.exporter == "fixed" else self.exported_samples
+        path, example = self.folder / "model.onnx", tuple(x[:samples] for x in self.tensors(torch.float32))
         names = {"input_names": list(self.inputs), "output_names": self.outs}
         if self.exporter == "older":
             axes = {name: {0: "batch"} for name in [*self.inputs, *self.outs]}
@@ -240,7 +242,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arbalest")
     parser.add_argument("--models", default=",".join(CASES))
-    parser.add_argument("--exporters", default="older,newer")
+    parser.add_argument("--exporters", default="older,newer,fixed")
     parser.add_argument("--folder", default="/tmp/arbalest-kinds")
     parser.add_argument("--jsonl")
     options = parser.parse_args()

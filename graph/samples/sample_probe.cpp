@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "graph/verify/sample_probe.h"
+#include "graph/samples/sample_probe.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "graph/exported_batch.h"
+#include "graph/samples/exported_batch.h"
 
 #include <fmt/format.h>
 

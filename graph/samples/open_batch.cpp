@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph/samples/open_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "graph/constants.h"
+#include "graph/names.h"
+#include "graph/op.h"
+#include "graph/samples/sample_probe.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kTimes = 2;  // as large as its own is the batch that the model is tried with
+
+// A change of an operand by which a node takes other batches.
+struct Change {
+  enum class Kind : uint8_t {
+    States,   // operand `input`, a list, becomes the attribute `list`
+    Reads,    // operand `input` is `list`, with `multiple` times the batch at `place`
+    Spreads,  // operand `input` is expanded by such a list of ones: it has one element along the axis `place`
+  };
+  Kind kind = Kind::States;
+  size_t input = 0;
+  std::vector<int64_t> list = {};
+  size_t place = 0;
+  int64_t multiple = 1;
+};
+
+std::optional<std::vector<int64_t>> known_list(const Graph& graph, const Node& node, size_t input) {
+  const OperandSpec* spec = node.op->input_spec(input);
+  const ValueId value = node.input(input);
+  if (!spec || !spec->constant || value == kNone || !content_of(graph, value)) return std::nullopt;
+  const TensorType& type = graph.values[value].type;
+  if (type.shape.size() != 1 || is_floating(type.dtype)) return std::nullopt;
+  return std::get<std::vector<int64_t>>(content_as(graph, node, input, AttributeKind::Ints));
+}
+
+// Adds the nodes that changes ask for.
+class Changer {
+ public:
+  // `source`: the model's input whose first axis has the batch.
+  Changer(Graph& graph, ValueId source) : graph_(graph), source_(source) {}
+
+  void change(Node& node, const Change& change) {
+    switch (change.kind) {
+      case Change::Kind::States:
+        node.attributes.set(node.op->input_spec(change.input)->name, change.list, node.where);
+        return leave_out(node, change.input);
+      case Change::Kind::Reads: node.inputs[change.input] = list(node, change); return;
+      case Change::Kind::Spreads:
+        node.inputs[change.input] = add(node, op::Expand, {node.inputs[change.input], list(node, change)});
+    }
+  }
+
+ private:
+  static void leave_out(Node& node, size_t input) {
+    node.inputs[input] = kNone;
+    while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
+  }
+
+  ValueId add(const Node& node, std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    std::string name;
+    do name = fmt::format("{}.batch{}", node.name, added_++);
+    while (graph_.find_value(name) != kNone || graph_.find_node(name) != kNone);
+    const NodeId made = graph_.add_node(graph_.op(op), name, std::move(inputs), 1, std::move(attributes));
+    graph_.nodes[made].where = node.where;
+    return graph_.nodes[made].outputs[0];
+  }
+
+  ValueId constant(const Node& node, const std::vector<int64_t>& numbers) {
+    const ValueId value = graph_.add_value(fmt::format("{}.batch{}", node.name, added_++),
+                                           {DataType::Int64, {int64_t(numbers.size())}}, Role::Constant);
+    graph_.values[value].initializer = data_of(numbers);
+    return value;
+  }
+
+  ValueId list(const Node& node, const Change& change) {
+    const auto at = change.list.begin() + int64_t(change.place);
+    ValueId batch = add(node, op::Shape, {source_}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+    if (change.multiple != 1) batch = add(node, "Mul", {batch, constant(node, {change.multiple})});
+    std::vector<ValueId> parts;
+    if (at != change.list.begin()) parts.push_back(constant(node, {change.list.begin(), at}));
+    parts.push_back(batch);
+    if (at + 1 != change.list.end()) parts.push_back(constant(node, {at + 1, change.list.end()}));
+    return parts.size() == 1 ? batch : add(node, "Concat", std::move(parts), {{"axis", int64_t{0}}});
+  }
+
+  Graph& graph_;
+  const ValueId source_;
+  int added_ = 0;
+};
+
+// The content with the first of the equal parts that it has along an axis; null if they differ.
+std::shared_ptr<const std::vector<std::byte>> one_of(const TensorType& type, const std::vector<std::byte>& content,
+                                                     size_t axis) {
+  const auto first = type.shape.begin();
+  const int64_t outer = element_count({first, first + int64_t(axis)});
+  const size_t part = content.size() / size_t(outer * type.shape[axis]);
+  auto kept = std::make_shared<std::vector<std::byte>>();
+  for (int64_t o = 0; o < outer; ++o) {
+    const std::byte* const begin = content.data() + size_t(o * type.shape[axis]) * part;
+    for (int64_t i = 1; i < type.shape[axis]; ++i) {
+      if (std::memcmp(begin, begin + size_t(i) * part, part) != 0) return nullptr;
+    }
+    kept->insert(kept->end(), begin, begin + part);
+  }
+  return kept;
+}
+
+// The axis of `shape`, a value's in the model's own batch, that is to grow with it, if each sample has `stride`
+// neighbouring elements of `samples` in row-major order. Several may do where the batch is one. Exporters merge samples
+// with what stands before them, and rarely with an image's last axis: the first axis that has samples as its outermost
+// part, but for the last axis, and otherwise the first that has them at all.
+std::optional<size_t> batch_axis(const Shape& shape, int64_t stride, int64_t samples) {
+  for (const bool outermost : {true, false}) {
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      const int64_t inner = element_count({shape.begin() + int64_t(axis) + 1, shape.end()});
+      const int64_t whole = inner * shape[axis] * kTimes;
+      if (inner == 0 || stride % inner != 0) continue;
+      if (outermost ? whole == stride * samples && (axis + 1 < shape.size() || axis == 0)
+                    : whole % (stride * samples) == 0) {
+        return axis;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// Finds the changes by which a model takes a larger batch.
+class Opening {
+ public:
+  Opening(const Graph& graph, int64_t batch)
+      : graph_(graph),
+        batch_(batch),
+        samples_(batch * kTimes),
+        own_(graph),
+        open_(graph),
+        changer_(open_, source_of(graph, batch)),
+        probe_(open_, samples_) {}
+
+  static ValueId source_of(const Graph& graph, int64_t batch) {
+    const auto has = [&](ValueId v) {
+      return !graph.values[v].type.shape.empty() && graph.values[v].type.shape[0] == batch;
+    };
+    const auto found = std::find_if(graph.inputs.begin(), graph.inputs.end(), has);
+    return found == graph.inputs.end() ? kNone : *found;
+  }
+
+  // Whether changes are needed, and found. Throws GraphError for a node that fits no other batch.
+  bool find() {
+    for (const NodeId n : graph_.nodes.ids()) infer(own_, n);
+    if (!needs_changes()) return false;
+    open_ = graph_;
+    for (const NodeId n : graph_.nodes.ids()) {
+      if (open_.nodes[n].op->for_inference) open_.nodes[n].op->for_inference(open_, n);
+    }
+    enlarge_inputs();
+    if (batch_ > 1) keep_one_of_constants();
+    for (const NodeId n : graph_.nodes.ids()) open(n);
+    return true;
+  }
+
+  void apply(Graph& graph) const {
+    for (const auto& [value, axis] : narrowed_) narrow(graph, value, axis);
+    Table<NodeId, Node> stated = std::move(graph.nodes);
+    graph.nodes = {};
+    Changer changer(graph, source_of(graph, batch_));
+    for (const NodeId n : stated.ids()) {
+      Node node = std::move(stated[n]);
+      if (const auto changes = changes_.find(n); changes != changes_.end()) {
+        for (const Change& change : changes->second) changer.change(node, change);
+      }
+      for (const ValueId output : node.outputs) {
+        if (output != kNone) graph.values[output].producer = graph.nodes.end_id();
+      }
+      graph.nodes.push_back(std::move(node));
+    }
+  }
+
+ private:
+  void enlarge_inputs() {
+    for (const ValueId input : graph_.inputs) {
+      Shape& shape = open_.values[input].type.shape;
+      if (shape.empty() || shape[0] != batch_) continue;
+      shape[0] = samples_;
+      orders_.resize(open_.values.size());
+      orders_[input] = {SampleOrder::Kind::Apart, open_.values[input].type.elements() / samples_, kNone};
+    }
+  }
+
+  // A node that does not fit, or that keeps the first extent while its operand's grows.
+  bool needs_changes() {
+    enlarge_inputs();
+    const auto first = [](const Graph& graph, ValueId v) {
+      const Shape& shape = graph.values[v].type.shape;
+      return shape.empty() ? -1 : shape[0];
+    };
+    for (const NodeId n : graph_.nodes.ids()) {
+      if (!fits(n)) return true;
+      const Node& node = graph_.nodes[n];
+      if (node.inputs.empty() || node.input() == kNone || node.output() == kNone) continue;
+      if (first(own_, node.input()) == first(open_, node.input())) continue;
+      if (first(own_, node.output()) == first(open_, node.output())) return true;
+    }
+    return false;
+  }
+
+  bool fits(NodeId n) {
+    try {
+      infer(open_, n);
+      return true;
+    } catch (const GraphError&) {
+      return false;
+    }
+  }
+
+  bool depends(ValueId value) const {
+    return value != kNone && size_t(value) < orders_.size() && orders_[value].kind != SampleOrder::Kind::None;
+  }
+
+  void keep_one_of_constants() {
+    for (const ValueId v : graph_.values.ids()) {
+      const Value& value = graph_.values[v];
+      const bool stated = value.role == Role::Constant && value.type.shape.size() > 1;
+      if (stated && value.type.shape[0] == batch_) keep_one(v, 0);
+    }
+  }
+
+  bool keep_one(ValueId value, size_t axis) {
+    if (!narrow(open_, value, axis)) return false;
+    narrowed_.emplace_back(value, axis);
+    return true;
+  }
+
+  static bool narrow(Graph& graph, ValueId value, size_t axis) {
+    const Initializer& stored = graph.values[value].initializer;  // of an activation it is a constant 0
+    if (stored.kind != Initializer::Kind::Data || !stored.data || stored.data->empty()) return false;
+    const std::shared_ptr<const std::vector<std::byte>> content = stored.data;
+    auto kept = one_of(graph.values[value].type, *content, axis);
+    if (!kept) return false;
+    graph.values[value].initializer.data = std::move(kept);
+    graph.values[value].type.shape[axis] = 1;
+    return true;
+  }
+
+  void open(NodeId n) {
+    if (open_.nodes[n].op->reshapes) find_extent(n);
+    if (open_.nodes[n].is(op::Expand) && !depends(open_.nodes[n].input())) expand_to_one(n);
+    if (!fits(n)) {
+      if (!read_batch(n) && !spread(n)) infer(open_, n);  // which says why
+    } else if (keeps_extent(n) && !read_batch(n)) {
+      infer(open_, n);  // the types that an attempt has left
+    }
+    orders_.resize(open_.values.size());
+    const std::vector<SampleOrder> found = outputs(n);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const ValueId output = open_.nodes[n].outputs[i];
+      if (output != kNone) orders_[output] = found[i];
+    }
+  }
+
+  // Rows stay rows, and what cannot be run, such as a recurrent layer, has samples along the axis that has grown; other
+  // nodes are run.
+  std::vector<SampleOrder> outputs(NodeId n) {
+    const Node& node = open_.nodes[n];
+    const auto are_rows = [&](ValueId input) {
+      return !depends(input) || (orders_[input].kind == SampleOrder::Kind::Apart &&
+                                 orders_[input].stride * samples_ == open_.values[input].type.elements());
+    };
+    std::vector<SampleOrder> found;
+    if (node.op->cpu && !std::all_of(node.inputs.begin(), node.inputs.end(), are_rows))
+      return probe_.outputs(n, orders_);
+    for (const ValueId output : node.outputs) {
+      const SampleOrder order = output == kNone ? SampleOrder{} : along_grown_axis(n, output);
+      if (order.kind == SampleOrder::Kind::Mixed) return probe_.outputs(n, orders_);
+      found.push_back(order);
+    }
+    return found;
+  }
+
+  // Mixed: no axis has grown, or it is not the first of a node that can be run.
+  SampleOrder along_grown_axis(NodeId n, ValueId output) const {
+    const bool reads = std::any_of(open_.nodes[n].inputs.begin(), open_.nodes[n].inputs.end(),
+                                   [&](ValueId input) { return depends(input); });
+    if (!reads || open_.values[output].content) return {};
+    const Shape &own = own_.values[output].type.shape, &open = open_.values[output].type.shape;
+    const auto grown = std::mismatch(own.begin(), own.end(), open.begin(), open.end());
+    const bool first = grown.first == own.begin();
+    if (grown.first == own.end() || (open_.nodes[n].op->cpu && !first)) return {SampleOrder::Kind::Mixed, 0, n};
+    const int64_t inner = element_count({grown.second, open.end()});
+    return {SampleOrder::Kind::Apart, inner / samples_, kNone};
+  }
+
+  // Applies a change on trial; the node is as before if it does not fit then.
+  bool attempt(NodeId n, const std::vector<Change>& changes) {
+    const Node before = open_.nodes[n];
+    const size_t nodes = open_.nodes.size();
+    Node after = before;
+    for (const Change& change : changes) changer_.change(after, change);
+    open_.nodes[n] = after;
+    orders_.resize(open_.values.size());
+    for (NodeId added = NodeId(int64_t(nodes)); added < open_.nodes.end_id(); ++added) infer(open_, added);
+    if (fits(n) && !keeps_extent(n)) {
+      std::vector<Change>& kept = changes_[n];
+      kept.insert(kept.end(), changes.begin(), changes.end());
+      return true;
+    }
+    open_.nodes[n] = before;
+    return false;
+  }
+
+  // A Reshape whose shape is a list: the extent that samples lie along is found by what is left.
+  void find_extent(NodeId n) {
+    const Node& node = open_.nodes[n];
+    const ValueId data = node.input(), reshaped = node.output();
+    if (!depends(data) || orders_[data].kind != SampleOrder::Kind::Apart) return;
+    const std::optional<size_t> input = constant_operand(node, "shape");
+    if (!input || node.input(*input) == kNone || !known_list(open_, node, *input)) return;
+    Shape shape = own_.values[reshaped].type.shape;
+    const std::optional<size_t> axis = batch_axis(shape, orders_[data].stride, samples_);
+    if (!axis) return;
+    Shape wanted = shape;
+    wanted[*axis] *= kTimes;
+    if (fits(n) && open_.values[reshaped].type.shape == wanted) return;
+    shape[*axis] = -1;
+    attempt(n, {{.kind = Change::Kind::States, .input = *input, .list = {shape.begin(), shape.end()}}});
+  }
+
+  // An Expand of something that is the same for all samples leaves one element along the first axis.
+  void expand_to_one(NodeId n) {
+    const Node& node = open_.nodes[n];
+    const std::optional<size_t> input = constant_operand(node, "shape");
+    if (batch_ == 1 || !input || node.input(*input) == kNone) return;
+    std::optional<std::vector<int64_t>> list = known_list(open_, node, *input);
+    const bool stated = list == known_list(own_, graph_.nodes[n], *input);  // and not made of the inputs' shapes
+    if (!list || list->empty() || list->front() != batch_ || !stated) return;
+    const Shape& shape = open_.values[node.input()].type.shape;
+    if (shape.size() == list->size() && shape[0] != 1) return;
+    list->front() = 1;
+    attempt(n, {{.kind = Change::Kind::States, .input = *input, .list = *list}});
+  }
+
+  // Whether the output has the first extent that it has in the model's own batch, though its operand has more samples.
+  bool keeps_extent(NodeId n) const {
+    const Node& node = graph_.nodes[n];
+    const auto shape = [&](const Graph& graph, ValueId value) { return graph.values[value].type.shape; };
+    const ValueId data = node.input(), output = node.output();
+    if (node.op->reshapes || output == kNone || !depends(data) || shape(own_, output).empty()) return false;
+    return shape(own_, data)[0] != shape(open_, data)[0] && shape(own_, output) == shape(open_, output);
+  }
+
+  // An extent becomes a multiple of the batch, in a list that states the output's shape, or 1 where the operand's
+  // extent counts.
+  bool read_batch(NodeId n) {
+    const Shape& own = own_.values[graph_.nodes[n].output()].type.shape;
+    const size_t inputs = open_.nodes[n].inputs.size();
+    for (size_t i = 0; i < inputs; ++i) {
+      const auto list = known_list(open_, open_.nodes[n], i);
+      const auto states = [](int64_t stated, int64_t extent) { return stated == extent || stated == 1; };
+      if (!list || !std::equal(list->begin(), list->end(), own.begin(), own.end(), states)) continue;
+      for (size_t place = 0; place < list->size(); ++place) {
+        if ((*list)[place] % batch_ != 0) continue;
+        if (attempt(n, {{Change::Kind::Reads, i, *list, place, (*list)[place] / batch_}})) return true;
+      }
+    }
+    return false;
+  }
+
+  // Operands that are the same for all samples: constants with the same elements for each of them have those of one,
+  // and then they are spread.
+  bool spread(NodeId n) {
+    for (const size_t axis : {size_t{0}, size_t{1}}) {
+      std::vector<Change> changes;
+      for (size_t i = 0; i < open_.nodes[n].inputs.size(); ++i) {
+        const ValueId input = open_.nodes[n].inputs[i];
+        if (input == kNone || depends(input)) continue;
+        const TensorType type = open_.values[input].type;
+        if (type.shape.size() < 2) continue;
+        if (type.shape[axis] == batch_ && batch_ > 1 && keep_one(input, axis) && fits(n)) return true;
+        if (open_.values[input].type.shape[axis] == 1) {
+          changes.push_back({Change::Kind::Spreads, i, std::vector<int64_t>(type.shape.size(), 1), axis});
+        }
+      }
+      if (!changes.empty() && attempt(n, changes)) return true;
+    }
+    return false;
+  }
+
+  const Graph& graph_;
+  const int64_t batch_, samples_;
+  Graph own_, open_;  // with the types of the model's own batch, and of the larger one
+  Changer changer_;
+  SampleProbe probe_;
+  Table<ValueId, SampleOrder> orders_;
+  std::map<NodeId, std::vector<Change>> changes_;
+  std::vector<std::pair<ValueId, size_t>> narrowed_;
+};
+
+}  // namespace
+
+void open_batch(Graph& graph, int64_t batch) {
+  if (batch < 1 || Opening::source_of(graph, batch) == kNone) return;
+  Opening opening(graph, batch);
+  try {
+    if (!opening.find()) return;
+  } catch (const GraphError&) {
+    return;
+  }
+  opening.apply(graph);
+}
+
+}  // namespace arbalest

@@ -18,18 +18,23 @@ namespace {
 
 constexpr int64_t kTimes = 2;  // as large as its own is the batch that the model is tried with
 
+using Content = std::shared_ptr<const std::vector<std::byte>>;
+
 // A change of an operand by which a node takes other batches.
 struct Change {
   enum class Kind : uint8_t {
     States,   // operand `input`, a list, becomes the attribute `list`
     Reads,    // operand `input` is `list`, with `multiple` times the batch at `place`
     Spreads,  // operand `input` is expanded by such a list of ones: it has one element along the axis `place`
+    Holds,    // operand `input` becomes a constant
   };
   Kind kind = Kind::States;
   size_t input = 0;
   std::vector<int64_t> list = {};
   size_t place = 0;
   int64_t multiple = 1;
+  TensorType type = {};  // of the constant
+  Content content = {};
 };
 
 std::optional<std::vector<int64_t>> known_list(const Graph& graph, const Node& node, size_t input) {
@@ -55,6 +60,13 @@ class Changer {
       case Change::Kind::Reads: node.inputs[change.input] = list(node, change); return;
       case Change::Kind::Spreads:
         node.inputs[change.input] = add(node, op::Expand, {node.inputs[change.input], list(node, change)});
+        return;
+      case Change::Kind::Holds: {
+        const std::string name = fmt::format("{}.batch{}", node.name, added_++);
+        const ValueId value = graph_.add_value(name, change.type, Role::Constant);
+        graph_.values[value].initializer = {Initializer::Kind::Data, 0, change.content};
+        node.inputs[change.input] = value;
+      }
     }
   }
 
@@ -97,8 +109,7 @@ class Changer {
 };
 
 // The content with the first of the equal parts that it has along an axis; null if they differ.
-std::shared_ptr<const std::vector<std::byte>> one_of(const TensorType& type, const std::vector<std::byte>& content,
-                                                     size_t axis) {
+Content one_of(const TensorType& type, const std::vector<std::byte>& content, size_t axis) {
   const auto first = type.shape.begin();
   const int64_t outer = element_count({first, first + int64_t(axis)});
   const size_t part = content.size() / size_t(outer * type.shape[axis]);
@@ -161,7 +172,6 @@ class Opening {
       if (open_.nodes[n].op->for_inference) open_.nodes[n].op->for_inference(open_, n);
     }
     enlarge_inputs();
-    if (batch_ > 1) keep_one_of_constants();
     for (const NodeId n : graph_.nodes.ids()) open(n);
     return true;
   }
@@ -224,32 +234,52 @@ class Opening {
     return value != kNone && size_t(value) < orders_.size() && orders_[value].kind != SampleOrder::Kind::None;
   }
 
-  void keep_one_of_constants() {
-    for (const ValueId v : graph_.values.ids()) {
-      const Value& value = graph_.values[v];
-      const bool stated = value.role == Role::Constant && value.type.shape.size() > 1;
-      if (stated && value.type.shape[0] == batch_) keep_one(v, 0);
-    }
-  }
-
-  bool keep_one(ValueId value, size_t axis) {
+  // Reduces a stored weight to the elements of one sample.
+  bool narrow(ValueId value, size_t axis) {
     if (!narrow(open_, value, axis)) return false;
     narrowed_.emplace_back(value, axis);
     return true;
   }
 
   static bool narrow(Graph& graph, ValueId value, size_t axis) {
-    const Initializer& stored = graph.values[value].initializer;  // of an activation it is a constant 0
+    const Initializer stored = graph.values[value].initializer;  // of an activation it is a constant 0
     if (stored.kind != Initializer::Kind::Data || !stored.data || stored.data->empty()) return false;
-    const std::shared_ptr<const std::vector<std::byte>> content = stored.data;
-    auto kept = one_of(graph.values[value].type, *content, axis);
+    Content kept = one_of(graph.values[value].type, *stored.data, axis);
     if (!kept) return false;
     graph.values[value].initializer.data = std::move(kept);
     graph.values[value].type.shape[axis] = 1;
     return true;
   }
 
+  // The operand's known content as that of one sample, if all along the axis have the same.
+  std::optional<Change> held(NodeId n, size_t i, size_t axis) const {
+    const ValueId input = open_.nodes[n].inputs[i];
+    TensorType type = open_.values[input].type;
+    const Content content = content_of(open_, input);
+    if (!content || content->empty() || type.shape.size() <= axis || type.shape[axis] != batch_) return std::nullopt;
+    Content kept = one_of(type, *content, axis);
+    if (!kept) return std::nullopt;
+    type.shape[axis] = 1;
+    return Change{.kind = Change::Kind::Holds, .input = i, .type = type, .content = std::move(kept)};
+  }
+
+  // Whole numbers, such as positions, that a node reads which is the same for all samples.
+  void hold_one(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    const bool known = node.output() == kNone || own_.values[node.output()].content;
+    if (batch_ == 1 || known ||
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return depends(v); }))
+      return;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      if (input == kNone || is_floating(open_.values[input].type.dtype)) continue;
+      if (open_.values[input].type.shape.size() < 2) continue;
+      if (const std::optional<Change> change = held(n, i, 0)) attempt(n, {*change});
+    }
+  }
+
   void open(NodeId n) {
+    hold_one(n);
     if (open_.nodes[n].op->reshapes) find_extent(n);
     if (open_.nodes[n].is(op::Expand) && !depends(open_.nodes[n].input())) expand_to_one(n);
     if (!fits(n)) {
@@ -336,7 +366,7 @@ class Opening {
   void expand_to_one(NodeId n) {
     const Node& node = open_.nodes[n];
     const std::optional<size_t> input = constant_operand(node, "shape");
-    if (batch_ == 1 || !input || node.input(*input) == kNone) return;
+    if (batch_ == 1 || !input || node.input(*input) == kNone || own_.values[node.output()].content) return;
     std::optional<std::vector<int64_t>> list = known_list(open_, node, *input);
     const bool stated = list == known_list(own_, graph_.nodes[n], *input);  // and not made of the inputs' shapes
     if (!list || list->empty() || list->front() != batch_ || !stated) return;
@@ -372,22 +402,27 @@ class Opening {
     return false;
   }
 
-  // Operands that are the same for all samples: constants with the same elements for each of them have those of one,
-  // and then they are spread.
+  // Operands that are the same for all samples: those with the same elements for each of them have those of one, and
+  // then they are spread.
   bool spread(NodeId n) {
     for (const size_t axis : {size_t{0}, size_t{1}}) {
-      std::vector<Change> changes;
-      for (size_t i = 0; i < open_.nodes[n].inputs.size(); ++i) {
+      std::vector<Change> holds, spreads;
+      for (size_t i = 0; i < graph_.nodes[n].inputs.size(); ++i) {
         const ValueId input = open_.nodes[n].inputs[i];
-        if (input == kNone || depends(input)) continue;
-        const TensorType type = open_.values[input].type;
-        if (type.shape.size() < 2) continue;
-        if (type.shape[axis] == batch_ && batch_ > 1 && keep_one(input, axis) && fits(n)) return true;
-        if (open_.values[input].type.shape[axis] == 1) {
-          changes.push_back({Change::Kind::Spreads, i, std::vector<int64_t>(type.shape.size(), 1), axis});
+        if (input == kNone || depends(input) || open_.values[input].type.shape.size() < 2) continue;
+        const size_t rank = open_.values[input].type.shape.size();
+        bool one = open_.values[input].type.shape[axis] == 1;
+        if (!one && batch_ > 1 && open_.values[input].type.shape[axis] == batch_) {
+          const std::optional<Change> change = held(n, i, axis);
+          if (change) holds.push_back(*change);
+          one = change || narrow(input, axis);
         }
+        if (one) spreads.push_back({Change::Kind::Spreads, i, std::vector<int64_t>(rank, 1), axis});
       }
-      if (!changes.empty() && attempt(n, changes)) return true;
+      if (spreads.empty()) continue;
+      if (attempt(n, holds)) return true;
+      holds.insert(holds.end(), spreads.begin(), spreads.end());
+      if (attempt(n, holds)) return true;
     }
     return false;
   }

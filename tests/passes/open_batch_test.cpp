@@ -114,6 +114,14 @@ const std::vector<Fixed> kModels = {
     {"positions that are stated for each sample", 2, "4, 3",
      numbers("table", {4, 3}) + ", int64[2, 4] at = {0, 1, 2, 3, 0, 1, 2, 3}, int64[2] rows = {2, 12}",
      "p = Gather <axis = 0> (table, at)\nt = Add (x, p)\n" + kAttention + "y = Reshape (read, rows)\n", 12},
+    {"positions that follow from the samples' numbers", 2, "4, 3",
+     numbers("table", {4, 3}) +
+         ", int64[2, 1] samples = {0, 1}, int64[2] shape = {2, 4}, int64 none = {0}, int64[4] at = {0, 1, 2, 3}, "
+         "int64[2] rows = {2, 12}",
+     "e = Expand (samples, shape)\nz = Mul (e, none)\nplaces = Add (z, at)\np = Gather <axis = 0> (table, places)\n"
+     "t = Add (x, p)\n" +
+         kAttention + "y = Reshape (read, rows)\n",
+     12},
     {"sizes of an image and the batch", 2, "1, 2, 2", "int64[4] sizes = {2, 1, 4, 4}, int64[2] rows = {2, 16}",
      "r = Resize <mode = \"nearest\"> (x, , , sizes)\ny = Reshape (r, rows)\n", 16},
 };

@@ -20,6 +20,7 @@ namespace arbalest::test {
 namespace {
 
 constexpr size_t kGuard = 256;                        // bytes before and after each buffer
+constexpr size_t kPiece = 1 << 20;                    // bytes that are written at a time, from memory that stays in use
 constexpr std::byte kGuardByte{0xa5}, kPoison{0xff};  // all ones: NaN in every floating type
 
 class CpuDevice : public TestDevice {
@@ -63,9 +64,12 @@ class Buffer {
   }
   void* data() const { return memory_ + kGuard; }
   void fill(std::byte value) {
-    std::vector<std::byte> all(bytes_ + 2 * kGuard, kGuardByte);
-    std::fill(all.begin() + kGuard, all.end() - kGuard, value);
-    device_->upload(memory_, all.data(), all.size());
+    const std::vector<std::byte> guard(kGuard, kGuardByte), piece(std::min(bytes_, kPiece), value);
+    device_->upload(memory_, guard.data(), kGuard);
+    for (size_t at = 0; at < bytes_; at += kPiece) {
+      device_->upload(memory_ + kGuard + at, piece.data(), std::min(kPiece, bytes_ - at));
+    }
+    device_->upload(memory_ + kGuard + bytes_, guard.data(), kGuard);
   }
   void set(const std::vector<std::byte>& content) { device_->upload(data(), content.data(), content.size()); }
   std::vector<std::byte> content() const {
@@ -73,14 +77,15 @@ class Buffer {
     device_->download(content.data(), data(), bytes_);
     return content;
   }
-  bool guards_intact() const {
-    std::vector<std::byte> all(bytes_ + 2 * kGuard);
-    device_->download(all.data(), memory_, all.size());
-    const auto intact = [](std::byte b) { return b == kGuardByte; };
-    return std::all_of(all.begin(), all.begin() + kGuard, intact) && std::all_of(all.end() - kGuard, all.end(), intact);
-  }
+  bool guards_intact() const { return guard_intact(memory_) && guard_intact(memory_ + kGuard + bytes_); }
 
  private:
+  bool guard_intact(const std::byte* guard) const {
+    std::vector<std::byte> bytes(kGuard);
+    device_->download(bytes.data(), guard, kGuard);
+    return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == kGuardByte; });
+  }
+
   TestDevice* device_;
   size_t bytes_;
   std::byte* memory_;
@@ -89,6 +94,7 @@ class Buffer {
 template <typename T>
 std::vector<double> widen_all(const Tensor& tensor) {
   std::vector<double> values;
+  values.reserve(size_t(tensor.type.elements()));
   const T* data = reinterpret_cast<const T*>(tensor.bytes.data());
   for (int64_t i = 0; i < tensor.type.elements(); ++i) values.push_back(static_cast<double>(data[i]));
   return values;

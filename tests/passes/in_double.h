@@ -40,7 +40,7 @@ class InDouble {
  private:
   // By the values' names, so that programs of other passes begin alike.
   void draw() {
-    std::uniform_real_distribution<double> uniform(-0.6, 0.6);
+    const auto uniform = [](std::mt19937& random) { return 1.2 * random() / std::mt19937::max() - 0.6; };
     double* velocities = of(loop_.arenas.slots.at(0).value);
     for (const ValueId v : graph().values.ids()) {
       const Value& value = graph().values[v];

@@ -90,9 +90,12 @@ class LoopRun {
   using Memory = std::shared_ptr<void>;
 
   Memory allocate(int64_t bytes) {
-    const std::vector<std::byte> zeros(size_t(std::max<int64_t>(bytes, 8)));
-    Memory memory(device_.allocate(zeros.size()), [device = &device_](void* held) { device->release(held); });
-    device_.upload(memory.get(), zeros.data(), zeros.size());
+    static const std::vector<std::byte> zeros(size_t{1} << 20);  // written again and again: fresh pages take longer
+    const size_t size = size_t(std::max<int64_t>(bytes, 8));
+    Memory memory(device_.allocate(size), [device = &device_](void* held) { device->release(held); });
+    for (size_t at = 0; at < size; at += zeros.size()) {
+      device_.upload(static_cast<std::byte*>(memory.get()) + at, zeros.data(), std::min(zeros.size(), size - at));
+    }
     return memory;
   }
 

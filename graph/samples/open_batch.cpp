@@ -167,7 +167,7 @@ class Opening {
   bool find() {
     for (const NodeId n : graph_.nodes.ids()) infer(own_, n);
     if (!needs_changes()) return false;
-    open_ = graph_;
+    open_ = own_;
     for (const NodeId n : graph_.nodes.ids()) {
       if (open_.nodes[n].op->for_inference) open_.nodes[n].op->for_inference(open_, n);
     }

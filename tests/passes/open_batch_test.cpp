@@ -154,6 +154,11 @@ TEST_CASE("open batch: a recurrent layer's states are spread over the samples") 
                          "y, last = GRU <hidden_size = 2> (t, w, r, , , h)\n"};
     const Graph graph = graph_of(model, 6);
     CHECK(graph.values[graph.find_value("z")].type.shape == Shape{5, 1, 6, 2});
+    const Fixed last = {"", exported, "5, 3", weights + fmt::format("int64[2] rows = {{{}, 2}}", exported),
+                        "t = Transpose <perm = [1, 0, 2]> (x)\n"
+                        "all, last = GRU <hidden_size = 2> (t, w, r)\ny = Reshape (last, rows)\n"};
+    const Graph flat = graph_of(last, 6);
+    CHECK(flat.values[flat.find_value("z")].type.shape == Shape{6, 2});
   }
 }
 

@@ -2,9 +2,9 @@
 
 // Products of matrices on CUDA, and Gemm, arbalest.GemmSum and arbalest.GemmGradB as such. Engines are kernels for few
 // columns, one for small products and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it, and
-// in padded memory if rows are odd. The library is column-major, so a row-major product Y = A·B is computed as Yᵀ =
-// Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest of the algorithms that the heuristics propose is
-// taken. It is timed and kept as engines of convolutions are.
+// in padded memory if rows are odd and that is faster. The library is column-major, so a row-major product Y = A·B is
+// computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest of the algorithms that the
+// heuristics propose is taken. It is timed and kept as engines of convolutions are.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/product_algorithms.h"

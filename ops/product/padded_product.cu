@@ -154,19 +154,19 @@ class PaddedProduct final : public Kernel {
 
   void run_part(const KernelContext& c, const MatrixSteps& call, int64_t part) const {
     const MatrixSteps first = part_of(problem_, padding_, part).first;
-    const void* inputs[3] = {operand(c, part, problem_.inputs.a, call.a + first.a, kOfA),
-                             operand(c, part, problem_.inputs.b, call.b + first.b, kOfB), nullptr};
+    const void* operands[] = {operand(c, part, problem_.inputs.a, call.a + first.a, kOfA),
+                              operand(c, part, problem_.inputs.b, call.b + first.b, kOfB), nullptr};
     const int64_t before = call.y + first.y, bytes_before = before * int64_t(size_of(problem_.out));
-    void* const outputs[] = {padding_.own[kOfY] ? own(c, kOfY) : static_cast<char*>(c.outputs[0]) + bytes_before};
+    void* const y = padding_.own[kOfY] ? own(c, kOfY) : static_cast<char*>(c.outputs[0]) + bytes_before;
     const bool adds_up = padding_.axis == ProductAxis::K && part > 0;
     if (adds_up) {
-      inputs[2] = outputs[0];
+      operands[PartInput::Summand] = y;
     } else if (!padding_.own[kOfY] && problem_.inputs.summand >= 0) {
-      inputs[2] = static_cast<const char*>(c.inputs[problem_.inputs.summand]) + bytes_before;
+      operands[PartInput::Summand] = static_cast<const char*>(c.inputs[problem_.inputs.summand]) + bytes_before;
     }
     KernelContext inner = c;
-    inner.inputs = inputs;
-    inner.outputs = outputs;
+    inner.inputs = operands;
+    inner.outputs = &y;
     inner.workspace = static_cast<char*>(c.workspace) + memory_.bytes;
     (part == 0 ? first_ : part + 1 < parts_ ? middle_ : last_)->run(inner);
     const bool complete = padding_.axis != ProductAxis::K || part + 1 == parts_;

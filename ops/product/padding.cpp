@@ -184,7 +184,7 @@ Problem problem_of_part(const Problem& p, const ProductPadding& padding, int64_t
   }
   const bool adds_up = padding.axis == ProductAxis::K && index > 0;
   if (!adds_up && !padding.own[kOfY]) inner.summand_factor = p.summand_factor;
-  if (adds_up || (!padding.own[kOfY] && p.inputs.summand >= 0)) inner.inputs.summand = 2;
+  if (adds_up || (!padding.own[kOfY] && p.inputs.summand >= 0)) inner.inputs.summand = PartInput::Summand;
   return inner;
 }
 

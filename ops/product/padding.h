@@ -46,8 +46,11 @@ ProductPart part_of(const Problem& problem, const ProductPadding& padding, int64
 // Whether a part needs other elements of an operand than the part before it.
 bool moves_with_part(const Problem& problem, const ProductPadding& padding, ProductMatrix matrix);
 
-// The product of a part, with operands at inputs 0 and 1. The summand at input 2 is the problem's if Y is not the
-// kernel's own, and else the sum so far along K.
+// Inputs of a part's product. The summand is the problem's if Y is not the kernel's own, or the sum so far along K.
+struct PartInput {
+  enum : int { A, B, Summand };
+};
+// The product of a part, with operands at PartInput.
 Problem problem_of_part(const Problem& problem, const ProductPadding& padding, int64_t index);
 
 // Copies matrices of (rows, columns) elements into rows of `to_columns`, and `to_rows` of them. The rest is zeros.

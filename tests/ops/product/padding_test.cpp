@@ -35,7 +35,7 @@ Numbers numbers(int64_t count, int seed) {
   return values;
 }
 
-// What the device's kernel writes: a word of the destination after another.
+// Moves rows as the device's kernel does, a word of the destination after another.
 void move_rows(const RowsMove& move, const Numbers& from, int64_t first_from, Numbers& to, int64_t first_to) {
   constexpr int kWidth = 8;
   const int64_t words = most_row_words(move.to_columns, kWidth);

@@ -78,7 +78,7 @@ double worst_share(const std::vector<float>& found, const Operands& operands, co
   double worst = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     const double expected = operands.expected[i], product = operands.product[i];
-    const double share = std::abs(found[i] - expected) / ((std::abs(expected) + std::abs(product)) / 256 + 5e-4);
+    const double share = std::abs(found[i] - expected) / ((std::abs(expected) + std::abs(product)) / 256 + 2e-3);
     worst = share <= worst ? worst : share;  // NaN too
   }
   return worst;

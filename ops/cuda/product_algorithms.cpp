@@ -2,6 +2,7 @@
 #include "ops/cuda/product_algorithms.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
@@ -14,19 +15,24 @@ namespace {
 // Its number is to be changed with how the choice is made: what was kept before is chosen again then. The file of
 // choices is by versions of cuDNN and CUDA; cuBLASLt has one of its own.
 std::string product_key(const CudaContext& context, const ProductProblem& p) {
-  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.model.name,
+  const bool follow = p.pitches == std::array<int64_t, 3>();
+  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}{}", context.model.name,
                      cublasLtGetVersion(), p.m, p.n, p.k, p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in),
-                     name_of(p.out), p.workspace_limit, p.concurrent);
+                     name_of(p.out), p.workspace_limit, p.concurrent,
+                     follow ? "" : fmt::format(" rows of {}", fmt::join(p.pitches, " ")));
 }
 
-// A convolution of 1 × 1: its operands have as many elements as the product's, and its bias at least as many.
+// A convolution of 1 × 1: its operands have at least as many elements as the product's, and so has its bias.
 ConvolutionProblem as_convolution(const ProductProblem& p) {
+  const auto [a, b, y] = p.pitches;
+  const int64_t m = std::max(p.m, p.trans_a ? a : 0), n = std::max({p.n, p.trans_b ? 0 : b, y}),
+                k = std::max({p.k, p.trans_a ? 0 : a, p.trans_b ? b : 0});
   ConvolutionProblem same;
   same.type = p.in;
   same.output_type = p.out;
-  same.x = {p.batch * p.m, p.k, 1, 1};
-  same.w = {p.batch * p.n, p.k, 1, 1};
-  same.y = {p.batch * p.m, p.n, 1, 1};
+  same.x = {p.batch * m, k, 1, 1};
+  same.w = {p.batch * n, k, 1, 1};
+  same.y = {p.batch * m, n, 1, 1};
   same.concurrent = p.concurrent;
   return same;
 }
@@ -105,13 +111,22 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
   }
 }
 
-bool first_is_faster(CudaContext& context, const std::string& name, const ProductProblem& problem,
-                     const MakeProduct& first, const MakeProduct& second) {
+int64_t fastest_product(CudaContext& context, const std::string& name, const ProductProblem& problem,
+                        const std::vector<MakeProduct>& ways) {
   const auto choose = [&] {
-    const std::unique_ptr<Kernel> kernels[] = {first(), second()};
-    if (!kernels[1]) return ConvolutionChoice{0, name};
+    std::vector<std::unique_ptr<Kernel>> kernels;
+    std::vector<int64_t> places;
+    int64_t workspace = 0;
+    for (size_t i = 0; i < ways.size(); ++i) {
+      auto kernel = ways[i]();
+      if (!kernel) continue;
+      workspace = std::max(workspace, kernel->workspace_bytes());
+      kernels.push_back(std::move(kernel));
+      places.push_back(int64_t(i));
+    }
+    if (kernels.size() == 1) return ConvolutionChoice{places[0], name};
     const ConvolutionProblem same = as_convolution(problem);
-    ConvolutionTimer timer(context, same, std::max(kernels[0]->workspace_bytes(), kernels[1]->workspace_bytes()));
+    ConvolutionTimer timer(context, same, workspace);
     std::vector<ConvolutionTimer::Call> calls;
     for (const std::unique_ptr<Kernel>& kernel : kernels) {
       calls.push_back([&](const ConvolutionCall& with) {
@@ -121,15 +136,17 @@ bool first_is_faster(CudaContext& context, const std::string& name, const Produc
       });
     }
     const auto [place, microseconds] = timer.fastest(calls);
-    return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, name, microseconds};
+    return place < 0 ? ConvolutionChoice() : ConvolutionChoice{places[size_t(place)], name, microseconds};
   };
+  const auto last = int64_t(ways.size()) - 1;
   try {
     const std::string key = fmt::format("{} of {}: {}", name, problem.batch, product_key(context, problem));
-    const auto fits = [](const ConvolutionChoice&) { return true; };
-    return ConvolutionChoices::of_process().find(key, fits, choose).index == 0;
+    const auto fits = [&](const ConvolutionChoice& known) { return known.index <= last; };
+    const int64_t index = ConvolutionChoices::of_process().find(key, fits, choose).index;
+    return index < 0 ? last : index;
   } catch (const RunError&) {
     cudaGetLastError();
-    return false;
+    return last;
   }
 }
 

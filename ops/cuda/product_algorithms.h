@@ -2,9 +2,11 @@
 #pragma once
 // Which of cuBLASLt's algorithms for a product of matrices is the fastest, timed and kept as convolutions' engines are.
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/cuda/convolution_timer.h"
 
@@ -15,6 +17,7 @@ struct ProductProblem {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   bool trans_a = false, trans_b = false, tf32 = false, bias = false;
   DataType in = DataType::Float32, out = DataType::Float32;
+  std::array<int64_t, 3> pitches = {};  // elements from a row of A, B and Y to the next; 0: rows follow each other
   int64_t workspace_limit = 0;
   int concurrent = 1;  // as ConvolutionProblem has it
 };
@@ -44,11 +47,10 @@ ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription&
 ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
                                    const ProductDescription& description, const RunAlgorithm& run);
 
-// Whether the first of two kernels of a product is the faster one, timed once and kept by `name`, which is to change
-// with either. Both take A, B and the bias as inputs 0 to 2. There may be no second; it counts as the faster one if
-// they cannot be timed.
+// Which of several kernels of a product is the fastest, timed once and kept by `name`, which is to change with any of
+// them. All take A, B and the bias as inputs 0 to 2. A null kernel is left out. It is the last if they cannot be timed.
 using MakeProduct = std::function<std::unique_ptr<Kernel>()>;
-bool first_is_faster(CudaContext& context, const std::string& name, const ProductProblem& problem,
-                     const MakeProduct& first, const MakeProduct& second);
+int64_t fastest_product(CudaContext& context, const std::string& name, const ProductProblem& problem,
+                        const std::vector<MakeProduct>& ways);
 
 }  // namespace arbalest

@@ -313,6 +313,8 @@ const CrossEntropyCase kCrossEntropyCases[] = {
     {"nothing valid", 4, 3, 0, 0},
     {"thousand", 40, 1000, 33, 0.1},
     {"large logits", 8, 10, 8, 0, 80},
+    {"long rows", 3, 4999, 3, 0},
+    {"long rows, part valid, smoothed", 4, 5003, 3, 0.1, 20},
     {"class weights", 33, 10, 31, 0, 3, false, true},
     {"class weights, smoothed", 12, 5, 12, 0.2, 3, false, true},
     {"class weights, thousand", 40, 1000, 33, 0, 3, false, true},

@@ -7,6 +7,7 @@
 #include "ops/definition.h"
 #include "ops/loss/operands.h"
 #include "ops/loss/row_mean.cuh"
+#include "ops/math/row_elements.cuh"
 
 namespace arbalest {
 
@@ -20,6 +21,13 @@ struct LogSum {
 
   template <typename T>
   __device__ LogSum(const T* row, int classes, int lane) {
+    if (classes >= kLongRow) {  // read once
+      RunningExponentials own;
+      for_row<32>(row, classes, lane, [&](int, const auto& pack) { own.add(pack); });
+      greatest = warp_max(own.largest);
+      log_of_sum = logf(warp_sum(own.sum_less(greatest)));
+      return;
+    }
     greatest = -INFINITY;
     for (int k = lane; k < classes; k += 32) greatest = fmaxf(greatest, widen(row[k]));
     greatest = warp_max(greatest);
@@ -107,13 +115,18 @@ struct Targets {
 
 // 1 if the label's logit is the greatest of the row and the first of equals, as Accuracy counts the top class; else 0.
 template <typename T>
-__device__ float is_foremost(const T* x, int own, int classes, int lane) {
+__device__ float is_foremost(const T* x, int own, int classes, int lane, float greatest) {
   const float value = widen(x[own]);
+  if (value < greatest) return 0.0f;
   bool ahead = value != value;
-  for (int k = lane; k < classes; k += 32) {
-    const float other = widen(x[k]);
-    ahead = ahead || (k < own ? !(other < value) : k > own && !(other <= value));
-  }
+  for_row<32>(x, classes, lane, [&]<int W>(int first, const Pack<T, W>& pack) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int k = first + w;
+      const float other = widen(pack.element[w]);
+      ahead = ahead || (k < own ? !(other < value) : k > own && !(other <= value));
+    }
+  });
   return __any_sync(0xffffffffu, ahead) ? 0.0f : 1.0f;
 }
 
@@ -132,7 +145,7 @@ struct RowLoss {
     const LogSum sum(x, of.classes, lane);
     Weighted result{of.loss(x, sum, row, lane), of.weight(row), 0.0f, 1.0f};
     if constexpr (std::is_same_v<Of, Classes>) {
-      if (counts) result.second = is_foremost(x, of.label[row], of.classes, lane);
+      if (counts) result.second = is_foremost(x, of.label[row], of.classes, lane, sum.greatest);
     }
     return result;
   }
@@ -179,10 +192,16 @@ __global__ void __launch_bounds__(kThreads)
     }
     const LogSum sum(x, of.classes, lane);
     const float total = of.total(row, lane);
-    for (int k = lane; k < of.classes; k += 32) {
-      const float softmax = expf(widen(x[k]) - sum.greatest - sum.log_of_sum);
-      dx[k] = narrow<T>((softmax * total - of.target(row, k)) * scale);
-    }
+    const auto write = [&]<int W>(int k, const Pack<T, W>& pack) {
+      Pack<T, W> gradient;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        const float softmax = expf(widen(pack.element[w]) - sum.greatest - sum.log_of_sum);
+        gradient.element[w] = narrow<T>((softmax * total - of.target(row, k + w)) * scale);
+      }
+      store(dx + k, gradient);
+    };
+    for_row<32>(x, of.classes, lane, write, dx);
   }
 }
 

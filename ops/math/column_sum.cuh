@@ -57,7 +57,8 @@ std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float sc
   const Columns narrow = columns_of(1, 1);
   const int fold = fold_of(rows, channels, W);
   // Each row of a fold has partial sums of its own. Where there are few rows they are not worth it.
-  const bool folds = fold <= narrow.chunks && channels * fold <= std::numeric_limits<int>::max();
+  const bool many = bytes > (int64_t{16} << 20) && rows >= int64_t{64} * fold;
+  const bool folds = (many || fold <= narrow.chunks) && channels * fold <= std::numeric_limits<int>::max();
   const Columns wide = columns_of(W, folds ? fold : 1);
   const int64_t workspace = std::max(wide.partials(), narrow.partials()) * channels * int64_t(sizeof(float));
   return make_kernel(

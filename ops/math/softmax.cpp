@@ -142,6 +142,7 @@ std::vector<Sample> softmax_samples(size_t inputs) {
                         {{2, 3, 40, 33}, -1},
                         {{64, 1000}, 1},
                         {{5, 3000}, 1},
+                        {{3, 4999}, 1},
                         // A few vectors side by side.
                         {{40, 49, 2}, 1},
                         {{11, 10, 5}, 1},

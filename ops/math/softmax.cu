@@ -4,6 +4,7 @@
 // Vectors whose elements lie apart, with other vectors between, are taken side by side.
 
 #include "ops/cuda/group_sum.cuh"
+#include "ops/math/row_elements.cuh"
 #include "ops/math/strided.h"
 #include "ops/names.h"
 
@@ -35,9 +36,33 @@ __device__ inline void for_each_vector(const AxisVectors& v, Function f) {
   }
 }
 
+__device__ inline bool is_long_row(const AxisVectors& v) {
+  return v.step == 1 && v.length >= kLongRow && v.length <= INT32_MAX;
+}
+
+// Reads the row twice, 16 bytes at a time.
+template <bool kLogarithm, int G, typename T>
+__device__ inline void softmax_of_long_row(const T* x, int length, int lane, T* y) {
+  RunningExponentials own;
+  for_row<G>(x, length, lane, [&](int, const auto& pack) { own.add(pack); });
+  const float largest = group_max<G>(own.largest), sum = group_sum<G>(own.sum_less(largest));
+  const float factor = kLogarithm ? logf(sum) : 1 / sum;
+  const auto write = [&]<int W>(int k, const Pack<T, W>& pack) {
+    Pack<T, W> result;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float shifted = widen(pack.element[w]) - largest;
+      result.element[w] = narrow<T>(kLogarithm ? shifted - factor : expf(shifted) * factor);
+    }
+    store(y + k, result);
+  };
+  for_row<G>(x, length, lane, write, y);
+}
+
 template <bool kLogarithm, int G, typename T>
 __global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const T* x, T* y) {
   for_each_vector<G>(v, [&](int64_t first, int lane) {
+    if (is_long_row(v)) return softmax_of_long_row<kLogarithm, G>(x + first, int(v.length), lane, y + first);
     float largest = -INFINITY, sum = 0;
     for (int64_t k = lane; k < v.length; k += G) largest = fmaxf(largest, widen(x[first + k * v.step]));
     largest = group_max<G>(largest);
@@ -57,8 +82,32 @@ __device__ inline float softmax_gradient(float above, float y, float dot) {
 }
 
 template <bool kLogarithm, int G, typename T>
+__device__ inline void gradient_of_long_row(const T* dy, const T* y, int length, int lane, T* dx) {
+  float dot = 0;
+  const auto add = [&]<int W>(int k, const Pack<T, W>& above) {
+    const Pack<T, W> value = load<W>(y + k);
+#pragma unroll
+    for (int w = 0; w < W; ++w) dot += widen(above.element[w]) * (kLogarithm ? 1 : widen(value.element[w]));
+  };
+  for_row<G>(dy, length, lane, add, y);
+  dot = group_sum<G>(dot);
+  const auto write = [&]<int W>(int k, const Pack<T, W>& above) {
+    Pack<T, W> value = load<W>(y + k);
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      value.element[w] = narrow<T>(softmax_gradient<kLogarithm>(widen(above.element[w]), widen(value.element[w]), dot));
+    }
+    store(dx + k, value);
+  };
+  for_row<G>(dy, length, lane, write, y, dx);
+}
+
+template <bool kLogarithm, int G, typename T>
 __global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, const T* dy, const T* y, T* dx) {
   for_each_vector<G>(v, [&](int64_t first, int lane) {
+    if (is_long_row(v)) {
+      return gradient_of_long_row<kLogarithm, G>(dy + first, y + first, int(v.length), lane, dx + first);
+    }
     float dot = 0;
     for (int64_t k = lane; k < v.length; k += G) {
       const int64_t i = first + k * v.step;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Products of matrices on CUDA, and Gemm, arbalest.GemmSum and arbalest.GemmGradB as such. Engines are kernels for few
-// columns, one for small products and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it. The
-// library is column-major, so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a
-// large product, the fastest of the algorithms that the heuristics propose is taken. It is timed and kept as engines of
-// convolutions are.
+// columns, one for small products and cuBLASLt's algorithms, with the bias in the epilogue if the library takes it, and
+// in padded memory if rows are odd and that is faster. The library is column-major, so a row-major product Y = A·B is
+// computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest of the algorithms that the
+// heuristics propose is taken. It is timed and kept as engines of convolutions are.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/product_algorithms.h"
 #include "ops/product/few_columns.h"
 #include "ops/product/kernel_engines.h"
+#include "ops/product/padded_product.h"
 #include "ops/product/products.h"
 #include "ops/product/small_product.h"
 
@@ -33,11 +34,14 @@ cudaDataType_t cuda_type(const KernelRequest& request, DataType type) {
   }
 }
 
-// Layout of `batch` row-major (rows, columns) matrices, `step` elements apart, as the column-major transposes that
-// cuBLAS sees.
-MatrixLayout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t batch, int64_t step) {
+// Layout of the problem's row-major (rows, columns) matrices as the column-major transposes that cuBLAS sees. `which`:
+// their part of the problem's steps and pitches.
+MatrixLayout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, const Problem& problem,
+                         int64_t MatrixSteps::*which) {
+  const int64_t batch = problem.batch, step = problem.steps.*which, pitch = problem.pitches.*which;
   cublasLtMatrixLayout_t layout = nullptr;
-  CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, uint64_t(columns), uint64_t(rows), columns));
+  CUBLAS_CHECK(
+      cublasLtMatrixLayoutCreate(&layout, type, uint64_t(columns), uint64_t(rows), pitch > 0 ? pitch : columns));
   MatrixLayout owner(layout);
   if (batch > 1) {
     const auto count = int32_t(batch);
@@ -63,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Y += beta · C.
+}  // namespace
+
 void add_matrix(const KernelContext& c, const Problem& problem, int multiprocessors) {
   if (problem.addend == Addend::None) return;
   const bool rows = problem.addend == Addend::Column || problem.addend == Addend::Matrix;
@@ -80,6 +85,8 @@ void add_matrix(const KernelContext& c, const Problem& problem, int multiprocess
   }
   check_launch("gemm add C");
 }
+
+namespace {
 
 // Products of no terms, and no products.
 std::unique_ptr<Kernel> product_without_terms(const KernelRequest& request, const Problem& problem) {
@@ -107,6 +114,7 @@ ProductProblem described_product(const KernelRequest& request, const Problem& pr
           .bias = bias,
           .in = problem.in,
           .out = problem.out,
+          .pitches = {problem.pitches.a, problem.pitches.b, problem.pitches.y},
           .workspace_limit = std::min<int64_t>(request.workspace_limit, 32 << 20),
           .concurrent = std::min(request.concurrent, kMostTimedTogether)};
 }
@@ -125,9 +133,9 @@ class CublasProduct final : public Kernel {
         problem.trans_b ? std::pair(problem.n, problem.k) : std::pair(problem.k, problem.n);
     const auto [a_rows, a_columns] =
         problem.trans_a ? std::pair(problem.k, problem.m) : std::pair(problem.m, problem.k);
-    left_ = make_layout(in, b_rows, b_columns, problem.batch, problem.steps.b);
-    right_ = make_layout(in, a_rows, a_columns, problem.batch, problem.steps.a);
-    result_ = make_layout(out, problem.m, problem.n, problem.batch, problem.steps.y);
+    left_ = make_layout(in, b_rows, b_columns, problem, &MatrixSteps::b);
+    right_ = make_layout(in, a_rows, a_columns, problem, &MatrixSteps::a);
+    result_ = make_layout(out, problem.m, problem.n, problem, &MatrixSteps::y);
     if (bias) {  // the bias of a bfloat16 result has to be bfloat16 too
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out);
@@ -259,33 +267,64 @@ std::unique_ptr<Kernel> product_by_library(const KernelRequest& request, const P
   return kernel ? std::move(kernel) : product_by_cublas<false>(request, problem);
 }
 
+// The problem as it is timed: one call with matrices that follow each other, and nothing added except for a bias.
+struct TimedProduct {
+  Problem problem;
+  ProductProblem described;
+
+  TimedProduct(const KernelRequest& request, const Problem& given) : problem(given) {
+    const bool bias = given.addend == Addend::Row;
+    if (!bias) problem.addend = Addend::None;
+    problem.inputs = {.a = 0, .b = 1, .c = bias ? 2 : -1};
+    problem.steps = {given.m * given.k, given.n * given.k, given.m * given.n};
+    problem.calls = {{}};
+    described = described_product(request, problem, bias);
+    described.batch = given.batch;
+  }
+};
+
 // Timed against cuBLASLt, without what is added except for a bias; deterministic runs have it by rule.
 std::unique_ptr<Kernel> small_product_if_faster(const KernelRequest& request, const Problem& problem) {
   auto kernel = small_product(request, problem);
   if (!kernel || request.deterministic) return kernel;
-  Problem timed = problem;
-  const bool bias = problem.addend == Addend::Row;
-  if (!bias) timed.addend = Addend::None;
-  timed.inputs = {.a = 0, .b = 1, .c = bias ? 2 : -1};
-  timed.steps = {problem.m * problem.k, problem.n * problem.k, problem.m * problem.n};
-  ProductProblem described = described_product(request, timed, bias);
-  described.batch = problem.batch;
-  const bool faster = first_is_faster(
-      cuda_context(request), "small product 1", described, [&] { return small_product(request, timed); },
-      [&] { return product_by_library(request, timed); });
-  return faster ? std::move(kernel) : nullptr;
+  const TimedProduct timed(request, problem);
+  const int64_t fastest = fastest_product(cuda_context(request), "small product 1", timed.described,
+                                          {[&] { return small_product(request, timed.problem); },
+                                           [&] { return product_by_library(request, timed.problem); }});
+  return fastest == 0 ? std::move(kernel) : nullptr;
+}
+
+// The ways to pad are timed against each other and cuBLASLt with the rows as they are; deterministic runs have the
+// first that is faster by rule.
+std::unique_ptr<Kernel> padded_product_if_faster(const KernelRequest& request, const Problem& problem) {
+  CudaContext& context = cuda_context(request);
+  const std::vector<ProductPadding> paddings =
+      proposed_paddings(context.model, problem, memory_for_padding(request), request.deterministic);
+  if (paddings.empty()) return nullptr;
+  if (request.deterministic) return padded_product(request, problem, paddings[0]);
+  TimedProduct timed(request, problem);
+  timed.described.workspace_limit = request.workspace_limit;
+  std::vector<MakeProduct> ways;
+  for (const ProductPadding& padding : paddings) {
+    ways.push_back([&] { return padded_product(request, timed.problem, padding); });
+  }
+  ways.push_back([&] { return product_by_library(request, timed.problem); });
+  const auto fastest = size_t(fastest_product(context, "padded product 1", timed.described, ways));
+  return fastest < paddings.size() ? padded_product(request, problem, paddings[fastest]) : nullptr;
 }
 
 constexpr KernelEngine<Problem> kProductEngines[] = {
-    {"no terms", product_without_terms},
-    {"few columns", product_of_few_columns},
-    {"sums of few columns", sums_of_few_columns},
-    {"small product", small_product_if_faster},
-    {"cuBLASLt with the bias", product_by_cublas<true>},
+    {"no terms", product_without_terms},          {"few columns", product_of_few_columns},
+    {"sums of few columns", sums_of_few_columns}, {"small product", small_product_if_faster},
+    {"padded product", padded_product_if_faster}, {"cuBLASLt with the bias", product_by_cublas<true>},
     {"cuBLASLt", product_by_cublas<false>},
 };
 
 }  // namespace
+
+std::unique_ptr<Kernel> library_product(const KernelRequest& request, const Problem& problem) {
+  return product_by_cublas<false>(request, problem);
+}
 
 std::unique_ptr<Kernel> product_kernel(const KernelRequest& request, const Problem& problem) {
   if (auto kernel = first_kernel(kProductEngines, request, problem)) return kernel;

@@ -30,6 +30,7 @@ struct Problem {
   Addend addend = Addend::None;
   int64_t batch = 1;  // products of one call, `steps` apart
   MatrixSteps steps = {};
+  MatrixSteps pitches = {};  // elements from a row to the next, for library_product() alone; 0: rows follow each other
   std::vector<MatrixSteps> calls = {{}};  // offsets of each call's first matrices
   ProductInputs inputs = {};
 
@@ -38,5 +39,11 @@ struct Problem {
 
 // Throws GraphError for types of other elements, and RunError if no engine takes the problem.
 std::unique_ptr<Kernel> product_kernel(const KernelRequest& request, const Problem& problem);
+
+// The kernel by cuBLASLt, without a bias in its epilogue; nullptr if the library has no algorithm for it.
+std::unique_ptr<Kernel> library_product(const KernelRequest& request, const Problem& problem);
+
+// Y += beta · C, all of Y and C of the problem.
+void add_matrix(const KernelContext& context, const Problem& problem, int multiprocessors);
 
 }  // namespace arbalest::cuda

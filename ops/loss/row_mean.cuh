@@ -24,6 +24,11 @@ __device__ inline Weighted plus(Weighted a, Weighted b) {
   return {a.value + b.value, a.weight + b.weight, a.second + b.second, a.second_weight + b.second_weight};
 }
 
+// Over a block, in a fixed order.
+__device__ inline Weighted block_sum(Weighted x) {
+  return {block_sum(x.value), block_sum(x.weight), block_sum(x.second), block_sum(x.second_weight)};
+}
+
 // Destinations of the means and, for Weighted, of the weights that they are divided by. All but the first may be null.
 struct Means {
   float *first, *second = nullptr, *weight = nullptr, *second_weight = nullptr;
@@ -64,27 +69,29 @@ __global__ void __launch_bounds__(1024)
   write_means(sum, valid, means);
 }
 
-// Many rows or long ones: a warp a row, then one block that averages. values: (rows).
+// Many rows or long ones: a warp a row, then one block that adds up what the blocks have summed. sums: (blocks).
 template <typename Value>
 __global__ void __launch_bounds__(kThreads)
-    row_values_kernel(ScoreRows rows, const StepScalars* scalars, Value value, typename Value::Result* values) {
+    row_sums_kernel(ScoreRows rows, const StepScalars* scalars, Value value, typename Value::Result* sums) {
   const int lane = int(threadIdx.x) % 32;
   wait_for_dependencies();
   const int64_t valid = rows.valid(scalars->valid);
+  typename Value::Result sum = {};
   for (int64_t row = thread_index() / 32; row < valid; row += thread_count() / 32) {
     const auto x = value(row, lane);
-    if (lane == 0) values[row] = x;
+    if (lane == 0) sum = plus(sum, x);
   }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 template <typename Result>
 __global__ void __launch_bounds__(1024)
-    mean_kernel(ScoreRows rows, const StepScalars* scalars, const Result* values, Means means) {
+    mean_kernel(ScoreRows rows, const StepScalars* scalars, int blocks, const Result* sums, Means means) {
   wait_for_dependencies();
-  const int64_t valid = rows.valid(scalars->valid);
   Result sum = {};
-  for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) sum = plus(sum, values[row]);
-  write_means(sum, valid, means);
+  for (int block = int(threadIdx.x); block < blocks; block += int(blockDim.x)) sum = plus(sum, sums[block]);
+  write_means(sum, rows.valid(scalars->valid), means);
 }
 
 // Work that one block gets through in a few µs.
@@ -92,27 +99,38 @@ inline bool fits_one_block(const ScoreRows& rows) {
   return rows.rows * rows.classes <= 32768;
 }
 
+// Blocks of row_sums_kernel, whose number does not depend on the device. `each`: rows that a block takes at a time.
+inline int row_blocks(const ScoreRows& rows, int each = kThreads / 32) {
+  constexpr int64_t kMost = 4096;
+  return int(std::clamp<int64_t>((rows.rows + each - 1) / each, 1, kMost));
+}
+
 // Bytes.
 template <typename Result>
 int64_t row_mean_workspace(const ScoreRows& rows) {
-  return fits_one_block(rows) ? 0 : rows.rows * int64_t(sizeof(Result));
+  return fits_one_block(rows) ? 0 : row_blocks(rows) * int64_t(sizeof(Result));
+}
+
+template <typename Result>
+void launch_means(const char* name, const KernelContext& c, const ScoreRows& rows, int blocks, const Result* sums,
+                  Means means) {
+  launch_dependent(mean_kernel<Result>, 1, 1024, 0, stream_of(c), rows, c.scalars, blocks, sums, means);
+  check_launch(name);
 }
 
 template <typename Value>
-void launch_row_mean(const char* name, const KernelContext& c, int multiprocessors, const ScoreRows& rows, Value value,
-                     Means means) {
+void launch_row_mean(const char* name, const KernelContext& c, const ScoreRows& rows, Value value, Means means) {
   if (fits_one_block(rows)) {
     const int threads = int(std::clamp<int64_t>(rows.rows, 1, 32) * 32);
     launch_dependent(row_mean_kernel<Value>, 1, threads, 0, stream_of(c), rows, c.scalars, value, means);
     check_launch(name);
     return;
   }
-  auto* values = static_cast<typename Value::Result*>(c.workspace);
-  launch_dependent(row_values_kernel<Value>, blocks_for(rows.rows * 32, multiprocessors), kThreads, 0, stream_of(c),
-                   rows, c.scalars, value, values);
+  auto* sums = static_cast<typename Value::Result*>(c.workspace);
+  const int blocks = row_blocks(rows);
+  launch_dependent(row_sums_kernel<Value>, blocks, kThreads, 0, stream_of(c), rows, c.scalars, value, sums);
   check_launch(name);
-  launch_dependent(mean_kernel<typename Value::Result>, 1, 1024, 0, stream_of(c), rows, c.scalars, values, means);
-  check_launch(name);
+  launch_means(name, c, rows, blocks, sums, means);
 }
 
 }  // namespace arbalest::cuda

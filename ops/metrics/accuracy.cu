@@ -57,7 +57,6 @@ void register_metrics_accuracy_cuda(OpRegistry& registry) {
   registry.find("arbalest.Accuracy")->cuda = [](const KernelRequest& request) {
     const ScoreRows rows(request.inputs[In::Scores]);
     const int top_k = int(int_attribute(request.node, "top_k"));
-    const int multiprocessors = cuda_context(request).multiprocessors;
     const IgnoredLabel ignored = ignored_label(request.node);
     const bool weighs = request.has_output(Out::Weight), counted = weighs || ignored.any;
     return with_type(request, request.inputs[In::Scores].dtype, [=](auto element) {
@@ -66,10 +65,10 @@ void register_metrics_accuracy_cuda(OpRegistry& registry) {
           [=](const KernelContext& c) {
             const RowHit<T> hit{input<T>(c, In::Scores), input<int32_t>(c, In::Labels), int(rows.classes), top_k};
             if (counted) {
-              launch_row_mean("accuracy", c, multiprocessors, rows, CountedHit<T>{hit, ignored},
+              launch_row_mean("accuracy", c, rows, CountedHit<T>{hit, ignored},
                               {output<float>(c, Out::Mean), nullptr, weighs ? output<float>(c, Out::Weight) : nullptr});
             } else {
-              launch_row_mean("accuracy", c, multiprocessors, rows, hit, {output<float>(c, Out::Mean)});
+              launch_row_mean("accuracy", c, rows, hit, {output<float>(c, Out::Mean)});
             }
           },
           counted ? row_mean_workspace<Weighted>(rows) : row_mean_workspace<float>(rows));

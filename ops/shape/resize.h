@@ -16,6 +16,7 @@ struct AxisTerms {
   std::vector<int64_t> index;
   std::vector<double> weight;
 
+  int64_t places() const { return int64_t(start.size()) - 1; }
   // The gradient's terms: for each of `extent` elements, the places that it contributes to.
   AxisTerms transposed(int64_t extent) const;
 };
@@ -44,6 +45,18 @@ struct Resampling {
 
   // From x to y. `backward`: from the gradient of y to the gradient of x.
   Resampling(const Node& node, const TensorType& x, const TensorType& y, bool backward);
+};
+
+// The same walk with four axes, whatever the rank: outer · rows · columns · inner. The terms of an element are products
+// of those of its row and of its column.
+struct RowResampling {
+  int64_t outer = 1, outer_stride = 0;  // the first axis, if it has no terms
+  AxisTerms rows;                       // of the axes between, all taken together
+  AxisTerms columns;                    // of the last axis, or of the one before `inner`
+  int64_t column_stride = 1;
+  int64_t inner = 1, inner_stride = 1;  // the last axis, if it has no terms
+
+  explicit RowResampling(const Resampling& resampling);
 };
 
 }  // namespace arbalest

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -187,7 +188,9 @@ Resampling::Resampling(const Node& node, const TensorType& x, const TensorType& 
   for (size_t axis = 0; axis < to.shape.size(); ++axis) {
     if (to.shape[axis] != 1 || from.shape[axis] != 1) order.push_back(axis);
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return to_strides[a] > to_strides[b]; });
+  // Axes of one element have any place in the result's order, so that the source's decides.
+  const auto steps = [&](size_t axis) { return std::pair(to_strides[axis], from_strides[axis]); };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return steps(a) > steps(b); });
   count = to.elements();
   const bool region = node.op->attribute_spec("extrapolation_value") != nullptr;
   outside = region && !backward ? float_attribute(node, "extrapolation_value") : 0;
@@ -210,6 +213,65 @@ Resampling::Resampling(const Node& node, const TensorType& x, const TensorType& 
     for (int64_t& index : list.index) index *= from_strides[axis];
     lists.push_back(std::move(list));
   }
+}
+
+namespace {
+
+// One term for those of a place that read the same element, as all do beyond the source's ends.
+AxisTerms merged(const AxisTerms& list) {
+  AxisTerms terms;
+  for (size_t i = 0; i + 1 < list.start.size(); ++i) {
+    for (int64_t t = list.start[i]; t < list.start[i + 1]; ++t) {
+      const int64_t index = list.index[size_t(t)];
+      if (t > list.start[i] && terms.index.back() == index) {
+        terms.weight.back() += list.weight[size_t(t)];
+        continue;
+      }
+      terms.index.push_back(index);
+      terms.weight.push_back(list.weight[size_t(t)]);
+    }
+    terms.start.push_back(int64_t(terms.index.size()));
+  }
+  return terms;
+}
+
+// Terms of an axis of the walk; one a place if it stays as it is.
+AxisTerms axis_terms(const Resampling& r, int axis) {
+  if (r.terms[axis] >= 0) return merged(r.lists[size_t(r.terms[axis])]);
+  AxisTerms terms;
+  for (int64_t i = 0; i < r.extent[axis]; ++i) {
+    terms.index.push_back(i * r.stride[axis]);
+    terms.start.push_back(i + 1);
+  }
+  terms.weight.assign(terms.index.size(), 1.0);
+  return terms;
+}
+
+// Terms of two axes that are taken as one.
+AxisTerms product(const AxisTerms& a, const AxisTerms& b) {
+  AxisTerms terms;
+  for (size_t i = 0; i + 1 < a.start.size(); ++i) {
+    for (size_t j = 0; j + 1 < b.start.size(); ++j) {
+      for (auto s = size_t(a.start[i]); s < size_t(a.start[i + 1]); ++s) {
+        for (auto t = size_t(b.start[j]); t < size_t(b.start[j + 1]); ++t) {
+          terms.index.push_back(a.index[s] + b.index[t]);
+          terms.weight.push_back(a.weight[s] * b.weight[t]);
+        }
+      }
+      terms.start.push_back(int64_t(terms.index.size()));
+    }
+  }
+  return terms;
+}
+
+}  // namespace
+
+RowResampling::RowResampling(const Resampling& r) : rows{{0, 1}, {0}, {1}}, columns(rows) {
+  int axis = 0, past = r.rank;
+  if (past > 0 && r.terms[past - 1] < 0) --past, inner = r.extent[past], inner_stride = r.stride[past];
+  if (past > 0) --past, columns = axis_terms(r, past), column_stride = r.stride[past];
+  if (past > 0 && r.terms[0] < 0) ++axis, outer = r.extent[0], outer_stride = r.stride[0];
+  for (; axis < past; ++axis) rows = product(rows, axis_terms(r, axis));
 }
 
 }  // namespace arbalest

@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <sstream>
 
 #include "graph/file/graph_file.h"
 #include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
+#include "ops/shape/resize.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -40,6 +42,54 @@ Numbers counted(int64_t elements) {
 
 Attributes nearest(const std::string& coordinates, const std::string& rounding) {
   return {{"coordinate_transformation_mode", coordinates}, {"nearest_mode", rounding}};
+}
+
+using Weights = std::map<int64_t, double>;  // of offsets in the source
+
+// The weights of place `at` along axis `axis`, counted from the innermost, and of all axes outside of it.
+Weights weights_at(const Resampling& r, int64_t at, int axis) {
+  if (axis < 0) return {{0, 1.0}};
+  const Weights outer = weights_at(r, at / r.extent[axis], axis - 1);
+  const int64_t i = at % r.extent[axis];
+  Weights weights;
+  for (const auto& [offset, weight] : outer) {
+    if (r.terms[axis] < 0) {
+      weights[offset + i * r.stride[axis]] += weight;
+      continue;
+    }
+    const AxisTerms& list = r.lists[size_t(r.terms[axis])];
+    for (auto t = size_t(list.start[size_t(i)]); t < size_t(list.start[size_t(i) + 1]); ++t) {
+      weights[offset + list.index[t]] += weight * list.weight[t];
+    }
+  }
+  return weights;
+}
+
+Weights weights_at(const RowResampling& r, int64_t at) {
+  const int64_t inner = at % r.inner, column = at / r.inner % r.columns.places();
+  const int64_t row = at / r.inner / r.columns.places();
+  const auto i = size_t(row % r.rows.places()), j = size_t(column);
+  Weights weights;
+  for (auto s = size_t(r.rows.start[i]); s < size_t(r.rows.start[i + 1]); ++s) {
+    for (auto t = size_t(r.columns.start[j]); t < size_t(r.columns.start[j + 1]); ++t) {
+      const int64_t offset = row / r.rows.places() * r.outer_stride + inner * r.inner_stride;
+      weights[offset + r.rows.index[s] + r.columns.index[t]] += r.rows.weight[s] * r.columns.weight[t];
+    }
+  }
+  return weights;
+}
+
+void check_rows(const Resampling& r) {
+  const RowResampling rows(r);
+  REQUIRE(rows.outer * rows.rows.places() * rows.columns.places() * rows.inner == r.count);
+  for (int64_t at = 0; at < r.count; ++at) {
+    const Weights expected = weights_at(r, at, r.rank - 1), found = weights_at(rows, at);
+    REQUIRE(found.size() == expected.size());
+    for (const auto& [offset, weight] : expected) {
+      REQUIRE(found.count(offset) == 1);
+      CHECK(found.at(offset) == doctest::Approx(weight).epsilon(1e-12));
+    }
+  }
 }
 
 }  // namespace
@@ -120,6 +170,37 @@ TEST_CASE("Resize that keeps the aspect ratio rounds its sizes exactly, halves u
   CHECK(shape("not_larger", {2, 9}) == Shape{2, 5});     // by 1/2: 4.5
   CHECK(shape("not_smaller", {3, 4}) == Shape{3, 7});    // by 3/4: 6.75
   CHECK(shape("not_larger", {14, 21}) == Shape{9, 21});  // by 7/3: 9.33
+}
+
+TEST_CASE("Resize as rows and columns has the terms that its axes have, in both directions and all layouts") {
+  const Op& op = builtin_ops().get("Resize");
+  for (const Sample& sample : op.samples()) {
+    CAPTURE(sample.name);
+    const TensorType& x = sample.inputs[0].type;
+    const Node node{.op = &op, .name = {}, .attributes = sample.attributes};
+    const Shape shape = Resizing(node, x.shape).shape;
+    for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
+      const TensorType y = TensorType{x.dtype, shape}.in(layout);
+      if (y.layout != layout || y.elements() > 20000) continue;
+      check_rows(Resampling(node, x, y, false));
+      check_rows(Resampling(node, x, y, true));
+    }
+  }
+}
+
+TEST_CASE("Gradients of images from single elements walk through channels that are neighbours, whatever the layout") {
+  const Node node{.op = &builtin_ops().get("Resize"),
+                  .name = {},
+                  .attributes = {{"sizes", std::vector<int64_t>{2, 8, 5, 6}}, {"mode", std::string("linear")}}};
+  const TensorType x{DataType::Float32, {2, 8, 1, 1}}, y{DataType::Float32, {2, 8, 5, 6}, Layout::ChannelsLast};
+  for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
+    const RowResampling rows(Resampling(node, x.in(layout), y, true));
+    CHECK(rows.outer == 2);
+    CHECK(rows.rows.index.size() == 5);
+    CHECK(rows.columns.index.size() == 6);
+    CHECK(rows.inner == 8);
+    CHECK(rows.inner_stride == 1);
+  }
 }
 
 }  // namespace resize_test

@@ -544,9 +544,10 @@ class AttentionFusion {
                const Scores& scores) {
     const ValueId y = node(id).output();
     const std::string name = rewriter_.value(y).name, statistics = name + ".statistics";
-    const auto [bias, alive] = scores.bias;
+    const auto [bias, alive, causal] = scores.bias;
     if (bias != kNone) inputs.push_back(bias);
     attributes.set("scale", scores.scale);
+    if (causal) attributes.set("causal", int64_t{1});
     const Shape made = shape(y);
     if (made.size() == 4 && depth == made.back() && alive == kNone) {
       const ValueId sums = rewriter_.add_value(statistics, TensorType{});

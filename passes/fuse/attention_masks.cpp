@@ -39,6 +39,16 @@ void leave_one(Shape& shape, std::vector<float>& numbers) {
   }
 }
 
+// Whether the bias hides all keys after each row and does nothing else.
+bool is_causal(const Shape& shape, const std::vector<float>& numbers) {
+  const size_t keys = size_t(shape.back());
+  if (numbers.size() != keys * keys) return false;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != (i % keys > i / keys ? kLeast : 0)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool AttentionMasks::leaves_some(const ScoreSummand& summand) const {
@@ -117,8 +127,9 @@ std::optional<ScoreBias> AttentionMasks::known(ValueId bias, const std::vector<f
   for (float& each : finite) each = std::max(each, kLeast);  // NaN stays
   leave_one(shape, finite);
   if (std::all_of(finite.begin(), finite.end(), [](float each) { return each == 0; })) return ScoreBias{};
-  if (finite == numbers) return ScoreBias{bias, kNone};
-  return ScoreBias{constant(rewriter_.value(bias).name + ".finite", shape, finite), kNone};
+  const bool causal = is_causal(shape, finite);
+  if (finite == numbers) return ScoreBias{bias, kNone, causal};
+  return ScoreBias{constant(rewriter_.value(bias).name + ".finite", shape, finite), kNone, causal};
 }
 
 ScoreBias AttentionMasks::join(NodeId at, const std::vector<ScoreSummand>& summands, const Shape& scores,
@@ -145,7 +156,9 @@ ScoreBias AttentionMasks::join(NodeId at, const std::vector<ScoreSummand>& summa
   if (!guarded) return {bias, kNone};
   const ValueId greatest =
       once(at, op::ReduceMax, {bias}, {{"axes", std::vector<int64_t>{-1}}, {"keepdims", int64_t{1}}});
-  return {once(at, op::Clip, {bias}, {{"min", double(kLeast)}}), once(at, op::Greater, {greatest, number(kHidden)})};
+  const ValueId alive = once(at, op::Greater, {greatest, number(kHidden)}),
+                finite = once(at, op::Clip, {bias}, {{"min", double(kLeast)}});
+  return {once(at, op::Where, {alive, finite, number(0)}), alive};
 }
 
 ValueId AttentionMasks::turned(NodeId at, ValueId alive, int64_t head_axis) {

@@ -23,6 +23,7 @@ struct ScoreSummand {
 struct ScoreBias {
   ValueId bias = kNone;   // kNone: nothing is added
   ValueId alive = kNone;  // whether a row has any key (…, rows, 1); kNone: each one has, or nothing depends on it
+  bool causal = false;    // the bias hides all keys after each row and does nothing else
 };
 
 class AttentionMasks {
@@ -33,7 +34,7 @@ class AttentionMasks {
   bool leaves_some(const ScoreSummand& summand) const;
 
   // Adds nodes before `at` that make the bias of `scores` out of the summands. Rows without any key are 0 in the graph
-  // if they are `guarded`. Their bias is finite then, so that their weights are numbers, and `alive` tells them.
+  // if they are `guarded`. Their bias is 0 then, so that their weights are numbers, and `alive` tells them.
   ScoreBias join(NodeId at, const std::vector<ScoreSummand>& summands, const Shape& scores, bool guarded);
 
   // The condition (samples, heads, rows, 1), whose first axes may be lacking, in the order of attention's result.

@@ -142,7 +142,9 @@ TEST_CASE("a guard falls away where each row has a key, and layers share their m
     const Graph& graph = fused.training().graph;
     std::vector<ValueId> biases;
     for (const Node& node : graph.nodes) {
-      if (node.is(op::Attention)) biases.push_back(node.inputs.at(3));
+      if (!node.is(op::Attention)) continue;
+      biases.push_back(node.inputs.at(3));
+      CHECK(int_attribute(node, "causal") == (guards == 0));
     }
     REQUIRE(biases.size() == 2);
     CHECK(biases[0] == biases[1]);
